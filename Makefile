@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target sets up what it needs, on a fresh Debian machine with Python 3.11 and a C++ compiler too.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+BUILT := $(VENV)/.built
+EXTRAS := test peers lint bench
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
+# What the installed package is compiled from. Python sources are used in place and need no build.
+COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
+	$(shell find core/include core/src core/rpc core/graph -type f 2>/dev/null) \
+	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
+
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan lint tidy format bench wheel test-pythons clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
+
+# A list of requirements doubles as the stamp of its installation. Building and running need few; the rest, with the
+# peers that tests compare against, is large and comes with the first target that tests.
+$(VENV)/run.txt $(VENV)/dev.txt: pyproject.toml scripts/requirements.py scripts/venv.sh
+	scripts/venv.sh $(PYTHON) $(VENV)
+	$(PY) scripts/requirements.py $(if $(filter %/dev.txt,$@),$(EXTRAS)) > $@.new
+	$(PY) -m pip install -q -r $@.new
+	mv $@.new $@
+$(VENV)/dev.txt: $(VENV)/run.txt # one after the other, under make -j too
+
+venv: $(VENV)/dev.txt ## the virtual environment, .venv
+
+$(BUILT): $(VENV)/run.txt $(COMPILED)
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+build: $(BUILT) ## compile, and install the package into .venv in editable mode
+
+demo: build ## load, run, check and time a compiled kernel
+	$(VENV)/bin/portcall demo
+
+test: venv build lint core-test core-test-asan core-test-tsan ## everything that CI runs
+	$(PY) -m pytest -n auto
+
+# $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
+define core-test
+	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON $2
+	cmake --build build/$1
+	$3 build/$1/core_tests
+endef
+
+core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
+	$(call core-test,core,-DPORTCALL_WERROR=ON)
+
+core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefined-behaviour sanitizers
+	$(call core-test,core-asan,-DPORTCALL_SANITIZE=address,UBSAN_OPTIONS=print_stacktrace=1)
+
+# setarch -R, where it is allowed: older sanitizer run times find no place for their shadow memory when the kernel
+# randomizes addresses widely.
+core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
+	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
+
+lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Python
+	ruff check
+	ruff format --check
+	mypy
+	clang-format --dry-run --Werror $(CPP_FILES)
+
+tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
+	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+
+format: $(VENV)/dev.txt ## lay out all sources
+	ruff check --fix-only
+	ruff format
+	clang-format -i $(CPP_FILES)
+
+bench: venv build ## ratios against the peers
+	$(PY) benchmarks/run.py
+
+wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
+	rm -rf build/wheel
+	$(PY) -m build --wheel --no-isolation --outdir build/wheel
+	$(PY) -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+
+test-pythons: venv ## the Python tests under each supported Python on this machine
+	scripts/test_pythons.sh
+
+clean: ## remove what was built; .venv stays
+	rm -rf build dist $(BUILT)

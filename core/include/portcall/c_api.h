@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI of portcall: layouts and functions that compiled libraries, C programs and language bindings use.
+//
+// Names and layouts of everything that starts with TVMFFI or TVMBackend are those of the tvm-ffi ABI (0.1.x), because
+// libraries compiled for it import them by name; docs/abi.md describes them. What starts with Portcall is our own.
+//
+// Rules
+//  * A function that returns int returns 0, or -1 with an error in the calling thread's slot (TVMFFIErrorMoveFromRaised).
+//  * Arguments are borrowed. A result cell is owned by the caller, who sets its type_index to kTVMFFINone beforehand.
+//  * A handle that is returned through an out parameter is owned by the caller, unless its comment says borrowed.
+#ifndef PORTCALL_C_API_H_
+#define PORTCALL_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dlpack.h"
+
+#if defined(PORTCALL_BUILDING) || defined(__GNUC__)
+#define PORTCALL_API __attribute__((visibility("default")))
+#else
+#define PORTCALL_API
+#endif
+
+// The version of this ABI. PORTCALL_EXPORT_TYPED writes it into each library, so that a loader can tell.
+#define PORTCALL_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Values -------------------------------------------------------------------------------------------------------
+
+typedef enum {
+  kTVMFFIAny = -1,  // in field annotations only
+  kTVMFFINone = 0,
+  kTVMFFIInt = 1,
+  kTVMFFIBool = 2,
+  kTVMFFIFloat = 3,
+  kTVMFFIOpaquePtr = 4,
+  kTVMFFIDataType = 5,
+  kTVMFFIDevice = 6,
+  kTVMFFIDLTensorPtr = 7,       // borrowed: valid during the call
+  kTVMFFIRawStr = 8,            // arguments only
+  kTVMFFIByteArrayPtr = 9,      // arguments only
+  kTVMFFIObjectRValueRef = 10,  // arguments only
+  kTVMFFISmallStr = 11,
+  kTVMFFISmallBytes = 12,
+  kTVMFFIUnchanged = 13,
+  kTVMFFIStaticObjectBegin = 64,
+  kTVMFFIObject = 64,
+  kTVMFFIStr = 65,
+  kTVMFFIBytes = 66,
+  kTVMFFIError = 67,
+  kTVMFFIFunction = 68,
+  kTVMFFIShape = 69,
+  kTVMFFITensor = 70,
+  kTVMFFIArray = 71,
+  kTVMFFIMap = 72,
+  kTVMFFIModule = 73,
+  kTVMFFIOpaquePyObject = 74,
+  kTVMFFIList = 75,
+  kTVMFFIDict = 76,
+  kTVMFFIVisitInterrupt = 77,
+  kTVMFFIBigInt = 78,
+  kTVMFFIStaticObjectEnd = 79,
+  kTVMFFIDynObjectBegin = 128,
+} TVMFFITypeIndex;
+
+// Header of every object. combined_ref_count: strong count in the low 32 bits, weak count in the high 32 bits; all
+// strong references together own one weak reference. deleter flags: 1 runs the destructor, 2 frees the storage.
+typedef struct TVMFFIObject {
+  uint64_t combined_ref_count;
+  int32_t type_index;
+  uint32_t padding;
+  void (*deleter)(void* self, int flags);
+} TVMFFIObject;
+
+typedef void* TVMFFIObjectHandle;
+
+// A value of any type: 16 bytes. Bytes of the union that the payload does not cover are zero.
+typedef struct TVMFFIAny {
+  int32_t type_index;
+  union {
+    uint32_t zero_padding;
+    uint32_t small_str_len;
+  };
+  union {
+    int64_t v_int64;
+    double v_float64;
+    void* v_ptr;
+    const char* v_c_str;
+    TVMFFIObject* v_obj;
+    DLDataType v_dtype;
+    DLDevice v_device;
+    char v_bytes[8];
+    uint64_t v_uint64;
+  };
+} TVMFFIAny;
+
+typedef struct TVMFFIByteArray {
+  const char* data;
+  size_t size;
+} TVMFFIByteArray;
+
+// Body of ffi.Shape, behind the object header.
+typedef struct TVMFFIShapeCell {
+  const int64_t* data;
+  size_t size;
+} TVMFFIShapeCell;
+
+// Body of ffi.Array and ffi.List. data points to `size` owned TVMFFIAny.
+typedef struct TVMFFISeqCell {
+  void* data;
+  int64_t size;
+  int64_t capacity;
+  void (*data_deleter)(void*);
+} TVMFFISeqCell;
+
+// Body of ffi.Error.
+typedef struct TVMFFIErrorCell {
+  TVMFFIByteArray kind;
+  TVMFFIByteArray message;
+  TVMFFIByteArray backtrace;  // `  File "f", line n, in g` a frame, most recent first
+  void (*update_backtrace)(TVMFFIObjectHandle self, const TVMFFIByteArray* text, int32_t mode);  // 0 replace, 1 append
+  TVMFFIObjectHandle cause_chain;
+  TVMFFIObjectHandle extra_context;
+} TVMFFIErrorCell;
+
+typedef int (*TVMFFISafeCallType)(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result);
+
+// Body of ffi.Function.
+typedef struct TVMFFIFunctionCell {
+  TVMFFISafeCallType safe_call;
+  void* cpp_call;  // NULL for every function made here
+} TVMFFIFunctionCell;
+
+typedef struct TVMFFIVersion {
+  uint32_t major;
+  uint32_t minor;
+  uint32_t patch;
+} TVMFFIVersion;
+
+PORTCALL_API void TVMFFIGetVersion(TVMFFIVersion* out);
+
+// ---- Objects and types --------------------------------------------------------------------------------------------
+
+PORTCALL_API int TVMFFIObjectIncRef(TVMFFIObjectHandle obj);
+PORTCALL_API int TVMFFIObjectDecRef(TVMFFIObjectHandle obj);
+// Wraps a foreign pointer as an object; deleter(handle) runs when the last reference goes.
+PORTCALL_API int TVMFFIObjectCreateOpaque(void* handle, int32_t type_index, void (*deleter)(void*),
+                                          TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFIAnyViewToOwnedAny(const TVMFFIAny* view, TVMFFIAny* out);
+
+typedef struct TVMFFIFieldInfo TVMFFIFieldInfo;
+typedef struct TVMFFITypeMetadata TVMFFITypeMetadata;
+typedef struct TVMFFITypeAttrColumn TVMFFITypeAttrColumn;
+
+typedef struct TVMFFIMethodInfo {
+  TVMFFIByteArray name;
+  TVMFFIByteArray doc;
+  TVMFFIByteArray metadata;
+  int64_t flags;
+  TVMFFIAny method;
+} TVMFFIMethodInfo;
+
+typedef struct TVMFFITypeInfo {
+  int32_t type_index;
+  int32_t type_depth;
+  TVMFFIByteArray type_key;
+  const struct TVMFFITypeInfo** type_ancestors;  // from the root; type_depth of them
+  uint64_t type_key_hash;
+  int32_t num_fields;
+  int32_t num_methods;
+  const TVMFFIFieldInfo* fields;
+  const TVMFFIMethodInfo* methods;
+  const TVMFFITypeMetadata* metadata;
+} TVMFFITypeInfo;
+
+// static_type_index >= 0 is registered as given, -1 allocates. parent_type_index -2 only asks (-2 when unknown).
+PORTCALL_API int32_t TVMFFITypeGetOrAllocIndex(const TVMFFIByteArray* type_key, int32_t static_type_index,
+                                               int32_t type_depth, int32_t num_child_slots,
+                                               int32_t child_slots_can_overflow, int32_t parent_type_index);
+PORTCALL_API const TVMFFITypeInfo* TVMFFIGetTypeInfo(int32_t type_index);  // NULL when unknown
+PORTCALL_API int TVMFFITypeKeyToIndex(const TVMFFIByteArray* type_key, int32_t* out);
+// Reflection of foreign libraries. Accepted and not kept: nothing here reads it yet.
+PORTCALL_API int TVMFFITypeRegisterField(int32_t type_index, const TVMFFIFieldInfo* info);
+PORTCALL_API int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info);
+PORTCALL_API int TVMFFITypeRegisterMetadata(int32_t type_index, const TVMFFITypeMetadata* metadata);
+PORTCALL_API int TVMFFITypeRegisterAttr(int32_t type_index, const TVMFFIByteArray* name, const TVMFFIAny* value);
+PORTCALL_API const TVMFFITypeAttrColumn* TVMFFIGetTypeAttrColumn(const TVMFFIByteArray* name);
+
+// ---- Errors -------------------------------------------------------------------------------------------------------
+
+PORTCALL_API void TVMFFIErrorSetRaised(TVMFFIObjectHandle error);
+PORTCALL_API void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message);
+PORTCALL_API void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int32_t num_parts);
+PORTCALL_API void TVMFFIErrorMoveFromRaised(TVMFFIObjectHandle* out);  // NULL when the slot is empty
+PORTCALL_API int TVMFFIErrorCreate(const TVMFFIByteArray* kind, const TVMFFIByteArray* message,
+                                   const TVMFFIByteArray* backtrace, TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFIErrorCreateWithCauseAndExtraContext(const TVMFFIByteArray* kind, const TVMFFIByteArray* message,
+                                                           const TVMFFIByteArray* backtrace,
+                                                           TVMFFIObjectHandle cause_chain,
+                                                           TVMFFIObjectHandle extra_context, TVMFFIObjectHandle* out);
+// One frame, in a buffer of this thread that the next call overwrites. Native stacks are not walked.
+PORTCALL_API const TVMFFIByteArray* TVMFFIBacktrace(const char* file, int line, const char* function,
+                                                    int cross_boundary);
+
+// ---- Functions ----------------------------------------------------------------------------------------------------
+
+PORTCALL_API int TVMFFIFunctionCreate(void* self, TVMFFISafeCallType safe_call, void (*deleter)(void* self),
+                                      TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFIFunctionCall(TVMFFIObjectHandle func, const TVMFFIAny* args, int32_t num_args,
+                                    TVMFFIAny* result);
+PORTCALL_API int TVMFFIFunctionGetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle* out);  // NULL when missing
+PORTCALL_API int TVMFFIFunctionSetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle func, int allow_override);
+PORTCALL_API int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* info, int allow_override);
+
+// What a caller may know of a function. The flags decide how a language binding passes arguments.
+enum {
+  kPortcallFunctionShort = 1,      // returns in well under a microsecond: an interpreter lock may be kept
+  kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
+  kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
+  kPortcallFunctionForeignCpp = 8  // C++ on foreign headers: reads the private layout of maps, so none is passed
+};
+
+typedef struct PortcallFunctionInfo {
+  TVMFFISafeCallType call;  // call(self, args, n, result) is the same call with one step less
+  void* self;
+  const char* name;  // "" when it has none; lives as long as the function
+  int32_t flags;
+} PortcallFunctionInfo;
+
+// As TVMFFIFunctionCreate, with flags and a name (or NULL) for messages.
+PORTCALL_API int PortcallFunctionCreate(void* self, TVMFFISafeCallType safe_call, void (*deleter)(void* self),
+                                        int32_t flags, const char* name, TVMFFIObjectHandle* out);
+// Works for functions of other runtimes too: their flags are 0.
+PORTCALL_API void PortcallFunctionGetInfo(TVMFFIObjectHandle func, PortcallFunctionInfo* out);
+PORTCALL_API int PortcallFunctionRemoveGlobal(const TVMFFIByteArray* name, int* removed);
+
+// ---- Strings, bytes, data types -----------------------------------------------------------------------------------
+
+PORTCALL_API int TVMFFIStringFromByteArray(const TVMFFIByteArray* input, TVMFFIAny* out);
+PORTCALL_API int TVMFFIBytesFromByteArray(const TVMFFIByteArray* input, TVMFFIAny* out);
+PORTCALL_API int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataType* out);
+PORTCALL_API int TVMFFIDataTypeToString(const DLDataType* dtype, TVMFFIAny* out);
+// Integers beyond 64 bits: words of 64 bits, least significant first, two's complement.
+PORTCALL_API int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out);
+PORTCALL_API int TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value, TVMFFIByteArray* out);
+
+// ---- Containers ---------------------------------------------------------------------------------------------------
+
+PORTCALL_API int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIObjectHandle* out);
+PORTCALL_API int PortcallArrayCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out);
+// cells: key, value, key, value, …; a repeated key keeps its first place and takes the last value.
+PORTCALL_API int PortcallMapCreate(const TVMFFIAny* cells, int64_t num_pairs, TVMFFIObjectHandle* out);
+PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);  // -1 for a map of another runtime
+// Borrowed views that live as long as the map. NULL: no such key; pairs are numbered in order of insertion.
+PORTCALL_API const TVMFFIAny* PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key);
+PORTCALL_API const TVMFFIAny* PortcallMapPairAt(TVMFFIObjectHandle map, int64_t index);  // key, then value
+
+// ---- Tensors ------------------------------------------------------------------------------------------------------
+
+// Ownership of `from` passes on success only.
+PORTCALL_API int TVMFFITensorFromDLPack(DLManagedTensor* from, int32_t require_alignment, int32_t require_contiguous,
+                                        TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFITensorFromDLPackVersioned(DLManagedTensorVersioned* from, int32_t require_alignment,
+                                                 int32_t require_contiguous, TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFITensorToDLPack(TVMFFIObjectHandle from, DLManagedTensor** out);
+PORTCALL_API int TVMFFITensorToDLPackVersioned(TVMFFIObjectHandle from, DLManagedTensorVersioned** out);
+PORTCALL_API int TVMFFITensorCreateUnsafeView(TVMFFIObjectHandle source, const DLTensor* prototype,
+                                              TVMFFIObjectHandle* out);
+// A tensor over memory that belongs to `owner`; release(owner) runs with the last reference. Shape and strides are
+// copied; strides may be NULL. flags: DLPACK_FLAG_BITMASK_READ_ONLY.
+PORTCALL_API int PortcallTensorFromMemory(const DLTensor* description, uint64_t flags, void* owner,
+                                          void (*release)(void* owner), TVMFFIObjectHandle* out);
+PORTCALL_API int PortcallTensorAlloc(const DLTensor* prototype, TVMFFIObjectHandle* out);
+PORTCALL_API uint64_t PortcallTensorGetFlags(TVMFFIObjectHandle tensor);  // 0 for tensors of other runtimes
+// Copies between any two devices and strides; shapes (in elements) and dtypes must agree.
+PORTCALL_API int PortcallTensorCopy(const DLTensor* from, const DLTensor* to);
+
+// ---- Environment of compiled code ---------------------------------------------------------------------------------
+
+typedef int (*DLPackManagedTensorAllocator)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
+                                            void (*SetError)(void* error_ctx, const char* kind, const char* message));
+
+PORTCALL_API int TVMFFIEnvSetStream(int32_t device_type, int32_t device_id, void* stream, void** opt_out_original);
+PORTCALL_API void* TVMFFIEnvGetStream(int32_t device_type, int32_t device_id);
+PORTCALL_API int TVMFFIEnvSetDLPackManagedTensorAllocator(DLPackManagedTensorAllocator allocator,
+                                                          int write_to_global_context,
+                                                          DLPackManagedTensorAllocator* opt_out_original);
+PORTCALL_API DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocator(void);
+PORTCALL_API int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFIEnvCheckSignals(void);
+PORTCALL_API int TVMFFIEnvRegisterCAPI(const char* name, void* symbol);
+PORTCALL_API int TVMFFIEnvModRegisterContextSymbol(const char* name, void* symbol);
+PORTCALL_API int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol);
+// Borrowed: `out` lives as long as the library.
+PORTCALL_API int TVMFFIEnvModLookupFromImports(TVMFFIObjectHandle library_ctx, const char* name,
+                                               TVMFFIObjectHandle* out);
+PORTCALL_API int TVMFFIHandleInitOnce(void** slot, int (*init)(void** result));
+PORTCALL_API int TVMFFIHandleDeinitOnce(void** slot, int (*deinit)(void* handle));
+
+// ---- Backend of generated code ------------------------------------------------------------------------------------
+
+typedef struct TVMParallelGroupEnv {
+  void* sync_handle;
+  int32_t num_task;
+} TVMParallelGroupEnv;
+
+typedef int (*FTVMParallelLambda)(int task_id, TVMParallelGroupEnv* penv, void* cdata);
+
+PORTCALL_API void* TVMBackendAllocWorkspace(int device_type, int device_id, uint64_t nbytes, int dtype_code_hint,
+                                            int dtype_bits_hint);
+PORTCALL_API int TVMBackendFreeWorkspace(int device_type, int device_id, void* ptr);
+PORTCALL_API int TVMBackendParallelLaunch(FTVMParallelLambda lambda, void* cdata, int num_task);
+PORTCALL_API int TVMBackendParallelBarrier(int task_id, TVMParallelGroupEnv* penv);
+PORTCALL_API int TVMBackendGetFuncFromEnv(void* library_ctx, const char* name, void** out);
+PORTCALL_API int TVMBackendAnyListSetPackedArg(void* list, int index, TVMFFIAny* args, int arg_offset);
+PORTCALL_API int TVMBackendAnyListMoveFromPackedReturn(void* list, int index, TVMFFIAny* args, int ret_offset);
+PORTCALL_API int TVMBackendAnyListResetItem(void* list, int index);
+PORTCALL_API int TVMBackendRegisterSystemLibSymbol(const char* name, void* symbol);
+PORTCALL_API int TVMBackendRegisterEnvCAPI(const char* name, void* symbol);
+PORTCALL_API int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int nbytes);
+
+// ---- Devices ------------------------------------------------------------------------------------------------------
+
+typedef enum {
+  kPortcallAttrExist = 0,
+  kPortcallAttrMaxThreadsPerBlock = 1,
+  kPortcallAttrWarpSize = 2,
+  kPortcallAttrMaxSharedMemoryPerBlock = 3,
+  kPortcallAttrComputeVersion = 4,
+  kPortcallAttrDeviceName = 5,
+  kPortcallAttrMaxClockRate = 6,
+  kPortcallAttrMultiProcessorCount = 7,
+  kPortcallAttrMaxThreadDimensions = 8,
+  kPortcallAttrMaxRegistersPerBlock = 9,
+  kPortcallAttrGcnArch = 10,
+  kPortcallAttrApiVersion = 11,
+  kPortcallAttrDriverVersion = 12,
+  kPortcallAttrL2CacheSizeBytes = 13,
+  kPortcallAttrTotalGlobalMemory = 14,
+  kPortcallAttrAvailableGlobalMemory = 15,
+} PortcallDeviceAttr;
+
+// One kind of device. Every function returns 0, or -1 with a raised error. `ctx` is handed back to each of them.
+// Copies: at least one side is this kind, the other this kind or the host; offsets are in bytes.
+typedef struct PortcallDeviceAPI {
+  uint32_t struct_size;  // sizeof(PortcallDeviceAPI) of the caller: fields may be added at the end
+  void* ctx;
+  int (*set_device)(void* ctx, DLDevice device);                                              // optional
+  int (*get_attr)(void* ctx, DLDevice device, PortcallDeviceAttr attr, TVMFFIAny* out);  // kPortcallAttrExist is a must
+  int (*alloc)(void* ctx, DLDevice device, size_t nbytes, size_t alignment, DLDataType hint, void** out);
+  int (*free)(void* ctx, DLDevice device, void* ptr);
+  int (*copy)(void* ctx, const void* from, size_t from_offset, DLDevice from_device, void* to, size_t to_offset,
+              DLDevice to_device, size_t nbytes, void* stream);
+  int (*create_stream)(void* ctx, DLDevice device, void** out);            // optional
+  int (*free_stream)(void* ctx, DLDevice device, void* stream);            // optional
+  int (*sync_stream)(void* ctx, DLDevice device, void* stream);            // NULL: work is always finished
+  int (*sync_streams)(void* ctx, DLDevice device, void* from, void* to);   // optional
+} PortcallDeviceAPI;
+
+// The table is copied. A kind is registered once; a second registration is an error.
+PORTCALL_API int PortcallDeviceRegister(int32_t device_type, const PortcallDeviceAPI* api);
+PORTCALL_API int PortcallDeviceGetAPI(int32_t device_type, const PortcallDeviceAPI** out);  // error when unknown
+PORTCALL_API int PortcallDeviceSync(DLDevice device, void* stream);
+
+// ---- The table for bindings ---------------------------------------------------------------------------------------
+
+// A binding that is loaded beside other runtimes which export the same TVMFFI names must not find those by accident.
+// It imports this one function and calls the core through the table.
+typedef struct PortcallCore {
+  uint32_t struct_size;
+  const char* version;
+  int (*object_inc_ref)(TVMFFIObjectHandle);
+  int (*object_dec_ref)(TVMFFIObjectHandle);
+  int (*object_create_opaque)(void*, int32_t, void (*)(void*), TVMFFIObjectHandle*);
+  int (*any_view_to_owned)(const TVMFFIAny*, TVMFFIAny*);
+  const TVMFFITypeInfo* (*get_type_info)(int32_t);
+  void (*error_set_raised)(TVMFFIObjectHandle);
+  void (*error_move_from_raised)(TVMFFIObjectHandle*);
+  int (*error_create)(const TVMFFIByteArray*, const TVMFFIByteArray*, const TVMFFIByteArray*, TVMFFIObjectHandle,
+                      TVMFFIObjectHandle, TVMFFIObjectHandle*);
+  int (*function_create)(void*, TVMFFISafeCallType, void (*)(void*), int32_t, const char*, TVMFFIObjectHandle*);
+  void (*function_get_info)(TVMFFIObjectHandle, PortcallFunctionInfo*);
+  int (*function_get_global)(const TVMFFIByteArray*, TVMFFIObjectHandle*);
+  int (*function_set_global)(const TVMFFIByteArray*, TVMFFIObjectHandle, int);
+  int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
+  int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
+  int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
+  int (*big_int_get_content)(const TVMFFIAny*, TVMFFIByteArray*);
+  int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*);
+  int (*data_type_to_string)(const DLDataType*, TVMFFIAny*);
+  int (*shape_create)(const int64_t*, size_t, TVMFFIObjectHandle*);
+  int (*array_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int (*map_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int64_t (*map_size)(TVMFFIObjectHandle);
+  const TVMFFIAny* (*map_find)(TVMFFIObjectHandle, const TVMFFIAny*);
+  const TVMFFIAny* (*map_pair_at)(TVMFFIObjectHandle, int64_t);
+  int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, TVMFFIObjectHandle*);
+  int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, TVMFFIObjectHandle*);
+  int (*tensor_to_dlpack)(TVMFFIObjectHandle, DLManagedTensor**);
+  int (*tensor_to_dlpack_versioned)(TVMFFIObjectHandle, DLManagedTensorVersioned**);
+  int (*tensor_from_memory)(const DLTensor*, uint64_t, void*, void (*)(void*), TVMFFIObjectHandle*);
+  int (*tensor_alloc)(const DLTensor*, TVMFFIObjectHandle*);
+  uint64_t (*tensor_get_flags)(TVMFFIObjectHandle);
+  int (*tensor_copy)(const DLTensor*, const DLTensor*);
+} PortcallCore;
+
+PORTCALL_API const PortcallCore* PortcallGetCore(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+#endif  // PORTCALL_C_API_H_

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device: (kind, index) on this machine. A kind is plugged in by registering a PortcallDeviceAPI (c_api.h).
+#ifndef PORTCALL_DEVICE_H_
+#define PORTCALL_DEVICE_H_
+
+#include <string>
+
+#include "value.h"
+
+namespace portcall {
+
+using Device = DLDevice;
+
+inline Device Cpu(int32_t index = 0) noexcept { return {kDLCPU, index}; }
+inline bool operator==(const Device& a, const Device& b) noexcept {
+  return a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+// The table of a kind; throws DeviceError when nothing registered it.
+inline const PortcallDeviceAPI& DeviceApiOf(Device device) {
+  const PortcallDeviceAPI* api = nullptr;
+  Check(PortcallDeviceGetAPI(device.device_type, &api));
+  return *api;
+}
+
+// A registration at load time: `static DeviceRegistration reg(kDLExtDev, table);`
+class DeviceRegistration {
+ public:
+  DeviceRegistration(int32_t device_type, const PortcallDeviceAPI& api) {
+    Check(PortcallDeviceRegister(device_type, &api));
+  }
+};
+
+// "cpu", "cuda", …; "device(<n>)" for a kind without a name.
+inline std::string DeviceKindName(int32_t device_type) {
+  switch (device_type) {
+    case kDLCPU: return "cpu";
+    case kDLCUDA: return "cuda";
+    case kDLCUDAHost: return "cuda_host";
+    case kDLOpenCL: return "opencl";
+    case kDLVulkan: return "vulkan";
+    case kDLMetal: return "metal";
+    case kDLVPI: return "vpi";
+    case kDLROCM: return "rocm";
+    case kDLROCMHost: return "rocm_host";
+    case kDLExtDev: return "ext_dev";
+    case kDLCUDAManaged: return "cuda_managed";
+    case kDLOneAPI: return "oneapi";
+    case kDLWebGPU: return "webgpu";
+    case kDLHexagon: return "hexagon";
+    case kDLMAIA: return "maia";
+    case kDLTrn: return "trn";
+    default: return "device(" + std::to_string(device_type) + ")";
+  }
+}
+
+inline std::string ToString(Device device) {
+  return DeviceKindName(device.device_type) + ":" + std::to_string(device.device_id);
+}
+
+}  // namespace portcall
+#endif  // PORTCALL_DEVICE_H_

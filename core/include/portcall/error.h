@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors: (kind, message, backtrace, cause, extra context). C++ code throws portcall::Error; no exception crosses the ABI.
+//
+//   PORTCALL_THROW(ValueError) << "negative size " << n;
+//   PORTCALL_CHECK(n >= 0, ValueError) << "negative size " << n;
+#ifndef PORTCALL_ERROR_H_
+#define PORTCALL_ERROR_H_
+
+#include <exception>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "object.h"
+
+namespace portcall {
+
+struct ErrorObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Error";
+  static constexpr int32_t kTypeIndex = kTVMFFIError;
+  TVMFFIErrorCell cell;
+};
+
+class Error : public std::exception {
+ public:
+  Error(std::string_view kind, std::string_view message, std::string_view backtrace = {},
+        const ObjectRef& cause = nullptr, const ObjectRef& extra_context = nullptr) {
+    TVMFFIByteArray k = ToByteArray(kind), m = ToByteArray(message), b = ToByteArray(backtrace);
+    TVMFFIObjectHandle handle = nullptr;
+    if (TVMFFIErrorCreateWithCauseAndExtraContext(&k, &m, &b, cause.get(), extra_context.get(), &handle) != 0) {
+      throw std::bad_alloc();
+    }
+    ref_ = ObjectRef::Steal(handle);
+  }
+  explicit Error(ObjectRef ref) : ref_(std::move(ref)) {}
+
+  std::string_view kind() const noexcept { return ToView(node()->cell.kind); }
+  std::string_view message() const noexcept { return ToView(node()->cell.message); }
+  std::string_view backtrace() const noexcept { return ToView(node()->cell.backtrace); }
+  const ObjectRef& ref() const noexcept { return ref_; }
+
+  const char* what() const noexcept override {
+    try {
+      if (what_.empty()) what_ = std::string(kind()).append(": ").append(message());
+      return what_.c_str();
+    } catch (...) {
+      return "portcall::Error";
+    }
+  }
+
+ private:
+  ErrorObj* node() const noexcept { return static_cast<ErrorObj*>(ref_.get()); }
+
+  ObjectRef ref_;
+  mutable std::string what_;
+};
+
+// Throws what the callee left in this thread's slot. A callee that failed without saying why is an error all the same.
+[[noreturn]] inline void ThrowRaised() {
+  TVMFFIObjectHandle handle = nullptr;
+  TVMFFIErrorMoveFromRaised(&handle);
+  if (!handle) throw Error("RuntimeError", "the function failed (nonzero return) without setting an error");
+  throw Error(ObjectRef::Steal(handle));
+}
+
+inline void Check(int status) {
+  if (status != 0) ThrowRaised();
+}
+
+// Runs `body` at the C boundary. An exception becomes this thread's last error and the result -1, so none ever crosses
+// the ABI.
+template <typename Body>
+int Guard(Body&& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (const Error& e) {
+    TVMFFIErrorSetRaised(e.ref().get());
+  } catch (const std::bad_alloc&) {
+    TVMFFIErrorSetRaisedFromCStr("MemoryError", "out of memory");
+  } catch (const std::out_of_range& e) {
+    TVMFFIErrorSetRaisedFromCStr("IndexError", e.what());
+  } catch (const std::invalid_argument& e) {
+    TVMFFIErrorSetRaisedFromCStr("ValueError", e.what());
+  } catch (const std::exception& e) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", e.what());
+  } catch (...) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "a C++ exception that is not a std::exception");
+  }
+  return -1;
+}
+
+namespace detail {
+// Collects a message; throws at the end of the full expression.
+class ErrorBuilder {
+ public:
+  ErrorBuilder(const char* kind, const char* file, int line, const char* function) : kind_(kind) {
+    frame_ = ToView(*TVMFFIBacktrace(file, line, function, 0));
+  }
+  ErrorBuilder(const ErrorBuilder&) = delete;
+  ErrorBuilder& operator=(const ErrorBuilder&) = delete;
+  [[noreturn]] ~ErrorBuilder() noexcept(false) { throw Error(kind_, stream_.str(), frame_); }
+  std::ostringstream& stream() { return stream_; }
+
+ private:
+  const char* kind_;
+  std::string frame_;
+  std::ostringstream stream_;
+};
+}  // namespace detail
+
+#define PORTCALL_THROW(Kind) ::portcall::detail::ErrorBuilder(#Kind, __FILE__, __LINE__, __func__).stream()
+#define PORTCALL_CHECK(condition, Kind) \
+  if (condition) {                      \
+  } else                                \
+    PORTCALL_THROW(Kind)
+
+}  // namespace portcall
+#endif  // PORTCALL_ERROR_H_

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// PackedFunc: the one type-erased function; TypedPackedFunc: the same with a signature; Registry: the one table of names.
+//
+//   PORTCALL_REGISTER_GLOBAL("myadd").set_body([](Args args, RetValue* rv) { int a = args[0], b = args[1]; *rv = a + b; });
+//   PORTCALL_REGISTER_GLOBAL("mul").set_body_typed([](int a, int b) { return a * b; });
+//   PORTCALL_EXPORT_TYPED(add_one, AddOne)          // a function of a library, found by load_module("…")["add_one"]
+#ifndef PORTCALL_FUNCTION_H_
+#define PORTCALL_FUNCTION_H_
+
+#include <array>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "container.h"
+#include "value.h"
+
+namespace portcall {
+
+struct FunctionObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Function";
+  static constexpr int32_t kTypeIndex = kTVMFFIFunction;
+  TVMFFIFunctionCell cell;
+};
+
+// Marks the extra context of argument errors: Array(kArgumentErrorTag, function, position, expected, got).
+constexpr const char* kArgumentErrorTag = "portcall.ArgumentError";
+
+namespace detail {
+[[noreturn]] inline void ThrowArgumentError(const char* function, int position, const std::string& expected,
+                                            const std::string& got) {
+  std::string where = function && *function ? std::string(function) + "(): " : std::string();
+  std::string what = position >= 0 ? "argument #" + std::to_string(position) + ": " : std::string();
+  throw Error("TypeError", where + what + "expected " + expected + ", got " + got, {}, nullptr,
+              Array<Any>{Any(kArgumentErrorTag), Any(function ? function : ""), Any(position), Any(expected), Any(got)});
+}
+
+[[noreturn]] inline void ThrowCountError(const char* function, int expected, int got) {
+  ThrowArgumentError(function, -1, std::to_string(expected) + (expected == 1 ? " argument" : " arguments"),
+                     std::to_string(got));
+}
+}  // namespace detail
+
+// The arguments of one call.
+class Args {
+ public:
+  Args(const TVMFFIAny* cells, int32_t size, const char* function) noexcept
+      : cells_(cells), size_(size), function_(function) {}
+
+  int size() const noexcept { return size_; }
+  const char* function() const noexcept { return function_; }
+  const TVMFFIAny* cells() const noexcept { return cells_; }
+  ArgValue operator[](int i) const {
+    if (i < 0 || i >= size_) {
+      detail::ThrowArgumentError(function_, -1, "at least " + std::to_string(i + 1) + " arguments",
+                                 std::to_string(size_));
+    }
+    return ArgValue(cells_ + i, i, function_);
+  }
+
+ private:
+  const TVMFFIAny* cells_;
+  int32_t size_;
+  const char* function_;
+};
+
+namespace detail {
+template <typename F>
+struct Signature : Signature<decltype(&F::operator())> {};
+template <typename R, typename... A>
+struct Signature<R (*)(A...)> {
+  using Return = R;
+  using Arguments = std::tuple<A...>;
+};
+template <typename R, typename... A>
+struct Signature<R(A...)> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A>
+struct Signature<R (C::*)(A...)> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A>
+struct Signature<R (C::*)(A...) const> : Signature<R (*)(A...)> {};
+
+template <typename F, typename... A, size_t... I>
+void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
+  if (args.size() != static_cast<int>(sizeof...(A))) ThrowCountError(args.function(), sizeof...(A), args.size());
+  if constexpr (std::is_void_v<decltype(f(args[I].template cast<std::decay_t<A>>()...))>) {
+    f(args[I].template cast<std::decay_t<A>>()...);
+  } else {
+    *rv = Any(f(args[I].template cast<std::decay_t<A>>()...));
+  }
+}
+
+// Unpacks the arguments by the signature of `f`.
+template <typename F>
+auto Unpack(F f) {
+  using Arguments = typename Signature<std::decay_t<F>>::Arguments;
+  return [f = std::move(f)](Args args, RetValue* rv) {
+    CallTyped(f, args, rv, static_cast<Arguments*>(nullptr),
+              std::make_index_sequence<std::tuple_size_v<Arguments>>());
+  };
+}
+
+template <typename F>
+struct Closure {
+  F body;
+  std::string name;
+
+  static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+    auto* closure = static_cast<Closure*>(self);
+    return Guard([&] {
+      RetValue rv;
+      closure->body(Args(args, num_args, closure->name.c_str()), &rv);
+      *result = rv.release();
+    });
+  }
+  static void Delete(void* self) { delete static_cast<Closure*>(self); }
+};
+}  // namespace detail
+
+class PackedFunc : public ObjectRef {
+  PORTCALL_OBJECT_REF(PackedFunc, FunctionObj)
+
+  // From any callable void(Args, RetValue*). `name` is for messages.
+  template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, Args, RetValue*>>>
+  PackedFunc(F body, std::string name = {}, int32_t flags = 0) {  // NOLINT(google-explicit-constructor)
+    using Closure = detail::Closure<F>;
+    auto closure = std::make_unique<Closure>(Closure{std::move(body), std::move(name)});
+    TVMFFIObjectHandle handle = nullptr;
+    Check(PortcallFunctionCreate(closure.get(), Closure::Call, Closure::Delete, flags, closure->name.c_str(), &handle));
+    closure.release();
+    ptr_ = static_cast<TVMFFIObject*>(handle);
+  }
+
+  template <typename... A>
+  RetValue operator()(A&&... args) const {
+    std::array<Any, sizeof...(A)> cells{Any(std::forward<A>(args))...};
+    return CallPacked(reinterpret_cast<const TVMFFIAny*>(cells.data()), sizeof...(A));
+  }
+
+  RetValue CallPacked(const TVMFFIAny* args, int32_t num_args) const {
+    PORTCALL_CHECK(defined(), TypeError) << "called a null PackedFunc";
+    TVMFFIAny result;
+    detail::SetCell(&result, kTVMFFINone);
+    if (node()->cell.safe_call(ptr_, args, num_args, &result) != 0) ThrowRaised();
+    return Any::Steal(result);
+  }
+};
+
+template <typename F>
+class TypedPackedFunc;
+
+// A PackedFunc with a signature: arguments and result are checked against it.
+template <typename R, typename... A>
+class TypedPackedFunc<R(A...)> : public PackedFunc {
+ public:
+  using Node = FunctionObj;
+  using OwnTraits = void;
+  TypedPackedFunc() noexcept = default;
+  TypedPackedFunc(std::nullptr_t) noexcept {}                           // NOLINT(google-explicit-constructor)
+  TypedPackedFunc(PackedFunc func) : PackedFunc(std::move(func)) {}     // NOLINT(google-explicit-constructor)
+  template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, A...> && !std::is_base_of_v<ObjectRef, F>>>
+  TypedPackedFunc(F body, std::string name = {})  // NOLINT(google-explicit-constructor)
+      : PackedFunc(detail::Unpack([f = std::move(body)](A... args) -> R { return f(std::forward<A>(args)...); }),
+                   std::move(name)) {}
+
+  R operator()(A... args) const {
+    if constexpr (std::is_void_v<R>) {
+      PackedFunc::operator()(std::forward<A>(args)...);
+    } else {
+      return PackedFunc::operator()(std::forward<A>(args)...).template cast<R>();
+    }
+  }
+};
+
+template <typename R, typename... A>
+struct TypeTraits<TypedPackedFunc<R(A...)>> {
+  static std::string Name() { return "Function"; }
+  static std::optional<TypedPackedFunc<R(A...)>> TryFrom(const TVMFFIAny& value) {
+    std::optional<PackedFunc> func = TypeTraits<PackedFunc>::TryFrom(value);
+    if (!func) return std::nullopt;
+    return TypedPackedFunc<R(A...)>(*std::move(func));
+  }
+  static void To(PackedFunc value, TVMFFIAny* out) { TypeTraits<PackedFunc>::To(std::move(value), out); }
+};
+
+// The process-wide table of functions. Thread-safe; one for C, C++ and Python.
+class Registry {
+ public:
+  // The function of that name, null when there is none.
+  static PackedFunc Get(std::string_view name) {
+    TVMFFIByteArray key = ToByteArray(name);
+    TVMFFIObjectHandle handle = nullptr;
+    Check(TVMFFIFunctionGetGlobal(&key, &handle));
+    return ObjectRef::Steal<PackedFunc>(handle);
+  }
+  static void Set(std::string_view name, const PackedFunc& func, bool can_override = false) {
+    TVMFFIByteArray key = ToByteArray(name);
+    Check(TVMFFIFunctionSetGlobal(&key, func.get(), can_override ? 1 : 0));
+  }
+  static bool Remove(std::string_view name) {
+    TVMFFIByteArray key = ToByteArray(name);
+    int removed = 0;
+    Check(PortcallFunctionRemoveGlobal(&key, &removed));
+    return removed != 0;
+  }
+  static std::vector<std::string> ListNames() { return Get("portcall.ListGlobalNames")().cast<std::vector<std::string>>(); }
+
+  // What PORTCALL_REGISTER_GLOBAL declares: a name that waits for its body.
+  static Registry Register(std::string name, bool can_override = false) { return {std::move(name), can_override}; }
+
+  template <typename F>
+  Registry& set_body(F body) {
+    Set(name_, PackedFunc(std::move(body), name_, flags_), can_override_);
+    return *this;
+  }
+  template <typename F>
+  Registry& set_body_typed(F body) {
+    return set_body(detail::Unpack(std::move(body)));
+  }
+  // A method of a value type or of a reference class: the object is the first argument.
+  template <typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...)) {
+    return set_body_typed([method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
+  }
+  template <typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...) const) {
+    return set_body_typed(
+        [method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
+  }
+  // The same for a method of a node, called through its reference class: set_body_method<Counter>(&CounterObj::Add).
+  template <typename Ref, typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...)) {
+    return set_body_typed([method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
+  }
+  template <typename Ref, typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...) const) {
+    return set_body_typed([method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
+  }
+  // The function returns in well under a microsecond: interpreters may keep their lock. Say so before the body.
+  Registry& set_short() {
+    flags_ |= kPortcallFunctionShort;
+    return *this;
+  }
+
+ private:
+  Registry(std::string name, bool can_override) : name_(std::move(name)), can_override_(can_override) {}
+
+  template <typename T>
+  using Receiver = T;
+  template <typename T>
+  static T& Deref(T& self) {
+    if constexpr (std::is_base_of_v<ObjectRef, T>) {
+      PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
+    }
+    return self;
+  }
+  template <typename Ref>
+  static typename Ref::Node* NodeOf(const Ref& self) {
+    PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
+    return self.node();
+  }
+
+  std::string name_;
+  bool can_override_;
+  int32_t flags_ = 0;
+};
+
+#define PORTCALL_CONCAT_(a, b) a##b
+#define PORTCALL_CONCAT(a, b) PORTCALL_CONCAT_(a, b)
+#define PORTCALL_REGISTER_GLOBAL(name)                                                                   \
+  [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, __COUNTER__) = \
+      ::portcall::Registry::Register(name)
+
+// Exports `f` (a function or captureless lambda) as function `name` of the library that this is compiled into.
+#define PORTCALL_EXPORT_TYPED(name, f)                                                                               \
+  extern "C" {                                                                                                       \
+  __attribute__((visibility("default"), weak)) extern const int32_t portcall_abi_version = PORTCALL_ABI_VERSION;    \
+  __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,        \
+                                                              TVMFFIAny* result) {                                   \
+    return ::portcall::Guard([&] {                                                                                   \
+      static const auto body = ::portcall::detail::Unpack(f);                                                        \
+      ::portcall::RetValue rv;                                                                                       \
+      body(::portcall::Args(args, num_args, #name), &rv);                                                            \
+      *result = rv.release();                                                                                        \
+    });                                                                                                              \
+  }                                                                                                                  \
+  }
+
+}  // namespace portcall
+#endif  // PORTCALL_FUNCTION_H_

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Module: a named set of PackedFuncs that came from somewhere. A kind of module is a ModuleNode; everything outside
+// sees the reference class Module, or an opaque handle that the ffi.Module… functions take.
+#ifndef PORTCALL_MODULE_H_
+#define PORTCALL_MODULE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "function.h"
+
+namespace portcall {
+
+class Module;
+
+// One kind of module. Methods may be called from any thread.
+class ModuleNode {
+ public:
+  virtual ~ModuleNode() = default;
+  virtual const char* kind() const = 0;  // "library", "graph", …: the type key that users see
+  // The function, null when there is none. `self` keeps the module alive: a function must hold it.
+  virtual PackedFunc GetFunction(const std::string& name, const Module& self) = 0;
+  virtual std::string GetSource(const std::string& format) {
+    PORTCALL_THROW(ValueError) << "a module of type '" << kind() << "' has no source" << (format.empty() ? "" : " as ")
+                               << format;
+    return {};
+  }
+  virtual std::string EntryName() { return "main"; }
+  virtual std::vector<std::string> FunctionNames() { return {}; }  // empty: not known
+};
+
+struct ModuleObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Module";
+  static constexpr int32_t kTypeIndex = kTVMFFIModule;
+  std::unique_ptr<ModuleNode> impl;
+  std::mutex mutex;                                      // guards the two below
+  std::vector<ObjectRef> imports;                        // of ModuleObj
+  std::unordered_map<std::string, PackedFunc> env_cache; // what compiled code looked up: borrowed by it for ever
+};
+
+class Module : public ObjectRef {
+  PORTCALL_OBJECT_REF(Module, ModuleObj)
+
+  explicit Module(std::unique_ptr<ModuleNode> impl) {
+    auto* obj = NewNode<ModuleObj>();
+    obj->impl = std::move(impl);
+    ptr_ = obj;
+  }
+
+  static Module LoadFromFile(const std::string& path) { return Registry::Get("ffi.ModuleLoadFromFile")(path); }
+
+  std::string kind() const { return CallMethod("ffi.ModuleGetKind"); }
+  // Null when neither the module nor, if asked for, its imports have such a function.
+  PackedFunc GetFunction(const std::string& name, bool query_imports = false) const {
+    return CallMethod("ffi.ModuleGetFunction", name, query_imports);
+  }
+  void Import(const Module& other) const { CallMethod("ffi.ModuleImportModule", other); }
+  std::vector<Module> imports() const { return CallMethod("ffi.ModuleImports"); }
+
+ private:
+  template <typename... A>
+  Any CallMethod(const char* name, A&&... args) const {
+    PORTCALL_CHECK(defined(), ValueError) << "the module is None";
+    return Registry::Get(name)(*this, std::forward<A>(args)...);
+  }
+};
+
+}  // namespace portcall
+#endif  // PORTCALL_MODULE_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values and functions on their way between the classic ABI (value and code in two arrays) and the modern one (cells).
+//
+// Rules
+//  * The modern objects are the only ones: a classic handle is the address of one. Tensors are never copied.
+//  * Whatever has no place in the other ABI is refused with the position of the argument, never passed on.
+#ifndef PORTCALL_SRC_CLASSIC_ABI_H_
+#define PORTCALL_SRC_CLASSIC_ABI_H_
+
+#include <string>
+
+#include "portcall/classic_api.h"
+#include "portcall/function.h"
+
+namespace portcall {
+
+// A function of a classic library as a modern one. `symbol` is a TVMBackendPackedCFunc, or with `three_arguments` the
+// int(void* args, int* codes, int n) of 0.6, which has no result. The function holds `keep_alive`. It takes numbers,
+// text, bytes, 64-byte aligned tensors, pointers, data types, devices, functions and modules.
+PackedFunc WrapClassicSymbol(void* symbol, bool three_arguments, ObjectRef keep_alive, const std::string& name);
+
+namespace classic {
+
+// A C callback as a modern function. It takes every object, as code 8, and tensors as code 13, so that
+// TVMCbArgToReturn can keep them.
+PackedFunc WrapCallback(TVMPackedCFunc func, void* resource, TVMPackedCFuncFinalizer fin);
+
+// The object behind a handle that a caller gave us, which `type_index` says it must be (kTVMFFIObject: any). Throws for
+// NULL and for memory that does not start like such an object.
+TVMFFIObject* CheckHandle(void* handle, int32_t type_index, const char* what);
+// The same for the DLTensor inside a tensor object.
+TVMFFIObject* CheckArray(const void* handle);
+
+// A borrowed cell for a classic value: argument #position of `function`, or its result when position is -1.
+TVMFFIAny ViewOf(const TVMValue& value, int code, int position, const char* function);
+// Takes over a value that a library function returned.
+Any TakeResult(const TVMValue& value, int code, const char* function);
+// Gives a result to the classic caller. Text and bytes stay in this thread's storage until the next one.
+void GiveResult(Any result, TVMValue* value, int* code);
+bool IsBytesOfLastResult(const TVMByteArray* bytes) noexcept;
+
+// Throws the error that a function left behind by a nonzero return, or says that it left none.
+[[noreturn]] void ThrowFailure(const char* function);
+
+// One call through the classic doors, in either direction. Classic programs read an error and leave it in its slot;
+// the outermost call of a thread may therefore drop it, a nested one may not: there it may still be under way.
+class CallScope {
+ public:
+  CallScope() noexcept { ++depth_; }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+  ~CallScope() { --depth_; }
+  bool outermost() const noexcept { return depth_ == 1; }
+
+ private:
+  static inline thread_local int depth_ = 0;
+};
+
+}  // namespace classic
+}  // namespace portcall
+#endif  // PORTCALL_SRC_CLASSIC_ABI_H_

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host as a device: its memory is the process's, and its work is finished when a call returns.
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "portcall/device.h"
+
+namespace portcall {
+namespace {
+
+std::string CpuModel() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.compare(0, 10, "model name") == 0) return line.substr(line.find(':') + 2);
+  }
+  return "cpu";
+}
+
+int64_t UsableCores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+int GetAttr(void*, DLDevice device, PortcallDeviceAttr attr, TVMFFIAny* out) {
+  return Guard([&] {
+    Any value;
+    int64_t page = sysconf(_SC_PAGESIZE);
+    switch (attr) {
+      case kPortcallAttrExist: value = device.device_id == 0; break;
+      case kPortcallAttrDeviceName: value = CpuModel(); break;
+      case kPortcallAttrMultiProcessorCount: value = UsableCores(); break;
+      case kPortcallAttrL2CacheSizeBytes: value = static_cast<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE)); break;
+      case kPortcallAttrTotalGlobalMemory: value = sysconf(_SC_PHYS_PAGES) * page; break;
+      case kPortcallAttrAvailableGlobalMemory: value = sysconf(_SC_AVPHYS_PAGES) * page; break;
+      default: break;  // None: the attribute has no meaning here
+    }
+    *out = value.release();
+  });
+}
+
+int Alloc(void*, DLDevice device, size_t nbytes, size_t alignment, DLDataType, void** out) {
+  return Guard([&] {
+    PORTCALL_CHECK(device.device_id == 0, DeviceError) << "there is one host, cpu:0; got " << ToString(device);
+    if (posix_memalign(out, std::max<size_t>(alignment, sizeof(void*)), nbytes) != 0) {
+      PORTCALL_THROW(MemoryError) << "out of memory: " << nbytes << " bytes on " << ToString(device);
+    }
+  });
+}
+
+int Free(void*, DLDevice, void* ptr) {
+  std::free(ptr);
+  return 0;
+}
+
+int Copy(void*, const void* from, size_t from_offset, DLDevice, void* to, size_t to_offset, DLDevice, size_t nbytes,
+         void*) {
+  std::memmove(static_cast<char*>(to) + to_offset, static_cast<const char*>(from) + from_offset, nbytes);
+  return 0;
+}
+
+const DeviceRegistration registration(kDLCPU, [] {
+  PortcallDeviceAPI api{};
+  api.struct_size = sizeof(api);
+  api.get_attr = GetAttr;
+  api.alloc = Alloc;
+  api.free = Free;
+  api.copy = Copy;
+  return api;
+}());
+
+}  // namespace
+}  // namespace portcall

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kinds of devices, the current stream of a thread, and the allocator that array libraries may bring.
+#include "portcall/device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "portcall/function.h"
+#include "portcall/tensor.h"
+
+namespace portcall {
+namespace {
+
+constexpr int32_t kMaxDeviceType = 128;
+
+struct DeviceTable {
+  std::mutex mutex;
+  std::atomic<const PortcallDeviceAPI*> apis[kMaxDeviceType] = {};
+};
+
+DeviceTable& Devices() {
+  static auto* table = new DeviceTable();  // never destroyed: tensors are freed until the very end
+  return *table;
+}
+
+const PortcallDeviceAPI* FindApi(int32_t device_type) {
+  return device_type > 0 && device_type < kMaxDeviceType ? Devices().apis[device_type].load() : nullptr;
+}
+
+using DeviceKey = std::pair<int32_t, int32_t>;
+thread_local std::map<DeviceKey, void*> streams;
+
+std::atomic<DLPackManagedTensorAllocator> global_allocator{nullptr};
+thread_local DLPackManagedTensorAllocator thread_allocator = nullptr;
+
+void ReportAllocatorError(void* context, const char* kind, const char* message) {
+  auto* text = static_cast<std::pair<std::string, std::string>*>(context);
+  *text = {kind ? kind : "RuntimeError", message ? message : "the tensor allocator failed"};
+}
+
+PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
+  if (attr == kPortcallAttrExist && !FindApi(type)) return Any(false);
+  Device device{type, id};
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  Any value;
+  Check(api.get_attr(api.ctx, device, static_cast<PortcallDeviceAttr>(attr), value.out()));
+  return value;
+});
+PORTCALL_REGISTER_GLOBAL("portcall.DeviceSync").set_body_typed([](Device device) {
+  Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.DeviceTypes").set_body_typed([]() {
+  std::vector<int64_t> types;
+  for (int32_t i = 0; i < kMaxDeviceType; ++i) {
+    if (FindApi(i)) types.push_back(i);
+  }
+  return types;
+});
+PORTCALL_REGISTER_GLOBAL("__tvm_set_device").set_body_typed([](int32_t type, int32_t id) {
+  Device device{type, id};
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  if (api.set_device) Check(api.set_device(api.ctx, device));
+});
+
+}  // namespace
+}  // namespace portcall
+
+using namespace portcall;
+
+int PortcallDeviceRegister(int32_t device_type, const PortcallDeviceAPI* api) {
+  return Guard([&] {
+    PORTCALL_CHECK(device_type > 0 && device_type < kMaxDeviceType, ValueError)
+        << "device type " << device_type << " is not between 1 and " << kMaxDeviceType - 1;
+    PORTCALL_CHECK(api && api->struct_size >= offsetof(PortcallDeviceAPI, create_stream), ValueError)
+        << "the table of " << DeviceKindName(device_type) << " is too short: set struct_size to sizeof(PortcallDeviceAPI)";
+    PORTCALL_CHECK(api->get_attr && api->alloc && api->free && api->copy, ValueError)
+        << "the table of " << DeviceKindName(device_type) << " lacks get_attr, alloc, free or copy";
+    auto copy = std::make_unique<PortcallDeviceAPI>();
+    std::memcpy(copy.get(), api, std::min<size_t>(api->struct_size, sizeof(PortcallDeviceAPI)));
+    std::lock_guard<std::mutex> lock(Devices().mutex);
+    PORTCALL_CHECK(!Devices().apis[device_type].load(), AlreadyRegisteredError)
+        << "the device kind " << DeviceKindName(device_type) << " is already registered";
+    Devices().apis[device_type].store(copy.release());
+  });
+}
+
+int PortcallDeviceGetAPI(int32_t device_type, const PortcallDeviceAPI** out) {
+  return Guard([&] {
+    const PortcallDeviceAPI* api = FindApi(device_type);
+    PORTCALL_CHECK(api, DeviceError) << "this process has no support for device kind '" << DeviceKindName(device_type)
+                                     << "'; it registered none";
+    *out = api;
+  });
+}
+
+int PortcallDeviceSync(DLDevice device, void* stream) {
+  return Guard([&] {
+    const PortcallDeviceAPI& api = DeviceApiOf(device);
+    if (api.sync_stream) Check(api.sync_stream(api.ctx, device, stream));
+  });
+}
+
+int TVMFFIEnvSetStream(int32_t device_type, int32_t device_id, void* stream, void** opt_out_original) {
+  return Guard([&] {
+    void*& current = streams[{device_type, device_id}];
+    if (opt_out_original) *opt_out_original = current;
+    current = stream;
+  });
+}
+
+void* TVMFFIEnvGetStream(int32_t device_type, int32_t device_id) {
+  auto it = streams.find({device_type, device_id});
+  return it == streams.end() ? nullptr : it->second;
+}
+
+int TVMFFIEnvSetDLPackManagedTensorAllocator(DLPackManagedTensorAllocator allocator, int write_to_global_context,
+                                             DLPackManagedTensorAllocator* opt_out_original) {
+  if (opt_out_original) *opt_out_original = thread_allocator;
+  thread_allocator = allocator;
+  if (write_to_global_context) global_allocator.store(allocator);
+  return 0;
+}
+
+DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocator() {
+  return thread_allocator ? thread_allocator : global_allocator.load();
+}
+
+int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
+  DLPackManagedTensorAllocator allocator = TVMFFIEnvGetDLPackManagedTensorAllocator();
+  if (!allocator) return PortcallTensorAlloc(prototype, out);  // the devices' own memory
+  return Guard([&] {
+    std::pair<std::string, std::string> error;
+    DLManagedTensorVersioned* managed = nullptr;
+    if (allocator(prototype, &managed, &error, ReportAllocatorError) != 0) throw Error(error.first, error.second);
+    Check(TVMFFITensorFromDLPackVersioned(managed, 0, 0, out));
+  });
+}

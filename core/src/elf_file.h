@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loader wants to know of a shared library before it is mapped. Any bytes give an answer or ModuleLoadError.
+#ifndef PORTCALL_SRC_ELF_FILE_H_
+#define PORTCALL_SRC_ELF_FILE_H_
+
+#include <string>
+#include <vector>
+
+namespace portcall {
+
+struct ElfFile {
+  std::vector<std::string> needed;     // DT_NEEDED
+  std::vector<std::string> undefined;  // symbols that somebody else must provide (weak ones are not listed)
+  std::vector<std::string> functions;  // functions that it defines and exports
+  std::vector<std::string> objects;    // variables that it defines and exports
+  bool bind_now = false;               // every symbol must be there at load time
+
+  bool Needs(const char* library) const;
+  bool Imports(const char* symbol) const;
+  bool Defines(const char* symbol) const;
+};
+
+// Throws ModuleLoadError when the file is missing, is no shared library, or is one of another machine.
+ElfFile ReadElfFile(const std::string& path);
+
+}  // namespace portcall
+#endif  // PORTCALL_SRC_ELF_FILE_H_

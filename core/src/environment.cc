@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small services of compiled code: once-only initialisation, signals, lists of a virtual machine.
+#include <atomic>
+#include <mutex>
+
+#include "portcall/error.h"
+#include "portcall/value.h"
+
+using namespace portcall;
+
+namespace {
+
+std::mutex once_mutex;
+std::atomic<int (*)()> check_signals{nullptr};
+
+Any& ItemOf(void* list, int index) { return static_cast<Any*>(list)[index]; }
+
+}  // namespace
+
+int TVMFFIHandleInitOnce(void** slot, int (*init)(void** result)) {
+  if (__atomic_load_n(slot, __ATOMIC_ACQUIRE)) return 0;
+  return Guard([&] {
+    std::lock_guard<std::mutex> lock(once_mutex);
+    if (*slot) return;
+    void* result = nullptr;
+    Check(init(&result));
+    PORTCALL_CHECK(result, RuntimeError) << "an initialiser of compiled code gave no handle";
+    __atomic_store_n(slot, result, __ATOMIC_RELEASE);
+  });
+}
+
+int TVMFFIHandleDeinitOnce(void** slot, int (*deinit)(void* handle)) {
+  void* handle = __atomic_exchange_n(slot, nullptr, __ATOMIC_ACQ_REL);
+  return handle ? deinit(handle) : 0;
+}
+
+int TVMFFIEnvCheckSignals() {
+  auto check = check_signals.load();
+  return check ? check() : 0;
+}
+
+int TVMFFIEnvRegisterCAPI(const char* name, void* symbol) {
+  if (std::string_view(name) == "PyErr_CheckSignals") check_signals.store(reinterpret_cast<int (*)()>(symbol));
+  return 0;  // other names have no use here
+}
+
+int TVMBackendRegisterEnvCAPI(const char* name, void* symbol) { return TVMFFIEnvRegisterCAPI(name, symbol); }
+
+// Static data of classic code: `f` runs once for the handle.
+int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int) {
+  std::lock_guard<std::mutex> lock(once_mutex);
+  if (*handle) return 0;
+  int status = f(cdata);
+  if (status == 0) *handle = handle;  // anything but null: "done"
+  return status;
+}
+
+int TVMBackendAnyListSetPackedArg(void* list, int index, TVMFFIAny* args, int arg_offset) {
+  args[arg_offset] = ItemOf(list, index).cell();
+  return 0;
+}
+
+int TVMBackendAnyListMoveFromPackedReturn(void* list, int index, TVMFFIAny* args, int ret_offset) {
+  ItemOf(list, index) = Any::Steal(args[ret_offset]);
+  args[ret_offset].type_index = kTVMFFINone;
+  args[ret_offset].v_int64 = 0;
+  return 0;
+}
+
+int TVMBackendAnyListResetItem(void* list, int index) {
+  ItemOf(list, index).reset();
+  return 0;
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The error of a thread: one slot, filled by whoever fails and emptied by whoever handles it.
+#include "portcall/error.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "foreign.h"
+#include "node.h"
+
+namespace portcall {
+namespace {
+
+struct ErrorImpl final : Object {
+  static constexpr const char* kTypeKey = "ffi.Error";
+  static constexpr int32_t kTypeIndex = kTVMFFIError;
+
+  TVMFFIErrorCell cell{};  // what the ABI shows; the strings below are what it points to
+  std::string kind;
+  std::string message;
+  std::string backtrace;
+
+  ErrorImpl(std::string_view k, std::string_view m, std::string_view b, TVMFFIObjectHandle cause,
+            TVMFFIObjectHandle extra)
+      : kind(k), message(m), backtrace(b) {
+    cell.kind = ToByteArray(kind);
+    cell.message = ToByteArray(message);
+    cell.backtrace = ToByteArray(backtrace);
+    cell.update_backtrace = UpdateBacktrace;
+    TVMFFIObjectIncRef(cause);
+    TVMFFIObjectIncRef(extra);
+    cell.cause_chain = cause;
+    cell.extra_context = extra;
+  }
+  ~ErrorImpl() {
+    TVMFFIObjectDecRef(cell.cause_chain);
+    TVMFFIObjectDecRef(cell.extra_context);
+  }
+
+  static void UpdateBacktrace(TVMFFIObjectHandle self, const TVMFFIByteArray* text, int32_t mode) {
+    auto* error = static_cast<ErrorImpl*>(static_cast<TVMFFIObject*>(self));
+    if (mode == 0) error->backtrace.clear();
+    error->backtrace.append(text->data, text->size);
+    error->cell.backtrace = ToByteArray(error->backtrace);
+  }
+};
+
+ObjectRef& Slot() {
+  thread_local ObjectRef raised;
+  return raised;
+}
+
+// Compiled code reports a failure. A library that the process shares with another runtime may have been called by
+// that one, so its slot is filled too. Failing to build the error must not hide that there was one: callers read a
+// nonzero return without an error as a RuntimeError.
+void RaiseFromCode(const char* kind, const char* message) noexcept {
+  try {
+    Slot() = ObjectRef::Steal(NewCountedNode<ErrorImpl>(0, kind, message, "", nullptr, nullptr));
+  } catch (...) {
+    Slot() = nullptr;
+  }
+  RaiseForeignError(kind, message);
+}
+
+}  // namespace
+}  // namespace portcall
+
+using namespace portcall;
+
+void TVMFFIErrorSetRaised(TVMFFIObjectHandle error) { Slot() = ObjectRef::Borrow(error); }
+
+void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message) {
+  RaiseFromCode(kind ? kind : "RuntimeError", message ? message : "");
+}
+
+void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int32_t num_parts) {
+  std::string message;
+  for (int32_t i = 0; i < num_parts; ++i) {
+    if (parts[i]) message += parts[i];
+  }
+  RaiseFromCode(kind ? kind : "RuntimeError", message.c_str());
+}
+
+void TVMFFIErrorMoveFromRaised(TVMFFIObjectHandle* out) {
+  *out = Slot().release();
+  if (!*out) *out = TakeForeignError();
+}
+
+int TVMFFIErrorCreate(const TVMFFIByteArray* kind, const TVMFFIByteArray* message, const TVMFFIByteArray* backtrace,
+                      TVMFFIObjectHandle* out) {
+  return TVMFFIErrorCreateWithCauseAndExtraContext(kind, message, backtrace, nullptr, nullptr, out);
+}
+
+int TVMFFIErrorCreateWithCauseAndExtraContext(const TVMFFIByteArray* kind, const TVMFFIByteArray* message,
+                                              const TVMFFIByteArray* backtrace, TVMFFIObjectHandle cause_chain,
+                                              TVMFFIObjectHandle extra_context, TVMFFIObjectHandle* out) {
+  try {  // not Guard: this function never touches the slot
+    *out = NewCountedNode<ErrorImpl>(0, ToView(*kind), ToView(*message), backtrace ? ToView(*backtrace) : "",
+                                     cause_chain, extra_context);
+    return 0;
+  } catch (...) {
+    return -1;
+  }
+}
+
+const TVMFFIByteArray* TVMFFIBacktrace(const char* file, int line, const char* function, int) {
+  thread_local char text[1024];
+  thread_local TVMFFIByteArray bytes;
+  int n = std::snprintf(text, sizeof(text), "  File \"%s\", line %d, in %s\n", file ? file : "<unknown>", line,
+                        function ? function : "<unknown>");
+  bytes = {text, n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1)};
+  return &bytes;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Another runtime of the same ABI (libtvm_ffi.so) may live in this process, with an error slot of its own. Libraries
+// that are bound to it leave their errors there.
+#ifndef PORTCALL_SRC_FOREIGN_H_
+#define PORTCALL_SRC_FOREIGN_H_
+
+#include "portcall/c_api.h"
+
+namespace portcall {
+
+// The error in the foreign runtime's slot of this thread, owned by the caller; null when there is no such runtime.
+TVMFFIObjectHandle TakeForeignError() noexcept;
+
+// Fills the foreign runtime's slot, if there is such a runtime.
+void RaiseForeignError(const char* kind, const char* message) noexcept;
+
+// Whether another runtime was loaded RTLD_GLOBAL: its functions then come before ours for every library.
+bool IsForeignRuntimeGlobal() noexcept;
+
+}  // namespace portcall
+#endif  // PORTCALL_SRC_FOREIGN_H_

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules made of machine code: shared libraries, and code that is linked into the program.
+//
+// A library is mapped once and shared by its module and functions. One whose code a kernel compiler generated is
+// unmapped with the last of them; others may have given out objects that only their own code can free, or their own
+// addresses, so they stay.
+#include "library_module.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+
+#include "classic_abi.h"
+#include "elf_file.h"
+#include "symbols.h"
+
+namespace portcall {
+namespace {
+
+constexpr const char* kPrefix = "__tvm_ffi_";  // of exported functions
+constexpr const char* kReserved = "__tvm_ffi__";  // of what belongs to the compiler
+
+enum class Abi {
+  kModern,    // TVM 0.22 and later, tvm-ffi, portcall: __tvm_ffi_<name>
+  kModern21,  // TVM 0.21: <name>, called like the above
+  kClassic,   // TVM 0.6 to 0.20
+};
+
+using Identity = std::tuple<dev_t, ino_t, off_t, int64_t>;
+
+Identity IdentityOf(const std::string& path) {
+  struct stat info {};
+  stat(path.c_str(), &info);
+  return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
+}
+
+// ---- One mapped library -------------------------------------------------------------------------------------------
+
+class Library {
+ public:
+  // `owner` holds the mapping of the library, which lies at `mapped_path`.
+  Library(std::string path, ElfFile elf, void* owner, const std::string& mapped_path)
+      : path_(std::move(path)),
+        elf_(std::move(elf)),
+        owner_(owner),
+        handle_(dlopen(mapped_path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)) {
+    std::sort(elf_.functions.begin(), elf_.functions.end());
+    std::sort(elf_.objects.begin(), elf_.objects.end());
+    Classify();
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    bool registers_itself = elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") ||
+                            elf_.Imports("TVMBackendRegisterSystemLibSymbol");
+    if (!(flags_ & kPortcallFunctionGenerated) || registers_itself) return;
+    dlclose(handle_);
+    dlclose(owner_);
+  }
+
+  // The address of something that this library itself defines, or null.
+  void* Find(const std::string& name) const {
+    bool defined = std::binary_search(elf_.functions.begin(), elf_.functions.end(), name) ||
+                   std::binary_search(elf_.objects.begin(), elf_.objects.end(), name);
+    return defined ? dlsym(handle_, name.c_str()) : nullptr;
+  }
+  const ElfFile& elf() const { return elf_; }
+  const std::string& path() const { return path_; }
+  Abi abi() const { return abi_; }
+  int32_t flags() const { return flags_; }
+  bool has_functions() const { return marked_; }
+
+ private:
+  bool HasPrefix(const char* prefix) const {
+    auto starts = [&](const std::string& name) { return name.rfind(prefix, 0) == 0; };
+    return std::any_of(elf_.functions.begin(), elf_.functions.end(), starts) ||
+           std::any_of(elf_.objects.begin(), elf_.objects.end(), starts);
+  }
+
+  void Classify() {
+    bool modern = HasPrefix(kPrefix);
+    bool modern21 = Find("__tvm_ffi_library_ctx") || Find("__TVMFFIFunctionCall") || Find("__TVMFFIErrorSetRaisedFromCStr");
+    bool classic = Find("__tvm_module_ctx") || Find("__TVMFuncCall") || Find("__TVMAPISetLastError") || Find("__tvm_main__");
+    marked_ = modern || modern21 || classic;
+    bool only21 = modern21 && !HasFunction();
+    abi_ = only21 ? Abi::kModern21 : modern ? Abi::kModern : Abi::kClassic;
+    flags_ = kPortcallFunctionLibrary;
+    if (Find("portcall_abi_version")) return;
+    static const std::set<std::string> kOfGenerators = {
+        "TVMFFIErrorSetRaisedFromCStr", "TVMFFIErrorSetRaisedFromCStrParts",   "TVMFFIFunctionCall",
+        "TVMFFIEnvModLookupFromImports", "TVMFFIHandleInitOnce",               "TVMFFIHandleDeinitOnce",
+        "TVMFFIEnvModRegisterSystemLibSymbol", "TVMBackendRegisterSystemLibSymbol"};
+    bool generated = std::all_of(elf_.undefined.begin(), elf_.undefined.end(), [](const std::string& name) {
+      return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 || kOfGenerators.count(name);
+    });
+    flags_ |= generated ? kPortcallFunctionGenerated : kPortcallFunctionForeignCpp;
+  }
+
+  bool HasFunction() const {
+    return std::any_of(elf_.functions.begin(), elf_.functions.end(), [](const std::string& name) {
+      return name.rfind(kPrefix, 0) == 0 && name.rfind(kReserved, 0) != 0;
+    });
+  }
+
+  std::string path_;
+  ElfFile elf_;
+  void* owner_;
+  void* handle_;
+  Abi abi_ = Abi::kModern;
+  int32_t flags_ = 0;
+  bool marked_ = false;
+};
+
+class LibraryNode : public ModuleNode {
+ public:
+  explicit LibraryNode(std::shared_ptr<Library> library) : library_(std::move(library)) {}
+
+  const char* kind() const override { return "library"; }
+
+  PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    if (library_->abi() == Abi::kClassic) return GetClassic(name, self);
+    std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
+    if (symbol.rfind(kReserved, 0) == 0) return nullptr;
+    void* address = library_->Find(symbol);
+    return address ? Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self, library_->flags(), name) : nullptr;
+  }
+
+  std::string EntryName() override {
+    if (library_->abi() == Abi::kModern) return "main";
+    auto* name = static_cast<const char*>(library_->Find("__tvm_main__"));
+    return name ? name : "";
+  }
+
+  std::vector<std::string> FunctionNames() override {
+    std::vector<std::string> names;
+    for (const std::string& symbol : library_->elf().functions) {
+      if (library_->abi() == Abi::kModern) {
+        if (symbol.rfind(kPrefix, 0) == 0 && symbol.rfind(kReserved, 0) != 0) names.push_back(symbol.substr(10));
+      } else if (symbol[0] != '_') {
+        names.push_back(symbol);
+      }
+    }
+    return names;
+  }
+
+  const std::shared_ptr<Library>& library() const { return library_; }
+
+  // The symbol itself is the function; what it gets as its closure is the module that it keeps alive.
+  static PackedFunc Wrap(TVMFFISafeCallType symbol, const Module& module, int32_t flags, const std::string& name) {
+    TVMFFIObjectHandle handle = nullptr;
+    auto release = [](void* self) { Release(static_cast<TVMFFIObject*>(self)); };
+    Check(PortcallFunctionCreate(module.get(), symbol, release, flags, name.c_str(), &handle));
+    Retain(module.get());
+    return ObjectRef::Steal<PackedFunc>(handle);
+  }
+
+ private:
+  PackedFunc GetClassic(const std::string& name, const Module& self) {
+    std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
+    if (symbol.empty()) symbol = name;
+    void* address = symbol[0] == '_' ? nullptr : library_->Find(symbol);
+    return address ? WrapClassicSymbol(address, false, self, name) : nullptr;
+  }
+
+  std::shared_ptr<Library> library_;
+};
+
+// ---- Loading ------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void FailToLoad(const std::string& path, const std::string& why) {
+  throw Error("ModuleLoadError", "cannot load '" + path + "': " + why);
+}
+
+bool ImportsRuntime(const ElfFile& elf) {
+  return std::any_of(elf.undefined.begin(), elf.undefined.end(), IsRuntimeSymbol);
+}
+
+// A library that was linked with another runtime uses that one.
+bool BelongsToForeignRuntime(const ElfFile& elf) { return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so"); }
+
+// What dlopen says, with what to do about it.
+std::string Advice(const std::string& why) {
+  constexpr std::string_view kUndefined = "undefined symbol: ";
+  if (size_t at = why.find(kUndefined); at != std::string::npos) {
+    return "it needs the symbol '" + why.substr(at + kUndefined.size()) +
+           "', which nobody provides; link it with the library that defines it";
+  }
+  for (const char* name : {"libtvm_ffi.so", "libtvm_runtime.so"}) {
+    if (why.find(name) == std::string::npos) continue;
+    const char* package = name[6] == '_' && name[7] == 'f' ? "apache-tvm-ffi" : "apache-tvm";
+    return why + "; it was linked with " + name + ": install " + package + ", or link it without";
+  }
+  return why;
+}
+
+// Maps the library; the result owns the mapping.
+void* Open(const std::string& path, const ElfFile& elf) {
+  bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
+  void* owner = ours ? OpenWithRuntime(path) : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!owner) {
+    const char* why = dlerror();
+    FailToLoad(path, Advice(why ? why : "unknown reason"));
+  }
+  return owner;
+}
+
+// Tells compiled code where the runtime's functions and its own module are.
+void FillContext(const Library& library, const Module& module) {
+  for (const ContextSymbol& symbol : ContextSymbols()) {
+    if (auto* slot = static_cast<void**>(library.Find(symbol.name))) *slot = symbol.address;
+  }
+  for (const char* name : {"__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx"}) {
+    if (auto* slot = static_cast<void**>(library.Find(name))) *slot = module.get();
+  }
+}
+
+size_t SymbolSize(void* address) {
+  Dl_info info{};
+  void* extra = nullptr;
+  if (!dladdr1(address, &info, &extra, RTLD_DL_SYMENT) || !extra) return 0;
+  return static_cast<const ElfW(Sym)*>(extra)->st_size;
+}
+
+Module AttachEmbedded(const Library& library, const Module& module) {
+  static constexpr std::pair<const char*, bool> kSymbols[] = {
+      {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
+  for (const auto& [name, classic] : kSymbols) {
+    auto* blob = static_cast<const char*>(library.Find(name));
+    if (!blob) continue;
+    uint64_t nbytes = 0;
+    size_t size = SymbolSize(const_cast<char*>(blob));
+    if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);
+    if (size && nbytes + 8 > size) FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
+    return DecodeEmbedded(blob + 8, nbytes, classic, module);
+  }
+  return module;
+}
+
+// What is mapped: which file it was then, and its root module while that is alive.
+struct Mapped {
+  Identity identity;
+  std::weak_ptr<Library> library;
+  WeakRef root;
+};
+
+std::mutex load_mutex;
+
+std::map<std::string, Mapped>& MappedTable() {
+  static auto* table = new std::map<std::string, Mapped>();
+  return *table;
+}
+
+std::string RealPath(const std::string& path) {
+  char* real = realpath(path.c_str(), nullptr);
+  std::string text = real ? real : path;
+  std::free(real);
+  return text;
+}
+
+bool IsMapped(const std::string& path) {
+  void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle) dlclose(handle);
+  return handle != nullptr;
+}
+
+// ---- Code linked into the program ---------------------------------------------------------------------------------
+
+struct SystemTable {
+  std::mutex mutex;
+  std::map<std::string, void*> symbols;
+  std::map<std::string, Module> modules;
+};
+
+SystemTable& System() {  // constructors of other objects may come first
+  static auto* table = new SystemTable();
+  return *table;
+}
+
+class SystemNode : public ModuleNode {
+ public:
+  explicit SystemNode(std::string prefix) : prefix_(std::move(prefix)) {}
+  const char* kind() const override { return "system_lib"; }
+  std::string EntryName() override { return "main"; }
+
+  PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    for (const std::string& symbol : {kPrefix + prefix_ + name, kPrefix + name}) {
+      if (void* address = Find(symbol)) {
+        return LibraryNode::Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self,
+                                 kPortcallFunctionLibrary | kPortcallFunctionGenerated, name);
+      }
+    }
+    if (name.rfind("__", 0) == 0) return nullptr;
+    for (const std::string& symbol : {prefix_ + name, name}) {  // classic code registers plain names
+      if (void* address = Find(symbol)) return WrapClassicSymbol(address, false, self, name);
+    }
+    return nullptr;
+  }
+
+  std::vector<std::string> FunctionNames() override {
+    std::lock_guard<std::mutex> lock(System().mutex);
+    std::vector<std::string> names;
+    for (const auto& [symbol, address] : System().symbols) {
+      bool modern = symbol.rfind(kPrefix, 0) == 0 && symbol.rfind(kReserved, 0) != 0;
+      std::string name = modern ? symbol.substr(10) : symbol;
+      if (!modern && symbol.find("__") != std::string::npos) continue;
+      if (name.rfind(prefix_, 0) == 0) names.push_back(name);
+    }
+    return names;
+  }
+
+  static void* Find(const std::string& symbol) {
+    std::lock_guard<std::mutex> lock(System().mutex);
+    auto it = System().symbols.find(symbol);
+    return it == System().symbols.end() ? nullptr : it->second;
+  }
+  void* FindSpecial(const std::string& name) const {
+    void* address = Find(prefix_ + name);
+    return address ? address : Find(name);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+}  // namespace
+
+Module LoadLibrary(const std::string& path) {
+  std::lock_guard<std::mutex> lock(load_mutex);
+  ElfFile elf = ReadElfFile(path);
+  std::string real = RealPath(path);
+  Identity identity = IdentityOf(real);
+  auto known = MappedTable().find(real);
+  bool same = known != MappedTable().end() && known->second.identity == identity;
+  if (same) {
+    if (ObjectRef root = known->second.root.lock()) return ObjectRef::Borrow<Module>(root.get());
+  }
+  std::shared_ptr<Library> library = same ? known->second.library.lock() : nullptr;
+  if (!library) {
+    // Somebody else's mapping, or one of a file that has changed since, is not ours to bind.
+    bool taken = IsMapped(real) && !same;
+    std::unique_ptr<PrivateCopy> copy = taken ? std::make_unique<PrivateCopy>(real) : nullptr;
+    const std::string& mapped = copy ? copy->path() : real;
+    void* owner = Open(mapped, elf);
+    library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
+  }
+  Module module(std::make_unique<LibraryNode>(library));
+  FillContext(*library, module);
+  Module root = AttachEmbedded(*library, module);
+  MappedTable()[real] = {identity, library, WeakRef(root)};
+  if (!library->has_functions() && root.same_as(module)) {
+    FailToLoad(path, "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "
+                     "PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler");
+  }
+  return root;
+}
+
+Module SystemLibrary(const std::string& prefix) {
+  SystemTable& system = System();
+  {
+    std::lock_guard<std::mutex> lock(system.mutex);
+    auto it = system.modules.find(prefix);
+    if (it != system.modules.end()) return it->second;
+  }
+  auto node = std::make_unique<SystemNode>(prefix);
+  SystemNode* impl = node.get();
+  Module module(std::move(node));
+  for (const char* name : {"__tvm_ffi__library_ctx", "__tvm_module_ctx"}) {
+    if (auto* slot = static_cast<void**>(impl->FindSpecial(name))) *slot = module.get();
+  }
+  Module root = module;
+  if (auto* blob = static_cast<const char*>(impl->FindSpecial("__tvm_ffi__library_bin"))) {
+    uint64_t nbytes = 0;
+    std::memcpy(&nbytes, blob, 8);
+    root = DecodeEmbedded(blob + 8, nbytes, false, module);
+  }
+  std::lock_guard<std::mutex> lock(system.mutex);
+  return system.modules.emplace(prefix, root).first->second;
+}
+
+}  // namespace portcall
+
+using namespace portcall;
+
+int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol) {
+  return Guard([&] {
+    std::lock_guard<std::mutex> lock(System().mutex);
+    System().symbols[name] = symbol;
+  });
+}
+
+int TVMBackendRegisterSystemLibSymbol(const char* name, void* symbol) {
+  return TVMFFIEnvModRegisterSystemLibSymbol(name, symbol);
+}

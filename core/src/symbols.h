@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a library finds the runtime. The core is never loaded RTLD_GLOBAL, because its names are also those of other
+// runtimes; so each library gets it into a scope of its own.
+#ifndef PORTCALL_SRC_SYMBOLS_H_
+#define PORTCALL_SRC_SYMBOLS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace portcall {
+
+// Whether a name belongs to this family of runtimes ("TVM…", "Portcall…").
+bool IsRuntimeSymbol(std::string_view name);
+
+// Maps a library with the runtime in its scope, so that its constructors too find it there: a generated library of a few
+// hundred bytes needs both, and what one dlopen brings in shares one scope. Every symbol is bound before it returns.
+// Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
+void* OpenWithRuntime(const std::string& path);
+
+// A copy under a name of its own, for a library that the process has mapped already on somebody else's behalf.
+// Removed from the file system by the destructor; the mapping stays.
+class PrivateCopy {
+ public:
+  explicit PrivateCopy(const std::string& path);
+  PrivateCopy(const PrivateCopy&) = delete;
+  PrivateCopy& operator=(const PrivateCopy&) = delete;
+  ~PrivateCopy();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Names and addresses that a loader stores into variables `__X` of a library. Thread-safe.
+struct ContextSymbol {
+  std::string name;
+  void* address;
+};
+std::vector<ContextSymbol> ContextSymbols();
+void AddContextSymbol(const char* name, void* address);
+
+}  // namespace portcall
+#endif  // PORTCALL_SRC_SYMBOLS_H_

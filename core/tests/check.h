@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core's own test library, a page long:
+//
+//   TEST("a removed function is not found") {
+//     CHECK(found);                                   // continues after a failure, so it may be used in any thread
+//     CHECK_EQ(names.size(), 2);                      // prints both sides; C strings are compared as text
+//     CHECK_THROWS(Registry::Get("gone"), Error);
+//   }
+//
+// core_tests runs every test; `core_tests WORD` those with WORD in their sentence.
+#pragma once
+
+#include <cstddef>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace check {
+
+struct Registrar {
+  Registrar(const char* file, int line, const char* sentence, void (*body)());
+};
+
+void Report(const char* file, int line, const std::string& what);
+
+template <typename T> decltype(auto) AsComparable(const T& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view> && !std::is_same_v<T, std::nullptr_t>) {
+    if constexpr (std::is_pointer_v<T>) return std::string_view(value ? value : "(null)");
+    else return std::string_view(value);
+  } else {
+    return (value);
+  }
+}
+
+template <typename T, typename = void> struct IsPrintable : std::false_type {};
+template <typename T>
+struct IsPrintable<T, std::void_t<decltype(std::declval<std::ostream&>() << std::declval<const T&>())>>
+    : std::true_type {};
+
+template <typename T> std::string Show(const T& value) {
+  std::ostringstream out;
+  if constexpr (std::is_same_v<T, bool>) out << (value ? "true" : "false");
+  else if constexpr (std::is_same_v<T, std::nullptr_t>) out << "nullptr";
+  else if constexpr (std::is_same_v<T, std::string_view>) out << '"' << value << '"';
+  else if constexpr (std::is_enum_v<T>) out << +static_cast<std::underlying_type_t<T>>(value);
+  else if constexpr (std::is_integral_v<T>) out << +value;  // int8_t as a number
+  else if constexpr (IsPrintable<T>::value) out << value;
+  else out << "(an object of " << sizeof(T) << " bytes)";
+  return out.str();
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"  // CHECK_EQ(v.size(), 3)
+template <typename A, typename B>
+void Equal(const A& left, const B& right, const char* text, const char* file, int line) {
+  const auto& a = AsComparable(left);
+  const auto& b = AsComparable(right);
+  if (!(a == b)) Report(file, line, std::string(text) + ": " + Show(a) + " is not " + Show(b));
+}
+#pragma GCC diagnostic pop
+
+}  // namespace check
+
+#define CHECK_JOIN_(a, b) a##b
+#define CHECK_JOIN(a, b) CHECK_JOIN_(a, b)
+#define TEST(sentence)                                                                                                 \
+  static void CHECK_JOIN(test_, __LINE__)();                                                                           \
+  static check::Registrar CHECK_JOIN(registrar_, __LINE__)(__FILE__, __LINE__, sentence, CHECK_JOIN(test_, __LINE__)); \
+  static void CHECK_JOIN(test_, __LINE__)()
+
+#define CHECK(...)                                                                   \
+  do {                                                                               \
+    if (!(__VA_ARGS__)) check::Report(__FILE__, __LINE__, #__VA_ARGS__ " is false"); \
+  } while (0)
+#define CHECK_EQ(a, b) check::Equal((a), (b), #a " == " #b, __FILE__, __LINE__)
+#define CHECK_THROWS(expression, Type)                                 \
+  do {                                                                 \
+    try {                                                              \
+      (void)(expression);                                              \
+      check::Report(__FILE__, __LINE__, #expression " threw nothing"); \
+    } catch (const Type&) {                                            \
+    }                                                                  \
+  } while (0)

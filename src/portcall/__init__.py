@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Call a function written in one language from any other, on this machine or on a device across a wire.
+
+    lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
+    lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
+
+Subpackages (``portcall.bench``, ``portcall.toolchain``, ``portcall.testing``) load on first use, and so does NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from portcall import errors as errors
+from portcall._container import Array as Array
+from portcall._container import Map as Map
+from portcall._container import Shape as Shape
+from portcall._core import In as In
+from portcall._core import Object as Object
+from portcall._core import PackedFunc as PackedFunc
+from portcall._core import __version__ as __version__
+from portcall._device import Device as Device
+from portcall._device import cpu as cpu
+from portcall._device import cuda as cuda
+from portcall._device import device as device
+from portcall._dtype import DataType as DataType
+from portcall._dtype import dtype as dtype
+from portcall._function import convert as convert
+from portcall._function import get_global_func as get_global_func
+from portcall._function import list_global_func_names as list_global_func_names
+from portcall._function import register_error as register_error
+from portcall._function import register_func as register_func
+from portcall._function import remove_global_func as remove_global_func
+from portcall._module import Module as Module
+from portcall._module import load_module as load_module
+from portcall._module import system_lib as system_lib
+from portcall._tensor import Tensor as Tensor
+from portcall._tensor import alignment_copies as alignment_copies
+from portcall._tensor import empty as empty
+from portcall._tensor import from_dlpack as from_dlpack
+from portcall._tensor import set_alignment_policy as set_alignment_policy
+from portcall._tensor import tensor as tensor
+
+if TYPE_CHECKING:
+    from portcall import bench as bench
+    from portcall import testing as testing
+    from portcall import toolchain as toolchain
+
+_SUBPACKAGES = ("bench", "testing", "toolchain")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"portcall.{name}")
+    raise AttributeError(f"module 'portcall' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_SUBPACKAGES])

@@ -1,0 +1,1612 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, binding=True, boundscheck=False, wraparound=False, initializedcheck=False
+"""The binding: convert, own, raise. It decides nothing.
+
+Rules:
+  * Python values become cells, cells become Python values; every class here owns one handle of the core.
+  * The core is called through one table (PortcallGetCore): other runtimes in the process export the same names.
+  * A call builds its arguments on the stack. The interpreter lock is released around it, unless the function said that
+    it is short; functions written in Python are, because they would take the lock again at once.
+  * An exception of a Python function travels inside the error object and comes out as the same object.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset, strlen
+
+cdef extern from "portcall/c_api.h" nogil:
+    enum:
+        kTVMFFINone
+        kTVMFFIInt
+        kTVMFFIBool
+        kTVMFFIFloat
+        kTVMFFIOpaquePtr
+        kTVMFFIDataType
+        kTVMFFIDevice
+        kTVMFFIDLTensorPtr
+        kTVMFFIRawStr
+        kTVMFFIByteArrayPtr
+        kTVMFFISmallStr
+        kTVMFFISmallBytes
+        kTVMFFIStaticObjectBegin
+        kTVMFFIStr
+        kTVMFFIBytes
+        kTVMFFIError
+        kTVMFFIFunction
+        kTVMFFIShape
+        kTVMFFITensor
+        kTVMFFIArray
+        kTVMFFIMap
+        kTVMFFIModule
+        kTVMFFIOpaquePyObject
+        kTVMFFIList
+        kTVMFFIDict
+        kTVMFFIBigInt
+        kTVMFFIStaticObjectEnd
+        kPortcallFunctionShort
+        kPortcallFunctionLibrary
+        kPortcallFunctionGenerated
+        kPortcallFunctionForeignCpp
+        kDLCPU
+        DLPACK_FLAG_BITMASK_READ_ONLY
+
+    ctypedef struct DLDevice:
+        int32_t device_type
+        int32_t device_id
+
+    ctypedef struct DLDataType:
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    ctypedef struct DLTensor:
+        void* data
+        DLDevice device
+        int32_t ndim
+        DLDataType dtype
+        int64_t* shape
+        int64_t* strides
+        uint64_t byte_offset
+
+    ctypedef struct DLManagedTensor:
+        DLTensor dl_tensor
+        void (*deleter)(DLManagedTensor*) noexcept
+
+    ctypedef struct DLManagedTensorVersioned:
+        uint64_t flags
+        DLTensor dl_tensor
+        void (*deleter)(DLManagedTensorVersioned*) noexcept
+
+    ctypedef struct TVMFFIObject:
+        uint64_t combined_ref_count
+        int32_t type_index
+
+    ctypedef struct TVMFFIAny:
+        int32_t type_index
+        uint32_t zero_padding
+        uint32_t small_str_len
+        int64_t v_int64
+        double v_float64
+        void* v_ptr
+        const char* v_c_str
+        TVMFFIObject* v_obj
+        DLDataType v_dtype
+        DLDevice v_device
+        char* v_bytes
+
+    ctypedef struct TVMFFIByteArray:
+        const char* data
+        size_t size
+
+    ctypedef struct TVMFFIShapeCell:
+        const int64_t* data
+        size_t size
+
+    ctypedef struct TVMFFISeqCell:
+        void* data
+        int64_t size
+
+    ctypedef struct TVMFFIErrorCell:
+        TVMFFIByteArray kind
+        TVMFFIByteArray message
+        TVMFFIByteArray backtrace
+        void* extra_context
+
+    ctypedef struct TVMFFITypeInfo:
+        TVMFFIByteArray type_key
+
+    ctypedef int (*TVMFFISafeCallType)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) noexcept nogil
+
+    ctypedef struct PortcallFunctionInfo:
+        TVMFFISafeCallType call
+        void* self
+        const char* name
+        int32_t flags
+
+    ctypedef struct PortcallCore:
+        const char* version
+        int (*object_inc_ref)(void*) noexcept nogil
+        int (*object_dec_ref)(void*) noexcept nogil
+        int (*object_create_opaque)(void*, int32_t, void (*)(void*) noexcept nogil, void**) noexcept nogil
+        int (*any_view_to_owned)(const TVMFFIAny*, TVMFFIAny*) noexcept nogil
+        const TVMFFITypeInfo* (*get_type_info)(int32_t) noexcept nogil
+        void (*error_set_raised)(void*) noexcept nogil
+        void (*error_move_from_raised)(void**) noexcept nogil
+        int (*error_create)(const TVMFFIByteArray*, const TVMFFIByteArray*, const TVMFFIByteArray*, void*, void*, void**) noexcept nogil
+        int (*function_create)(void*, TVMFFISafeCallType, void (*)(void*) noexcept nogil, int32_t, const char*, void**) noexcept nogil
+        void (*function_get_info)(void*, PortcallFunctionInfo*) noexcept nogil
+        int (*function_get_global)(const TVMFFIByteArray*, void**) noexcept nogil
+        int (*function_set_global)(const TVMFFIByteArray*, void*, int) noexcept nogil
+        int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
+        int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
+        int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
+        int (*big_int_get_content)(const TVMFFIAny*, TVMFFIByteArray*) noexcept nogil
+        int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*) noexcept nogil
+        int (*data_type_to_string)(const DLDataType*, TVMFFIAny*) noexcept nogil
+        int (*shape_create)(const int64_t*, size_t, void**) noexcept nogil
+        int (*array_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int (*map_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int64_t (*map_size)(void*) noexcept nogil
+        const TVMFFIAny* (*map_find)(void*, const TVMFFIAny*) noexcept nogil
+        const TVMFFIAny* (*map_pair_at)(void*, int64_t) noexcept nogil
+        int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, void**) noexcept nogil
+        int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, void**) noexcept nogil
+        int (*tensor_to_dlpack)(void*, DLManagedTensor**) noexcept nogil
+        int (*tensor_to_dlpack_versioned)(void*, DLManagedTensorVersioned**) noexcept nogil
+        int (*tensor_from_memory)(const DLTensor*, uint64_t, void*, void (*)(void*) noexcept nogil, void**) noexcept nogil
+        int (*tensor_alloc)(const DLTensor*, void**) noexcept nogil
+        uint64_t (*tensor_get_flags)(void*) noexcept nogil
+        int (*tensor_copy)(const DLTensor*, const DLTensor*) noexcept nogil
+
+    const PortcallCore* PortcallGetCore()
+
+cdef extern from *:
+    """
+    #include <Python.h>
+    #include <frameobject.h>
+
+    // NumPy's array as its C API documents it: the leading fields have been the same since 1.0.
+    typedef struct {
+      PyObject_HEAD
+      PyTypeObject* typeobj;
+      char kind;
+      char type;
+      char byteorder;
+      char former_flags;
+      int type_num;
+    } NumpyDescr;
+
+    typedef struct {
+      PyObject_HEAD
+      char* data;
+      int nd;
+      Py_ssize_t* dimensions;
+      Py_ssize_t* strides;
+      PyObject* base;
+      NumpyDescr* descr;
+      int flags;
+    } NumpyArray;
+
+    #define TVMFFI_RELEASE(handle) PortcallGetCore()->object_dec_ref(handle)
+
+    // A type made by Cython has no slot for this call; its instances carry the function at `offset`.
+    static void EnableVectorcall(PyTypeObject* type, Py_ssize_t offset) {
+      type->tp_vectorcall_offset = offset;
+      type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+      type->tp_call = PyVectorcall_Call;
+      PyType_Modified(type);
+    }
+
+    // Adds a frame that no Python code ran to the traceback of the exception being raised.
+    static void AddForeignFrame(const char* file, const char* function, int line) {
+      PyObject *type, *value, *traceback;
+      PyErr_Fetch(&type, &value, &traceback);
+      PyObject* globals = PyDict_New();
+      PyCodeObject* code = PyCode_NewEmpty(file, function, line);
+      PyFrameObject* frame = globals && code ? PyFrame_New(PyThreadState_Get(), code, globals, NULL) : NULL;
+      if (!frame) PyErr_Clear();  // a traceback without this frame is still the right exception
+      PyErr_Restore(type, value, traceback);
+      if (frame) {
+    #if PY_VERSION_HEX < 0x030B0000
+        frame->f_lineno = line;
+    #endif
+        PyTraceBack_Here(frame);
+      }
+      Py_XDECREF((PyObject*)frame);
+      Py_XDECREF((PyObject*)code);
+      Py_XDECREF(globals);
+    }
+
+    // Raises `error`; frames is a list of (file, function, line), most recent first.
+    static int RaiseWithFrames(PyObject* error, PyObject* frames) {
+      PyErr_SetObject((PyObject*)Py_TYPE(error), error);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(frames); ++i) {
+        PyObject* frame = PyList_GET_ITEM(frames, i);
+        AddForeignFrame(PyBytes_AS_STRING(PyTuple_GET_ITEM(frame, 0)), PyBytes_AS_STRING(PyTuple_GET_ITEM(frame, 1)),
+                        (int)PyLong_AsLong(PyTuple_GET_ITEM(frame, 2)));
+      }
+      return -1;
+    }
+
+    // One call: its cells, the objects that they own, and what else lives until it is over.
+    struct Frame {
+      TVMFFIAny* cells = nullptr;
+      TVMFFIObjectHandle* held = nullptr;
+      int num_held = 0;
+      int32_t flags = 0;
+      PyObject* func = nullptr;      // the function called, for messages; borrowed, may be null
+      DLTensor* tensors = nullptr;   // a place for each argument, or null
+      PyObject* copies = nullptr;    // a list of (original, scratch, only read) tensors, or null
+
+      ~Frame() { Release(); }
+      void Release() {
+        for (int i = 0; i < num_held; ++i) TVMFFI_RELEASE(held[i]);
+        num_held = 0;
+        Py_CLEAR(copies);
+      }
+    };
+
+    // Frequent calls have few arguments: theirs are on the stack.
+    constexpr int kStackArgs = 8;
+    struct StackFrame : Frame {
+      TVMFFIAny cell_space[kStackArgs];
+      TVMFFIObjectHandle held_space[kStackArgs];
+      DLTensor tensor_space[kStackArgs];
+      StackFrame() {
+        cells = cell_space;
+        held = held_space;
+        tensors = tensor_space;
+      }
+    };
+
+    #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
+    """
+    ctypedef struct NumpyDescr:
+        char kind
+        char byteorder
+        int type_num
+
+    ctypedef struct NumpyArray:
+        char* data
+        int nd
+        Py_ssize_t* dimensions
+        Py_ssize_t* strides
+        NumpyDescr* descr
+        int flags
+
+    cppclass Frame:
+        TVMFFIAny* cells
+        void** held
+        int num_held
+        int32_t flags
+        PyObject* func
+        DLTensor* tensors
+        PyObject* copies
+        void Release()
+
+    cppclass StackFrame(Frame):
+        pass
+
+    enum:
+        kStackArgs
+
+    void EnableVectorcall(PyTypeObject*, Py_ssize_t)
+    int RaiseWithFrames(object, list) except -1
+    bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    ctypedef PyObject* (*vectorcallfunc)(PyObject*, PyObject* const*, size_t, PyObject*)
+    PyTypeObject* Py_TYPE(PyObject*)
+    Py_ssize_t Py_REFCNT(PyObject*)
+    Py_ssize_t PyVectorcall_NARGS(size_t) nogil
+    object PyObject_Vectorcall(PyObject*, PyObject* const*, size_t, PyObject*)
+    long long PyLong_AsLongLongAndOverflow(PyObject*, int*) except? -1
+    double PyFloat_AS_DOUBLE(PyObject*) nogil
+    const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*) except NULL
+    object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
+    PyThreadState* PyEval_SaveThread()
+    void PyEval_RestoreThread(PyThreadState*)
+    bint Py_IsInitialized() nogil
+    PyTypeObject PyLong_Type
+    PyTypeObject PyFloat_Type
+    PyTypeObject PyUnicode_Type
+    PyTypeObject PyBool_Type
+    PyObject* Py_None
+    PyObject* Py_True
+
+from portcall import errors
+
+cdef const PortcallCore* core = PortcallGetCore()
+
+__version__ = (<bytes>core.version).decode()
+
+cdef enum:
+    kNumpyContiguous = 0x0001
+    kNumpyWriteable = 0x0400
+    kAlignment = 64
+    kNumNumpyTypes = 24
+
+
+# ---- Objects ---------------------------------------------------------------------------------------------------------
+
+cdef list classes = [None] * kTVMFFIStaticObjectEnd  # type index -> Python class of its values
+
+
+def register_class(int type_index, cls):
+    """Have values of a built-in type arrive as ``cls``, a subclass of this module's class for it."""
+    classes[type_index] = cls
+    global tensor_type
+    if type_index == kTVMFFITensor:
+        tensor_type = <PyTypeObject*>cls
+
+
+cdef str text_of(TVMFFIByteArray text):
+    return PyUnicode_DecodeUTF8(text.data, <Py_ssize_t>text.size, "surrogateescape")
+
+
+cdef str type_key_of(int32_t type_index):
+    cdef const TVMFFITypeInfo* info = core.get_type_info(type_index)
+    return text_of(info.type_key) if info != NULL else f"object({type_index})"
+
+
+cdef class Object:
+    """A reference to an object of the core; two are equal when they refer to the same one."""
+
+    cdef void* handle
+
+    def __dealloc__(self):
+        if self.handle != NULL:
+            core.object_dec_ref(self.handle)
+
+    @property
+    def type_key(self) -> str:
+        """The key of the object's type, such as ``ffi.Tensor``."""
+        return type_key_of((<TVMFFIObject*>self.handle).type_index)
+
+    def same_as(self, other) -> bool:
+        """Whether ``other`` refers to the same object."""
+        return isinstance(other, Object) and (<Object>other).handle == self.handle
+
+    @property
+    def handle_value(self) -> int:
+        """The object's address, for C code. It stays valid while this reference does."""
+        return <uintptr_t>self.handle
+
+    def __eq__(self, other):
+        return self.same_as(other) if isinstance(other, Object) else NotImplemented
+
+    def __hash__(self):
+        return hash(<uintptr_t>self.handle)
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.type_key} at {<uintptr_t>self.handle:#x})"
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
+
+
+cdef Object wrap(cls, void* handle):
+    """Take over one reference."""
+    cdef Object obj = cls.__new__(cls)
+    obj.handle = handle
+    return obj
+
+
+cdef object wrap_object(TVMFFIObject* handle):
+    cdef object cls = classes[handle.type_index] if handle.type_index < kTVMFFIStaticObjectEnd else None
+    return wrap(Object if cls is None else cls, handle)
+
+
+cdef class DataType:
+    """Base of portcall.DataType: an element type of tensors."""
+
+    cdef DLDataType value
+
+    def __init__(self, text="void", *, code=None, bits=None, lanes=1):
+        cdef TVMFFIByteArray view
+        if code is not None:
+            self.value = DLDataType(code=code, bits=bits, lanes=lanes)
+            return
+        data = str(text).encode()
+        view.data = PyBytes_AS_STRING(data)
+        view.size = len(data)
+        if core.data_type_from_string(&view, &self.value) != 0:
+            raise_raised(None)
+
+    @property
+    def code(self) -> int:
+        return self.value.code
+
+    @property
+    def bits(self) -> int:
+        return self.value.bits
+
+    @property
+    def lanes(self) -> int:
+        return self.value.lanes
+
+    def __str__(self):
+        cdef TVMFFIAny text
+        if core.data_type_to_string(&self.value, &text) != 0:
+            raise_raised(None)
+        return take_value(&text)
+
+    def __eq__(self, other):
+        if isinstance(other, DataType):
+            return memcmp_dtype(self.value, (<DataType>other).value)
+        return str(self) == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self):
+        return hash(str(self))
+
+
+cdef bint memcmp_dtype(DLDataType a, DLDataType b):
+    return a.code == b.code and a.bits == b.bits and a.lanes == b.lanes
+
+
+cdef class Device:
+    """Base of portcall.Device: a kind and an index."""
+
+    cdef DLDevice value
+
+    def __init__(self, int32_t device_type, int32_t device_id=0):
+        self.value = DLDevice(device_type=device_type, device_id=device_id)
+
+    @property
+    def device_type(self) -> int:
+        return self.value.device_type
+
+    @property
+    def device_id(self) -> int:
+        return self.value.device_id
+
+    def __eq__(self, other):
+        if not isinstance(other, Device):
+            return NotImplemented
+        cdef DLDevice a = self.value, b = (<Device>other).value
+        return a.device_type == b.device_type and a.device_id == b.device_id
+
+    def __hash__(self):
+        return hash((self.value.device_type, self.value.device_id))
+
+    def __reduce__(self):
+        return type(self), (self.value.device_type, self.value.device_id)
+
+
+cdef class In:
+    """Marks an array argument of a call as only read: ``lib["sum"](portcall.In(a), out)``.
+
+    Compiled code says of no argument whether it writes to it. So read-only arrays are refused, and a copy that had to
+    be made is copied back, unless the argument is marked.
+    """
+
+    cdef readonly object value
+
+    def __init__(self, value):
+        self.value = value
+
+
+# ---- Python to cells -------------------------------------------------------------------------------------------------
+
+cdef PyTypeObject* ndarray_type = NULL
+cdef PyTypeObject* tensor_type = NULL
+cdef DLDataType numpy_types[kNumNumpyTypes]
+cdef dict numpy_extra_types = {}  # dtype -> DataType, for types that NumPy does not define itself
+cdef bint copies_allowed = True
+cdef int64_t copy_count = 0, copy_nbytes = 0
+cdef bint copy_warned = False
+
+
+cdef void fill_numpy_types():
+    # NumPy's numbers of its own types, which are part of its ABI.
+    memset(numpy_types, 0, sizeof(numpy_types))
+    for number, code, bits in [
+        (0, 6, 8), (1, 0, 8), (2, 1, 8), (3, 0, 16), (4, 1, 16), (5, 0, 32), (6, 1, 32),
+        (7, 0, 8 * sizeof(long)), (8, 1, 8 * sizeof(long)), (9, 0, 64), (10, 1, 64),
+        (11, 2, 32), (12, 2, 64), (14, 5, 64), (15, 5, 128), (23, 2, 16),
+    ]:
+        numpy_types[number] = DLDataType(code=code, bits=bits, lanes=1)
+
+
+fill_numpy_types()
+
+
+cdef inline void set_cell(TVMFFIAny* cell, int32_t type_index) noexcept nogil:
+    cell.type_index = type_index
+    cell.zero_padding = 0
+    cell.v_int64 = 0
+
+
+cdef object argument_error(Frame* frame, int i, expected, got, advice=""):
+    """The error for argument ``i`` of a call, or for an item of a container."""
+    name = (<PackedFunc>frame.func).name if frame.func != NULL else ""
+    where = f"{name}(): argument #{i}" if name else f"argument #{i}" if frame.func != NULL else f"item {i}"
+    return errors.ArgumentError(f"{where}: expected {expected}, got {got}{'; ' + advice if advice else ''}",
+                                function=name, position=i, expected=expected, got=got)
+
+
+cdef int own(Frame* frame, int i, void* handle) except -1:
+    """Pass an object in cell ``i``, which holds it until the call is over."""
+    cdef TVMFFIAny* cell = &frame.cells[i]
+    set_cell(cell, (<TVMFFIObject*>handle).type_index)
+    cell.v_ptr = handle
+    frame.held[frame.num_held] = handle
+    frame.num_held += 1
+    return 0
+
+
+cdef int own_cell(Frame* frame, int i, int status) except -1:
+    """The same for a cell that the core has just filled."""
+    if status != 0:
+        raise_raised(None)
+    if frame.cells[i].type_index >= kTVMFFIStaticObjectBegin:
+        frame.held[frame.num_held] = frame.cells[i].v_ptr
+        frame.num_held += 1
+    return 0
+
+
+cdef inline int set_argument(Frame* frame, int i, PyObject* arg) except -1:
+    """Write a Python value into cell ``i``: the frequent types here, the rest in ``set_other``."""
+    cdef TVMFFIAny* cell = &frame.cells[i]
+    cdef PyTypeObject* kind = Py_TYPE(arg)
+    cdef int overflow
+    cell.zero_padding = 0
+    if kind == &PyLong_Type:
+        cell.type_index = kTVMFFIInt
+        cell.v_int64 = PyLong_AsLongLongAndOverflow(arg, &overflow)
+        return set_wide_integer(frame, i, <object>arg) if unlikely(overflow) else 0
+    if kind == &PyFloat_Type:
+        cell.type_index = kTVMFFIFloat
+        cell.v_float64 = PyFloat_AS_DOUBLE(arg)
+        return 0
+    if kind == &PyUnicode_Type:
+        return set_text(frame, i, arg)
+    if kind == ndarray_type:
+        return set_ndarray(frame, i, arg)
+    if kind == tensor_type:
+        return set_tensor(frame, i, <Tensor>arg, False)
+    if kind == &PyBool_Type:
+        cell.type_index = kTVMFFIBool
+        cell.v_int64 = arg == Py_True
+        return 0
+    if arg == Py_None:
+        cell.type_index = kTVMFFINone
+        cell.v_int64 = 0
+        return 0
+    return set_other(frame, i, <object>arg)
+
+
+cdef inline int set_text(Frame* frame, int i, PyObject* arg) except -1:
+    cdef TVMFFIAny* cell = &frame.cells[i]
+    cdef Py_ssize_t size
+    cdef TVMFFIByteArray view
+    cdef const char* data = PyUnicode_AsUTF8AndSize(arg, &size)
+    if size <= 7:
+        cell.type_index = kTVMFFISmallStr
+        cell.small_str_len = <uint32_t>size
+        cell.v_int64 = 0
+        memcpy(cell.v_bytes, data, size)
+    elif strlen(data) == <size_t>size:
+        cell.type_index = kTVMFFIRawStr  # the string keeps these bytes, and the caller the string
+        cell.v_c_str = data
+    else:
+        view.data = data
+        view.size = <size_t>size
+        return own_cell(frame, i, core.string_from_byte_array(&view, cell))
+    return 0
+
+
+cdef int set_wide_integer(Frame* frame, int i, value) except -1:
+    words = value.bit_length() // 64 + 1
+    data = value.to_bytes(words * 8, "little", signed=True)
+    cdef TVMFFIByteArray view
+    view.data = PyBytes_AS_STRING(data)
+    view.size = len(data)
+    return own_cell(frame, i, core.big_int_from_byte_array(&view, &frame.cells[i]))
+
+
+cdef int describe_ndarray(PyObject* arg, DLTensor* tensor) except -1:
+    """Describe an array's memory; shape is NumPy's own, strides are left to the caller."""
+    cdef NumpyArray* array = <NumpyArray*>arg
+    cdef int number = array.descr.type_num
+    if unlikely(number < 0 or number >= kNumNumpyTypes or numpy_types[number].bits == 0):
+        tensor.dtype = other_numpy_type(<object>arg)
+    else:
+        tensor.dtype = numpy_types[number]
+    if unlikely(array.descr.byteorder == c">"):
+        raise errors.ArgumentError(
+            f"an array of dtype {(<object>arg).dtype} has its bytes in the other order; convert it with "
+            "a.astype(a.dtype.newbyteorder('='))", expected="native byte order", got=str((<object>arg).dtype))
+    tensor.data = array.data
+    tensor.device.device_type = kDLCPU
+    tensor.device.device_id = 0
+    tensor.ndim = array.nd
+    tensor.shape = <int64_t*>array.dimensions
+    tensor.strides = NULL
+    tensor.byte_offset = 0
+    return 0
+
+
+cdef DLDataType other_numpy_type(array):
+    """The data type of an array whose element type another package defines (ml_dtypes), by its name."""
+    found = numpy_extra_types.get(array.dtype)
+    if found is None:
+        try:
+            found = DataType(array.dtype.name)
+        except ValueError:
+            raise errors.ArgumentError(
+                f"an array of dtype {array.dtype} cannot be passed: no tensor has such elements",
+                expected="numeric elements", got=str(array.dtype)) from None
+        numpy_extra_types[array.dtype] = found
+    return (<DataType>found).value
+
+
+cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
+    cdef NumpyArray* array = <NumpyArray*>arg
+    cdef DLTensor* tensor
+    if (frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL and array.flags & kNumpyContiguous
+            and array.flags & kNumpyWriteable and <uintptr_t>array.data % kAlignment == 0):
+        tensor = &frame.tensors[i]
+        describe_ndarray(arg, tensor)
+        frame.cells[i].type_index = kTVMFFIDLTensorPtr
+        frame.cells[i].v_ptr = tensor
+        return 0
+    return set_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+
+
+cdef void release_python(void* owner) noexcept nogil:
+    """Drop a reference to a Python object, from any thread."""
+    if not Py_IsInitialized():
+        return
+    with gil:
+        Py_DECREF(<object>owner)
+
+
+cdef Tensor tensor_from_ndarray(array):
+    """A tensor over the array's memory, which it keeps alive."""
+    cdef PyObject* arg = <PyObject*>array
+    cdef NumpyArray* view = <NumpyArray*>arg
+    cdef DLTensor tensor
+    cdef int64_t strides[64]
+    cdef void* handle
+    cdef int64_t item
+    cdef int k
+    describe_ndarray(arg, &tensor)
+    if not view.flags & kNumpyContiguous:
+        item = tensor.dtype.bits * tensor.dtype.lanes // 8
+        for k in range(view.nd):
+            if item == 0 or view.strides[k] % item != 0:
+                raise errors.ArgumentError(
+                    "the array's strides are no multiple of its elements; pass np.ascontiguousarray(a)",
+                    expected="strides in whole elements", got=str(array.strides))
+            strides[k] = view.strides[k] // item
+        tensor.strides = strides
+    cdef uint64_t flags = 0 if view.flags & kNumpyWriteable else DLPACK_FLAG_BITMASK_READ_ONLY
+    if core.tensor_from_memory(&tensor, flags, arg, release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(array)
+    return <Tensor>wrap(classes[kTVMFFITensor], handle)
+
+
+cdef inline bint is_compact(const DLTensor* tensor) noexcept nogil:
+    cdef int64_t expected = 1
+    cdef int k
+    if tensor.strides == NULL:
+        return True
+    for k in range(tensor.ndim - 1, -1, -1):
+        if tensor.shape[k] == 0:
+            return True
+        if tensor.shape[k] != 1 and tensor.strides[k] != expected:
+            return False
+        expected *= tensor.shape[k]
+    return True
+
+
+cdef int set_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -1:
+    """Pass a tensor. Compiled code gets one that is compact, aligned and writable, if need be a copy."""
+    cdef const DLTensor* dl = tensor.dl()
+    cdef bint fits = True
+    if frame.flags & kPortcallFunctionLibrary:
+        if not only_read and core.tensor_get_flags(tensor.handle) & DLPACK_FLAG_BITMASK_READ_ONLY:
+            raise argument_error(frame, i, "a writable tensor, because compiled code may write to it", "a read-only one",
+                                 "pass portcall.In(a) if it is only read, or a copy")
+        fits = is_compact(dl) and (dl.device.device_type != kDLCPU
+                                   or (<uintptr_t>dl.data + dl.byte_offset) % kAlignment == 0)
+    if not fits:
+        tensor = scratch_of(frame, i, tensor, only_read)
+    core.object_inc_ref(tensor.handle)
+    return own(frame, i, tensor.handle)
+
+
+cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
+    """A compact, aligned copy for one call. The same memory passed twice gets one copy."""
+    global copy_count, copy_nbytes, copy_warned
+    cdef const DLTensor* dl = tensor.dl()
+    if not copies_allowed:
+        raise argument_error(
+            frame, i, f"a compact tensor aligned to {kAlignment} bytes",
+            "one that is not compact" if not is_compact(dl) else "one that is not aligned",
+            'make it with portcall.empty or portcall.tensor, or allow copies: portcall.set_alignment_policy("copy")')
+    copies = <list>frame.copies if frame.copies != NULL else []
+    for original, scratch, _ in copies:
+        if same_memory((<Tensor>original).dl(), dl):
+            return scratch
+    cdef void* handle
+    if core.tensor_alloc(dl, &handle) != 0:
+        raise_raised(None)
+    made = <Tensor>wrap(classes[kTVMFFITensor], handle)
+    copy_tensor(dl, made.dl())
+    if frame.copies == NULL:
+        frame.copies = <PyObject*>copies
+        Py_INCREF(copies)
+    copies.append((tensor, made, only_read))
+    nbytes = made.nbytes
+    copy_count += 1
+    copy_nbytes += nbytes
+    if nbytes > 1 << 20 and not copy_warned:
+        copy_warned = True
+        import warnings
+        warnings.warn(
+            f"a tensor of {nbytes / (1 << 20):.1f} MiB is copied for each call of compiled code, because it is not "
+            f"compact or not aligned to {kAlignment} bytes; make it with portcall.empty or portcall.tensor",
+            stacklevel=2)
+    return made
+
+
+cdef bint same_memory(const DLTensor* a, const DLTensor* b):
+    cdef int k
+    if (<uintptr_t>a.data + a.byte_offset != <uintptr_t>b.data + b.byte_offset or a.ndim != b.ndim
+            or not memcmp_dtype(a.dtype, b.dtype)):
+        return False
+    for k in range(a.ndim):
+        if a.shape[k] != b.shape[k] or a.strides[k] != b.strides[k]:
+            return False
+    return True
+
+
+cdef int copy_tensor(const DLTensor* source, const DLTensor* target) except -1:
+    cdef int status
+    with nogil:
+        status = core.tensor_copy(source, target)
+    if status != 0:
+        raise_raised(None)
+    return 0
+
+
+cdef int set_other(Frame* frame, int i, arg) except -1:
+    """Write a value of a less frequent type, or refuse it."""
+    cdef TVMFFIAny* cell = &frame.cells[i]
+    cdef TVMFFIByteArray view
+    cdef object plain
+    if isinstance(arg, Tensor):
+        return set_tensor(frame, i, <Tensor>arg, False)
+    if isinstance(arg, Object):
+        core.object_inc_ref((<Object>arg).handle)
+        own(frame, i, (<Object>arg).handle)
+        return check_map(frame, i)
+    if isinstance(arg, In):
+        value = as_tensor((<In>arg).value)
+        if value is None:
+            raise argument_error(frame, i, "an array inside portcall.In", type((<In>arg).value).__name__)
+        return set_tensor(frame, i, value, True)
+    if isinstance(arg, DataType):
+        set_cell(cell, kTVMFFIDataType)
+        cell.v_dtype = (<DataType>arg).value
+        return 0
+    if isinstance(arg, Device):
+        set_cell(cell, kTVMFFIDevice)
+        cell.v_device = (<Device>arg).value
+        return 0
+    if isinstance(arg, int):
+        plain = int(arg)
+        return set_argument(frame, i, <PyObject*>plain)
+    if isinstance(arg, float):
+        plain = float(arg)
+        return set_argument(frame, i, <PyObject*>plain)
+    if isinstance(arg, str):
+        text = str.__str__(arg)
+        view.data = PyUnicode_AsUTF8AndSize(<PyObject*>text, <Py_ssize_t*>&view.size)
+        return own_cell(frame, i, core.string_from_byte_array(&view, cell))
+    if isinstance(arg, (bytes, bytearray, memoryview)):
+        data = bytes(arg)
+        view.data = PyBytes_AS_STRING(data)
+        view.size = PyBytes_GET_SIZE(data)
+        return own_cell(frame, i, core.bytes_from_byte_array(&view, cell))
+    return set_rest(frame, i, arg)
+
+
+cdef int check_map(Frame* frame, int i) except -1:
+    if frame.flags & kPortcallFunctionForeignCpp and frame.cells[i].type_index in (kTVMFFIMap, kTVMFFIDict):
+        raise argument_error(
+            frame, i, "no mapping, because the library was compiled with the headers of tvm-ffi, which read the private "
+            "layout of that runtime's maps", "one", "pass a list of pairs, or compile it with portcall's headers")
+    return 0
+
+
+cdef int set_rest(Frame* frame, int i, arg) except -1:
+    cdef void* handle
+    shape_class = classes[kTVMFFIShape]
+    if isinstance(arg, shape_class):
+        return own(frame, i, make_shape(arg))
+    tensor = as_tensor(arg)
+    if tensor is not None:
+        return set_tensor(frame, i, tensor, False)
+    if is_numpy_scalar(arg):
+        item = arg.item()
+        return set_argument(frame, i, <PyObject*>item)
+    if isinstance(arg, (list, tuple)):
+        return own(frame, i, make_array(arg))
+    if isinstance(arg, Mapping):
+        own(frame, i, make_map(arg))
+        return check_map(frame, i)
+    if isinstance(arg, BaseException):
+        return own(frame, i, make_error(arg))
+    if isinstance(arg, c_void_p):
+        set_cell(&frame.cells[i], kTVMFFIOpaquePtr)
+        frame.cells[i].v_ptr = <void*><uintptr_t>(arg.value or 0)
+        return 0
+    if callable(arg):
+        func = make_function(arg, getattr(arg, "__name__", ""))
+        core.object_inc_ref(func.handle)
+        return own(frame, i, func.handle)
+    if hasattr(arg, "__index__"):
+        index = arg.__index__()
+        return set_argument(frame, i, <PyObject*>index)
+    if frame.flags & kPortcallFunctionLibrary:
+        raise argument_error(frame, i, "a number, str, bytes, tensor, function or container", type(arg).__name__)
+    if core.object_create_opaque(<void*>arg, kTVMFFIOpaquePyObject, release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(arg)
+    return own(frame, i, handle)
+
+
+cdef bint is_numpy_scalar(arg):
+    return ndarray_type != NULL and isinstance(arg, numpy_generic)
+
+
+cdef object numpy_generic = None
+
+
+cdef bint learn_numpy(arg):
+    """Note the array type the first time that one is seen; NumPy is not imported for this."""
+    global ndarray_type, numpy_generic
+    import sys
+    numpy = sys.modules.get("numpy")
+    if ndarray_type != NULL or numpy is None:
+        return False
+    ndarray_type = <PyTypeObject*>numpy.ndarray
+    numpy_generic = numpy.generic
+    return True
+
+
+cdef object as_tensor(arg):
+    """A tensor over the memory of any array object; None when this is not one."""
+    if ndarray_type == NULL:
+        learn_numpy(arg)
+    if isinstance(arg, Tensor):
+        return arg
+    if ndarray_type != NULL:
+        if isinstance(arg, <object>ndarray_type):
+            return tensor_from_ndarray(arg)
+        if isinstance(arg, numpy_generic):
+            return None
+    if isinstance(arg, type):
+        return None
+    if hasattr(arg, "__dlpack__"):
+        return from_dlpack(arg)
+    if hasattr(arg, "__array_interface__"):
+        import numpy
+        learn_numpy(arg)
+        return tensor_from_ndarray(numpy.asarray(arg))
+    return None
+
+
+cdef void* make_shape(values) except NULL:
+    cdef void* handle
+    cdef int64_t* extents = <int64_t*>malloc(max(len(values), 1) * sizeof(int64_t))
+    if extents == NULL:
+        raise MemoryError
+    try:
+        for k, value in enumerate(values):
+            extents[k] = value
+        if core.shape_create(extents, len(values), &handle) != 0:
+            raise_raised(None)
+    finally:
+        free(extents)
+    return handle
+
+
+cdef void* make_array(items) except NULL:
+    cdef Cells cells = Cells(items)
+    cdef void* handle
+    if core.array_create(cells.frame.cells, cells.size, &handle) != 0:
+        raise_raised(None)
+    return handle
+
+
+cdef void* make_map(mapping) except NULL:
+    flat = [part for pair in mapping.items() for part in pair]
+    cdef Cells cells = Cells(flat)
+    cdef void* handle
+    if core.map_create(cells.frame.cells, cells.size // 2, &handle) != 0:
+        raise_raised(None)
+    return handle
+
+
+cdef class Cells:
+    """Python values as cells on the heap, for containers and long calls."""
+
+    cdef Frame frame
+    cdef int size
+    cdef object values  # alive as long as the cells that borrow from them
+
+    def __cinit__(self, values, PackedFunc func=None):
+        self.values = tuple(values)
+        self.size = len(self.values)
+        if func is not None:
+            self.frame.flags = func.flags
+            self.frame.func = <PyObject*>func
+        self.frame.cells = <TVMFFIAny*>malloc(max(self.size, 1) * sizeof(TVMFFIAny))
+        self.frame.held = <void**>malloc(max(self.size, 1) * sizeof(void*))
+        if self.frame.cells == NULL or self.frame.held == NULL:
+            raise MemoryError
+        for i in range(self.size):
+            set_argument(&self.frame, i, <PyObject*>self.values[i])
+
+    def __dealloc__(self):
+        self.frame.Release()
+        free(self.frame.cells)
+        free(self.frame.held)
+
+
+cdef int copy_back(Frame* frame) except -1:
+    for original, scratch, only_read in <list>frame.copies:
+        if not only_read:
+            copy_tensor((<Tensor>scratch).dl(), (<Tensor>original).dl())
+    return 0
+
+
+# ---- Cells to Python -------------------------------------------------------------------------------------------------
+
+cdef object take_value(TVMFFIAny* cell):
+    """A Python value for an owned cell, whose ownership passes to it."""
+    cdef int32_t kind = cell.type_index
+    if kind == kTVMFFINone:
+        return None
+    if kind == kTVMFFIInt:
+        return cell.v_int64
+    if kind == kTVMFFIFloat:
+        return cell.v_float64
+    if kind == kTVMFFIBool:
+        return cell.v_int64 != 0
+    if kind == kTVMFFISmallStr:
+        return PyUnicode_DecodeUTF8(cell.v_bytes, cell.small_str_len, "surrogateescape")
+    if kind >= kTVMFFIStaticObjectBegin:
+        return take_object(cell.v_obj, kind)
+    return plain_value(cell)
+
+
+cdef object take_object(TVMFFIObject* obj, int32_t kind):
+    cdef TVMFFIByteArray* text
+    if kind == kTVMFFIStr or kind == kTVMFFIBytes or kind == kTVMFFIShape or kind == kTVMFFIBigInt:
+        try:
+            return object_content(obj, kind)
+        finally:
+            core.object_dec_ref(obj)
+    if kind == kTVMFFIOpaquePyObject and is_our_opaque(obj):
+        value = opaque_value(obj)
+        core.object_dec_ref(obj)
+        return value
+    if kind == kTVMFFIFunction:
+        return wrap_function(obj)
+    if kind == kTVMFFIError:
+        return take_exception(obj)
+    return wrap_object(obj)
+
+
+cdef object object_content(TVMFFIObject* obj, int32_t kind):
+    cdef void* body = <void*>(obj + 1) if sizeof(TVMFFIObject) == 24 else <void*>(<char*>obj + 24)
+    cdef TVMFFIByteArray* text = <TVMFFIByteArray*>body
+    cdef TVMFFIShapeCell* shape = <TVMFFIShapeCell*>body
+    cdef TVMFFIAny cell
+    cdef TVMFFIByteArray words
+    if kind == kTVMFFIStr:
+        return text_of(text[0])
+    if kind == kTVMFFIBytes:
+        return PyBytes_FromStringAndSize(text.data, <Py_ssize_t>text.size)
+    if kind == kTVMFFIShape:
+        return classes[kTVMFFIShape](tuple([shape.data[k] for k in range(shape.size)]))
+    set_cell(&cell, kTVMFFIBigInt)
+    cell.v_obj = obj
+    core.big_int_get_content(&cell, &words)
+    return int.from_bytes(PyBytes_FromStringAndSize(words.data, <Py_ssize_t>words.size), "little", signed=True)
+
+
+cdef object plain_value(const TVMFFIAny* cell):
+    """A Python value for a cell that owns nothing."""
+    cdef TVMFFIByteArray* view
+    cdef int32_t kind = cell.type_index
+    if kind == kTVMFFIRawStr:
+        return PyUnicode_DecodeUTF8(cell.v_c_str, <Py_ssize_t>strlen(cell.v_c_str), "surrogateescape")
+    if kind == kTVMFFISmallBytes:
+        return PyBytes_FromStringAndSize(<const char*>cell.v_bytes, cell.small_str_len)
+    if kind == kTVMFFIByteArrayPtr:
+        view = <TVMFFIByteArray*>cell.v_ptr
+        return PyBytes_FromStringAndSize(view.data, <Py_ssize_t>view.size)
+    if kind == kTVMFFIDataType:
+        dtype = classes[kTVMFFIDataType]()
+        (<DataType>dtype).value = cell.v_dtype
+        return dtype
+    if kind == kTVMFFIDevice:
+        return classes[kTVMFFIDevice](cell.v_device.device_type, cell.v_device.device_id)
+    if kind == kTVMFFIOpaquePtr:
+        return c_void_p(<uintptr_t>cell.v_ptr)
+    if kind == kTVMFFIDLTensorPtr:
+        raise errors.InternalError("a borrowed tensor outside of the call that lends it")
+    raise errors.InternalError(f"a value of unknown type index {kind}")
+
+
+cdef object borrowed_value(const TVMFFIAny* cell):
+    """A Python value for an argument of a Python function."""
+    cdef TVMFFIAny copy
+    cdef void* handle
+    if cell.type_index == kTVMFFIDLTensorPtr:
+        if core.tensor_from_memory(<DLTensor*>cell.v_ptr, 0, NULL, NULL, &handle) != 0:
+            raise_raised(None)
+        return wrap(classes[kTVMFFITensor], handle)
+    if cell.type_index >= kTVMFFIStaticObjectBegin or cell.type_index == 10:  # an rvalue reference is taken over
+        if core.any_view_to_owned(cell, &copy) != 0:
+            raise_raised(None)
+        return take_value(&copy)
+    copy = cell[0]
+    return take_value(&copy)
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
+
+cdef class PackedFunc(Object):
+    """A function of any language, called like a Python function. Positional arguments only."""
+
+    cdef vectorcallfunc vectorcall
+    cdef TVMFFISafeCallType call
+    cdef void* self_
+    cdef int32_t flags
+
+    def __init__(self, *args, **kwargs):
+        raise TypeError("use portcall.convert(callable) to make a PackedFunc")
+
+    def __call__(self, *args):
+        """Call the function. Its errors arrive as exceptions of their kind."""
+        return call_long(self, args)
+
+    @property
+    def name(self) -> str:
+        """The function's name in messages; empty when it has none."""
+        cdef PortcallFunctionInfo info
+        core.function_get_info(self.handle, &info)
+        return (<bytes>info.name).decode(errors="replace")
+
+    @property
+    def is_short(self) -> bool:
+        """Whether calls keep the interpreter lock."""
+        return bool(self.flags & kPortcallFunctionShort)
+
+    def __repr__(self):
+        return f"PackedFunc({self.name or 'at ' + hex(<uintptr_t>self.handle)})"
+
+
+cdef object wrap_function(void* handle):
+    cdef PortcallFunctionInfo info
+    cdef PackedFunc func = PackedFunc.__new__(PackedFunc)
+    func.handle = handle
+    core.function_get_info(handle, &info)
+    func.call = info.call
+    func.self_ = info.self
+    func.flags = info.flags
+    func.vectorcall = <vectorcallfunc>call_function
+    return func
+
+
+cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny* result) noexcept:
+    cdef PyThreadState* state
+    cdef int status
+    if func.flags & kPortcallFunctionShort:
+        return func.call(func.self_, cells, size, result)
+    state = PyEval_SaveThread()
+    status = func.call(func.self_, cells, size, result)
+    PyEval_RestoreThread(state)
+    return status
+
+
+cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyObject* keywords):
+    """What Python calls: arguments on the stack, up to kStackArgs of them."""
+    cdef StackFrame frame
+    cdef TVMFFIAny result
+    cdef int i
+    cdef int32_t size = <int32_t>PyVectorcall_NARGS(nargsf)
+    cdef PackedFunc func = <PackedFunc>self
+    if unlikely(keywords != NULL):
+        refuse_keywords(func, <object>keywords)
+    if unlikely(size > kStackArgs):
+        return call_long(func, [<object>args[i] for i in range(size)])
+    frame.flags = func.flags
+    frame.func = <PyObject*>func
+    set_cell(&result, kTVMFFINone)
+    for i in range(size):
+        set_argument(&frame, i, args[i])
+    if unlikely(invoke(func, frame.cells, size, &result) != 0):
+        raise_raised(func)
+    return finish(&frame, &result, func)
+
+
+cdef inline object finish(Frame* frame, TVMFFIAny* result, PackedFunc func):
+    """Copy back what was copied, and convert the result."""
+    if unlikely(frame.copies != NULL):
+        copy_back(frame)
+    if unlikely(result.type_index == kTVMFFIDLTensorPtr):
+        raise errors.InternalError(
+            f"{func.name or 'the function'}() returned a borrowed tensor (DLTensor*), whose owner is not known")
+    return take_value(result)
+
+
+cdef object call_long(PackedFunc func, args):
+    cdef Cells cells = Cells(args, func)
+    cdef TVMFFIAny result
+    set_cell(&result, kTVMFFINone)
+    if invoke(func, cells.frame.cells, cells.size, &result) != 0:
+        raise_raised(func)
+    return finish(&cells.frame, &result, func)
+
+
+cdef refuse_keywords(PackedFunc func, names):
+    raise errors.ArgumentError(
+        f"{func.name or 'a PackedFunc'}() takes positional arguments only, got {', '.join(names)}=", function=func.name,
+        expected="positional arguments", got=f"keyword {names[0]!r}")
+
+
+# ---- Functions written in Python -------------------------------------------------------------------------------------
+
+cdef int call_python(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept with gil:
+    """What the core calls for a Python function."""
+    cdef PyObject* stack[kStackArgs + 1]
+    cdef int32_t filled = 0
+    cdef TVMFFIAny owned
+    try:
+        if size > kStackArgs:
+            value = (<object>self)(*[borrowed_value(&args[i]) for i in range(size)])
+        else:
+            try:
+                while filled < size:
+                    item = borrowed_value(&args[filled])
+                    Py_INCREF(item)
+                    stack[filled + 1] = <PyObject*>item
+                    filled += 1
+                item = None
+                value = PyObject_Vectorcall(<PyObject*>self, stack + 1, <size_t>size, NULL)
+            finally:
+                for i in range(filled):
+                    end_loan(<object>stack[i + 1], &args[i])
+                    Py_DECREF(<object>stack[i + 1])
+        give_value(value, &owned)
+        result[0] = owned
+        return 0
+    except BaseException as error:
+        core_raise(error)
+        return -1
+
+
+cdef int end_loan(value, const TVMFFIAny* arg) except -1:
+    """A tensor that was lent for one call and is still held: take its memory away rather than let it dangle."""
+    cdef Tensor tensor
+    if arg.type_index == kTVMFFIDLTensorPtr and isinstance(value, Tensor):
+        tensor = <Tensor>value
+        if <int64_t>((<TVMFFIObject*>tensor.handle).combined_ref_count & 0xffffffff) > 1 or Py_REFCNT(<PyObject*>value) > 3:
+            tensor.lent = True
+            (<DLTensor*>tensor.dl()).data = NULL
+    return 0
+
+
+cdef int give_value(value, TVMFFIAny* out) except -1:
+    """An owned cell for a Python value, as the result of a call."""
+    cdef StackFrame frame
+    set_argument(&frame, 0, <PyObject*>value)
+    if core.any_view_to_owned(frame.cells, out) != 0:
+        raise_raised(None)
+    return 0
+
+
+cdef PackedFunc make_function(callable_, name):
+    cdef void* handle
+    text = str(name).encode()
+    if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, text, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(callable_)
+    return wrap_function(handle)
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+cdef dict error_classes = {}  # kind -> exception class
+
+
+def register_error_class(str kind, cls):
+    """Have errors of ``kind`` arrive as ``cls``, which is called with the message alone."""
+    error_classes[kind] = cls
+
+
+cdef TVMFFIErrorCell* error_cell(void* handle):
+    return <TVMFFIErrorCell*>(<char*>handle + 24)
+
+
+cdef bint is_our_opaque(TVMFFIObject* obj):
+    return opaque_value_or_null(obj) != NULL
+
+
+cdef PyObject* opaque_value_or_null(TVMFFIObject* obj):
+    """The Python object inside, if this binding made the wrapper: the pointer behind the header, then our release."""
+    cdef void** body = <void**>(<char*>obj + 24)
+    return <PyObject*>body[0] if body[1] == <void*>release_python else NULL
+
+
+cdef object opaque_value(TVMFFIObject* obj):
+    return <object>opaque_value_or_null(obj)
+
+
+cdef object take_exception(void* handle):
+    """An exception for an error object, whose ownership passes to it. Not raised."""
+    cdef TVMFFIErrorCell* cell = error_cell(handle)
+    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
+    try:
+        if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
+            return opaque_value(extra)
+        facts = argument_facts(extra) if extra != NULL else None
+        message = text_of(cell.message)
+        if facts is not None:
+            return errors.ArgumentError(message, **facts)
+        kind = text_of(cell.kind)
+        cls = error_classes.get(kind)
+        return RuntimeError(message if kind == "RuntimeError" else f"{kind}: {message}") if cls is None else cls(message)
+    finally:
+        core.object_dec_ref(handle)
+
+
+cdef object argument_facts(TVMFFIObject* extra):
+    """What the core says about a refused argument: an Array that starts with a tag."""
+    if extra.type_index != kTVMFFIArray:
+        return None
+    core.object_inc_ref(extra)
+    items = array_items(wrap(Object, extra))
+    if len(items) != 5 or items[0] != "portcall.ArgumentError":
+        return None
+    return {"function": items[1], "position": None if items[2] < 0 else items[2], "expected": items[3], "got": items[4]}
+
+
+cdef int raise_raised(PackedFunc func) except -1:
+    """Raise what the core left in this thread's slot, with the frames of its own language below ours."""
+    cdef void* handle = NULL
+    core.error_move_from_raised(&handle)
+    if handle == NULL:
+        name = func.name if func is not None else ""
+        raise RuntimeError(f"{name or 'the function'}() failed (nonzero return) without setting an error")
+    cdef TVMFFIErrorCell* cell = error_cell(handle)
+    frames = parse_frames(text_of(cell.backtrace)) if cell.backtrace.size and cell.extra_context == NULL else []
+    return RaiseWithFrames(take_exception(handle), frames)
+
+
+cdef list parse_frames(str text):
+    """(file, function, line) of each line `  File "f", line n, in g`."""
+    frames = []
+    for line in text.splitlines():
+        head, found, function = line.partition(", in ")
+        file, _, number = head.strip().removeprefix('File "').rpartition('", line ')
+        if found and number.isdigit():
+            frames.append((file.encode(), function.encode(), min(int(number), 2**31 - 1)))
+    return frames
+
+
+cdef str frames_of(error):
+    """The frames of an exception, most recent first."""
+    lines = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}\n')
+        traceback = traceback.tb_next
+    return "".join(reversed(lines))
+
+
+cdef void* make_error(error) except NULL:
+    """An error object that carries the exception itself."""
+    cdef TVMFFIByteArray kind, message, backtrace
+    cdef void* opaque
+    cdef void* handle
+    parts = [type(error).__name__.encode(), str(error).encode(errors="replace"), frames_of(error).encode(errors="replace")]
+    kind.data, kind.size = PyBytes_AS_STRING(parts[0]), len(parts[0])
+    message.data, message.size = PyBytes_AS_STRING(parts[1]), len(parts[1])
+    backtrace.data, backtrace.size = PyBytes_AS_STRING(parts[2]), len(parts[2])
+    if core.object_create_opaque(<void*>error, kTVMFFIOpaquePyObject, release_python, &opaque) != 0:
+        raise MemoryError
+    Py_INCREF(error)
+    status = core.error_create(&kind, &message, &backtrace, NULL, opaque, &handle)
+    core.object_dec_ref(opaque)
+    if status != 0:
+        raise MemoryError
+    return handle
+
+
+cdef void core_raise(error) noexcept:
+    """Leave an exception in the core's slot of this thread."""
+    cdef void* handle
+    try:
+        handle = make_error(error)
+        core.error_set_raised(handle)
+        core.object_dec_ref(handle)
+    except BaseException:
+        pass  # out of memory: the caller reports a failure without an error
+
+
+# ---- Tensors ---------------------------------------------------------------------------------------------------------
+
+cdef class Tensor(Object):
+    """Base of portcall.Tensor: shared memory with a shape."""
+
+    cdef bint lent  # its memory belonged to a caller who has returned
+
+    cdef const DLTensor* dl(self) except NULL:
+        if self.handle == NULL:
+            raise ValueError("the tensor was never made; use portcall.empty or portcall.tensor")
+        if self.lent:
+            raise ValueError(
+                "this tensor was lent to a function for one call, which is over; copy it inside the function to keep it")
+        return <const DLTensor*>(<char*>self.handle + 24)
+
+    @property
+    def shape(self) -> tuple:
+        cdef const DLTensor* dl = self.dl()
+        return tuple([dl.shape[k] for k in range(dl.ndim)])
+
+    @property
+    def strides(self) -> tuple:
+        """Distances between neighbours along each axis, in elements."""
+        cdef const DLTensor* dl = self.dl()
+        return tuple([dl.strides[k] for k in range(dl.ndim)])
+
+    @property
+    def ndim(self) -> int:
+        return self.dl().ndim
+
+    @property
+    def dtype(self):
+        dtype = classes[kTVMFFIDataType]()
+        (<DataType>dtype).value = self.dl().dtype
+        return dtype
+
+    @property
+    def device(self):
+        cdef DLDevice device = self.dl().device
+        return classes[kTVMFFIDevice](device.device_type, device.device_id)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        cdef const DLTensor* dl = self.dl()
+        n = 1
+        for k in range(dl.ndim):
+            n *= dl.shape[k]
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        cdef DLDataType dtype = self.dl().dtype
+        return (self.size * dtype.bits * dtype.lanes + 7) // 8
+
+    @property
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        cdef const DLTensor* dl = self.dl()
+        return <uintptr_t>dl.data + dl.byte_offset
+
+    @property
+    def is_contiguous(self) -> bool:
+        return is_compact(self.dl())
+
+    @property
+    def readonly(self) -> bool:
+        self.dl()
+        return bool(core.tensor_get_flags(self.handle) & DLPACK_FLAG_BITMASK_READ_ONLY)
+
+    def _copy_from(self, Tensor source):
+        copy_tensor(source.dl(), self.dl())
+
+    def _export(self, bint versioned):
+        cdef DLManagedTensor* managed
+        cdef DLManagedTensorVersioned* managed_versioned
+        self.dl()
+        if versioned:
+            if core.tensor_to_dlpack_versioned(self.handle, &managed_versioned) != 0:
+                raise_raised(None)
+            return PyCapsule_New(managed_versioned, "dltensor_versioned", delete_versioned_capsule)
+        if core.tensor_to_dlpack(self.handle, &managed) != 0:
+            raise_raised(None)
+        return PyCapsule_New(managed, "dltensor", delete_capsule)
+
+
+cdef void delete_capsule(object capsule) noexcept:
+    cdef DLManagedTensor* managed
+    if PyCapsule_IsValid(capsule, "dltensor"):
+        managed = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+        managed.deleter(managed)
+
+
+cdef void delete_versioned_capsule(object capsule) noexcept:
+    cdef DLManagedTensorVersioned* managed
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        managed = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        managed.deleter(managed)
+
+
+cdef set unversioned_types = set()  # types whose __dlpack__ does not know max_version
+
+
+def from_dlpack(source):
+    """A tensor over the memory of any object with ``__dlpack__``, or of a capsule."""
+    cdef void* handle
+    cdef DLManagedTensor* managed
+    cdef DLManagedTensorVersioned* managed_versioned
+    if type(source).__name__ == "PyCapsule":
+        capsule = source
+    elif type(source) in unversioned_types:
+        capsule = source.__dlpack__()
+    else:
+        try:
+            capsule = source.__dlpack__(max_version=(1, 1))
+        except TypeError:
+            unversioned_types.add(type(source))
+            capsule = source.__dlpack__()
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        managed_versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        if core.tensor_from_dlpack_versioned(managed_versioned, 0, 0, &handle) != 0:
+            raise_raised(None)
+        PyCapsule_SetName(capsule, "used_dltensor_versioned")
+    elif PyCapsule_IsValid(capsule, "dltensor"):
+        managed = <DLManagedTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+        if core.tensor_from_dlpack(managed, 0, 0, &handle) != 0:
+            raise_raised(None)
+        PyCapsule_SetName(capsule, "used_dltensor")
+    else:
+        raise errors.ArgumentError("expected a DLPack capsule that nobody has used yet", expected="a DLPack capsule",
+                                   got=repr(capsule))
+    return wrap(classes[kTVMFFITensor], handle)
+
+
+def tensor_over(source):
+    """A tensor over the memory of any array object, which it keeps alive.
+
+    Raises:
+        ArgumentError: ``source`` is not an array.
+    """
+    found = as_tensor(source)
+    if found is None:
+        raise errors.ArgumentError(f"expected an array (NumPy, DLPack or array interface), got {type(source).__name__}",
+                                   expected="an array", got=type(source).__name__)
+    return found
+
+
+def empty_tensor(tuple shape, DataType dtype not None, Device device not None):
+    """Uninitialised memory, 64-byte aligned."""
+    cdef DLTensor prototype
+    cdef int64_t extents[64]
+    cdef void* handle
+    if len(shape) > 64:
+        raise ValueError(f"a tensor with {len(shape)} dimensions; at most 64 are supported")
+    for k, extent in enumerate(shape):
+        extents[k] = extent
+    memset(&prototype, 0, sizeof(prototype))
+    prototype.shape = extents
+    prototype.ndim = <int32_t>len(shape)
+    prototype.dtype = dtype.value
+    prototype.device = device.value
+    if core.tensor_alloc(&prototype, &handle) != 0:
+        raise_raised(None)
+    return wrap(classes[kTVMFFITensor], handle)
+
+
+def set_copies_allowed(bint allowed):
+    """Whether compiled code may be given aligned copies of tensors that it could not use as they are."""
+    global copies_allowed
+    copies_allowed = allowed
+
+
+def copy_statistics():
+    """How many such copies were made, and of how many bytes in all."""
+    return copy_count, copy_nbytes
+
+
+# ---- Containers ------------------------------------------------------------------------------------------------------
+
+def array_items(Object array not None):
+    """The elements of an Array or List."""
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>array.handle + 24)
+    cdef TVMFFIAny* items = <TVMFFIAny*>cell.data
+    return [borrowed_value(&items[k]) for k in range(cell.size)]
+
+
+def array_size(Object array not None):
+    return (<TVMFFISeqCell*>(<char*>array.handle + 24)).size
+
+
+def array_item(Object array not None, int64_t index):
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>array.handle + 24)
+    if index < 0 or index >= cell.size:
+        raise IndexError(f"index {index} is out of range for {cell.size} items")
+    return borrowed_value(&(<TVMFFIAny*>cell.data)[index])
+
+
+def make_array_object(items):
+    return wrap(classes[kTVMFFIArray], make_array(items))
+
+
+def map_size(Object map_ not None):
+    """Number of pairs; -1 for a map of another runtime, whose content cannot be read."""
+    return core.map_size(map_.handle)
+
+
+def map_pair(Object map_ not None, int64_t index):
+    cdef const TVMFFIAny* pair = core.map_pair_at(map_.handle, index)
+    if pair == NULL:
+        raise IndexError(index)
+    return borrowed_value(pair), borrowed_value(pair + 1)
+
+
+def map_get(Object map_ not None, key, default):
+    cdef Cells cells = Cells((key,))
+    cdef const TVMFFIAny* value = core.map_find(map_.handle, cells.frame.cells)
+    return default if value == NULL else borrowed_value(value)
+
+
+def make_map_object(mapping):
+    return wrap(classes[kTVMFFIMap], make_map(mapping))
+
+
+# ---- Registry --------------------------------------------------------------------------------------------------------
+
+cdef class Module(Object):
+    """Base of portcall.Module: a set of functions that came from somewhere."""
+
+
+def convert_function(callable_, name=""):
+    """A Python callable as a PackedFunc; a PackedFunc as it is."""
+    return callable_ if isinstance(callable_, PackedFunc) else make_function(callable_, name)
+
+
+def get_global(str name not None):
+    """The global function of that name, or None."""
+    cdef TVMFFIByteArray view
+    cdef void* handle
+    text = name.encode()
+    view.data, view.size = PyBytes_AS_STRING(text), len(text)
+    if core.function_get_global(&view, &handle) != 0:
+        raise_raised(None)
+    return None if handle == NULL else wrap_function(handle)
+
+
+def set_global(str name not None, PackedFunc func not None, bint override):
+    """Register ``func`` under ``name``."""
+    cdef TVMFFIByteArray view
+    text = name.encode()
+    view.data, view.size = PyBytes_AS_STRING(text), len(text)
+    if core.function_set_global(&view, func.handle, override) != 0:
+        raise_raised(None)
+
+
+cdef PackedFunc sample = make_function(len, "")
+EnableVectorcall(<PyTypeObject*>PackedFunc, <char*>&sample.vectorcall - <char*><PyObject*>sample)
+sample = None
+
+from collections.abc import Mapping
+from ctypes import c_void_p

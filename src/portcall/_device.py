@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices: a kind and an index, such as ``cpu:0``. Which kinds work is decided by what is registered in the core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portcall import _core
+from portcall._function import get_global_func
+
+_TYPE_INDEX = 6
+
+# Names to numbers as DLPack has them; the first name of a number is the one that is printed.
+_KINDS = {
+    "cpu": 1, "cuda": 2, "cuda_host": 3, "opencl": 4, "vulkan": 7, "metal": 8, "vpi": 9, "rocm": 10, "rocm_host": 11,
+    "ext_dev": 12, "cuda_managed": 13, "oneapi": 14, "webgpu": 15, "hexagon": 16, "maia": 17, "trn": 18,
+    "llvm": 1, "c": 1, "gpu": 2, "nvptx": 2, "cl": 4,
+}  # fmt: skip
+_NAMES = {number: name for name, number in reversed(_KINDS.items())}
+
+_ATTRIBUTES = {
+    "exist": 0, "max_threads_per_block": 1, "warp_size": 2, "max_shared_memory_per_block": 3, "compute_version": 4,
+    "device_name": 5, "max_clock_rate": 6, "multi_processor_count": 7, "max_thread_dimensions": 8,
+    "api_version": 11, "driver_version": 12, "l2_cache_size_bytes": 13, "total_global_memory": 14,
+    "available_global_memory": 15,
+}  # fmt: skip
+
+
+class Device(_core.Device):
+    """A device of this process. Attributes that the device does not know are None."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind's name, such as ``cuda``."""
+        return _NAMES.get(self.device_type, f"device({self.device_type})")
+
+    @property
+    def exist(self) -> bool:
+        """Whether the device is there and usable."""
+        return bool(self._attribute("exist"))
+
+    def sync(self) -> None:
+        """Wait until the work given to the device's current stream is finished.
+
+        Raises:
+            DeviceError: this process does not support the kind.
+        """
+        get_global_func("portcall.DeviceSync")(self)
+
+    def _attribute(self, name: str) -> Any:
+        return get_global_func("runtime.GetDeviceAttr")(self.device_type, self.device_id, _ATTRIBUTES[name])
+
+    @property
+    def device_name(self) -> str | None:
+        """The product's name."""
+        return self._attribute("device_name")  # type: ignore[no-any-return]
+
+    @property
+    def multi_processor_count(self) -> int | None:
+        """Cores or multiprocessors that this process may use."""
+        return self._attribute("multi_processor_count")  # type: ignore[no-any-return]
+
+    @property
+    def total_global_memory(self) -> int | None:
+        """Memory of the device in bytes."""
+        return self._attribute("total_global_memory")  # type: ignore[no-any-return]
+
+    @property
+    def available_global_memory(self) -> int | None:
+        """Memory that is free now, in bytes."""
+        return self._attribute("available_global_memory")  # type: ignore[no-any-return]
+
+    @property
+    def l2_cache_size_bytes(self) -> int | None:
+        """Size of the second-level cache in bytes."""
+        return self._attribute("l2_cache_size_bytes")  # type: ignore[no-any-return]
+
+    @property
+    def max_threads_per_block(self) -> int | None:
+        """Threads in one block, for devices with blocks."""
+        return self._attribute("max_threads_per_block")  # type: ignore[no-any-return]
+
+    @property
+    def warp_size(self) -> int | None:
+        """Threads that run in step."""
+        return self._attribute("warp_size")  # type: ignore[no-any-return]
+
+    @property
+    def compute_version(self) -> str | None:
+        """The device's generation, such as ``9.0``."""
+        return self._attribute("compute_version")  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.device_id}"
+
+    def __repr__(self) -> str:
+        return f"portcall.device('{self}')"
+
+
+_core.register_class(_TYPE_INDEX, Device)
+
+
+def device(name: str | int | Device, device_id: int | None = None) -> Device:
+    """Return a device: ``device("cuda:1")``, ``device("cuda", 1)``, ``device("cpu")``.
+
+    Raises:
+        ValueError: no such kind, or an index that is not a number.
+    """
+    if isinstance(name, Device):
+        return name
+    if isinstance(name, int):
+        return Device(name, device_id or 0)
+    kind, colon, index = name.partition(":")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown device kind {kind!r} in {name!r}; kinds are {', '.join(_NAMES.values())}")
+    if colon and (device_id is not None or not index.isdigit()):
+        raise ValueError(f"device {name!r}: give one index, as in 'cuda:0' or device('cuda', 0)")
+    return Device(_KINDS[kind], int(index) if colon else device_id or 0)
+
+
+def cpu(device_id: int = 0) -> Device:
+    """Return the host, ``cpu:0``."""
+    return Device(_KINDS["cpu"], device_id)
+
+
+def cuda(device_id: int = 0) -> Device:
+    """Return an NVIDIA GPU."""
+    return Device(_KINDS["cuda"], device_id)

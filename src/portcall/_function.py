@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry: one table of functions for Python, C and C++."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, overload
+
+from portcall import _core, errors
+from portcall._core import PackedFunc
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_E = TypeVar("_E", bound=type[Exception])
+
+# Kinds that arrive as the built-in exception of that name, and those of portcall itself.
+for _cls in (
+    ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, IndexError, KeyError,
+    LookupError, MemoryError, NameError, NotImplementedError, OSError, OverflowError, ReferenceError, RuntimeError,
+    TimeoutError, TypeError, ValueError, ZeroDivisionError, errors.AlreadyRegisteredError, errors.DeviceError,
+    errors.FunctionNotFoundError, errors.ModuleLoadError,
+):  # fmt: skip
+    _core.register_error_class(_cls.__name__, _cls)
+del _cls
+
+
+def convert(value: Any) -> Any:
+    """Return a Python callable as a PackedFunc, to be handed to C++; see ``Array`` and ``Map`` for containers.
+
+    Raises:
+        ArgumentError: ``value`` is not callable.
+    """
+    if not callable(value):
+        got = type(value).__name__
+        raise errors.ArgumentError(f"convert() takes a callable, got {got}", expected="a callable", got=got)
+    return _core.convert_function(value, getattr(value, "__name__", ""))
+
+
+@overload
+def register_func(name: str, func: None = None, *, override: bool = False) -> Callable[[_F], _F]: ...
+@overload
+def register_func(name: str, func: Callable[..., Any], *, override: bool = False) -> PackedFunc: ...
+@overload
+def register_func(name: _F, func: None = None, *, override: bool = False) -> _F: ...
+def register_func(name: Any, func: Any = None, *, override: bool = False) -> Any:
+    """Register a function under a global name, for every language.
+
+    ``register_func("a.b", f)`` returns the PackedFunc; ``@register_func("a.b")`` and ``@register_func``, which takes the
+    function's own name, leave the decorated function as it is.
+
+    Raises:
+        AlreadyRegisteredError: the name is taken and ``override`` is false.
+        ArgumentError: what is registered is not callable.
+    """
+    if not isinstance(name, str):
+        _register(name.__name__ if callable(name) else "", name, override)
+        return name
+    if func is not None:
+        return _register(name, func, override)
+
+    def decorate(decorated: _F) -> _F:
+        _register(name, decorated, override)
+        return decorated
+
+    return decorate
+
+
+def _register(name: str, func: Any, override: bool) -> PackedFunc:
+    if not callable(func):
+        got = type(func).__name__
+        raise errors.ArgumentError(
+            f"register_func() takes a callable, got {got}", function="register_func", expected="a callable", got=got
+        )
+    packed = _core.convert_function(func, name)
+    try:
+        _core.set_global(name, packed, override)
+    except errors.AlreadyRegisteredError:
+        raise errors.AlreadyRegisteredError(
+            f"a global function {name!r} is already registered; pass override=True to replace it", name=name
+        ) from None
+    return packed
+
+
+@overload
+def get_global_func(name: str, allow_missing: Literal[False] = False) -> PackedFunc: ...
+@overload
+def get_global_func(name: str, allow_missing: bool) -> PackedFunc | None: ...
+def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None:
+    """Return the function registered as ``name``.
+
+    One table holds the functions registered from C, C++ and Python; the caller cannot tell which is which.
+
+    Raises:
+        FunctionNotFoundError: nothing has that name and ``allow_missing`` is false. The message lists near names.
+    """
+    func = _core.get_global(name)
+    if func is None and not allow_missing:
+        raise not_found(f"no global function is named {name!r}", name, list_global_func_names())
+    return func
+
+
+def not_found(what: str, name: str, names: list[str]) -> errors.FunctionNotFoundError:
+    """Return the error for a missing function, with the names that resemble it."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return errors.FunctionNotFoundError(what + hint, name=name, near=near)
+
+
+def list_global_func_names() -> list[str]:
+    """Return the names of all global functions, sorted."""
+    return list(_core.get_global("portcall.ListGlobalNames")())
+
+
+def remove_global_func(name: str) -> None:
+    """Take a name out of the registry; functions that hold it keep working.
+
+    Raises:
+        FunctionNotFoundError: nothing has that name.
+    """
+    if not _core.get_global("ffi.FunctionRemoveGlobal")(name):
+        raise not_found(f"no global function is named {name!r}", name, list_global_func_names())
+
+
+@overload
+def register_error(name: str, cls: None = None) -> Callable[[_E], _E]: ...
+@overload
+def register_error(name: str, cls: _E) -> _E: ...
+@overload
+def register_error(name: _E, cls: None = None) -> _E: ...
+def register_error(name: Any, cls: Any = None) -> Any:
+    """Have errors of a kind raised in other languages arrive as an exception class.
+
+    ``@register_error`` registers a class under its own name, ``@register_error("Kind")`` under another. The class is
+    called with the message alone. Kinds that nobody registered arrive as RuntimeError.
+
+    Raises:
+        ArgumentError: the class is not an exception.
+    """
+    if isinstance(name, str) and cls is None:
+        return lambda decorated: register_error(name, decorated)
+    kind, cls = (name, cls) if isinstance(name, str) else (getattr(name, "__name__", ""), name)
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        raise errors.ArgumentError(
+            f"register_error() takes a class of exceptions, got {cls!r}", expected="an exception class", got=repr(cls)
+        )
+    _core.register_error_class(kind, cls)
+    return cls

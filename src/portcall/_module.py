@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules: named sets of functions, from a shared library, from code linked into the program, or from a device."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from portcall import _core, errors
+from portcall._core import PackedFunc
+from portcall._device import Device
+from portcall._function import get_global_func, not_found
+
+if TYPE_CHECKING:
+    from portcall.bench import BenchmarkResult
+
+_TYPE_INDEX = 73
+_FOREIGN_RUNTIME = "libtvm_ffi.so"
+
+
+class Module(_core.Module):
+    """A set of functions. ``module["name"]`` is one of them, and keeps the module alive."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> PackedFunc:
+        return self.get_function(name)
+
+    def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
+        """Return a function of this module or, if asked for, of the modules that it imports.
+
+        Raises:
+            FunctionNotFoundError: there is none of that name. The message lists near names, and imported modules of
+                kinds that cannot run here.
+        """
+        func = get_global_func("ffi.ModuleGetFunction")(self, name, query_imports)
+        if func is None:
+            raise self._missing(name)
+        return func  # type: ignore[no-any-return]
+
+    def implements_function(self, name: str, query_imports: bool = False) -> bool:
+        """Return whether ``get_function`` would find one."""
+        return bool(get_global_func("ffi.ModuleImplementsFunction")(self, name, query_imports))
+
+    def list_function_names(self) -> list[str]:
+        """Return the names of the functions, where the module knows them; imported modules are not asked."""
+        return list(get_global_func("portcall.ModuleFunctionNames")(self))
+
+    def _missing(self, name: str) -> errors.FunctionNotFoundError:
+        names = self.list_function_names()
+        what = f"a module of type {self.type_key!r} has no function {name!r}"
+        idle = [m.type_key for m in self._walk() if not get_global_func("portcall.ModuleIsRunnable")(m)]
+        if idle:
+            what += f" (it brings modules of types that cannot run here: {', '.join(sorted(set(idle)))})"
+        return not_found(what, name, names)
+
+    def _walk(self) -> list[Module]:
+        found = [self]
+        for module in self.imported_modules:
+            found.extend(module._walk())
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the entry function."""
+        return self.get_function(self.entry_name)(*args)
+
+    @property
+    def type_key(self) -> str:
+        """The kind of module: ``library``, ``cuda``, …"""
+        return get_global_func("ffi.ModuleGetKind")(self)  # type: ignore[no-any-return]
+
+    @property
+    def entry_name(self) -> str:
+        """The name of the entry function, which the compiler gave; ``main`` unless it said otherwise."""
+        return get_global_func("portcall.ModuleEntryName")(self)  # type: ignore[no-any-return]
+
+    @property
+    def imported_modules(self) -> list[Module]:
+        """The modules that this one looks for functions in."""
+        return list(get_global_func("ffi.ModuleImports")(self))
+
+    def import_module(self, other: Module) -> None:
+        """Let compiled code of this module find the functions of ``other``.
+
+        Raises:
+            ValueError: ``other`` imports this module, directly or not.
+        """
+        get_global_func("ffi.ModuleImportModule")(self, other)
+
+    def get_source(self, fmt: str = "") -> str:
+        """Return the source that the module keeps.
+
+        Raises:
+            ValueError: it keeps none, or none of that format.
+        """
+        source: bytes = get_global_func("ffi.ModuleInspectSource")(self, fmt)
+        return source.decode(errors="replace")
+
+    def time_evaluator(
+        self,
+        func_name: str,
+        dev: Device,
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: int = 0,
+        limit_zero_time_iterations: int = 100,
+        cooldown_interval_ms: int = 0,
+        repeats_to_cooldown: int = 1,
+        cache_flush_bytes: int = 0,
+        f_preproc: str = "",
+    ) -> Callable[..., BenchmarkResult]:
+        """Return a function that takes the arguments of ``func_name`` and times it, in native code.
+
+        One call warms up. Then each of ``repeat`` measurements runs the function ``number`` times, or more often until
+        the measurement takes ``min_repeat_ms`` milliseconds, and counts its mean time.
+
+        Parameters:
+            limit_zero_time_iterations: measurements of exactly zero time that are repeated before zero is believed.
+            cooldown_interval_ms: pause after every ``repeats_to_cooldown`` measurements.
+            cache_flush_bytes: bytes of memory to move before each measurement, so that caches are cold.
+            f_preproc: name of a global function that gets the arguments before each measurement, untimed;
+                ``cache_flush_cpu_non_first_arg`` flushes all arguments but the first.
+
+        Raises:
+            FunctionNotFoundError: the module has no such function.
+            ValueError: a number that makes no sense; the message names it.
+        """
+        func = self.get_function(func_name)
+        preproc = get_global_func(f_preproc) if f_preproc else None
+        evaluate = get_global_func("portcall.TimeEvaluator")(
+            func, dev, number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms,
+            repeats_to_cooldown, cache_flush_bytes, preproc,
+        )  # fmt: skip
+
+        def run(*args: Any) -> BenchmarkResult:
+            from portcall.bench import BenchmarkResult  # subpackages load on first use
+
+            return BenchmarkResult.from_bytes(evaluate(*args))
+
+        return run
+
+    def __repr__(self) -> str:
+        return f"<portcall.Module of type {self.type_key!r}>"
+
+
+_core.register_class(_TYPE_INDEX, Module)
+
+
+def load_module(path: str | os.PathLike[str]) -> Module:
+    """Load a shared library compiled by TVM (0.6 and later), by a tvm-ffi compiler, or with portcall's headers.
+
+    The library is mapped once: loading the same file again gives the same module while that is alive, and a file that
+    has changed since is loaded anew.
+
+    Raises:
+        ModuleLoadError: the file is missing, is no such library, is one of another machine, or needs symbols that
+            nobody provides. The message names what is wrong.
+    """
+    text = os.fspath(path)
+    try:
+        return _load(text)
+    except errors.ModuleLoadError as error:
+        if _FOREIGN_RUNTIME in str(error) and _load_foreign_runtime():
+            return _load(text)
+        raise errors.ModuleLoadError(str(error), path=text) from None
+
+
+def _load(path: str) -> Module:
+    return get_global_func("ffi.ModuleLoadFromFile")(path)  # type: ignore[no-any-return]
+
+
+def _load_foreign_runtime() -> bool:
+    """Map the runtime that a library was linked with, from the package that ships it. False when it is not there."""
+    spec = importlib.util.find_spec("tvm_ffi")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        library = Path(folder, "lib", _FOREIGN_RUNTIME)
+        if library.exists():
+            ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_LAZY)
+            return True
+    return False
+
+
+def system_lib(prefix: str = "") -> Module:
+    """Return the functions of code that is linked into this process and registered itself, by name prefix."""
+    return get_global_func("ffi.SystemLib")(prefix)  # type: ignore[no-any-return]

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors: memory with a shape, shared between languages and array libraries without copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+from portcall import _core
+from portcall._device import Device, cpu
+from portcall._device import device as as_device
+from portcall._dtype import dtype as as_dtype
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+_TYPE_INDEX = 70
+_CPU = 1
+
+
+class Tensor(_core.Tensor):
+    """A tensor. Its memory lives as long as anything refers to it: this object, an array made from it, a library.
+
+    ``shape``, ``strides`` (in elements), ``dtype``, ``device``, ``ndim``, ``size``, ``nbytes``, ``data_ptr``,
+    ``is_contiguous`` and ``readonly`` describe it.
+    """
+
+    __slots__ = ()
+
+    def numpy(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the elements as a NumPy array: a view of the same memory on the host, else a copy.
+
+        Parameters:
+            out: an array of the same shape and type to copy into, and to return.
+
+        Raises:
+            TypeError: NumPy has no such elements (see ``DataType.numpy``).
+            ValueError: ``out`` has another shape.
+        """
+        if out is not None:
+            tensor_over_array(out).copyfrom(self)
+            return out
+        if self.device.device_type != _CPU:
+            host = empty(self.shape, self.dtype)
+            host._copy_from(self)
+            return host.numpy()
+        return _as_array(self)
+
+    def copyfrom(self, source: Any) -> Tensor:
+        """Copy the elements of an array or tensor on any device into this one.
+
+        Raises:
+            ValueError: the shapes differ, or this tensor is read-only.
+            TypeError: the element types differ.
+        """
+        if self.readonly:
+            raise ValueError("the tensor is read-only")
+        if not isinstance(source, _core.Tensor):
+            source = _core.tensor_over(_array_like(source, self.dtype))
+        self._copy_from(source)
+        return self
+
+    def copyto(self, target: Any) -> Any:
+        """Copy the elements into an array or tensor, or to a device, and return that."""
+        if isinstance(target, Device):
+            made = empty(self.shape, self.dtype, target)
+            made._copy_from(self)
+            return made
+        tensor = target if isinstance(target, Tensor) else tensor_over_array(target)
+        tensor.copyfrom(self)
+        return target
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device is not None and dl_device != self.__dlpack_device__():
+            raise BufferError(f"the tensor is on {self.device}; copy it with copyto(device) first")
+        source = self.copyto(self.device) if copy else self
+        return source._export(max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device.device_type, self.device.device_id
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a {self.dtype} tensor cannot become an array of {dtype} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("a tensor without dimensions has no length")
+        return int(self.shape[0])
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"<portcall.Tensor {self.dtype}[{shape}] on {self.device}{', read-only' if self.readonly else ''}>"
+
+
+_core.register_class(_TYPE_INDEX, Tensor)
+
+
+class _Memory:
+    """What NumPy reads to make an array over a tensor's memory; the array keeps this, and this the tensor."""
+
+    def __init__(self, tensor: Tensor, typestr: str, itemsize: int) -> None:
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tensor.shape,
+            "typestr": typestr,
+            "data": (tensor.data_ptr, tensor.readonly),
+            "strides": None if tensor.is_contiguous else tuple(s * itemsize for s in tensor.strides),
+        }
+
+
+def _as_array(tensor: Tensor) -> NDArray[Any]:
+    import numpy
+
+    dtype = tensor.dtype.numpy()
+    if dtype.itemsize != tensor.dtype.itemsize or tensor.dtype.bits % 8:
+        raise TypeError(f"NumPy keeps each element in bytes of its own; a {tensor.dtype} tensor packs them")
+    known = dtype.kind in "biufc"
+    memory = _Memory(tensor, dtype.str if known else f"|V{dtype.itemsize}", dtype.itemsize)
+    array = numpy.asarray(memory)
+    return array if known else array.view(dtype)
+
+
+def _array_like(value: Any, dtype: Any) -> Any:
+    """Whatever NumPy can read, as an array; arrays as they are."""
+    if hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
+        return value
+    import numpy
+
+    return numpy.asarray(value, dtype=dtype.numpy())
+
+
+def tensor_over_array(array: Any) -> Tensor:
+    """Return a tensor over the memory of an array that will be written to."""
+    made: Tensor = _core.tensor_over(array)
+    return made
+
+
+def empty(
+    shape: SupportsIndex | tuple[SupportsIndex, ...] | list[SupportsIndex],
+    dtype: Any = "float32",
+    device: Device | str | None = None,
+) -> Tensor:
+    """Return a tensor of uninitialised memory, aligned to 64 bytes, on ``cpu:0`` unless a device is given.
+
+    Raises:
+        ValueError: a negative extent, or a size that no memory has.
+        DeviceError: this process does not support the device.
+        MemoryError: the device has not that much memory.
+    """
+    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    target = cpu() if device is None else as_device(device)
+    made: Tensor = _core.empty_tensor(tuple(n.__index__() for n in extents), as_dtype(dtype), target)
+    return made
+
+
+def tensor(source: Any, dtype: Any = None, device: Device | str | None = None) -> Tensor:
+    """Return a tensor with a copy of an array's elements, or of numbers in lists, aligned to 64 bytes.
+
+    Raises:
+        ArgumentError: no tensor has such elements.
+    """
+    if dtype is not None or not (hasattr(source, "__dlpack__") or hasattr(source, "__array_interface__")):
+        import numpy
+
+        source = numpy.asarray(source, dtype=None if dtype is None else as_dtype(dtype).numpy())
+    view = _core.tensor_over(source)
+    made = empty(view.shape, view.dtype, view.device if device is None else device)
+    made._copy_from(view)
+    return made
+
+
+def from_dlpack(source: Any) -> Tensor:
+    """Return a tensor over the memory of an object with ``__dlpack__``, or of a capsule; nothing is copied."""
+    made: Tensor = _core.from_dlpack(source)
+    return made
+
+
+def set_alignment_policy(policy: Literal["copy", "error"]) -> None:
+    """Say what happens to a tensor that compiled code cannot use as it is: not compact, or not 64-byte aligned.
+
+    ``"copy"``, the default, gives the code an aligned copy and copies it back; ``"error"`` refuses the call.
+
+    Raises:
+        ValueError: another word.
+    """
+    if policy not in ("copy", "error"):
+        raise ValueError(f"the alignment policy is 'copy' or 'error', not {policy!r}")
+    _core.set_copies_allowed(policy == "copy")
+
+
+def alignment_copies() -> tuple[int, int]:
+    """Return how many tensors were copied for compiled code so far, and their bytes in all."""
+    count, nbytes = _core.copy_statistics()
+    return count, nbytes

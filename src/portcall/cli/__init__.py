@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``portcall`` command: one file for each sub-command, loaded when it is asked for.
+
+Rules:
+
+* Help comes quickly: nothing here imports NumPy or rich; a function that needs one of them imports it.
+* A command prints its result on stdout, as text or with ``--json`` as one JSON object, and all else on stderr.
+* Exit codes: 0 ok, 1 user error, 2 usage, 3 device, 4 timeout, 5 crash, 6 not trustworthy (``--strict``), 130 Ctrl-C.
+* An error says what happened, its likely cause and the next command; ``--debug`` adds the trace.
+* Only public names of portcall are used.
+"""
+
+from __future__ import annotations
+
+from portcall.cli._command import LazyGroup, Settings
+
+EXAMPLES = """
+portcall demo                                              a first tour, in seconds
+portcall inspect kernels.so                                what is in it, what it needs
+portcall run kernels.so add_one --arg random:float32[8] --out float32[8]
+portcall bench kernels.so add_one --arg random:float32[8] --out float32[8]
+portcall doctor                                            versions, compilers, devices
+"""
+
+# Name: (module, what the list of commands says about it).
+COMMANDS = {
+    "demo": ("portcall.cli.demo", "Compile a C++ kernel, run it, check it and time it."),
+    "run": ("portcall.cli.run", "Call a function of a library and show what it did."),
+    "bench": ("portcall.cli.bench", "Time a function of a library."),
+    "inspect": ("portcall.cli.inspect", "Say what a library offers and needs, without loading it."),
+    "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
+    "version": ("portcall.cli.version", "Print the version."),
+}
+
+cli = LazyGroup(
+    "portcall",
+    commands_table=COMMANDS,
+    examples=EXAMPLES,
+    help="Call compiled functions: load a library, run it, check it, time it.",
+)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    cli.main(prog_name="portcall", obj=Settings(isolate=True))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of a called function, written on the command line.
+
+    random:float32[4,8]   values in [0, 1); whole numbers in [0, 100)        out:float32[4]  an array to be filled
+    zeros:float32[4]  ones:float32[4]  range:int32[10]                       float32[]       has no dimension
+    @x.npy  @data.npz:key                                                    from a file
+    3  -7  2.5  1e-3  int:3  float:3  bool:true  str:hello  none             one value
+
+Arrays become portcall tensors on the device of the call, so their memory is aligned and is never copied by the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import portcall
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ARRAY = re.compile(r"(random|zeros|ones|range|out):([a-z0-9_]+)\[([0-9 ,]*)\]")
+INTEGER = re.compile(r"[+-]?[0-9]+")
+BOOLEANS = {"true": True, "false": False}
+EXAMPLES = "random:float32[4,8], zeros:int32[10], @x.npy, @data.npz:key, 3, 2.5, str:hello, bool:true or none"
+# Random whole numbers are below this, so that sums and products of a few of them stay small.
+RANDOM_INTEGERS = 100
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a call.
+
+    Attributes:
+        text: as it was written.
+        value: what is passed.
+        output: an array that the function is to fill.
+    """
+
+    text: str
+    value: Any
+    output: bool = False
+
+
+class ArgumentText(click.ParamType[str]):
+    """The text of an argument; its form is checked when it is read, its files and types later."""
+
+    name = "spec"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        kind, colon, _ = text.partition(":")
+        if colon and kind in {"random", "zeros", "ones", "range", "out"} and not ARRAY.fullmatch(text):
+            self.fail(f"'{text}' is not of the form {kind}:TYPE[SHAPE], such as {kind}:float32[4,8]", param, ctx)
+        return text
+
+
+def make_arguments(texts: Sequence[str], outputs: Sequence[str], seed: int, device: portcall.Device) -> list[Argument]:
+    """Return the arguments of a call: those of ``--arg`` in order, then the outputs of ``--out``.
+
+    Raises:
+        ValueError: a text has none of the forms above, or an unknown element type.
+        OSError: a file cannot be read.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    written = [*texts, *(text if text.startswith("out:") else f"out:{text}" for text in outputs)]
+    arguments: list[Argument] = []
+    for text in written:
+        value = read_value(text, generator)
+        if isinstance(value, np.ndarray):
+            value = portcall.tensor(value, device=device)
+        arguments.append(Argument(text, value, text.startswith("out:")))
+    return arguments
+
+
+def read_value(text: str, generator: np.random.Generator) -> Any:
+    array = ARRAY.fullmatch(text)
+    if array is not None:
+        shape = tuple(int(word) for word in array[3].replace(",", " ").split())
+        return make_array(array[1], array[2], shape, generator)
+    if text.startswith("@"):
+        return read_array(text[1:])
+    return read_scalar(text)
+
+
+def make_array(kind: str, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    dtype = element_type(name)
+    if kind == "random":
+        if dtype.kind in "iu":
+            limit = min(RANDOM_INTEGERS, int(np.iinfo(dtype).max))
+            return generator.integers(0, limit, shape).astype(dtype)
+        if dtype.kind == "b":
+            return generator.integers(0, 2, shape).astype(dtype)
+        return np.asarray(generator.random(shape)).astype(dtype)
+    if kind == "range":
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.arange(count).reshape(shape).astype(dtype)
+    return np.ones(shape, dtype) if kind == "ones" else np.zeros(shape, dtype)
+
+
+def element_type(name: str) -> np.dtype[Any]:
+    """Return the NumPy type of that name; bfloat16 and the small floats come from ml_dtypes, where it is installed."""
+    import numpy as np
+
+    with contextlib.suppress(ImportError):
+        import ml_dtypes  # noqa: F401  # makes NumPy know its names
+    try:
+        dtype = np.dtype(name)
+    except TypeError as error:
+        hint = "; pip install 'portcall[dtypes]' adds the small floats" if name.startswith(("bfloat", "float")) else ""
+        raise ValueError(f"unknown element type '{name}': use float32, int8, bool …{hint}") from error
+    if dtype.name != name or dtype.itemsize == 0 or dtype.kind in "OSUMm":
+        raise ValueError(f"element type '{name}' is not one of a tensor: use float32, int8, bool …")
+    return dtype
+
+
+def read_array(place: str) -> np.ndarray[Any, Any]:
+    """Return an array from ``x.npy``, or ``data.npz:key`` (the key may be left out where there is only one)."""
+    import numpy as np
+
+    path, colon, key = place.partition(".npz:")
+    path = f"{path}.npz" if colon else place
+    with open(path, "rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        keys = list(loaded)
+        if not key and len(keys) == 1:
+            key = keys[0]
+        if key not in keys:
+            raise ValueError(f"'{path}' has no array '{key}'; it has {', '.join(keys)}: write @{path}:KEY")
+        return np.asarray(loaded[key])
+
+
+def read_scalar(text: str) -> bool | int | float | str | None:
+    kind, colon, rest = text.partition(":")
+    if text == "none":
+        return None
+    if colon and kind == "str":
+        return rest
+    if colon and kind == "bool" and rest in BOOLEANS:
+        return BOOLEANS[rest]
+    number = rest if colon and kind in ("int", "float") else text
+    if INTEGER.fullmatch(number) and kind != "float":
+        return int(number)
+    if kind != "int":
+        try:
+            return float(number)
+        except ValueError:
+            pass
+    raise ValueError(f"cannot read the argument '{text}'; arguments look like {EXAMPLES}")

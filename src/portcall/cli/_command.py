@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: ``--json``, ``--debug``, help with examples first, and one way out for errors."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import click
+
+from portcall.bench import parse_duration
+from portcall.cli._errors import explain
+from portcall.cli._output import print_json, print_problem
+
+HELP_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the program decides for its commands.
+
+    Attributes:
+        isolate: foreign code runs in a process of its own, so that its crash can be reported.
+    """
+
+    isolate: bool = False
+
+
+class Command(click.Command):
+    """A command with ``--json [FILE]`` and ``--debug``; its callback gets ``json_to`` (None, ``-`` or a file).
+
+    Attributes:
+        examples: lines for the head of the help page.
+        summary: the first line of the help page; the group fills it in from its table.
+    """
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.examples = examples
+        self.summary = ""
+        self.params += [
+            click.Option(
+                ["--json", "json_to"],
+                is_flag=False,
+                flag_value="-",
+                metavar="[FILE]",
+                help="Print the result as JSON, or write it into FILE (*.json).",
+            ),
+            click.Option(["--debug"], is_flag=True, help="Show the trace of an error."),
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(settle_json(args)))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        debug = ctx.params.pop("debug")
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            end_with_error(ctx, error, debug)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_head(self.summary, self.examples, formatter)
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are run or asked for help, not when they are listed."""
+
+    def __init__(self, name: str, commands_table: dict[str, tuple[str, str]], examples: str, **options: Any) -> None:
+        super().__init__(name, context_settings={"max_content_width": HELP_WIDTH}, **options)
+        self.commands_table = commands_table
+        self.examples = examples
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands_table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands_table:
+            return None
+        module, summary = self.commands_table[cmd_name]
+        command = importlib.import_module(module).command
+        assert isinstance(command, Command)
+        command.summary = summary
+        return command
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_head(self.help or "", self.examples, formatter)
+        self.format_usage(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.commands_table.items()])
+        self.format_options(ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        click.Command.format_options(self, ctx, formatter)
+
+
+class Duration(click.ParamType[float]):
+    """A duration with a unit, such as ``500ms``, ``3s`` or ``2m``; the value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return value if isinstance(value, float) else parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoReturn:
+    """Report an error as text or JSON and end the command with the error's exit code."""
+    problem = explain(error)
+    if debug:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    json_to = ctx.params.get("json_to")
+    if json_to is None:
+        print_problem(problem)
+    else:
+        print_json(problem.to_dict(), json_to)
+    ctx.exit(problem.exit_code)
+
+
+def settle_json(args: Sequence[str]) -> Iterator[str]:
+    """Give each ``--json`` its value: the next word if that is a ``.json`` file, else ``-`` for stdout.
+
+    So that in ``bench --json kernels.so f`` the library is not taken for a file to write.
+    """
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            yield word
+            yield from words
+        elif word == "--json":
+            following = next(words, None)
+            if following is not None and following.endswith(".json"):
+                yield f"--json={following}"
+                continue
+            yield "--json=-"
+            if following is not None:
+                yield from settle_json([following, *words])
+        else:
+            yield word
+
+
+def write_head(summary: str, examples: str, formatter: click.HelpFormatter) -> None:
+    formatter.write(f"{summary}\n\nExamples:\n")
+    for line in examples.strip().splitlines():
+        formatter.write(f"  {line}\n")
+    formatter.write_paragraph()

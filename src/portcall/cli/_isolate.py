@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run what follows in a child process, so that a crash or a hang of foreign code is an error with words.
+
+``isolate`` forks before anything heavy is loaded. The child returns from it and goes on with the command; the parent
+waits, and leaves with the child's exit code, or reports how the child ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from portcall.bench import format_duration
+from portcall.cli._command import Settings
+from portcall.cli._errors import CRASH, TIMEOUT, CommandError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
+    """Return in a child process; the parent ends the command as the child ends.
+
+    Args:
+        ctx: the command's context; where its settings do not ask for isolation, this returns at once.
+        work: what is done, for messages, such as ``add_one of kernels.so``.
+        timeout: seconds after which the child is killed; None waits for ever.
+
+    Raises:
+        CommandError: in the parent, when the child crashed (5) or ran out of time (4).
+    """
+    if not (isinstance(ctx.obj, Settings) and ctx.obj.isolate) or not hasattr(os, "pidfd_open"):
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the parent is ready to end the child too
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return
+    status = wait(child, timeout)
+    if status is None:
+        raise CommandError(
+            f"{work} did not end within {format_duration(timeout or 0)}; it was killed",
+            "it takes longer, or waits for something for ever",
+            "raise --timeout",
+            TIMEOUT,
+            "TimeoutError",
+        )
+    if status < 0:
+        raise CommandError(
+            f"{work} crashed: {signal.strsignal(-status)} ({signal.Signals(-status).name})",
+            "a wrong number, type or shape of arguments, or a bug in the library",
+            "compare the arguments with the library's source; a debugger shows the place: "
+            "gdb --args python -m portcall ...",
+            CRASH,
+            "Crash",
+        )
+    ctx.exit(status)
+
+
+def wait(child: int, timeout: float | None) -> int | None:
+    """Wait until the child ends and return its exit code; kill it on SIGTERM, at the second Ctrl-C, and in time.
+
+    Returns:
+        The exit code, negative after a crash; None when the time was up.
+    """
+    ended = False
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    handle = os.pidfd_open(child)
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            ended = bool(select.select([handle], [], [], timeout)[0])
+        except KeyboardInterrupt:  # the child got it too, and ends as soon as the called function returns
+            click.echo("interrupting; Ctrl-C again kills it", err=True)
+            ended = bool(select.select([handle], [], [])[0])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(handle)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status if ended else None

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Printing: results as tables or JSON on stdout, problems on stderr, colours only where they are wanted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from portcall.cli._errors import Explanation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# Where stdout is no terminal, lines may be this long.
+PLAIN_WIDTH = 120
+
+
+def console() -> Console:
+    """Return a rich console on the present stdout; rich itself obeys NO_COLOR."""
+    from rich.console import Console
+
+    return Console(
+        file=sys.stdout, width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, soft_wrap=False
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    """Return a plain table: no frame, headings in bold, the columns named in ``right`` aligned to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and what is to be said about each, which may take several lines."""
+    listed = list(facts)
+    width = max(len(name) for name, _ in listed)
+    out = console()
+    for name, text in listed:
+        for number, line in enumerate(text.splitlines() or [""]):
+            out.print(f"[bold]{name if number == 0 else '':<{width}}[/]  ", end="")
+            print_line(line)
+
+
+def print_line(text: str, label: str = "", colour: str = "") -> None:
+    """Print a line of any length, after a label in a colour."""
+    out = console()
+    if label:
+        out.print(f"[{colour}]{label}[/]: ", end="")
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def print_json(result: Mapping[str, object], to: str) -> None:
+    """Write one JSON object to stdout (``to`` is ``-``) or into a file; numbers that are not finite become null."""
+    text = json.dumps(finite(result), indent=2, allow_nan=False)
+    if to == "-":
+        click.echo(text)
+    else:
+        Path(to).write_text(text + "\n", encoding="utf-8")
+
+
+def print_problem(problem: Explanation) -> None:
+    """Say on stderr what went wrong, the likely cause and the next step."""
+    say("error", problem.what, "red")
+    if problem.cause:
+        click.echo(f"  likely cause: {problem.cause}", err=True)
+    if problem.next_step:
+        click.echo(f"  next: {problem.next_step}", err=True)
+
+
+def print_warning(text: str, advice: str) -> None:
+    """Say on stderr what makes a result doubtful, and what to do about it."""
+    say("warning", text, "yellow")
+    click.echo(f"  advice: {advice}", err=True)
+
+
+def say(word: str, text: str, colour: str) -> None:
+    wanted = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style(word, fg=colour, bold=True)}: {text}", err=True, color=wanted)
+
+
+def finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall demo``: from a C++ source to checked and timed calls on NumPy arrays, in one go."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import portcall
+from portcall.bench import BenchmarkResult, format_duration
+from portcall.cli._command import Command
+from portcall.cli._errors import CommandError
+from portcall.cli._output import console, print_json, print_line, table
+from portcall.toolchain import create_shared, find_compiler
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+EXAMPLES = """
+portcall demo
+portcall demo --folder tour        writes tour/demo_kernels.cc and tour/demo_kernels.so
+"""
+SOURCE = Path(__file__).with_name("demo_kernels.cc")
+OPTIONS = ("-O3", "-march=native")
+ELEMENTS = 1_000_000
+SIDE = 256
+REPEATS = 15
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: what was timed, ours beside NumPy's way to the same result (None: there is none)."""
+
+    what: str
+    seconds: float
+    numpy_seconds: float | None
+    largest_error: float | None
+
+
+@click.command("demo", cls=Command, examples=EXAMPLES)
+@click.option(
+    "--folder", default="portcall-demo", show_default=True, type=click.Path(file_okay=False), help="Where to write."
+)
+def command(json_to: str | None, folder: str) -> None:
+    """Takes a few seconds; needs a C++ compiler, or the ziglang package."""
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    source = place / SOURCE.name
+    source.write_bytes(SOURCE.read_bytes())
+    start = time.perf_counter()
+    library = create_shared(source, place / "demo_kernels.so", options=OPTIONS)
+    compiled = time.perf_counter() - start
+    kernels = portcall.load_module(str(library))
+    lines = measure(kernels)
+    refused = refusal(kernels)
+    if json_to is not None:
+        report = {
+            "source": str(source),
+            "library": str(library),
+            "compile_s": compiled,
+            "rows": [asdict(line) for line in lines],
+            "refused": refused,
+        }
+        print_json(report, json_to)
+    else:
+        show(source, place / library.name, compiled, lines, refused)
+
+
+def measure(kernels: portcall.Module) -> list[Line]:
+    """Run each kernel on NumPy arrays, check it against NumPy and time both."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    x, a, b = aligned(ELEMENTS), aligned(SIDE, SIDE), aligned(SIDE, SIDE)
+    for array in (x, a, b):
+        generator.random(dtype=np.float32, out=array)
+    y, c, d = aligned(ELEMENTS), aligned(SIDE, SIDE), aligned(SIDE, SIDE)
+    nothing, add_one, matmul = (kernels[name] for name in ("nothing", "add_one", "matmul"))
+    add_one(x, y)
+    matmul(a, b, c)
+    return [
+        Line("a call of a C++ function, no arguments", best(nothing, 1000), None, None),
+        Line(
+            f"add_one, {ELEMENTS:,} elements",
+            best(lambda: add_one(x, y), 3),
+            best(lambda: np.add(x, 1, out=y), 3),
+            agree("add_one", y, x + 1),
+        ),
+        Line(
+            f"matmul, {SIDE} x {SIDE}",
+            best(lambda: matmul(a, b, c), 3),
+            best(lambda: np.matmul(a, b, out=d), 3),
+            agree("matmul", c, a @ b),
+        ),
+    ]
+
+
+def aligned(*shape: int) -> NDArray[np.float32]:
+    """Return a NumPy array over a tensor's memory, which is aligned to 64 bytes: compiled code needs no copy of it."""
+    return portcall.empty(shape, "float32").numpy()
+
+
+def best(work: Callable[[], Any], number: int) -> float:
+    """Return seconds per call: the smallest of several means, called from Python as a user would."""
+    times: list[float] = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        for _ in range(number):
+            work()
+        times.append((time.perf_counter() - start) / number)
+    return BenchmarkResult(tuple(times)).min
+
+
+def agree(name: str, actual: Any, expected: Any) -> float:
+    """Return the largest difference; raise when it is too large."""
+    from portcall.cli._compare import compare
+
+    comparison = compare(name, actual, expected, None, None)
+    if not comparison.ok or comparison.largest_error is None:
+        raise CommandError(
+            f"wrong result: {comparison.message}", "the compiler or portcall is broken", "portcall doctor"
+        )
+    return comparison.largest_error
+
+
+def refusal(kernels: portcall.Module) -> str:
+    """Return what the kernel's own check says about a wrong argument, as Python sees it."""
+    import numpy as np
+
+    try:
+        kernels["add_one"](np.zeros(3, np.float64), np.zeros(3, np.float32))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise CommandError("a wrong argument was not refused", "portcall is broken", "portcall doctor")
+
+
+def show(source: Path, library: Path, compiled: float, lines: list[Line], refused: str) -> None:
+    compiler = Path(find_compiler().command[0]).name
+    print_line(f"compiled {source} with {compiler} in {format_duration(compiled)}: {library}\n")
+    rows = [
+        (
+            line.what,
+            format_duration(line.seconds),
+            "" if line.numpy_seconds is None else format_duration(line.numpy_seconds),
+            "" if line.largest_error is None else f"equal to NumPy (largest difference {line.largest_error:.2g})",
+        )
+        for line in lines
+    ]
+    console().print(
+        table(("from Python, on NumPy arrays", "portcall", "NumPy", "check"), rows, right=("portcall", "NumPy"))
+    )
+    print_line(f"\nA wrong argument is an error, not a crash: add_one(float64 array, …) raises\n  {refused}")
+    name = shlex.quote(str(library))
+    square = f"float32[{SIDE},{SIDE}]"
+    print_line("\nNow you:")
+    for line in (
+        f"portcall inspect {name}",
+        f"portcall run {name} add_one --arg range:float32[8] --out float32[8]",
+        f"portcall bench {name} matmul --arg random:{square} --arg random:{square} --out {square}",
+        f"python -c \"import portcall; print(portcall.load_module('{library}')['add_one'])\"",
+    ):
+        print_line(f"  {line}")

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every exception that portcall raises on its own account.
+
+    PortcallError
+    ├── FunctionNotFoundError (LookupError, ValueError)   .name .near     nothing has that name
+    ├── AlreadyRegisteredError (ValueError)               .name           something has that name already
+    ├── ArgumentError (TypeError)                         .function .position .expected .got
+    ├── ModuleLoadError (OSError)                         .path           a library cannot be loaded
+    ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
+    ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
+    └── InternalError (RuntimeError)                                      our bug, please report it
+
+Rules: an error is the narrowest one that fits and is also the built-in exception a Python programmer would expect.
+Its message says what was wrong with which value and what to do; its facts are attributes, never to be parsed from
+the text. Every error pickles and copies with its facts, so each constructor takes the message alone and facts by
+keyword, all with a default.
+
+An error raised *inside* a called function is not wrapped: it arrives as the built-in (or registered) class of its
+kind, or as the very exception object that Python code raised.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+__all__ = [
+    "AlreadyRegisteredError",
+    "ArgumentError",
+    "CompileError",
+    "DeviceError",
+    "FunctionNotFoundError",
+    "InternalError",
+    "ModuleLoadError",
+    "PortcallError",
+]
+
+
+class PortcallError(Exception):
+    """Base of every error that portcall raises on its own account."""
+
+
+class FunctionNotFoundError(PortcallError, LookupError, ValueError):
+    """No function has the name asked for.
+
+    Attributes:
+        name: the name asked for.
+        near: existing names that resemble it, best first; empty when none does.
+    """
+
+    def __init__(self, message: str, *, name: str = "", near: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.name = name
+        self.near = tuple(near)
+
+
+class AlreadyRegisteredError(PortcallError, ValueError):
+    """A function or type of that name exists and the caller did not allow it to be replaced.
+
+    Attributes:
+        name: the name that is taken.
+    """
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ArgumentError(PortcallError, TypeError):
+    """An argument has a type or a form that the function cannot take.
+
+    Attributes:
+        function: the name of the function called; empty when it has none.
+        position: the argument's place, counted from 0; None when the error is about all of them.
+        expected: what would have been accepted, in words.
+        got: what was given, in words.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        function: str = "",
+        position: int | None = None,
+        expected: str = "",
+        got: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.function = function
+        self.position = position
+        self.expected = expected
+        self.got = got
+
+
+class ModuleLoadError(PortcallError, OSError):
+    """A library cannot be loaded: missing, of another machine, or in need of something that nobody provides.
+
+    Attributes:
+        path: the library's file; empty for one that has no file.
+    """
+
+    def __init__(self, message: str, *, path: str | os.PathLike[str] = "") -> None:
+        super().__init__(message)
+        self.path = os.fspath(path)
+
+
+class DeviceError(PortcallError, RuntimeError):
+    """A device does not exist in this process, or refused what was asked of it.
+
+    Attributes:
+        device: the device as text, such as ``cuda:0``.
+    """
+
+    def __init__(self, message: str, *, device: str = "") -> None:
+        super().__init__(message)
+        self.device = device
+
+
+class CompileError(PortcallError, RuntimeError):
+    """A compiler failed, or none was found.
+
+    Attributes:
+        command: the command that failed; empty when no compiler was found.
+        output: everything that the compiler wrote, unshortened.
+    """
+
+    def __init__(self, message: str, *, command: Sequence[str] = (), output: str = "") -> None:
+        super().__init__(message)
+        self.command = tuple(command)
+        self.output = output
+
+
+class InternalError(PortcallError, RuntimeError):
+    """portcall broke a promise of its own: a bug, worth a report."""

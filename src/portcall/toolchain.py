@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile C and C++ sources into libraries that portcall loads, and programs that link its core.
+
+Rules:
+
+* This machine's code is compiled by the system compiler: ``$CXX`` or ``$CC`` where set, else the first of the usual
+  names on PATH. Code for another machine, or on a machine without a compiler, is compiled by the ``ziglang`` package.
+* C sources are compiled as C11, C++ sources as C++17, both with ``-O2 -fPIC``; the caller's options come last and win.
+* A library links nothing of portcall's: its ``TVMFFI*`` and ``TVMBackend*`` symbols stay undefined and are bound when
+  it is loaded. That is why ELF libraries are linked for lazy binding.
+* An output appears whole or not at all: it is made in a folder beside its place and then renamed.
+* Every failure of a compiler is a CompileError with the command and all that the compiler wrote.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from portcall.errors import CompileError
+
+__all__ = [
+    "Compiler",
+    "compilers",
+    "create_executable",
+    "create_shared",
+    "find_compiler",
+    "include_dir",
+    "library_path",
+]
+
+Language = Literal["c", "c++"]
+StrPath = str | os.PathLike[str]
+
+LANGUAGE_OF_SUFFIX: dict[str, Language] = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
+LINKED_SUFFIXES = (".o", ".a")
+SYSTEM_NAMES: dict[Language, tuple[str, ...]] = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
+ENVIRONMENT: dict[Language, str] = {"c": "CC", "c++": "CXX"}
+ZIG_COMMAND: dict[Language, str] = {"c": "cc", "c++": "c++"}
+STANDARD: dict[Language, str] = {"c": "-std=gnu11", "c++": "-std=c++17"}
+INSTALL_HINT = "install one (Debian: apt install g++) or the ziglang package (pip install 'portcall[zig]')"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler of one language, as the words that start it.
+
+    Attributes:
+        language: ``c`` or ``c++``.
+        command: the program and its fixed arguments, such as ``("/usr/bin/c++",)``.
+        origin: where it comes from: ``$CXX``, ``PATH`` or ``ziglang``.
+        target: the machine it compiles for, such as ``aarch64-linux-gnu``; empty means this one.
+    """
+
+    language: Language
+    command: tuple[str, ...]
+    origin: str
+    target: str = ""
+
+    def version(self) -> str:
+        """Return the first line of ``--version``, or a note in brackets when the program does not answer."""
+        command = [*zig_program(), "version"] if self.origin == "ziglang" else [*self.command, "--version"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"(does not answer: {error})"
+        first = done.stdout.strip().partition("\n")[0]
+        if done.returncode != 0 or not first:
+            return f"(does not answer: exit {done.returncode})"
+        return f"zig {first}" if self.origin == "ziglang" else first
+
+    def flags(self) -> tuple[str, ...]:
+        """Return what each compile step gets beside the caller's options."""
+        flags = [STANDARD[self.language], "-O2", "-fPIC"]
+        if self.origin == "ziglang":
+            flags.append("-fno-sanitize=undefined")  # on by default there, where a caller asks for -O0
+        if self.target.startswith("wasm"):
+            flags.append("-fvisibility=default")  # hidden by default there, so nothing would be exported
+        return tuple(flags)
+
+    def shared_flags(self) -> tuple[str, ...]:
+        """Return what the link step of a library gets beside the caller's options."""
+        if self.target.startswith("wasm"):
+            return ("-mexec-model=reactor", "-rdynamic", "-Wl,--import-symbols", "-s")
+        flags = ("-shared", "-Wl,-z,lazy", "-Wl,--as-needed")
+        # Such a library carries its own C++ library: 240 KB stripped, 1.7 MB otherwise.
+        return (*flags, "-s") if self.origin == "ziglang" else flags
+
+
+def include_dir() -> Path:
+    """Return the folder to give to a compiler as ``-I``, so that ``#include <portcall/...>`` works."""
+    places = [folder / "include" for folder in package_folders()]
+    places += [folder.parents[1] / "core" / "include" for folder in package_folders() if len(folder.parents) > 1]
+    return first_existing(places, "portcall/c_api.h", "portcall's headers")
+
+
+def library_path() -> Path:
+    """Return the core as a shared library, for a C or C++ program to link: ``portcall/lib/libportcall.so``."""
+    places = [folder / "lib" for folder in package_folders()]
+    return first_existing(places, "libportcall.so", "portcall's core library") / "libportcall.so"
+
+
+def create_shared(
+    sources: StrPath | Iterable[StrPath],
+    output: StrPath,
+    target: str | None = None,
+    options: Sequence[str] = (),
+) -> Path:
+    """Compile ``sources`` and link them into the shared library ``output``; return its absolute path.
+
+    Args:
+        sources: C (.c) and C++ (.cc .cpp .cxx) sources, and objects (.o) and archives (.a) to link; one or several.
+        output: the file to make; its folder must exist. ``load_module`` wants the suffix ``.so``.
+        target: another machine, such as ``aarch64-linux-gnu``, ``riscv64-linux-gnu`` or ``wasm32-wasi``; None is
+            this one. The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
+        options: further words for each compile step and for the link step, such as ``("-O3", "-march=native")``.
+
+    Raises:
+        CompileError: a source is wrong, or there is no compiler for that target.
+        FileNotFoundError: a source, or the output's folder, does not exist.
+        ValueError: no sources, or one of a kind not listed above.
+    """
+    plan = check_sources(sources)
+    linker = find_compiler(link_language(plan), target)
+    words = Words(tuple(options), linker.shared_flags(), (*options, "-lm"))
+    return build(plan, check_output(output), linker, words)
+
+
+def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, options: Sequence[str] = ()) -> Path:
+    """Compile ``sources`` into the program ``output``, linked with portcall's core; return its absolute path.
+
+    The program runs on this machine and needs no Python: it finds the core where it lies now (rpath).
+    Arguments and errors are those of ``create_shared``.
+    """
+    plan = check_sources(sources)
+    core = library_path()
+    words = Words(tuple(options), (), (*options, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
+    return build(plan, check_output(output), find_compiler(link_language(plan)), words)
+
+
+def find_compiler(language: Language = "c++", target: str | None = None) -> Compiler:
+    """Return the compiler that ``create_shared`` would use for a language and a target.
+
+    Raises:
+        CompileError: there is none; the message says what to install or which variable to correct.
+        ValueError: ``target`` does not have the form machine-system or machine-system-abi.
+    """
+    if target is not None and not is_this_machine(target):
+        return zig_compiler(language, target)
+    candidates = system_compilers(language)
+    if candidates:
+        return candidates[0]
+    return zig_compiler(language, "")
+
+
+def compilers() -> tuple[Compiler, ...]:
+    """Return every compiler that is there, the one that would be used first for each language in front."""
+    found: list[Compiler] = []
+    for language in ("c", "c++"):
+        found += system_compilers(language)
+        if zig_is_installed():
+            found.append(zig_compiler(language, ""))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Checked inputs: what to compile, with its language, and what to link as it is."""
+
+    compiled: tuple[tuple[Path, Language], ...]
+    linked: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What stands on the command lines beside the files: on each compile line, and on the link line."""
+
+    compiling: tuple[str, ...]
+    before_objects: tuple[str, ...]
+    after_objects: tuple[str, ...]
+
+
+def check_sources(sources: StrPath | Iterable[StrPath]) -> Sources:
+    paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    if not paths:
+        raise ValueError("no sources: give at least one .c, .cc, .cpp, .cxx, .o or .a file")
+    compiled: list[tuple[Path, Language]] = []
+    linked: list[Path] = []
+    for path in map(Path, paths):
+        if path.suffix in LINKED_SUFFIXES:
+            linked.append(path.resolve())
+        elif path.suffix in LANGUAGE_OF_SUFFIX:
+            compiled.append((path.resolve(), LANGUAGE_OF_SUFFIX[path.suffix]))
+        else:
+            known = " ".join((*LANGUAGE_OF_SUFFIX, *LINKED_SUFFIXES))
+            raise ValueError(f"cannot compile '{path}': its suffix '{path.suffix}' is none of {known}")
+        if not path.is_file():
+            raise FileNotFoundError(f"source '{path}' does not exist or is not a file")
+    return Sources(tuple(compiled), tuple(linked))
+
+
+def check_output(output: StrPath) -> Path:
+    path = Path(output)
+    path = path.parent.resolve() / path.name
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write '{output}': the folder '{path.parent}' does not exist; create it first")
+    if path.is_dir() or not path.name:
+        raise IsADirectoryError(f"cannot write '{output}': it is a folder; name a file in it")
+    return path
+
+
+def link_language(sources: Sources) -> Language:
+    """Return ``c`` only for pure C: linking as C++ is right for whatever an object or archive may hold."""
+    return "c" if not sources.linked and all(language == "c" for _, language in sources.compiled) else "c++"
+
+
+def build(sources: Sources, output: Path, linker: Compiler, words: Words) -> Path:
+    """Compile, link and rename, in a folder of its own beside the output."""
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        objects: list[str] = []
+        for number, (source, language) in enumerate(sources.compiled):
+            compiler = linker if language == linker.language else find_compiler(language, linker.target or None)
+            made = str(Path(folder, f"{number}-{source.stem}.o"))
+            flags = (*compiler.flags(), f"-I{include_dir()}", *words.compiling)
+            execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
+            objects.append(made)
+        objects += map(str, sources.linked)
+        made = str(Path(folder, output.name))
+        command = (*linker.command, *words.before_objects, *objects, *words.after_objects, "-o", made)
+        execute(command, f"linking '{output}'")
+        os.replace(made, output)
+    return output
+
+
+def execute(command: Sequence[str], action: str) -> None:
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise CompileError(f"{action} failed: '{command[0]}' does not start: {error}", command=command) from error
+    if done.returncode != 0:
+        raise CompileError(
+            f"{action} failed (exit {done.returncode}):\n{done.stdout}\nThe command was:\n  {shlex.join(command)}",
+            command=command,
+            output=done.stdout,
+        )
+
+
+def system_compilers(language: Language) -> list[Compiler]:
+    """Return the system's compilers of a language: the one that the environment names alone, or all on PATH."""
+    variable = ENVIRONMENT[language]
+    words = shlex.split(os.environ.get(variable, ""))
+    if words:
+        program = shutil.which(words[0])
+        if program is None:
+            raise CompileError(
+                f"${variable} names the compiler '{words[0]}', which does not exist; correct it or unset it",
+                command=words,
+            )
+        return [Compiler(language, (program, *words[1:]), f"${variable}")]
+    programs: dict[str, str] = {}  # by the file behind the name: cc is often gcc
+    for name in SYSTEM_NAMES[language]:
+        found = shutil.which(name)
+        if found is not None:
+            programs.setdefault(os.path.realpath(found), found)
+    return [Compiler(language, (program,), "PATH") for program in programs.values()]
+
+
+def zig_is_installed() -> bool:
+    return importlib.util.find_spec("ziglang") is not None
+
+
+def zig_program() -> tuple[str, ...]:
+    return (sys.executable, "-m", "ziglang")
+
+
+def zig_compiler(language: Language, target: str) -> Compiler:
+    if not zig_is_installed():
+        if target:
+            raise CompileError(
+                f"compiling for '{target}' needs the ziglang package: pip install 'portcall[zig]' (this machine is "
+                f"{this_machine()})"
+            )
+        raise CompileError(f"no {language} compiler found; {INSTALL_HINT}")
+    command = (*zig_program(), ZIG_COMMAND[language])
+    return Compiler(language, (*command, "-target", target) if target else command, "ziglang", target)
+
+
+def this_machine() -> str:
+    return f"{platform.machine()}-{sys.platform}"
+
+
+def is_this_machine(target: str) -> bool:
+    """Tell whether the system compiler makes code for ``target``: same machine, same system, same C library."""
+    parts = target.split("-")
+    if len(parts) not in (2, 3) or not all(parts):
+        raise ValueError(f"target '{target}' is not of the form machine-system[-abi], such as aarch64-linux-gnu")
+    ours = platform.machine().replace("arm64", "aarch64").replace("AMD64", "x86_64")
+    if parts[:2] != [ours, sys.platform]:
+        return False
+    return len(parts) == 2 or (parts[2] == "gnu") == (platform.libc_ver()[0] == "glibc")
+
+
+def package_folders() -> list[Path]:
+    """Return the folders that portcall consists of: two in an editable install (sources, and what was built)."""
+    spec = importlib.util.find_spec("portcall")
+    locations = spec.submodule_search_locations if spec is not None else None
+    return [Path(__file__).resolve().parent, *(Path(place).resolve() for place in locations or ())]
+
+
+def first_existing(places: Sequence[Path], member: str, what: str) -> Path:
+    for place in places:
+        if (place / member).exists():
+            return place
+    looked = ", ".join(dict.fromkeys(map(str, places)))
+    raise FileNotFoundError(f"{what} ({member}) not found in {looked}; install portcall again")

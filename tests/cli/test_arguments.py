@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments written on the command line: what each form means, and what is refused with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import Result
+
+import portcall
+from portcall.cli._arguments import make_arguments, read_value
+
+Reader = Callable[[str], object]
+
+
+@pytest.fixture
+def read() -> Reader:
+    return lambda text: read_value(text, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-7", -7),
+        ("+2", 2),
+        ("2.5", 2.5),
+        ("1e-3", 1e-3),
+        ("int:3", 3),
+        ("float:3", 3.0),
+        ("bool:true", True),
+        ("bool:false", False),
+        ("str:hello", "hello"),
+        ("str:", ""),
+        ("str:3:4", "3:4"),
+        ("none", None),
+        ("9223372036854775807", 2**63 - 1),
+    ],
+)
+def test_a_single_value_has_the_type_that_it_is_written_as(read: Reader, text: str, value: object) -> None:
+    made = read(text)
+    assert made == value
+    assert type(made) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "array"),
+    [
+        ("zeros:float32[2,3]", np.zeros((2, 3), "float32")),
+        ("ones:int8[4]", np.ones(4, "int8")),
+        ("range:int32[2, 3]", np.arange(6, dtype="int32").reshape(2, 3)),
+        ("out:float64[2]", np.zeros(2)),
+        ("ones:float32[]", np.ones((), "float32")),
+        ("zeros:bool[0,5]", np.zeros((0, 5), "bool")),
+        ("ones:bfloat16[2]", np.ones(2, ml_dtypes.bfloat16)),
+        ("ones:float8_e4m3fn[2]", np.ones(2, ml_dtypes.float8_e4m3fn)),
+    ],
+)
+def test_an_array_has_the_type_shape_and_values_asked_for(read: Reader, text: str, array: np.ndarray) -> None:
+    made = read(text)
+    assert isinstance(made, np.ndarray)
+    assert (made.dtype, made.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(made, array)
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool", "bfloat16"])
+def test_random_values_are_small_varied_and_the_same_for_the_same_seed(name: str) -> None:
+    text = f"random:{name}[1000]"
+    made = read_value(text, np.random.default_rng(1))
+    np.testing.assert_array_equal(made, read_value(text, np.random.default_rng(1)))
+    wide = made.astype("float64")
+    assert wide.min() >= 0
+    assert wide.max() <= (1 if name.startswith(("float", "bfloat", "bool")) else 99)
+    assert len(set(wide.tolist())) >= 2
+
+
+def test_arrays_come_from_files(read: Reader, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    np.savez(tmp_path / "one.npz", only=np.arange(4))
+    np.savez(tmp_path / "two.npz", a=np.arange(5), b=np.arange(6))
+    assert len(read(f"@{tmp_path}/x.npy")) == 3
+    assert len(read(f"@{tmp_path}/one.npz")) == 4
+    assert len(read(f"@{tmp_path}/two.npz:b")) == 6
+    with pytest.raises(ValueError, match=r"has no array ''; it has a, b: write @.*:KEY"):
+        read(f"@{tmp_path}/two.npz")
+    with pytest.raises(FileNotFoundError):
+        read(f"@{tmp_path}/missing.npy")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "cannot read the argument 'hello'; arguments look like random:float32"),
+        ("int:2.5", "cannot read the argument 'int:2.5'"),
+        ("bool:yes", "cannot read the argument 'bool:yes'"),
+        ("float:x", "cannot read the argument"),
+        ("", "cannot read the argument ''"),
+        ("ones:floot32[2]", "unknown element type 'floot32'"),
+        ("ones:object[2]", "'object' is not one of a tensor"),
+        ("ones:f4[2]", "'f4' is not one of a tensor"),
+        ("ones:str[2]", "not one of a tensor"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_an_example_or_a_reason(read: Reader, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["random:float32", "zeros:float32[a]", "out:[3]", "range:int32[-1]"])
+def test_a_malformed_array_is_wrong_usage(invoke: Callable[..., Result], text: str) -> None:
+    result = invoke("run", "k.so", "f", "--arg", text)
+    assert result.exit_code == 2
+    assert "is not of the form" in result.stderr
+
+
+def test_arguments_become_tensors_and_outputs_come_last() -> None:
+    made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["float32[4]"], 0, portcall.cpu(0))
+    assert [argument.output for argument in made] == [False, False, True, True]
+    assert [isinstance(argument.value, portcall.Tensor) for argument in made] == [True, False, True, True]
+    assert made[0].value.numpy().tolist() == [1, 1]

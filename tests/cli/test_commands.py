@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``inspect``, ``doctor`` and ``demo``: what they show, as text and as JSON."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from portcall import toolchain
+
+Invoke = Callable[..., Result]
+InvokeJson = Callable[..., dict[str, Any]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_inspect_shows_functions_needs_and_that_all_is_well(invoke: Invoke, kernels: str) -> None:
+    result = invoke("inspect", kernels, "--strict")
+    assert result.exit_code == 0, result.output
+    for text in (kernels, "C++ on portcall's headers", "add_one", "libc.so.6", "no problem found"):
+        assert text in result.output
+
+
+def test_inspect_shows_problems_and_strict_exits_with_6(
+    invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path
+) -> None:
+    (tmp_path / "k.c").write_text("int f(void) { return 0; }")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", target="riscv64-linux-gnu")
+    result = invoke("inspect", library, "--strict")
+    assert result.exit_code == 6
+    assert "problem: it is made for riscv64" in result.output
+    answer = invoke_json("inspect", library)
+    assert (answer["machine"], answer["abi"], answer["functions"]) == ("riscv64", "plain", ["f"])
+
+
+def test_inspect_draws_the_modules_inside(invoke: Invoke, tmp_path: Path) -> None:
+    def word(text: str) -> bytes:
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    body = struct.pack("<6Q", 3, 0, 1, 1, 1, 1) + word("_lib") + word("cuda") + word("kernel")
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    (tmp_path / "k.c").write_text(f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    result = invoke("inspect", toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so"))
+    assert "this library\n└── cuda (6 B)" in result.output
+
+
+@pytest.mark.parametrize("words", [(), ("--all",)], ids=["short", "all"])
+def test_inspect_lists_many_functions_only_when_asked(invoke: Invoke, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "k.c").write_text("".join(f"int f{number}(void) {{ return 0; }}\n" for number in range(100, 200)))
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
+    result = invoke("inspect", library, *words)
+    assert ("f199" in result.output) == bool(words)
+    assert ("and 60 more" in result.output) != bool(words)
+
+
+def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, invoke_json: InvokeJson) -> None:
+    result = invoke("doctor")
+    assert result.exit_code == 0, result.output
+    for text in ("python", "portcall", "numpy", "c++ compiler", "cpu:0", "cpus"):
+        assert text in result.output
+    answer = invoke_json("doctor")
+    assert answer["devices"]["cpu:0"] is True
+    assert {compiler["language"] for compiler in answer["compilers"]} == {"c", "c++"}
+    assert answer["packages"]["numpy"]
+
+
+def test_doctor_says_when_a_variable_names_no_compiler(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "suggestion: $CXX names the compiler 'no-such-compiler'" in invoke("doctor").output
+
+
+def test_demo_compiles_checks_times_and_says_what_to_type_next(shell: Shell, tmp_path: Path) -> None:
+    done = shell("demo")
+    assert done.returncode == 0, done.stderr
+    for text in ("compiled portcall-demo/demo_kernels.cc", "matmul", "equal to NumPy", "raises", "Now you:"):
+        assert text in done.stdout
+    # What it says to type works as it stands.
+    for line in done.stdout.partition("Now you:")[2].split("\n"):
+        words = line.split()
+        if words[:1] == ["portcall"]:
+            assert shell(*words[1:]).returncode == 0
+    assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"demo_kernels.cc", "demo_kernels.so"}
+
+
+def test_demo_in_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> None:
+    answer = invoke_json("demo", "--folder", tmp_path / "tour")
+    assert len(answer["rows"]) == 3
+    assert all(row["seconds"] > 0 for row in answer["rows"])
+    assert answer["refused"].startswith("TypeError: ")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as a whole: help, what help loads, exit codes of wrong usage, JSON and colours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from portcall.cli import COMMANDS
+from portcall.cli._command import settle_json
+
+Invoke = Callable[..., Result]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_help_gives_examples_before_usage_and_lists_every_command(invoke: Invoke) -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert result.output.index("Examples:") < result.output.index("Usage:") < result.output.index("Commands:")
+    for name, (_, summary) in COMMANDS.items():
+        assert f"  {name} " in result.output
+        assert summary in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_begins_with_what_it_does_and_examples(invoke: Invoke, name: str) -> None:
+    result = invoke(name, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith(COMMANDS[name][1])
+    assert result.output.index("Examples:") < result.output.index(f"portcall {name}") < result.output.index("Usage:")
+    assert "--json" in result.output
+    assert "--debug" in result.output
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids="-".join)
+def test_help_loads_neither_numpy_nor_rich(words: list[str]) -> None:
+    program = (
+        "import sys\nfrom portcall.cli import cli\n"
+        f"try: cli.main({words!r})\n"
+        "finally: print({'numpy', 'rich'} & set(sys.modules) or 'none', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "none\n"
+
+
+def test_a_short_command_prints_the_version_alone(shell: Shell, invoke_json: Callable[..., dict[str, str]]) -> None:
+    done = shell("version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert invoke_json("version") == {"version": done.stdout.strip()}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["no-such-command"], ["run"], ["bench", "k.so", "f", "--number", "0"], ["run", "k.so", "f", "--timeout", "5"]],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2_and_names_help(shell: Shell, words: list[str]) -> None:
+    done = shell(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--help" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "settled"),
+    [
+        (["--json"], ["--json=-"]),
+        (["--json", "k.so", "f"], ["--json=-", "k.so", "f"]),
+        (["k.so", "--json", "times.json", "f"], ["k.so", "--json=times.json", "f"]),
+        (["--json", "--json"], ["--json=-", "--json=-"]),
+        (["--json=x.txt"], ["--json=x.txt"]),
+        (["--", "--json", "a.json"], ["--", "--json", "a.json"]),
+        ([], []),
+    ],
+)
+def test_json_takes_the_next_word_only_when_it_is_a_json_file(words: list[str], settled: list[str]) -> None:
+    assert list(settle_json(words)) == settled
+
+
+def test_json_goes_into_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    place = tmp_path / "version.json"
+    result = invoke("version", "--json", place)
+    assert (result.exit_code, result.output) == (0, "")
+    assert place.read_text().startswith('{\n  "version": ')
+
+
+def test_an_error_is_a_sentence_a_cause_and_a_next_step(shell: Shell) -> None:
+    done = shell("inspect", "missing.so")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[0] == "error: cannot read library 'missing.so': No such file or directory"
+    assert "  next: " in done.stderr
+
+
+def test_debug_adds_the_trace_and_json_turns_an_error_into_an_object(
+    invoke: Invoke, invoke_json: Callable[..., dict[str, dict[str, str]]]
+) -> None:
+    assert "Traceback" in invoke("inspect", "missing.so", "--debug").stderr
+    answer = invoke_json("inspect", "missing.so", code=1)
+    assert answer["exit_code"] == 1
+    assert answer["error"]["kind"] == "ModuleLoadError"
+    assert set(answer["error"]) == {"kind", "message", "cause", "next"}
+
+
+def test_a_pipe_gets_no_colours_and_no_color_is_obeyed(shell: Shell) -> None:
+    assert "\x1b" not in shell("inspect", "missing.so").stderr
+    assert "\x1b" not in shell("doctor", NO_COLOR="1", FORCE_COLOR="").stdout

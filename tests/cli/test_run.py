@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall run`` and ``portcall bench`` with a compiled library: results, files, checks, how each failure ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+Invoke = Callable[..., Result]
+InvokeJson = Callable[..., dict[str, Any]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+ADD_ONE = ("add_one", "--arg", "range:float32[8]", "--out", "float32[8]")
+
+
+def test_outputs_and_the_returned_value_are_shown(invoke: Invoke, kernels: str) -> None:
+    result = invoke("run", kernels, *ADD_ONE)
+    assert result.exit_code == 0, result.output
+    first, head, row = result.output.splitlines()
+    assert first.startswith("add_one(range:float32[8], out:float32[8]) returned None in ")
+    assert head.split() == ["output", "type", "min", "mean", "max", "first", "values"]
+    assert row.split() == ["out0", "float32[8]", "1", "4.5", "8", "1", "2", "3", "4", "…"]
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (("add", "--arg", "3", "--arg", "4"), 7),
+        (("half", "--arg", "float:3"), 1.5),
+        (("shout", "--arg", "str:hey"), "hey!"),
+    ],
+)
+def test_a_returned_value_keeps_its_type_in_json(
+    invoke_json: InvokeJson, kernels: str, words: tuple[str, ...], value: object
+) -> None:
+    answer = invoke_json("run", kernels, *words)
+    assert answer["returned"] == value
+    assert answer["duration_s"] > 0
+    assert answer["arguments"] == [word for word in words[1:] if word != "--arg"]
+
+
+def test_a_saved_result_is_the_reference_of_the_next_run(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
+    saved = tmp_path / "ref.npz"
+    assert invoke("run", kernels, *ADD_ONE, "--save", saved).exit_code == 0
+    with np.load(saved) as content:
+        np.testing.assert_array_equal(content["out0"], np.arange(1, 9, dtype="float32"))
+    agreed = invoke("run", kernels, *ADD_ONE, "--check", saved)
+    assert agreed.exit_code == 0
+    assert "ok: out0 agrees within rtol 0.0001, atol 1e-05; largest difference 0" in agreed.output
+    differing = invoke("run", kernels, "add_one", "--arg", "ones:float32[8]", "--out", "float32[8]", "--check", saved)
+    assert differing.exit_code == 1
+    assert "differs: out0[7] is 2.0, expected 8.0" in differing.output
+
+
+def test_one_array_checks_the_only_output(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "ref.npy", np.arange(1, 9, dtype="float32") + 0.25)
+    answer = invoke_json("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npy", code=1)
+    assert answer["checks"][0]["ok"] is False
+    assert answer["checks"][0]["largest_error"] == 0.25
+    answer = invoke_json("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npy", "--atol", "0.3")
+    assert answer["checks"][0]["ok"] is True
+
+
+def test_seeds_make_random_arguments_repeatable(invoke_json: InvokeJson, kernels: str) -> None:
+    words = ("run", kernels, "add_one", "--arg", "random:float32[8]", "--out", "float32[8]", "--seed")
+    first, again, other = (invoke_json(*words, seed)["outputs"] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+# Each line: the words after the library, the exit code, the class of the error, and what it says.
+FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
+    (("add_onne",), 1, "FunctionNotFoundError", "has no function 'add_onne'"),
+    (("add", "--arg", "3"), 1, "ArgumentError", "expected 2 arguments, got 1"),
+    (("add", "--arg", "str:x", "--arg", "1"), 1, "ArgumentError", "argument #0: expected int, got str"),
+    (("refuse",), 1, "ValueError", "refuse raised ValueError: refused by the kernel"),
+    (("add", "--arg", "nonsense"), 1, "ValueError", "cannot read the argument 'nonsense'"),
+    (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "missing.npy"),
+    (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "expected int, got BigInt"),
+    ((*ADD_ONE, "--device", "nonsense"), 1, "ValueError", "nonsense"),
+    ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "there is no device cuda:99 here"),
+]
+RUN_FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
+    (("add", "--arg", "1", "--arg", "2", "--save", "x.npz"), 1, "CommandError", "nothing to save"),
+    ((*ADD_ONE, "--save", "x.txt"), 1, "CommandError", "the name must end with .npz"),
+    ((*ADD_ONE, "--check", "missing.npz"), 1, "FileNotFoundError", "missing.npz"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code", "kind", "said"),
+    [
+        *(("run", *failure) for failure in (*FAILURES, *RUN_FAILURES)),
+        *(("bench", *failure) for failure in FAILURES),
+    ],
+)
+def test_each_failure_has_its_code_and_says_what_and_what_next(
+    invoke_json: InvokeJson, kernels: str, name: str, words: tuple[str, ...], code: int, kind: str, said: str
+) -> None:
+    answer = invoke_json(name, kernels, *words, code=code)
+    assert answer["error"]["kind"] == kind
+    assert said in answer["error"]["message"]
+    assert answer["exit_code"] == code
+
+
+def test_a_near_name_is_proposed(invoke: Invoke, kernels: str) -> None:
+    assert "did you mean add_one" in invoke("run", kernels, "add_onne").stderr
+
+
+def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke, tmp_path: Path) -> None:
+    from portcall import toolchain
+
+    (tmp_path / "k.c").write_text("int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", options=["-Wl,-z,now"])
+    result = invoke("run", library, "f")
+    assert result.exit_code == 1
+    assert "likely cause: it needs the symbol 'nobody_has_this', which nobody provides" in result.stderr
+    missing = invoke("run", tmp_path / "no.so", "f")
+    assert missing.exit_code == 1
+    assert f"there is no library '{tmp_path}/no.so'" in missing.stderr
+
+
+def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "ref.npz", other=np.zeros(3))
+    result = invoke("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npz")
+    assert result.exit_code == 1
+    assert "has other, the call has the outputs out0" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["run", "bench"])
+def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, kernels: str, name: str) -> None:
+    done = shell(name, kernels, "crash")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
+    assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
+
+
+def test_a_call_that_does_not_end_is_killed_with_code_4(shell: Shell, kernels: str) -> None:
+    done = shell("run", kernels, "hang", "--timeout", "300ms")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "did not end within 300 ms; it was killed" in done.stderr
+
+
+def test_an_isolated_call_passes_its_output_and_its_code_on(shell: Shell, kernels: str) -> None:
+    done = shell("run", kernels, "add", "--arg", "3", "--arg", "4", "--timeout", "1m")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("add(3, 4) returned 7 in ")
+    assert shell("run", kernels, "refuse").returncode == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 130)])
+def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int, code: int) -> None:
+    words = [sys.executable, "-m", "portcall", "run", kernels, "hang"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        child = wait_for_child(process.pid)
+        if number == signal.SIGINT:
+            os.kill(process.pid, number)
+            assert process.stderr is not None
+            assert "Ctrl-C again kills it" in process.stderr.readline()
+        os.kill(process.pid, number)
+        assert process.wait() == code
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+def wait_for_child(pid: int) -> str:
+    """Return the child that a process has forked; the test's own time limit ends a wait in vain."""
+    while True:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return children[0]
+
+
+def test_a_benchmark_prints_figures_with_units(invoke: Invoke, kernels: str) -> None:
+    result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7")
+    assert result.exit_code == 0, result.output
+    first, head, row = result.stdout.splitlines()
+    assert first == "add_one(range:float32[8], out:float32[8]) on cpu:0"
+    assert head.split() == ["min", "median", "p95", "mean", "std", "max", "repeats"]
+    assert row.split()[-1] == "7"
+    assert row.split()[1] in {"ns", "us", "ms"}
+
+
+def test_a_benchmark_in_json_has_every_sample_and_the_surroundings(
+    invoke: Invoke, kernels: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "times.json"
+    result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7", "--json", place)
+    assert (result.exit_code, result.stdout) == (0, "")
+    answer = json.loads(place.read_text())
+    assert (answer["schema"], answer["number"], answer["repeat"], len(answer["results_s"])) == (1, 5, 7, 7)
+    assert answer["min_s"] <= answer["median_s"] <= answer["p95_s"] <= answer["max_s"]
+    assert {"portcall", "python", "system", "cpus"} <= set(answer["environment"])
+
+
+def test_strict_exits_with_6_when_the_numbers_are_doubtful(invoke_json: InvokeJson, kernels: str) -> None:
+    words = ("bench", kernels, "add", "--arg", "1", "--arg", "2", "--number", "1", "--repeat", "2")
+    answer = invoke_json(*words, "--strict", code=6)
+    assert "short" in [warning["code"] for warning in answer["warnings"]]
+    invoke_json(*words)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs in examples/ are compiled as their comments say and run as processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from portcall import toolchain
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+KERNELS = Path(__file__).parent / "kernels"
+STRICT = ("-Wall", "-Wextra", "-Werror")
+
+
+def run(program: Path, *arguments: Path) -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("c") / "main"
+    return toolchain.create_executable(EXAMPLES / "c" / "main.c", output, options=STRICT)
+
+
+def expected_of_c(error: str) -> str:
+    return (
+        "add_one([0 1 2 3]) = [1 2 3 4]\n"
+        f"add_one with one argument fails: {error}\n"
+        "example.multiply(6, 7) = 42\n"
+        'example.multiply("six", 7) fails: TypeError, multiply takes two integers\n'
+        "multiply is released after 2 calls\n"
+    )
+
+
+def test_c_program_calls_a_library_written_in_c(c_program: Path, tmp_path: Path) -> None:
+    library = toolchain.create_shared(EXAMPLES / "c" / "add_one.c", tmp_path / "add_one.so", options=STRICT)
+    error = "TypeError: add_one(A: float32[n], B: float32[n]) takes 2 arguments"
+    assert run(c_program, library) == expected_of_c(error)
+
+
+def test_c_program_calls_a_library_of_the_classic_abi(c_program: Path, tmp_path: Path) -> None:
+    library = toolchain.create_shared(KERNELS / "classic_kernels.c", tmp_path / "classic.so")
+    assert run(c_program, library) == expected_of_c("RuntimeError: add_one: num_args should be 2")
+
+
+def test_c_program_calls_a_library_of_the_oldest_abi(c_program: Path, tmp_path: Path) -> None:
+    library = toolchain.create_shared(KERNELS / "classic06_kernels.c", tmp_path / "classic06.so")
+    assert run(c_program, library) == expected_of_c("RuntimeError: add_one: num_args should be 2")
+
+
+def test_c_program_says_why_a_library_cannot_be_loaded(c_program: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.so"
+    done = subprocess.run([c_program, missing], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("TVMModLoadFromFile failed: ")
+    assert str(missing) in done.stderr
+
+
+def test_c_program_needs_no_python(c_program: Path) -> None:
+    lines = subprocess.run(
+        ["ldd", c_program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    needed = [Path(line.split()[0]).name for line in lines]
+    assert "libportcall.so" in needed
+    assert not [name for name in needed if name.startswith("libpython")]
+
+
+def test_cpp_program_shows_the_registry(tmp_path: Path) -> None:
+    program = toolchain.create_executable(EXAMPLES / "cpp" / "main.cc", tmp_path / "main", options=STRICT)
+    assert run(program).splitlines() == [
+        "add(1, 2) = 3",
+        "multiply(6, 7) = 42",
+        "call_hello(shout) = hello!",
+        "integrate(square, 0, 3) = 9",
+        "counter + 40 + 2 = 42",
+        "counter is zero: 0",
+        "norm of (3, 4) = 5",
+        "size of a 3-d shape = 3",
+        "TypeError: example.multiply(): argument #0: expected int32, got str",
+        "functions of this example: 9",
+        "removed example.add: 1, found again: 0",
+    ]

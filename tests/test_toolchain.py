@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler helper: what it makes with real compilers, for which machines, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+
+from portcall import toolchain
+from portcall.errors import CompileError
+
+PLAIN_C = "int twice(int value) { return 2 * value; }\n"
+PLAIN_CPP = """
+#include <numeric>
+#include <vector>
+extern "C" int sum_to(int n) {
+  std::vector<int> all(n);
+  std::iota(all.begin(), all.end(), 1);
+  if constexpr (true) return std::accumulate(all.begin(), all.end(), 0);  // C++17
+}
+"""
+# Calls into the core, which no library links: the symbol must stay undefined.
+KERNEL_C = """
+#include <portcall/c_api.h>
+int __tvm_ffi_fail(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+  (void)self, (void)args, (void)num_args, (void)result;
+  TVMFFIErrorSetRaisedFromCStr("ValueError", "no");
+  return -1;
+}
+"""
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+
+
+pytestmark = pytest.mark.usefixtures("no_variables")
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def undefined(path: Path) -> set[str]:
+    with path.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        return {symbol.name for symbol in symbols if symbol["st_shndx"] == "SHN_UNDEF"}
+
+
+def dynamic_tags(path: Path) -> list[tuple[str, object]]:
+    with path.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".dynamic")
+        assert isinstance(section, DynamicSection)
+        return [(tag.entry.d_tag, getattr(tag, "needed", tag.entry.d_val)) for tag in section.iter_tags()]
+
+
+def test_c_and_cpp_sources_and_an_object_become_one_library(tmp_path: Path) -> None:
+    made = toolchain.create_shared(write(tmp_path, "part.c", "int half(int v) { return v / 2; }"), tmp_path / "p.so")
+    assert made == tmp_path / "p.so"
+    part = tmp_path / "part.o"
+    subprocess.run([*toolchain.find_compiler("c").command, "-fPIC", "-c", tmp_path / "part.c", "-o", part], check=True)
+    sources = [write(tmp_path, "a.c", PLAIN_C), str(write(tmp_path, "b.cc", PLAIN_CPP)), part]
+    library = ctypes.CDLL(str(toolchain.create_shared(sources, tmp_path / "all.so")))
+    assert (library.twice(21), library.sum_to(10), library.half(9)) == (42, 55, 4)
+
+
+def test_c_is_compiled_as_c(tmp_path: Path) -> None:
+    source = write(tmp_path, "c.c", "int f(void) { int class = 1; return class; }")
+    assert ctypes.CDLL(str(toolchain.create_shared([source], tmp_path / "c.so"))).f() == 1
+
+
+def test_a_c_library_does_not_need_the_cpp_runtime_and_uses_the_maths_library_only_if_it_must(tmp_path: Path) -> None:
+    plain = toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")
+    assert not {name for tag, name in dynamic_tags(plain) if tag == "DT_NEEDED"} - {"libc.so.6"}
+    source = "#include <math.h>\nfloat f(float v) { return erff(v); }"
+    maths = toolchain.create_shared(write(tmp_path, "m.c", source), tmp_path / "m.so")
+    assert ("DT_NEEDED", "libm.so.6") in dynamic_tags(maths)
+
+
+def test_portcall_headers_are_found_and_its_symbols_stay_undefined_and_lazy(tmp_path: Path) -> None:
+    made = toolchain.create_shared(write(tmp_path, "k.c", KERNEL_C), tmp_path / "k.so")
+    assert "TVMFFIErrorSetRaisedFromCStr" in undefined(made)
+    tags = dict(dynamic_tags(made))
+    assert "DT_BIND_NOW" not in tags
+    assert not int(str(tags.get("DT_FLAGS", 0))) & 8
+    assert not int(str(tags.get("DT_FLAGS_1", 0))) & 1
+
+
+def test_options_reach_the_compiler_and_win_over_the_defaults(tmp_path: Path) -> None:
+    source = write(tmp_path, "o.cc", 'extern "C" long f() { return ANSWER * 1000000L + __cplusplus; }')
+    made = toolchain.create_shared(source, tmp_path / "o.so", options=["-DANSWER=42", "-std=c++20"])
+    function = ctypes.CDLL(str(made)).f
+    function.restype = ctypes.c_long
+    assert function() == 42_000_000 + 202002
+
+
+def test_the_output_replaces_a_loaded_library_without_touching_it(tmp_path: Path) -> None:
+    source = write(tmp_path, "v.c", "int version(void) { return 1; }")
+    loaded = ctypes.CDLL(str(toolchain.create_shared(source, tmp_path / "v.so")))
+    source.write_text("int version(void) { return 2; }")
+    toolchain.create_shared(source, tmp_path / "v.so")
+    assert loaded.version() == 1
+
+
+def test_a_failed_build_leaves_the_old_output_and_nothing_else(tmp_path: Path) -> None:
+    output = write(tmp_path, "k.so", "old")
+    source = write(tmp_path, "bad.cc", "int f() { return undeclared_thing; }\nint g() { return second_fault; }")
+    with pytest.raises(CompileError) as caught:
+        toolchain.create_shared(source, output)
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.cc", "k.so"]
+    # The compiler's text is whole, and the command can be pasted.
+    error = caught.value
+    assert "undeclared_thing" in error.output
+    assert "second_fault" in error.output
+    assert error.output in str(error)
+    assert error.command[0] in str(error)
+    assert "bad.cc" in str(error)
+
+
+def test_a_failing_link_is_a_compile_error_that_names_the_output(tmp_path: Path) -> None:
+    broken = write(tmp_path, "broken.o", "not an object")
+    with pytest.raises(CompileError, match=r"linking '.*out\.so' failed"):
+        toolchain.create_shared(broken, tmp_path / "out.so")
+
+
+@pytest.mark.parametrize(
+    ("sources", "output", "kind", "text"),
+    [
+        ([], "a.so", ValueError, "no sources"),
+        (["kernel.rs"], "a.so", ValueError, r"'\.rs' is none of \.c"),
+        (["kernel"], "a.so", ValueError, "its suffix '' is none of"),
+        (["missing.cc"], "a.so", FileNotFoundError, "'missing.cc' does not exist"),
+        (["folder.c"], "a.so", FileNotFoundError, "is not a file"),
+        (["good.c"], "no/such/a.so", FileNotFoundError, "the folder .* does not exist"),
+        (["good.c"], "folder.c", IsADirectoryError, "it is a folder"),
+    ],
+)
+def test_bad_input_is_refused_before_any_compiler_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: list[str],
+    output: str,
+    kind: type[Exception],
+    text: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "good.c", PLAIN_C)
+    (tmp_path / "folder.c").mkdir()
+    with pytest.raises(kind, match=text):
+        toolchain.create_shared(sources, output)
+
+
+# Each line: the target, the source, and what ELF says about the machine. Only one C++ build for another machine:
+# zig compiles a C++ runtime first, which takes a minute on a machine that never did it.
+@pytest.mark.parametrize(
+    ("target", "name", "text", "symbol", "machine"),
+    [
+        ("riscv64-linux-gnu", "k.c", KERNEL_C, "__tvm_ffi_fail", "EM_RISCV"),
+        ("x86_64-linux-musl", "k.c", PLAIN_C, "twice", "EM_X86_64"),
+        pytest.param("aarch64-linux-gnu", "k.cc", PLAIN_CPP, "sum_to", "EM_AARCH64", marks=pytest.mark.timeout(600)),
+    ],
+)
+def test_a_library_for_another_machine_exports_its_functions(
+    tmp_path: Path, target: str, name: str, text: str, symbol: str, machine: str
+) -> None:
+    made = toolchain.create_shared(write(tmp_path, name, text), tmp_path / "k.so", target=target)
+    with made.open("rb") as file:
+        elf = ELFFile(file)
+        assert (elf["e_machine"], elf["e_type"], elf.elfclass) == (machine, "ET_DYN", 64)
+        symbols = elf.get_section_by_name(".dynsym").get_symbol_by_name(symbol)
+        assert symbols is not None
+        assert symbols[0]["st_shndx"] != "SHN_UNDEF"
+    assert not int(str(dict(dynamic_tags(made)).get("DT_FLAGS", 0))) & 8
+
+
+def test_webassembly_exports_its_functions_and_imports_the_core(tmp_path: Path) -> None:
+    made = toolchain.create_shared(write(tmp_path, "k.c", KERNEL_C), tmp_path / "k.wasm", target="wasm32-wasi")
+    code = made.read_bytes()
+    assert code[:4] == b"\0asm"
+    imports, exports = wasm_section(code, 2), wasm_section(code, 7)
+    assert b"TVMFFIErrorSetRaisedFromCStr" in imports
+    assert b"__tvm_ffi_fail" in exports
+
+
+def wasm_section(code: bytes, wanted: int) -> bytes:
+    place = 8
+    while place < len(code):
+        kind, size, shift = code[place], 0, 0
+        place += 1
+        while True:
+            byte = code[place]
+            place += 1
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        if kind == wanted:
+            return code[place : place + size]
+        place += size
+    return b""
+
+
+def test_zig_compiles_for_this_machine_where_no_compiler_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiler = toolchain.find_compiler("c")
+    assert compiler.origin == "ziglang"
+    library = ctypes.CDLL(str(toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")))
+    assert library.twice(4) == 8
+
+
+def test_without_any_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    with pytest.raises(CompileError, match=r"no c\+\+ compiler found; install one .* or the ziglang package"):
+        toolchain.find_compiler()
+    with pytest.raises(CompileError, match=r"'aarch64-linux-gnu' needs the ziglang package"):
+        toolchain.find_compiler(target="aarch64-linux-gnu")
+    assert toolchain.compilers() == ()
+
+
+def test_the_environment_names_the_compiler_and_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = toolchain.find_compiler("c").command[0]
+    monkeypatch.setenv("CC", f"'{found}' -DANSWER=7")
+    compiler = toolchain.find_compiler("c")
+    assert (compiler.command, compiler.origin) == ((found, "-DANSWER=7"), "$CC")
+    made = toolchain.create_shared(write(tmp_path, "a.c", "int f(void) { return ANSWER; }"), tmp_path / "a.so")
+    assert ctypes.CDLL(str(made)).f() == 7
+
+
+def test_an_environment_variable_that_names_no_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CompileError, match=r"\$CXX names the compiler 'no-such-compiler', which does not exist"):
+        toolchain.find_compiler("c++")
+
+
+def test_a_program_that_does_not_start_is_a_compile_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = write(tmp_path, "fake", "\x7fELF rubbish")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CC", str(fake))
+    with pytest.raises(CompileError, match="does not start"):
+        toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")
+    assert "does not answer" in toolchain.find_compiler("c").version()
+
+
+@pytest.mark.parametrize("target", ["aarch64", "", "a-b-c-d", "aarch64--gnu"])
+def test_a_malformed_target_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match=r"not of the form machine-system\[-abi\]"):
+        toolchain.find_compiler("c", target)
+
+
+def test_this_machine_by_name_uses_the_system_compiler() -> None:
+    name = f"{os.uname().machine}-linux-gnu"
+    assert toolchain.find_compiler("c", name) == toolchain.find_compiler("c")
+
+
+def test_a_target_unknown_to_zig_fails_with_its_words(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="nonsense"):
+        toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so", target="nonsense-linux-gnu")
+
+
+def test_every_compiler_found_says_its_version() -> None:
+    found = toolchain.compilers()
+    assert {compiler.language for compiler in found} == {"c", "c++"}
+    assert "ziglang" in {compiler.origin for compiler in found}
+    for compiler in found:
+        assert compiler.version()
+        assert "does not answer" not in compiler.version()
+
+
+def test_a_c_program_links_the_core_and_runs_without_python(tmp_path: Path) -> None:
+    source = write(
+        tmp_path,
+        "program.c",
+        """
+        #include <portcall/c_api.h>
+        #include <stdio.h>
+        int main(void) {
+          TVMFFIVersion version;
+          TVMFFIGetVersion(&version);
+          puts("ran");
+          return version.major > 100;
+        }
+        """,
+    )
+    program = toolchain.create_executable(source, tmp_path / "program")
+    done = subprocess.run([program], capture_output=True, text=True, check=True, env={})
+    assert done.stdout == "ran\n"
+    needed = {str(name) for tag, name in dynamic_tags(program) if tag == "DT_NEEDED"}
+    assert "libportcall.so" in needed
+    assert not any("python" in name for name in needed)
