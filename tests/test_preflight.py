@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import portcall
 from portcall import toolchain
 from portcall.errors import ModuleLoadError
 from portcall.preflight import LibraryReport, inspect_library
@@ -94,6 +95,22 @@ def test_modules_inside_are_listed_as_a_tree(tmp_path: Path) -> None:
         ("_lib", None, (1,)),
         ("cuda", 6, ()),
     ]
+    assert report.problems == (
+        "it carries a module of kind 'cuda', which nothing here runs: what calls into it will fail",
+    )
+
+
+def test_a_module_inside_that_can_be_loaded_here_is_no_problem(tmp_path: Path) -> None:
+    name = "ffi.Module.load_from_bytes.mine"
+    body = struct.pack("<5Q", 2, 0, 0, 0, 4) + b"mine" + struct.pack("<Q", 0)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    library = made(tmp_path, f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    assert "module of kind 'mine'" in inspect_library(library).problems[0]
+    portcall.register_func(name, lambda data: None)
+    try:
+        assert inspect_library(library).problems == ()
+    finally:
+        portcall.remove_global_func(name)
 
 
 def test_damaged_modules_inside_are_a_problem_not_an_error(tmp_path: Path) -> None:
@@ -167,11 +184,6 @@ def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: P
     assert "made for riscv64 and this machine is" in report.problems[0]
     assert len(report.problems) == 1
     assert {dependency.path for dependency in report.needed} <= {""}
-
-
-def test_calls_bound_at_once_are_a_problem_only_where_they_go_to_the_runtime(tmp_path: Path) -> None:
-    assert "linked with '-z now'" in inspected(tmp_path, MODERN, "-Wl,-z,now").problems[0]
-    assert inspected(tmp_path, CLASSIC, "-Wl,-z,now").problems == ()
 
 
 def test_an_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ MapImpl* MapOf(TVMFFIObjectHandle map) {
 
 // The names by which code on foreign headers reaches containers.
 int64_t CheckedIndex(int64_t i, size_t size) {
-  PORTCALL_CHECK(i >= 0 && static_cast<size_t>(i) < size, IndexError) << "index " << i << " is out of range for " << size;
+  PORTCALL_CHECK(i >= 0 && static_cast<size_t>(i) < size, IndexError)
+      << "index " << i << " is out of range for " << size;
   return i;
 }
 
@@ -107,18 +108,22 @@ PORTCALL_REGISTER_GLOBAL("ffi.Array").set_body([](Args args, RetValue* rv) {
   Check(PortcallArrayCreate(args.cells(), args.size(), &handle));
   *rv = ObjectRef::Steal(handle);
 });
-PORTCALL_REGISTER_GLOBAL("ffi.ArraySize").set_body_typed([](Array<Any> array) { return static_cast<int64_t>(array.size()); });
+PORTCALL_REGISTER_GLOBAL("ffi.ArraySize").set_body_typed([](Array<Any> array) {
+  return static_cast<int64_t>(array.size());
+});
 PORTCALL_REGISTER_GLOBAL("ffi.ArrayGetItem").set_body_typed([](Array<Any> array, int64_t i) {
   return array.items()[CheckedIndex(i, array.size())];
 });
 PORTCALL_REGISTER_GLOBAL("ffi.Map").set_body([](Args args, RetValue* rv) {
-  PORTCALL_CHECK(args.size() % 2 == 0, TypeError) << "ffi.Map takes keys and values in turn, got " << args.size()
-                                                  << " arguments";
+  PORTCALL_CHECK(args.size() % 2 == 0, TypeError)
+      << "ffi.Map takes keys and values in turn, got " << args.size() << " arguments";
   TVMFFIObjectHandle handle = nullptr;
   Check(PortcallMapCreate(args.cells(), args.size() / 2, &handle));
   *rv = ObjectRef::Steal(handle);
 });
-PORTCALL_REGISTER_GLOBAL("ffi.MapSize").set_body_typed([](Map<Any, Any> map) { return static_cast<int64_t>(map.size()); });
+PORTCALL_REGISTER_GLOBAL("ffi.MapSize").set_body_typed([](Map<Any, Any> map) {
+  return static_cast<int64_t>(map.size());
+});
 PORTCALL_REGISTER_GLOBAL("ffi.MapGetItem").set_body_typed([](Map<Any, Any> map, Any key) { return map.at(key); });
 PORTCALL_REGISTER_GLOBAL("ffi.MapCount").set_body_typed([](Map<Any, Any> map, Any key) {
   return static_cast<int64_t>(map.contains(key));

@@ -30,13 +30,26 @@ int GetAttr(void*, DLDevice device, PortcallDeviceAttr attr, TVMFFIAny* out) {
     Any value;
     int64_t page = sysconf(_SC_PAGESIZE);
     switch (attr) {
-      case kPortcallAttrExist: value = device.device_id == 0; break;
-      case kPortcallAttrDeviceName: value = CpuModel(); break;
-      case kPortcallAttrMultiProcessorCount: value = UsableCores(); break;
-      case kPortcallAttrL2CacheSizeBytes: value = static_cast<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE)); break;
-      case kPortcallAttrTotalGlobalMemory: value = sysconf(_SC_PHYS_PAGES) * page; break;
-      case kPortcallAttrAvailableGlobalMemory: value = sysconf(_SC_AVPHYS_PAGES) * page; break;
-      default: break;  // None: the attribute has no meaning here
+      case kPortcallAttrExist:
+        value = device.device_id == 0;
+        break;
+      case kPortcallAttrDeviceName:
+        value = CpuModel();
+        break;
+      case kPortcallAttrMultiProcessorCount:
+        value = UsableCores();
+        break;
+      case kPortcallAttrL2CacheSizeBytes:
+        value = static_cast<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE));
+        break;
+      case kPortcallAttrTotalGlobalMemory:
+        value = sysconf(_SC_PHYS_PAGES) * page;
+        break;
+      case kPortcallAttrAvailableGlobalMemory:
+        value = sysconf(_SC_AVPHYS_PAGES) * page;
+        break;
+      default:
+        break;  // None: the attribute has no meaning here
     }
     *out = value.release();
   });

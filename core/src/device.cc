@@ -77,7 +77,8 @@ int PortcallDeviceRegister(int32_t device_type, const PortcallDeviceAPI* api) {
     PORTCALL_CHECK(device_type > 0 && device_type < kMaxDeviceType, ValueError)
         << "device type " << device_type << " is not between 1 and " << kMaxDeviceType - 1;
     PORTCALL_CHECK(api && api->struct_size >= offsetof(PortcallDeviceAPI, create_stream), ValueError)
-        << "the table of " << DeviceKindName(device_type) << " is too short: set struct_size to sizeof(PortcallDeviceAPI)";
+        << "the table of " << DeviceKindName(device_type)
+        << " is too short: set struct_size to sizeof(PortcallDeviceAPI)";
     PORTCALL_CHECK(api->get_attr && api->alloc && api->free && api->copy, ValueError)
         << "the table of " << DeviceKindName(device_type) << " lacks get_attr, alloc, free or copy";
     auto copy = std::make_unique<PortcallDeviceAPI>();

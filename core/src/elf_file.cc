@@ -28,12 +28,18 @@ constexpr uint16_t kThisMachine = EM_RISCV;
 
 std::string MachineName(uint16_t machine) {
   switch (machine) {
-    case EM_X86_64: return "x86-64";
-    case EM_AARCH64: return "AArch64";
-    case EM_RISCV: return "RISC-V";
-    case EM_ARM: return "32-bit Arm";
-    case EM_386: return "32-bit x86";
-    default: return "machine " + std::to_string(machine);
+    case EM_X86_64:
+      return "x86-64";
+    case EM_AARCH64:
+      return "AArch64";
+    case EM_RISCV:
+      return "RISC-V";
+    case EM_ARM:
+      return "32-bit Arm";
+    case EM_386:
+      return "32-bit x86";
+    default:
+      return "machine " + std::to_string(machine);
   }
 }
 
@@ -43,7 +49,7 @@ class MappedFile {
   explicit MappedFile(const std::string& path) {
     int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     PORTCALL_CHECK(fd >= 0, ModuleLoadError) << "cannot open '" << path << "': " << std::strerror(errno);
-    struct stat info {};
+    struct stat info{};
     bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
     size_ = is_file ? static_cast<size_t>(info.st_size) : 0;
     if (size_) data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -58,8 +64,7 @@ class MappedFile {
   }
 
   // `count` entries of T at `offset`, or null when they are not aligned or not within the file.
-  template <typename T>
-  const T* At(uint64_t offset, uint64_t count = 1) const {
+  template <typename T> const T* At(uint64_t offset, uint64_t count = 1) const {
     if (offset > size_ || count > (size_ - offset) / sizeof(T) || offset % alignof(T) != 0) return nullptr;
     return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset);
   }

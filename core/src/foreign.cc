@@ -8,8 +8,7 @@ namespace {
 
 // Calls `use` with the address of a function of the foreign runtime. Looked up each time, on error paths only: that
 // runtime may be loaded later.
-template <typename Function, typename Use>
-void WithForeign(const char* name, Use&& use) noexcept {
+template <typename Function, typename Use> void WithForeign(const char* name, Use&& use) noexcept {
   void* library = dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
   if (!library) return;
   if (void* address = dlsym(library, name)) use(reinterpret_cast<Function>(address));

@@ -61,8 +61,9 @@ struct FunctionImpl final : Object {
     return Guard([&] { detail::ThrowArgumentError(name.c_str(), position, expected, got); });
   }
   int RaiseAlignment(int32_t position, uintptr_t address) const {
-    return RaiseType(position, "tensor data aligned to " + std::to_string(kTensorAlignment) + " bytes, as compiled kernels assume",
-                     "data at " + std::to_string(address % kTensorAlignment) + " modulo " + std::to_string(kTensorAlignment));
+    return RaiseType(
+        position, "tensor data aligned to " + std::to_string(kTensorAlignment) + " bytes, as compiled kernels assume",
+        "data at " + std::to_string(address % kTensorAlignment) + " modulo " + std::to_string(kTensorAlignment));
   }
 };
 
@@ -84,8 +85,8 @@ class GlobalTable {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     auto [it, added] = functions_.try_emplace(std::string(name), func);
     if (added) return;
-    PORTCALL_CHECK(can_override, AlreadyRegisteredError) << "a global function '" << name
-                                             << "' is already registered; pass override to replace it";
+    PORTCALL_CHECK(can_override, AlreadyRegisteredError)
+        << "a global function '" << name << "' is already registered; pass override to replace it";
     std::swap(it->second, func);
     lock.unlock();  // the old function may run code of its owner when it goes
   }
@@ -115,7 +116,9 @@ class GlobalTable {
 std::vector<std::string> ListNames() { return GlobalTable::Get().Names(); }
 
 PORTCALL_REGISTER_GLOBAL("portcall.ListGlobalNames").set_body_typed(ListNames);
-PORTCALL_REGISTER_GLOBAL("ffi.FunctionRemoveGlobal").set_body_typed([](std::string name) { return GlobalTable::Get().Remove(name); });
+PORTCALL_REGISTER_GLOBAL("ffi.FunctionRemoveGlobal").set_body_typed([](std::string name) {
+  return GlobalTable::Get().Remove(name);
+});
 // A function of an index: -1 gives the number of names. What tvm-ffi's headers expect.
 PORTCALL_REGISTER_GLOBAL("ffi.FunctionListGlobalNamesFunctor").set_body_typed([]() {
   return PackedFunc([names = ListNames()](Args args, RetValue* rv) {
@@ -133,7 +136,8 @@ PORTCALL_REGISTER_GLOBAL("ffi.FunctionListGlobalNamesFunctor").set_body_typed([]
 
 using namespace portcall;
 
-int TVMFFIFunctionCreate(void* self, TVMFFISafeCallType safe_call, void (*deleter)(void* self), TVMFFIObjectHandle* out) {
+int TVMFFIFunctionCreate(void* self, TVMFFISafeCallType safe_call, void (*deleter)(void* self),
+                         TVMFFIObjectHandle* out) {
   return PortcallFunctionCreate(self, safe_call, deleter, 0, nullptr, out);
 }
 
@@ -160,7 +164,8 @@ int TVMFFIFunctionCall(TVMFFIObjectHandle func, const TVMFFIAny* args, int32_t n
   if (!func || num_args < 0 || (num_args > 0 && !args) || !result) {
     return Guard([&] {
       PORTCALL_CHECK(func, TypeError) << "called a null function";
-      PORTCALL_THROW(ValueError) << "a call needs a result cell, and arguments where num_args (" << num_args << ") says so";
+      PORTCALL_THROW(ValueError) << "a call needs a result cell, and arguments where num_args (" << num_args
+                                 << ") says so";
     });
   }
   auto* obj = static_cast<TVMFFIObject*>(func);
@@ -172,9 +177,8 @@ int TVMFFIFunctionGetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle* out
 }
 
 int TVMFFIFunctionSetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle func, int allow_override) {
-  return Guard([&] {
-    GlobalTable::Get().Set(ToView(*name), ObjectRef::Borrow<PackedFunc>(func), allow_override != 0);
-  });
+  return Guard(
+      [&] { GlobalTable::Get().Set(ToView(*name), ObjectRef::Borrow<PackedFunc>(func), allow_override != 0); });
 }
 
 int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* info, int allow_override) {

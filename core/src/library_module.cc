@@ -25,7 +25,7 @@
 namespace portcall {
 namespace {
 
-constexpr const char* kPrefix = "__tvm_ffi_";  // of exported functions
+constexpr const char* kPrefix = "__tvm_ffi_";     // of exported functions
 constexpr const char* kReserved = "__tvm_ffi__";  // of what belongs to the compiler
 
 enum class Abi {
@@ -37,7 +37,7 @@ enum class Abi {
 using Identity = std::tuple<dev_t, ino_t, off_t, int64_t>;
 
 Identity IdentityOf(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   stat(path.c_str(), &info);
   return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
 }
@@ -59,8 +59,8 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   ~Library() {
-    bool registers_itself = elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") ||
-                            elf_.Imports("TVMBackendRegisterSystemLibSymbol");
+    bool registers_itself =
+        elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf_.Imports("TVMBackendRegisterSystemLibSymbol");
     if (!(flags_ & kPortcallFunctionGenerated) || registers_itself) return;
     dlclose(handle_);
     dlclose(owner_);
@@ -87,17 +87,23 @@ class Library {
 
   void Classify() {
     bool modern = HasPrefix(kPrefix);
-    bool modern21 = Find("__tvm_ffi_library_ctx") || Find("__TVMFFIFunctionCall") || Find("__TVMFFIErrorSetRaisedFromCStr");
-    bool classic = Find("__tvm_module_ctx") || Find("__TVMFuncCall") || Find("__TVMAPISetLastError") || Find("__tvm_main__");
+    bool modern21 =
+        Find("__tvm_ffi_library_ctx") || Find("__TVMFFIFunctionCall") || Find("__TVMFFIErrorSetRaisedFromCStr");
+    bool classic =
+        Find("__tvm_module_ctx") || Find("__TVMFuncCall") || Find("__TVMAPISetLastError") || Find("__tvm_main__");
     marked_ = modern || modern21 || classic;
     bool only21 = modern21 && !HasFunction();
     abi_ = only21 ? Abi::kModern21 : modern ? Abi::kModern : Abi::kClassic;
     flags_ = kPortcallFunctionLibrary;
     if (Find("portcall_abi_version")) return;
-    static const std::set<std::string> kOfGenerators = {
-        "TVMFFIErrorSetRaisedFromCStr", "TVMFFIErrorSetRaisedFromCStrParts",   "TVMFFIFunctionCall",
-        "TVMFFIEnvModLookupFromImports", "TVMFFIHandleInitOnce",               "TVMFFIHandleDeinitOnce",
-        "TVMFFIEnvModRegisterSystemLibSymbol", "TVMBackendRegisterSystemLibSymbol"};
+    static const std::set<std::string> kOfGenerators = {"TVMFFIErrorSetRaisedFromCStr",
+                                                        "TVMFFIErrorSetRaisedFromCStrParts",
+                                                        "TVMFFIFunctionCall",
+                                                        "TVMFFIEnvModLookupFromImports",
+                                                        "TVMFFIHandleInitOnce",
+                                                        "TVMFFIHandleDeinitOnce",
+                                                        "TVMFFIEnvModRegisterSystemLibSymbol",
+                                                        "TVMBackendRegisterSystemLibSymbol"};
     bool generated = std::all_of(elf_.undefined.begin(), elf_.undefined.end(), [](const std::string& name) {
       return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 || kOfGenerators.count(name);
     });
@@ -184,7 +190,9 @@ bool ImportsRuntime(const ElfFile& elf) {
 }
 
 // A library that was linked with another runtime uses that one.
-bool BelongsToForeignRuntime(const ElfFile& elf) { return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so"); }
+bool BelongsToForeignRuntime(const ElfFile& elf) {
+  return elf.Needs("libtvm_ffi.so") || elf.Needs("libtvm_runtime.so");
+}
 
 // What dlopen says, with what to do about it.
 std::string Advice(const std::string& why) {
@@ -238,7 +246,8 @@ Module AttachEmbedded(const Library& library, const Module& module) {
     uint64_t nbytes = 0;
     size_t size = SymbolSize(const_cast<char*>(blob));
     if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);
-    if (size && nbytes + 8 > size) FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
+    if (size && nbytes + 8 > size)
+      FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
     return DecodeEmbedded(blob + 8, nbytes, classic, module);
   }
   return module;
@@ -356,8 +365,9 @@ Module LoadLibrary(const std::string& path) {
   Module root = AttachEmbedded(*library, module);
   MappedTable()[real] = {identity, library, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {
-    FailToLoad(path, "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "
-                     "PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler");
+    FailToLoad(path,
+               "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "
+               "PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler");
   }
   return root;
 }

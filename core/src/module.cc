@@ -4,8 +4,11 @@
 
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <unordered_map>
 
 #include "library_module.h"
+#include "node.h"
 
 namespace portcall {
 namespace {
@@ -26,20 +29,27 @@ class UnknownNode : public ModuleNode {
   std::string payload_;
 };
 
-ModuleObj* NodeOf(const Module& module) {
+struct ModuleImpl final : Object {
+  static constexpr const char* kTypeKey = "ffi.Module";
+  static constexpr int32_t kTypeIndex = kTVMFFIModule;
+  std::unique_ptr<ModuleNode> impl;
+  std::mutex mutex;  // guards the two below
+  std::vector<Module> imports;
+  std::unordered_map<std::string, PackedFunc> env_cache;  // what compiled code looked up, and borrows from here
+};
+
+ModuleImpl* NodeOf(const Module& module) {
   PORTCALL_CHECK(module.defined(), TypeError) << "the module is None";
   // A module of another runtime has a body that only that runtime can read.
-  PORTCALL_CHECK(module.get()->deleter == detail::DeleteNode<ModuleObj>, TypeError)
+  PORTCALL_CHECK(module.get()->deleter == DeleteCountedNode<ModuleImpl>, TypeError)
       << "this module belongs to another runtime of the process";
-  return module.node();
+  return static_cast<ModuleImpl*>(module.get());
 }
 
 std::vector<Module> ImportsOf(const Module& module) {
-  ModuleObj* node = NodeOf(module);
+  ModuleImpl* node = NodeOf(module);
   std::lock_guard<std::mutex> lock(node->mutex);
-  std::vector<Module> imports;
-  for (const ObjectRef& import : node->imports) imports.push_back(ObjectRef::Borrow<Module>(import.get()));
-  return imports;
+  return node->imports;
 }
 
 // Depth first; `visit` returns true to stop.
@@ -65,7 +75,7 @@ void ImportModule(const Module& module, const Module& other) {
   NodeOf(other);
   bool cycle = Walk(other, [&](const Module& inner) { return inner.same_as(module); });
   PORTCALL_CHECK(!cycle, ValueError) << "a module cannot import itself, not even through others";
-  ModuleObj* node = NodeOf(module);
+  ModuleImpl* node = NodeOf(module);
   std::lock_guard<std::mutex> lock(node->mutex);
   node->imports.push_back(other);
 }
@@ -115,7 +125,8 @@ Module MakeEmbedded(const std::string& kind, std::string payload) {
 }
 
 // Imports by compressed rows: the children of module i are children[rows[i] .. rows[i + 1]].
-void Connect(const std::vector<Module>& modules, const std::vector<uint64_t>& rows, const std::vector<uint64_t>& children) {
+void Connect(const std::vector<Module>& modules, const std::vector<uint64_t>& rows,
+             const std::vector<uint64_t>& children) {
   PORTCALL_CHECK(rows.size() == modules.size() + 1 && rows.back() <= children.size(), ModuleLoadError)
       << "the import tree of the embedded modules is damaged";
   for (size_t i = 0; i < modules.size(); ++i) {
@@ -181,17 +192,22 @@ Module LoadFromFile(const std::string& path) {
 }
 
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleLoadFromFile").set_body_typed(LoadFromFile);
-PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetKind").set_body_typed([](Module m) { return std::string(NodeOf(m)->impl->kind()); });
-PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetFunction").set_body_typed(GetFunction);
-PORTCALL_REGISTER_GLOBAL("ffi.ModuleImplementsFunction").set_body_typed([](Module m, std::string name, bool query_imports) {
-  return GetFunction(m, name, query_imports).defined();
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetKind").set_body_typed([](Module m) {
+  return std::string(NodeOf(m)->impl->kind());
 });
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetFunction").set_body_typed(GetFunction);
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleImplementsFunction")
+    .set_body_typed([](Module m, std::string name, bool query_imports) {
+      return GetFunction(m, name, query_imports).defined();
+    });
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleImportModule").set_body_typed(ImportModule);
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleInspectSource").set_body_typed([](Module m, std::string format) {
   return Bytes(NodeOf(m)->impl->GetSource(format));
 });
 PORTCALL_REGISTER_GLOBAL("ffi.ModuleImports").set_body_typed(ImportsOf);
-PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m) { return NodeOf(m)->impl->EntryName(); });
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m) {
+  return NodeOf(m)->impl->EntryName();
+});
 PORTCALL_REGISTER_GLOBAL("portcall.ModuleFunctionNames").set_body_typed([](Module m) {
   return NodeOf(m)->impl->FunctionNames();
 });
@@ -211,7 +227,7 @@ Module DecodeEmbedded(const char* data, size_t nbytes, bool classic, const Modul
 }
 
 PackedFunc LookupFromImports(const Module& module, const std::string& name) {
-  ModuleObj* node = NodeOf(module);
+  ModuleImpl* node = NodeOf(module);
   {
     std::lock_guard<std::mutex> lock(node->mutex);
     auto it = node->env_cache.find(name);
@@ -234,9 +250,19 @@ PackedFunc LookupFromImports(const Module& module, const std::string& name) {
 
 using namespace portcall;
 
+int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out) {
+  return Guard([&] {
+    PORTCALL_CHECK(module_node, ValueError) << "a module needs a node";
+    auto* module = NewCountedNode<ModuleImpl>(0);
+    module->impl.reset(static_cast<ModuleNode*>(module_node));
+    *out = module;
+  });
+}
+
 int TVMFFIEnvModLookupFromImports(TVMFFIObjectHandle library_ctx, const char* name, TVMFFIObjectHandle* out) {
   return Guard([&] {
-    PORTCALL_CHECK(library_ctx, RuntimeError) << "compiled code asked for '" << name << "' before its library was loaded";
+    PORTCALL_CHECK(library_ctx, RuntimeError)
+        << "compiled code asked for '" << name << "' before its library was loaded";
     *out = LookupFromImports(ObjectRef::Borrow<Module>(library_ctx), name).get();  // borrowed from the module's cache
   });
 }

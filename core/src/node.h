@@ -12,15 +12,13 @@ namespace portcall {
 
 inline std::atomic<int64_t> live_nodes[kTVMFFIStaticObjectEnd + 1];
 
-template <typename T>
-void DeleteCountedNode(void* self, int flags) {
+template <typename T> void DeleteCountedNode(void* self, int flags) {
   if (flags & kDestroy) live_nodes[TypeIndexOf<T>()].fetch_sub(1, std::memory_order_relaxed);
   detail::DeleteNode<T>(self, flags);
 }
 
 // As NewNodeWithSpace, for nodes of the ABI.
-template <typename T, typename... A>
-T* NewCountedNode(size_t extra, A&&... args) {
+template <typename T, typename... A> T* NewCountedNode(size_t extra, A&&... args) {
   T* node = NewNodeWithSpace<T>(extra, std::forward<A>(args)...);
   node->deleter = DeleteCountedNode<T>;
   live_nodes[TypeIndexOf<T>()].fetch_add(1, std::memory_order_relaxed);

@@ -57,7 +57,8 @@ class TypeTable {
     auto it = by_key_.find(std::string(key));
     if (it != by_key_.end()) return it->second;
     if (index < 0) index = next_++;
-    PORTCALL_CHECK(index < kMaxTypes, RuntimeError) << "more than " << kMaxTypes << " types; '" << key << "' was refused";
+    PORTCALL_CHECK(index < kMaxTypes, RuntimeError)
+        << "more than " << kMaxTypes << " types; '" << key << "' was refused";
     PORTCALL_CHECK(!Find(index), ValueError) << "type index " << index << " of '" << key << "' belongs to another type";
     return Add(std::string(key), index, parent);
   }

@@ -64,8 +64,14 @@ std::string ScopeLibrary(const std::string& first, const std::string& second) {
   image.header.e_phentsize = sizeof(Elf64_Phdr);
   image.header.e_phnum = 3;
   image.segments[0] = {PT_LOAD, PF_R | PF_W, 0, 0, 0, total, total, 0x10000};
-  image.segments[1] = {PT_DYNAMIC, PF_R | PF_W, offsetof(Image, dynamic), offsetof(Image, dynamic),
-                       offsetof(Image, dynamic), sizeof(image.dynamic), sizeof(image.dynamic), 8};
+  image.segments[1] = {PT_DYNAMIC,
+                       PF_R | PF_W,
+                       offsetof(Image, dynamic),
+                       offsetof(Image, dynamic),
+                       offsetof(Image, dynamic),
+                       sizeof(image.dynamic),
+                       sizeof(image.dynamic),
+                       8};
   image.segments[2] = {PT_GNU_STACK, PF_R | PF_W, 0, 0, 0, 0, 0, 16};
   image.dynamic[0] = {DT_NEEDED, {first_at}};
   image.dynamic[1] = {DT_NEEDED, {second_at}};
@@ -79,7 +85,10 @@ std::string ScopeLibrary(const std::string& first, const std::string& second) {
 std::mutex context_mutex;
 
 std::vector<ContextSymbol>& ContextTable() {
-#define PORTCALL_CONTEXT_SYMBOL(name) {"__" #name, reinterpret_cast<void*>(&(name))}
+#define PORTCALL_CONTEXT_SYMBOL(name)            \
+  {                                              \
+    "__" #name, reinterpret_cast<void*>(&(name)) \
+  }
   static auto* table = new std::vector<ContextSymbol>{
       PORTCALL_CONTEXT_SYMBOL(TVMFFIFunctionCall),
       PORTCALL_CONTEXT_SYMBOL(TVMFFIErrorSetRaisedFromCStr),

@@ -28,7 +28,7 @@ struct TensorImpl final : Object {  // ndim extents and ndim strides follow
 
 TensorImpl* ImplOf(TVMFFIObjectHandle tensor) {
   auto* obj = static_cast<TVMFFIObject*>(tensor);
-  return obj->deleter == DeleteCountedNode<TensorImpl> ? static_cast<TensorImpl*>(obj) : nullptr;
+  return obj && obj->deleter == DeleteCountedNode<TensorImpl> ? static_cast<TensorImpl*>(obj) : nullptr;
 }
 
 DLTensor* DescriptionOf(TVMFFIObjectHandle tensor) {
@@ -37,16 +37,18 @@ DLTensor* DescriptionOf(TVMFFIObjectHandle tensor) {
 }
 
 void CheckDescription(const DLTensor& tensor) {
-  PORTCALL_CHECK(tensor.ndim >= 0 && tensor.ndim <= 1024, ValueError) << "a tensor with " << tensor.ndim << " dimensions";
-  PORTCALL_CHECK(tensor.ndim == 0 || tensor.shape, ValueError) << "a tensor of " << tensor.ndim
-                                                               << " dimensions without a shape";
+  PORTCALL_CHECK(tensor.ndim >= 0 && tensor.ndim <= 1024, ValueError)
+      << "a tensor with " << tensor.ndim << " dimensions";
+  PORTCALL_CHECK(tensor.ndim == 0 || tensor.shape, ValueError)
+      << "a tensor of " << tensor.ndim << " dimensions without a shape";
   PORTCALL_CHECK(tensor.dtype.bits > 0 && tensor.dtype.lanes > 0, ValueError)
       << "a tensor of data type '" << ToString(tensor.dtype) << "'";
   // Sizes in bits stay below 2^62, so that no product here or later overflows.
   uint64_t limit = (uint64_t{1} << 62) / (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes);
   bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
-    PORTCALL_CHECK(tensor.shape[i] >= 0, ValueError) << "extent " << tensor.shape[i] << " of axis " << i << " is negative";
+    PORTCALL_CHECK(tensor.shape[i] >= 0, ValueError)
+        << "extent " << tensor.shape[i] << " of axis " << i << " is negative";
     if (tensor.shape[i] == 0 || empty) continue;
     PORTCALL_CHECK(static_cast<uint64_t>(tensor.shape[i]) <= limit, ValueError)
         << "the tensor is too large (axis " << i << " has extent " << tensor.shape[i] << ")";
@@ -116,8 +118,8 @@ void CopyOnHost(const DLTensor& from, const DLTensor& to) {
     return;
   }
   size_t bits = size_t{from.dtype.bits} * from.dtype.lanes;
-  PORTCALL_CHECK(bits % 8 == 0, ValueError) << "a strided copy of " << ToString(from.dtype)
-                                            << " is not possible: elements share bytes";
+  PORTCALL_CHECK(bits % 8 == 0, ValueError)
+      << "a strided copy of " << ToString(from.dtype) << " is not possible: elements share bytes";
   CopyStrided(from, to, bits / 8, 0, DataOf(from), DataOf(to), StridesOf(from).data(), StridesOf(to).data());
 }
 
@@ -148,12 +150,12 @@ void CopyTensor(const DLTensor& from, const DLTensor& to) {
   Tensor stage = HostLike(from);
   if (IsHost(from)) {
     CopyOnHost(from, *stage.dl_tensor());
-    PORTCALL_CHECK(IsContiguous(to), ValueError) << "a copy into a strided tensor on " << ToString(to.device)
-                                                 << " is not possible";
+    PORTCALL_CHECK(IsContiguous(to), ValueError)
+        << "a copy into a strided tensor on " << ToString(to.device) << " is not possible";
     return CopyCompact(*stage.dl_tensor(), to);
   }
-  PORTCALL_CHECK(IsContiguous(from), ValueError) << "a copy from a strided tensor on " << ToString(from.device)
-                                                 << " is not possible";
+  PORTCALL_CHECK(IsContiguous(from), ValueError)
+      << "a copy from a strided tensor on " << ToString(from.device) << " is not possible";
   CopyCompact(from, *stage.dl_tensor());
   CopyTensor(*stage.dl_tensor(), to);
 }
@@ -164,6 +166,7 @@ template <typename Managed>
 int FromDLPack(Managed* from, uint64_t flags, int32_t require_alignment, int32_t require_contiguous,
                TVMFFIObjectHandle* out) {
   return Guard([&] {
+    PORTCALL_CHECK(from, ValueError) << "there is no tensor to take over";
     const DLTensor& dl = from->dl_tensor;
     auto address = reinterpret_cast<uintptr_t>(dl.data) + dl.byte_offset;
     PORTCALL_CHECK(require_alignment <= 0 || address % static_cast<uintptr_t>(require_alignment) == 0, ValueError)
@@ -180,8 +183,7 @@ int FromDLPack(Managed* from, uint64_t flags, int32_t require_alignment, int32_t
   });
 }
 
-template <typename Managed>
-Managed* ToManaged(TVMFFIObjectHandle from) {
+template <typename Managed> Managed* ToManaged(TVMFFIObjectHandle from) {
   auto managed = std::make_unique<Managed>();
   managed->dl_tensor = *DescriptionOf(from);
   managed->manager_ctx = from;
@@ -206,13 +208,13 @@ int TVMFFITensorFromDLPack(DLManagedTensor* from, int32_t require_alignment, int
 
 int TVMFFITensorFromDLPackVersioned(DLManagedTensorVersioned* from, int32_t require_alignment,
                                     int32_t require_contiguous, TVMFFIObjectHandle* out) {
-  if (from->version.major != DLPACK_MAJOR_VERSION) {
+  if (from && from->version.major != DLPACK_MAJOR_VERSION) {
     return Guard([&] {
       PORTCALL_THROW(BufferError) << "the tensor speaks DLPack " << from->version.major << "." << from->version.minor
                                   << ", this runtime " << DLPACK_MAJOR_VERSION << "." << DLPACK_MINOR_VERSION;
     });
   }
-  return FromDLPack(from, from->flags, require_alignment, require_contiguous, out);
+  return FromDLPack(from, from ? from->flags : 0, require_alignment, require_contiguous, out);
 }
 
 int TVMFFITensorToDLPack(TVMFFIObjectHandle from, DLManagedTensor** out) {

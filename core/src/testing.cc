@@ -6,7 +6,9 @@ namespace portcall {
 namespace {
 
 PORTCALL_REGISTER_GLOBAL("testing.nop").set_short().set_body([](Args, RetValue*) {});
-PORTCALL_REGISTER_GLOBAL("testing.echo").set_short().set_body([](Args args, RetValue* rv) { *rv = Any::Copy(args[0].cell()); });
+PORTCALL_REGISTER_GLOBAL("testing.echo").set_short().set_body([](Args args, RetValue* rv) {
+  *rv = Any::Copy(args[0].cell());
+});
 PORTCALL_REGISTER_GLOBAL("testing.apply").set_short().set_body([](Args args, RetValue* rv) {
   PackedFunc func = args[0];
   *rv = func.CallPacked(args.cells() + 1, args.size() - 1);

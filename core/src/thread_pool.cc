@@ -128,15 +128,15 @@ class Group {
 
   void Record(int id, int status) noexcept;
 
+  alignas(64) std::atomic<int> arrived_{0};  // written by all at a barrier, so not beside what they watch
   FTVMParallelLambda lambda_;
   void* cdata_;
   TVMParallelGroupEnv env_;
   std::mutex mutex_;  // guards the two below
   std::vector<Failure> failures_;
   bool failure_was_lost_ = false;
-  alignas(64) std::atomic<int> arrived_{0};
-  std::atomic<int> ended_{0};
   alignas(64) std::atomic<unsigned> generation_{0};
+  std::atomic<int> ended_{0};
 };
 
 void Group::RunTask(int id) noexcept {
@@ -193,7 +193,7 @@ void Group::ThrowIfFailed() {
   if (consequences != failures_.begin()) failures_.erase(consequences, failures_.end());
   std::sort(failures_.begin(), failures_.end(), [](auto& a, auto& b) { return a.task < b.task; });
   const Error& first = failures_.front().error;
-  if (num_task() == 1) throw first;
+  if (num_task() == 1) throw Error(first.ref());
   std::string message;
   for (const Failure& failure : failures_) {
     if (!message.empty()) message += '\n';
@@ -255,10 +255,10 @@ class Worker {
     --sleepers_;
   }
 
-  int task_ = 0;  // these two are published by group_
-  bool stop_ = false;
   alignas(64) std::atomic<Group*> group_{nullptr};
   std::atomic<int> sleepers_{0};
+  int task_ = 0;  // these two are published by group_
+  bool stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::thread thread_;  // last: it uses the others
@@ -279,6 +279,11 @@ class Pool {
   Team Claim(int num_task);
   void PutBack(Team team);
   void Resize(int threads);  // 0: as the environment says
+  // In the child of a fork. The threads do not exist here, so they can be neither joined nor destroyed.
+  static void Forget(Team team) {
+    static auto& forgotten = *new std::vector<Team>();
+    forgotten.push_back(std::move(team));
+  }
   int size() {
     std::lock_guard<std::mutex> lock(mutex_);
     return SizeLocked();
@@ -288,12 +293,12 @@ class Pool {
 
  private:
   Pool() {
-    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); }, [] { Get().ForgetWorkers(); });
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); }, [] { Get().StartOverAfterFork(); });
   }
 
   int SizeLocked();
   Team PutBackLocked(Team team) noexcept;
-  void ForgetWorkers();
+  void StartOverAfterFork();
   void Close();
 
   std::mutex mutex_;
@@ -367,10 +372,8 @@ void Pool::Resize(int threads) {
   }
 }
 
-// In the child of a fork. The threads do not exist here, so they can be neither joined nor destroyed.
-void Pool::ForgetWorkers() {
-  static auto& lost = *new std::vector<Team>();
-  lost.push_back(std::move(idle_));
+void Pool::StartOverAfterFork() {
+  Forget(std::move(idle_));
   idle_.clear();
   out_ = 0;
   ++forks_;
@@ -399,7 +402,7 @@ void Launch(FTVMParallelLambda lambda, void* cdata, int num_task) {
   for (size_t i = 0; i < team.size(); ++i) team[i]->Post(&group, static_cast<int>(i) + 1);
   group.RunTask(0);
   if (pool.forks() != forks && !team.empty()) {
-    for (auto& worker : team) (void)worker.release();
+    Pool::Forget(std::move(team));
     PORTCALL_THROW(RuntimeError)
         << "the process forked inside a parallel loop; its other tasks exist in the parent only";
   }

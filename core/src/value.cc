@@ -20,8 +20,7 @@ struct BigIntObj final : Object {  // words follow, least significant first
   uint64_t num_words;
 };
 
-template <typename Node>
-void MakeText(std::string_view content, int32_t small_index, TVMFFIAny* out) {
+template <typename Node> void MakeText(std::string_view content, int32_t small_index, TVMFFIAny* out) {
   TVMFFIAny cell;
   if (content.size() <= kSmallCapacity) {
     detail::SetCell(&cell, small_index);
@@ -157,7 +156,8 @@ int TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value, TVMFFIByteArray* out
 int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataType* out) {
   return Guard([&] {
     PORTCALL_CHECK(ParseDataType(ToView(*text), out), ValueError)
-        << "unknown data type '" << ToView(*text) << "'; examples: float32, int8, bfloat16, float8_e4m3fn, bool, int8x4";
+        << "unknown data type '" << ToView(*text)
+        << "'; examples: float32, int8, bfloat16, float8_e4m3fn, bool, int8x4";
   });
 }
 
@@ -168,8 +168,12 @@ int TVMFFIDataTypeToString(const DLDataType* dtype, TVMFFIAny* out) {
 int TVMFFIAnyViewToOwnedAny(const TVMFFIAny* view, TVMFFIAny* out) {
   return Guard([&] {
     switch (view->type_index) {
-      case kTVMFFIRawStr: *out = String(view->v_c_str).release(); return;
-      case kTVMFFIByteArrayPtr: *out = Bytes(*TryBytes(*view)).release(); return;
+      case kTVMFFIRawStr:
+        *out = String(view->v_c_str).release();
+        return;
+      case kTVMFFIByteArrayPtr:
+        *out = Bytes(*TryBytes(*view)).release();
+        return;
       case kTVMFFIObjectRValueRef: {
         TVMFFIObject* obj = std::exchange(*static_cast<TVMFFIObject**>(view->v_ptr), nullptr);
         detail::SetCell(out, obj ? obj->type_index : static_cast<int32_t>(kTVMFFINone));

@@ -90,17 +90,20 @@ def read_modern(data: bytes) -> tuple[EmbeddedModule, ...]:
 def read_classic(data: bytes) -> tuple[EmbeddedModule, ...]:
     """Return the modules of a classic table as far as they can be told apart; the rest stays unread.
 
+    Their import tree comes last in the table, so all are given as imports of the first one, which is the root.
+
     Raises:
         BlobError: the bytes do not add up.
     """
     cursor = open_table(data)
     count = cursor.number()
-    modules: list[EmbeddedModule] = []
+    kinds: list[str] = []
     for _ in range(count):
         kind = cursor.text()
         if kind == TREE:
             break
-        modules.append(EmbeddedModule(kind, None))
+        kinds.append(kind)
         if kind != LIBRARY:
             break
-    return tuple(modules)
+    imports = tuple(range(1, len(kinds)))
+    return tuple(EmbeddedModule(kind, None, () if place else imports) for place, kind in enumerate(kinds))

@@ -262,6 +262,20 @@ cdef extern from *:
       }
     };
 
+    // The arguments of a call of a Python function; what Python calls may use the place before the first.
+    struct PythonArguments {
+      PyObject* space[kStackArgs + 1];
+      PyObject** items = space + 1;
+      int size = 0;
+      ~PythonArguments() {
+        for (int i = 0; i < size; ++i) Py_DECREF(items[i]);
+      }
+      void Add(PyObject* item) {
+        Py_INCREF(item);
+        items[size++] = item;
+      }
+    };
+
     #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
     """
     ctypedef struct NumpyDescr:
@@ -289,6 +303,10 @@ cdef extern from *:
 
     cppclass StackFrame(Frame):
         pass
+
+    cppclass PythonArguments:
+        PyObject** items
+        void Add(object)
 
     enum:
         kStackArgs
@@ -495,6 +513,7 @@ cdef class In:
 
 cdef PyTypeObject* ndarray_type = NULL
 cdef PyTypeObject* tensor_type = NULL
+cdef PyTypeObject* packed_func_type = NULL
 cdef DLDataType numpy_types[kNumNumpyTypes]
 cdef dict numpy_extra_types = {}  # dtype -> DataType, for types that NumPy does not define itself
 cdef bint copies_allowed = True
@@ -530,7 +549,17 @@ cdef object argument_error(Frame* frame, int i, expected, got, advice=""):
                                 function=name, position=i, expected=expected, got=got)
 
 
-cdef int own(Frame* frame, int i, void* handle) except -1:
+cdef inline int borrow(Frame* frame, int i, Object obj) except -1:
+    """Pass an object that the caller holds until the call is over."""
+    cdef TVMFFIAny* cell = &frame.cells[i]
+    if obj.handle == NULL:
+        raise argument_error(frame, i, "an object", f"a {type(obj).__name__} that was never made")
+    set_cell(cell, (<TVMFFIObject*>obj.handle).type_index)
+    cell.v_ptr = obj.handle
+    return 0
+
+
+cdef inline int own(Frame* frame, int i, void* handle) except -1:
     """Pass an object in cell ``i``, which holds it until the call is over."""
     cdef TVMFFIAny* cell = &frame.cells[i]
     set_cell(cell, (<TVMFFIObject*>handle).type_index)
@@ -570,6 +599,8 @@ cdef inline int set_argument(Frame* frame, int i, PyObject* arg) except -1:
         return set_ndarray(frame, i, arg)
     if kind == tensor_type:
         return set_tensor(frame, i, <Tensor>arg, False)
+    if kind == packed_func_type:
+        return borrow(frame, i, <Object>arg)
     if kind == &PyBool_Type:
         cell.type_index = kTVMFFIBool
         cell.v_int64 = arg == Py_True
@@ -649,14 +680,19 @@ cdef DLDataType other_numpy_type(array):
 cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
     cdef NumpyArray* array = <NumpyArray*>arg
     cdef DLTensor* tensor
-    if (frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL and array.flags & kNumpyContiguous
-            and array.flags & kNumpyWriteable and <uintptr_t>array.data % kAlignment == 0):
+    cdef void* handle
+    if unlikely(frame.flags & kPortcallFunctionLibrary and not (
+            array.flags & kNumpyContiguous and array.flags & kNumpyWriteable
+            and <uintptr_t>array.data % kAlignment == 0)):
+        return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+    if frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL:
         tensor = &frame.tensors[i]
         describe_ndarray(arg, tensor)
         frame.cells[i].type_index = kTVMFFIDLTensorPtr
         frame.cells[i].v_ptr = tensor
         return 0
-    return set_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+    memory_of_ndarray(arg, &handle)
+    return own(frame, i, handle)
 
 
 cdef void release_python(void* owner) noexcept nogil:
@@ -667,13 +703,11 @@ cdef void release_python(void* owner) noexcept nogil:
         Py_DECREF(<object>owner)
 
 
-cdef Tensor tensor_from_ndarray(array):
-    """A tensor over the array's memory, which it keeps alive."""
-    cdef PyObject* arg = <PyObject*>array
+cdef int memory_of_ndarray(PyObject* arg, void** handle) except -1:
+    """A tensor object over the array's memory, which it keeps alive."""
     cdef NumpyArray* view = <NumpyArray*>arg
     cdef DLTensor tensor
     cdef int64_t strides[64]
-    cdef void* handle
     cdef int64_t item
     cdef int k
     describe_ndarray(arg, &tensor)
@@ -683,13 +717,19 @@ cdef Tensor tensor_from_ndarray(array):
             if item == 0 or view.strides[k] % item != 0:
                 raise errors.ArgumentError(
                     "the array's strides are no multiple of its elements; pass np.ascontiguousarray(a)",
-                    expected="strides in whole elements", got=str(array.strides))
+                    expected="strides in whole elements", got=str((<object>arg).strides))
             strides[k] = view.strides[k] // item
         tensor.strides = strides
     cdef uint64_t flags = 0 if view.flags & kNumpyWriteable else DLPACK_FLAG_BITMASK_READ_ONLY
-    if core.tensor_from_memory(&tensor, flags, arg, release_python, &handle) != 0:
+    if core.tensor_from_memory(&tensor, flags, arg, release_python, handle) != 0:
         raise_raised(None)
-    Py_INCREF(array)
+    Py_INCREF(<object>arg)
+    return 0
+
+
+cdef Tensor tensor_from_ndarray(array):
+    cdef void* handle
+    memory_of_ndarray(<PyObject*>array, &handle)
     return <Tensor>wrap(classes[kTVMFFITensor], handle)
 
 
@@ -717,10 +757,21 @@ cdef int set_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -
                                  "pass portcall.In(a) if it is only read, or a copy")
         fits = is_compact(dl) and (dl.device.device_type != kDLCPU
                                    or (<uintptr_t>dl.data + dl.byte_offset) % kAlignment == 0)
-    if not fits:
-        tensor = scratch_of(frame, i, tensor, only_read)
-    core.object_inc_ref(tensor.handle)
-    return own(frame, i, tensor.handle)
+    if fits:
+        return borrow(frame, i, tensor)
+    return hold(frame, i, scratch_of(frame, i, tensor, only_read))
+
+
+cdef int hold(Frame* frame, int i, Object obj) except -1:
+    """Pass an object that was made for this call."""
+    core.object_inc_ref(obj.handle)
+    return own(frame, i, obj.handle)
+
+
+cdef int set_made_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -1:
+    """The same for a tensor that only this call refers to."""
+    set_tensor(frame, i, tensor, only_read)
+    return hold(frame, i, tensor) if frame.cells[i].v_ptr == tensor.handle else 0
 
 
 cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
@@ -758,6 +809,14 @@ cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
     return made
 
 
+cdef int64_t num_elements(const DLTensor* dl) noexcept nogil:
+    cdef int64_t n = 1
+    cdef int k
+    for k in range(dl.ndim):
+        n *= dl.shape[k]
+    return n
+
+
 cdef bint same_memory(const DLTensor* a, const DLTensor* b):
     cdef int k
     if (<uintptr_t>a.data + a.byte_offset != <uintptr_t>b.data + b.byte_offset or a.ndim != b.ndim
@@ -786,14 +845,13 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if isinstance(arg, Tensor):
         return set_tensor(frame, i, <Tensor>arg, False)
     if isinstance(arg, Object):
-        core.object_inc_ref((<Object>arg).handle)
-        own(frame, i, (<Object>arg).handle)
+        borrow(frame, i, <Object>arg)
         return check_map(frame, i)
     if isinstance(arg, In):
         value = as_tensor((<In>arg).value)
         if value is None:
             raise argument_error(frame, i, "an array inside portcall.In", type((<In>arg).value).__name__)
-        return set_tensor(frame, i, value, True)
+        return set_made_tensor(frame, i, value, True)
     if isinstance(arg, DataType):
         set_cell(cell, kTVMFFIDataType)
         cell.v_dtype = (<DataType>arg).value
@@ -835,7 +893,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
         return own(frame, i, make_shape(arg))
     tensor = as_tensor(arg)
     if tensor is not None:
-        return set_tensor(frame, i, tensor, False)
+        return set_made_tensor(frame, i, tensor, False)
     if is_numpy_scalar(arg):
         item = arg.item()
         return set_argument(frame, i, <PyObject*>item)
@@ -851,9 +909,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
         frame.cells[i].v_ptr = <void*><uintptr_t>(arg.value or 0)
         return 0
     if callable(arg):
-        func = make_function(arg, getattr(arg, "__name__", ""))
-        core.object_inc_ref(func.handle)
-        return own(frame, i, func.handle)
+        return hold(frame, i, make_function(arg, getattr(arg, "__name__", "")))
     if hasattr(arg, "__index__"):
         index = arg.__index__()
         return set_argument(frame, i, <PyObject*>index)
@@ -1173,41 +1229,40 @@ cdef refuse_keywords(PackedFunc func, names):
 
 cdef int call_python(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept with gil:
     """What the core calls for a Python function."""
-    cdef PyObject* stack[kStackArgs + 1]
-    cdef int32_t filled = 0
-    cdef TVMFFIAny owned
     try:
-        if size > kStackArgs:
-            value = (<object>self)(*[borrowed_value(&args[i]) for i in range(size)])
-        else:
-            try:
-                while filled < size:
-                    item = borrowed_value(&args[filled])
-                    Py_INCREF(item)
-                    stack[filled + 1] = <PyObject*>item
-                    filled += 1
-                item = None
-                value = PyObject_Vectorcall(<PyObject*>self, stack + 1, <size_t>size, NULL)
-            finally:
-                for i in range(filled):
-                    end_loan(<object>stack[i + 1], &args[i])
-                    Py_DECREF(<object>stack[i + 1])
-        give_value(value, &owned)
-        result[0] = owned
-        return 0
+        return call_callable(<PyObject*>self, args, size, result)
     except BaseException as error:
         core_raise(error)
         return -1
 
 
-cdef int end_loan(value, const TVMFFIAny* arg) except -1:
-    """A tensor that was lent for one call and is still held: take its memory away rather than let it dangle."""
-    cdef Tensor tensor
-    if arg.type_index == kTVMFFIDLTensorPtr and isinstance(value, Tensor):
-        tensor = <Tensor>value
-        if <int64_t>((<TVMFFIObject*>tensor.handle).combined_ref_count & 0xffffffff) > 1 or Py_REFCNT(<PyObject*>value) > 3:
-            tensor.lent = True
-            (<DLTensor*>tensor.dl()).data = NULL
+cdef inline int call_callable(PyObject* callable_, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) except -1:
+    cdef PythonArguments stack
+    cdef int i
+    cdef bint lent = False
+    if unlikely(size > kStackArgs):
+        return give_value((<object>callable_)(*[borrowed_value(&args[i]) for i in range(size)]), result)
+    for i in range(size):
+        stack.Add(borrowed_value(&args[i]))
+        lent |= args[i].type_index == kTVMFFIDLTensorPtr
+    if unlikely(lent):
+        return call_with_loans(callable_, stack.items, args, size, result)
+    return give_value(PyObject_Vectorcall(callable_, stack.items, <size_t>size, NULL), result)
+
+
+cdef int call_with_loans(PyObject* callable_, PyObject** items, const TVMFFIAny* args, int32_t size,
+                         TVMFFIAny* result) except -1:
+    try:
+        return give_value(PyObject_Vectorcall(callable_, items, <size_t>size, NULL), result)
+    finally:
+        for i in range(size):
+            if args[i].type_index == kTVMFFIDLTensorPtr:
+                end_loan(<Tensor>items[i])
+
+
+cdef int end_loan(Tensor tensor) except -1:
+    """A tensor that was lent for one call: whoever still holds it finds its memory gone rather than dangling."""
+    (<DLTensor*>(<char*>tensor.handle + 24)).data = NULL
     return 0
 
 
@@ -1215,7 +1270,9 @@ cdef int give_value(value, TVMFFIAny* out) except -1:
     """An owned cell for a Python value, as the result of a call."""
     cdef StackFrame frame
     set_argument(&frame, 0, <PyObject*>value)
-    if core.any_view_to_owned(frame.cells, out) != 0:
+    if frame.cells.type_index < kTVMFFIRawStr:
+        out[0] = frame.cells[0]
+    elif core.any_view_to_owned(frame.cells, out) != 0:
         raise_raised(None)
     return 0
 
@@ -1355,15 +1412,14 @@ cdef void core_raise(error) noexcept:
 cdef class Tensor(Object):
     """Base of portcall.Tensor: shared memory with a shape."""
 
-    cdef bint lent  # its memory belonged to a caller who has returned
-
     cdef const DLTensor* dl(self) except NULL:
         if self.handle == NULL:
             raise ValueError("the tensor was never made; use portcall.empty or portcall.tensor")
-        if self.lent:
+        cdef const DLTensor* dl = <const DLTensor*>(<char*>self.handle + 24)
+        if dl.data == NULL and num_elements(dl) > 0:
             raise ValueError(
                 "this tensor was lent to a function for one call, which is over; copy it inside the function to keep it")
-        return <const DLTensor*>(<char*>self.handle + 24)
+        return dl
 
     @property
     def shape(self) -> tuple:
@@ -1394,11 +1450,7 @@ cdef class Tensor(Object):
     @property
     def size(self) -> int:
         """Number of elements."""
-        cdef const DLTensor* dl = self.dl()
-        n = 1
-        for k in range(dl.ndim):
-            n *= dl.shape[k]
-        return n
+        return num_elements(self.dl())
 
     @property
     def nbytes(self) -> int:
@@ -1604,6 +1656,7 @@ def set_global(str name not None, PackedFunc func not None, bint override):
         raise_raised(None)
 
 
+packed_func_type = <PyTypeObject*>PackedFunc
 cdef PackedFunc sample = make_function(len, "")
 EnableVectorcall(<PyTypeObject*>PackedFunc, <char*>&sample.vectorcall - <char*><PyObject*>sample)
 sample = None

@@ -39,7 +39,7 @@ class Device(_core.Device):
     @property
     def exist(self) -> bool:
         """Whether the device is there and usable."""
-        return bool(self._attribute("exist"))
+        return bool(self._number("exist"))
 
     def sync(self) -> None:
         """Wait until the work given to the device's current stream is finished.
@@ -52,45 +52,53 @@ class Device(_core.Device):
     def _attribute(self, name: str) -> Any:
         return get_global_func("runtime.GetDeviceAttr")(self.device_type, self.device_id, _ATTRIBUTES[name])
 
+    def _number(self, name: str) -> int | None:
+        value: int | None = self._attribute(name)
+        return value
+
+    def _text(self, name: str) -> str | None:
+        value: str | None = self._attribute(name)
+        return value
+
     @property
     def device_name(self) -> str | None:
         """The product's name."""
-        return self._attribute("device_name")  # type: ignore[no-any-return]
+        return self._text("device_name")
 
     @property
     def multi_processor_count(self) -> int | None:
         """Cores or multiprocessors that this process may use."""
-        return self._attribute("multi_processor_count")  # type: ignore[no-any-return]
+        return self._number("multi_processor_count")
 
     @property
     def total_global_memory(self) -> int | None:
         """Memory of the device in bytes."""
-        return self._attribute("total_global_memory")  # type: ignore[no-any-return]
+        return self._number("total_global_memory")
 
     @property
     def available_global_memory(self) -> int | None:
         """Memory that is free now, in bytes."""
-        return self._attribute("available_global_memory")  # type: ignore[no-any-return]
+        return self._number("available_global_memory")
 
     @property
     def l2_cache_size_bytes(self) -> int | None:
         """Size of the second-level cache in bytes."""
-        return self._attribute("l2_cache_size_bytes")  # type: ignore[no-any-return]
+        return self._number("l2_cache_size_bytes")
 
     @property
     def max_threads_per_block(self) -> int | None:
         """Threads in one block, for devices with blocks."""
-        return self._attribute("max_threads_per_block")  # type: ignore[no-any-return]
+        return self._number("max_threads_per_block")
 
     @property
     def warp_size(self) -> int | None:
         """Threads that run in step."""
-        return self._attribute("warp_size")  # type: ignore[no-any-return]
+        return self._number("warp_size")
 
     @property
     def compute_version(self) -> str | None:
         """The device's generation, such as ``9.0``."""
-        return self._attribute("compute_version")  # type: ignore[no-any-return]
+        return self._text("compute_version")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.device_id}"

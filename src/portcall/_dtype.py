@@ -54,10 +54,10 @@ class DataType(_core.DataType):
             import ml_dtypes
         except ImportError:
             raise TypeError(f"NumPy needs the package ml_dtypes for {self}: pip install ml_dtypes") from None
-        try:
-            return numpy.dtype(getattr(ml_dtypes, str(self)))
-        except AttributeError:
-            raise TypeError(f"neither NumPy nor ml_dtypes has elements of type {self}") from None
+        scalar: type | None = getattr(ml_dtypes, str(self), None)
+        if scalar is None:
+            raise TypeError(f"neither NumPy nor ml_dtypes has elements of type {self}")
+        return numpy.dtype(scalar)
 
 
 _core.register_class(_TYPE_INDEX, DataType)

@@ -21,7 +21,7 @@ MACHINES = {
 }  # fmt: skip
 KINDS = {1: "object", 2: "executable", 3: "shared"}
 SYMTAB, DYNAMIC, DYNSYM, VERDEF, VERNEED = 2, 6, 11, 0x6FFFFFFD, 0x6FFFFFFE
-NEEDED, SONAME, RPATH, BIND_NOW, RUNPATH, FLAGS, FLAGS_1 = 1, 14, 15, 24, 29, 30, 0x6FFFFFFB
+NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 FUNCTION_TYPES, WEAK, LOCAL = (2, 10), 2, 0
 # What is laid out differently in files of 32 and of 64 bits: the rest of the header, a section, a segment, a symbol,
 # an entry of the dynamic section; then the order of a segment's and a symbol's fields.
@@ -67,7 +67,6 @@ class ElfFile:
         kind: ``shared``, ``executable`` or ``object``.
         machine: ``x86_64``, ``aarch64``, ``riscv64`` … as in a compiler's target.
         needed: the libraries that it asks for, in order; ``runpath`` holds the folders in which to look first.
-        bind_now: the linker was told to bind every function when the file is loaded.
         symbols: hidden and local ones are left out.
         versions_needed: for each library, the versions of its symbols that are asked for.
         versions_defined: the versions of symbols that this file offers itself.
@@ -79,7 +78,6 @@ class ElfFile:
     needed: tuple[str, ...]
     soname: str
     runpath: tuple[str, ...]
-    bind_now: bool
     symbols: tuple[Symbol, ...]
     versions_needed: dict[str, tuple[str, ...]]
     versions_defined: frozenset[str]
@@ -136,7 +134,6 @@ class Reader:
             raise ElfError("the file has no section headers (stripped by sstrip or alike), so it cannot be read")
         dynamic = list(self.dynamic())
         strings = {tag: [text for kind, text in dynamic if kind == tag] for tag in (NEEDED, SONAME, RPATH, RUNPATH)}
-        flags = {tag: int(value) for tag, value in dynamic if tag in (BIND_NOW, FLAGS, FLAGS_1)}
         name = MACHINES.get(machine, f"machine {machine}")
         return ElfFile(
             kind=KINDS.get(kind, f"type {kind}"),
@@ -146,7 +143,6 @@ class Reader:
             runpath=tuple(
                 folder for text in strings[RUNPATH] or strings[RPATH] for folder in str(text).split(":") if folder
             ),
-            bind_now=BIND_NOW in flags or bool(flags.get(FLAGS, 0) & 8) or bool(flags.get(FLAGS_1, 0) & 1),
             symbols=tuple(self.symbols(SYMTAB if kind == 1 else DYNSYM)),
             versions_needed=dict(self.versions_needed()),
             versions_defined=frozenset(self.versions_defined()),

@@ -45,8 +45,8 @@ def register_func(name: _F, func: None = None, *, override: bool = False) -> _F:
 def register_func(name: Any, func: Any = None, *, override: bool = False) -> Any:
     """Register a function under a global name, for every language.
 
-    ``register_func("a.b", f)`` returns the PackedFunc; ``@register_func("a.b")`` and ``@register_func``, which takes the
-    function's own name, leave the decorated function as it is.
+    ``register_func("a.b", f)`` returns the PackedFunc. ``@register_func("a.b")``, and ``@register_func``, which takes
+    the function's own name, leave the decorated function as it is.
 
     Raises:
         AlreadyRegisteredError: the name is taken and ``override`` is false.
@@ -108,7 +108,7 @@ def not_found(what: str, name: str, names: list[str]) -> errors.FunctionNotFound
 
 def list_global_func_names() -> list[str]:
     """Return the names of all global functions, sorted."""
-    return list(_core.get_global("portcall.ListGlobalNames")())
+    return list(get_global_func("portcall.ListGlobalNames")())
 
 
 def remove_global_func(name: str) -> None:
@@ -117,7 +117,7 @@ def remove_global_func(name: str) -> None:
     Raises:
         FunctionNotFoundError: nothing has that name.
     """
-    if not _core.get_global("ffi.FunctionRemoveGlobal")(name):
+    if not get_global_func("ffi.FunctionRemoveGlobal")(name):
         raise not_found(f"no global function is named {name!r}", name, list_global_func_names())
 
 

@@ -37,10 +37,10 @@ class Module(_core.Module):
             FunctionNotFoundError: there is none of that name. The message lists near names, and imported modules of
                 kinds that cannot run here.
         """
-        func = get_global_func("ffi.ModuleGetFunction")(self, name, query_imports)
+        func: PackedFunc | None = get_global_func("ffi.ModuleGetFunction")(self, name, query_imports)
         if func is None:
             raise self._missing(name)
-        return func  # type: ignore[no-any-return]
+        return func
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
         """Return whether ``get_function`` would find one."""
@@ -71,12 +71,12 @@ class Module(_core.Module):
     @property
     def type_key(self) -> str:
         """The kind of module: ``library``, ``cuda``, …"""
-        return get_global_func("ffi.ModuleGetKind")(self)  # type: ignore[no-any-return]
+        return str(get_global_func("ffi.ModuleGetKind")(self))
 
     @property
     def entry_name(self) -> str:
         """The name of the entry function, which the compiler gave; ``main`` unless it said otherwise."""
-        return get_global_func("portcall.ModuleEntryName")(self)  # type: ignore[no-any-return]
+        return str(get_global_func("portcall.ModuleEntryName")(self))
 
     @property
     def imported_modules(self) -> list[Module]:
@@ -170,7 +170,8 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 
 
 def _load(path: str) -> Module:
-    return get_global_func("ffi.ModuleLoadFromFile")(path)  # type: ignore[no-any-return]
+    module: Module = get_global_func("ffi.ModuleLoadFromFile")(path)
+    return module
 
 
 def _load_foreign_runtime() -> bool:
@@ -186,4 +187,5 @@ def _load_foreign_runtime() -> bool:
 
 def system_lib(prefix: str = "") -> Module:
     """Return the functions of code that is linked into this process and registered itself, by name prefix."""
-    return get_global_func("ffi.SystemLib")(prefix)  # type: ignore[no-any-return]
+    module: Module = get_global_func("ffi.SystemLib")(prefix)
+    return module

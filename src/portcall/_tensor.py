@@ -11,7 +11,6 @@ from portcall._device import device as as_device
 from portcall._dtype import dtype as as_dtype
 
 if TYPE_CHECKING:
-    import numpy
     from numpy.typing import NDArray
 
 _TYPE_INDEX = 70

@@ -17,6 +17,7 @@ from itertools import starmap
 from pathlib import Path
 
 from portcall import _blob, _elf
+from portcall._function import get_global_func
 from portcall._linkage import PACKAGES, Linkage, open_mapped
 from portcall.errors import ModuleLoadError
 from portcall.toolchain import library_path
@@ -138,7 +139,12 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
     linkage = Linkage(file, elf)
     missing = missing_symbols(linkage, wanted)
     contexts = sorted(name for name in defined if name.startswith(CONTEXT_PREFIXES) or name in LIBRARY_CONTEXTS)
-    problems += [*kind_problems(elf), *linkage_problems(linkage, missing), *context_problems(contexts)]
+    problems += [
+        *kind_problems(elf),
+        *module_problems(abi, modules),
+        *linkage_problems(linkage, missing),
+        *context_problems(contexts),
+    ]
     return LibraryReport(
         path=str(file),
         nbytes=nbytes,
@@ -226,8 +232,13 @@ def kind_problems(elf: _elf.ElfFile) -> Iterator[str]:
         yield "this is an object file, not a library: link it first, with portcall.toolchain.create_shared"
     if elf.kind == "executable":
         yield "this is a program, not a library"
-    if elf.bind_now and any(s.name.startswith("TVM") and not s.defined for s in elf.symbols):
-        yield "it was linked with '-z now', so its calls into the runtime may not be bound: link it with -Wl,-z,lazy"
+
+
+def module_problems(abi: str, modules: Iterable[_blob.EmbeddedModule]) -> Iterator[str]:
+    for kind in dict.fromkeys(module.kind for module in modules):
+        loader = f"ffi.Module.load_from_bytes.{kind}"
+        if kind != _blob.LIBRARY and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
+            yield f"it carries a module of kind '{kind}', which nothing here runs: what calls into it will fail"
 
 
 def context_problems(contexts: Iterable[str]) -> Iterator[str]:

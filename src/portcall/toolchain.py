@@ -7,7 +7,7 @@ Rules:
   names on PATH. Code for another machine, or on a machine without a compiler, is compiled by the ``ziglang`` package.
 * C sources are compiled as C11, C++ sources as C++17, both with ``-O2 -fPIC``; the caller's options come last and win.
 * A library links nothing of portcall's: its ``TVMFFI*`` and ``TVMBackend*`` symbols stay undefined and are bound when
-  it is loaded. That is why ELF libraries are linked for lazy binding.
+  it is loaded. ELF libraries are linked for lazy binding, which leaves the loader every way to do so.
 * An output appears whole or not at all: it is made in a folder beside its place and then renamed.
 * Every failure of a compiler is a CompileError with the command and all that the compiler wrote.
 """

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from portcall import toolchain
+
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
 Shell = Callable[..., subprocess.CompletedProcess[str]]
@@ -116,13 +118,17 @@ def test_a_near_name_is_proposed(invoke: Invoke, kernels: str) -> None:
 
 
 def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke, tmp_path: Path) -> None:
-    from portcall import toolchain
-
-    (tmp_path / "k.c").write_text("int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
+    text = "int nobody_has_this(void); int nor_this(void); int f(void) { return nobody_has_this() + nor_this(); }"
+    (tmp_path / "k.c").write_text(text)
     library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", options=["-Wl,-z,now"])
     result = invoke("run", library, "f")
     assert result.exit_code == 1
-    assert "likely cause: it needs the symbol 'nobody_has_this', which nobody provides" in result.stderr
+    assert "nobody_has_this" in result.stderr
+    assert "nor_this" in result.stderr
+    assert f"next: portcall inspect {library}" in result.stderr
+
+
+def test_a_library_that_is_not_there_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
     missing = invoke("run", tmp_path / "no.so", "f")
     assert missing.exit_code == 1
     assert f"there is no library '{tmp_path}/no.so'" in missing.stderr

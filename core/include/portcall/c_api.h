@@ -279,6 +279,11 @@ PORTCALL_API uint64_t PortcallTensorGetFlags(TVMFFIObjectHandle tensor);  // 0 f
 // Copies between any two devices and strides; shapes (in elements) and dtypes must agree.
 PORTCALL_API int PortcallTensorCopy(const DLTensor* from, const DLTensor* to);
 
+// ---- Modules ------------------------------------------------------------------------------------------------------
+
+// A module over a C++ portcall::ModuleNode (module.h), which it owns on success.
+PORTCALL_API int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out);
+
 // ---- Environment of compiled code ---------------------------------------------------------------------------------
 
 typedef int (*DLPackManagedTensorAllocator)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
@@ -349,16 +354,16 @@ typedef enum {
 typedef struct PortcallDeviceAPI {
   uint32_t struct_size;  // sizeof(PortcallDeviceAPI) of the caller: fields may be added at the end
   void* ctx;
-  int (*set_device)(void* ctx, DLDevice device);                                              // optional
+  int (*set_device)(void* ctx, DLDevice device);                                         // optional
   int (*get_attr)(void* ctx, DLDevice device, PortcallDeviceAttr attr, TVMFFIAny* out);  // kPortcallAttrExist is a must
   int (*alloc)(void* ctx, DLDevice device, size_t nbytes, size_t alignment, DLDataType hint, void** out);
   int (*free)(void* ctx, DLDevice device, void* ptr);
   int (*copy)(void* ctx, const void* from, size_t from_offset, DLDevice from_device, void* to, size_t to_offset,
               DLDevice to_device, size_t nbytes, void* stream);
-  int (*create_stream)(void* ctx, DLDevice device, void** out);            // optional
-  int (*free_stream)(void* ctx, DLDevice device, void* stream);            // optional
-  int (*sync_stream)(void* ctx, DLDevice device, void* stream);            // NULL: work is always finished
-  int (*sync_streams)(void* ctx, DLDevice device, void* from, void* to);   // optional
+  int (*create_stream)(void* ctx, DLDevice device, void** out);           // optional
+  int (*free_stream)(void* ctx, DLDevice device, void* stream);           // optional
+  int (*sync_stream)(void* ctx, DLDevice device, void* stream);           // NULL: work is always finished
+  int (*sync_streams)(void* ctx, DLDevice device, void* from, void* to);  // optional
 } PortcallDeviceAPI;
 
 // The table is copied. A kind is registered once; a second registration is an error.

@@ -47,13 +47,11 @@ struct ArrayObj final : Object {
   TVMFFISeqCell cell;
 };
 
-template <typename T = Any>
-class Array : public ObjectRef {
+template <typename T = Any> class Array : public ObjectRef {
   PORTCALL_OBJECT_REF(Array, ArrayObj)
   using OwnTraits = void;
 
-  template <typename Iter>
-  Array(Iter first, Iter last) {
+  template <typename Iter> Array(Iter first, Iter last) {
     std::vector<Any> items;
     for (; first != last; ++first) items.emplace_back(*first);
     Build(items);
@@ -94,8 +92,7 @@ struct MapObj final : Object {
   void (*data_deleter)(void*);
 };
 
-template <typename K = Any, typename V = Any>
-class Map : public ObjectRef {
+template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   PORTCALL_OBJECT_REF(Map, MapObj)
   using OwnTraits = void;
 
@@ -142,8 +139,7 @@ class Map : public ObjectRef {
 };
 
 // Typed containers check each element when they are read from an argument.
-template <typename T>
-struct TypeTraits<Array<T>> {
+template <typename T> struct TypeTraits<Array<T>> {
   static std::string Name() {
     if constexpr (std::is_same_v<T, Any>) return "Array";
     return "Array[" + TypeTraits<T>::Name() + "]";
@@ -160,8 +156,7 @@ struct TypeTraits<Array<T>> {
   static void To(Array<T> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
 
-template <typename K, typename V>
-struct TypeTraits<Map<K, V>> {
+template <typename K, typename V> struct TypeTraits<Map<K, V>> {
   static std::string Name() {
     if constexpr (std::is_same_v<K, Any> && std::is_same_v<V, Any>) return "Map";
     return "Map[" + TypeTraits<K>::Name() + ", " + TypeTraits<V>::Name() + "]";
@@ -179,8 +174,7 @@ struct TypeTraits<Map<K, V>> {
   static void To(Map<K, V> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
 
-template <typename T>
-struct TypeTraits<std::vector<T>> {
+template <typename T> struct TypeTraits<std::vector<T>> {
   static std::string Name() { return TypeTraits<Array<T>>::Name(); }
   static std::optional<std::vector<T>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return std::nullopt;

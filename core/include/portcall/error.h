@@ -68,13 +68,11 @@ inline void Check(int status) {
   if (status != 0) ThrowRaised();
 }
 
-// Runs `body` at the C boundary. An exception becomes this thread's last error and the result -1, so none ever crosses
-// the ABI.
-template <typename Body>
-int Guard(Body&& body) noexcept {
+namespace detail {
+// The exception that is being handled becomes this thread's last error. Out of line: it is the same for every Guard.
+[[gnu::noinline, gnu::cold]] inline int RaiseCurrentException() noexcept {
   try {
-    body();
-    return 0;
+    throw;
   } catch (const Error& e) {
     TVMFFIErrorSetRaised(e.ref().get());
   } catch (const std::bad_alloc&) {
@@ -90,17 +88,30 @@ int Guard(Body&& body) noexcept {
   }
   return -1;
 }
+}  // namespace detail
+
+// Runs `body` at the C boundary. An exception becomes this thread's last error and the result -1, so none ever crosses
+// the ABI.
+template <typename Body> int Guard(Body&& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (...) {
+    return detail::RaiseCurrentException();
+  }
+}
 
 namespace detail {
 // Collects a message; throws at the end of the full expression.
 class ErrorBuilder {
  public:
-  ErrorBuilder(const char* kind, const char* file, int line, const char* function) : kind_(kind) {
+  [[gnu::noinline, gnu::cold]] ErrorBuilder(const char* kind, const char* file, int line, const char* function)
+      : kind_(kind) {
     frame_ = ToView(*TVMFFIBacktrace(file, line, function, 0));
   }
   ErrorBuilder(const ErrorBuilder&) = delete;
   ErrorBuilder& operator=(const ErrorBuilder&) = delete;
-  [[noreturn]] ~ErrorBuilder() noexcept(false) { throw Error(kind_, stream_.str(), frame_); }
+  [[noreturn, gnu::noinline, gnu::cold]] ~ErrorBuilder() noexcept(false) { throw Error(kind_, stream_.str(), frame_); }
   std::ostringstream& stream() { return stream_; }
 
  private:
@@ -113,8 +124,7 @@ class ErrorBuilder {
 #define PORTCALL_THROW(Kind) ::portcall::detail::ErrorBuilder(#Kind, __FILE__, __LINE__, __func__).stream()
 #define PORTCALL_CHECK(condition, Kind) \
   if (condition) {                      \
-  } else                                \
-    PORTCALL_THROW(Kind)
+  } else PORTCALL_THROW(Kind)
 
 }  // namespace portcall
 #endif  // PORTCALL_ERROR_H_

@@ -32,8 +32,9 @@ namespace detail {
                                             const std::string& got) {
   std::string where = function && *function ? std::string(function) + "(): " : std::string();
   std::string what = position >= 0 ? "argument #" + std::to_string(position) + ": " : std::string();
-  throw Error("TypeError", where + what + "expected " + expected + ", got " + got, {}, nullptr,
-              Array<Any>{Any(kArgumentErrorTag), Any(function ? function : ""), Any(position), Any(expected), Any(got)});
+  throw Error(
+      "TypeError", where + what + "expected " + expected + ", got " + got, {}, nullptr,
+      Array<Any>{Any(kArgumentErrorTag), Any(function ? function : ""), Any(position), Any(expected), Any(got)});
 }
 
 [[noreturn]] inline void ThrowCountError(const char* function, int expected, int got) {
@@ -66,19 +67,14 @@ class Args {
 };
 
 namespace detail {
-template <typename F>
-struct Signature : Signature<decltype(&F::operator())> {};
-template <typename R, typename... A>
-struct Signature<R (*)(A...)> {
+template <typename F> struct Signature : Signature<decltype(&F::operator())> {};
+template <typename R, typename... A> struct Signature<R (*)(A...)> {
   using Return = R;
   using Arguments = std::tuple<A...>;
 };
-template <typename R, typename... A>
-struct Signature<R(A...)> : Signature<R (*)(A...)> {};
-template <typename C, typename R, typename... A>
-struct Signature<R (C::*)(A...)> : Signature<R (*)(A...)> {};
-template <typename C, typename R, typename... A>
-struct Signature<R (C::*)(A...) const> : Signature<R (*)(A...)> {};
+template <typename R, typename... A> struct Signature<R(A...)> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...)> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...) const> : Signature<R (*)(A...)> {};
 
 template <typename F, typename... A, size_t... I>
 void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
@@ -91,17 +87,14 @@ void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::inde
 }
 
 // Unpacks the arguments by the signature of `f`.
-template <typename F>
-auto Unpack(F f) {
+template <typename F> auto Unpack(F f) {
   using Arguments = typename Signature<std::decay_t<F>>::Arguments;
   return [f = std::move(f)](Args args, RetValue* rv) {
-    CallTyped(f, args, rv, static_cast<Arguments*>(nullptr),
-              std::make_index_sequence<std::tuple_size_v<Arguments>>());
+    CallTyped(f, args, rv, static_cast<Arguments*>(nullptr), std::make_index_sequence<std::tuple_size_v<Arguments>>());
   };
 }
 
-template <typename F>
-struct Closure {
+template <typename F> struct Closure {
   F body;
   std::string name;
 
@@ -131,8 +124,7 @@ class PackedFunc : public ObjectRef {
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
-  template <typename... A>
-  RetValue operator()(A&&... args) const {
+  template <typename... A> RetValue operator()(A&&... args) const {
     std::array<Any, sizeof...(A)> cells{Any(std::forward<A>(args))...};
     return CallPacked(reinterpret_cast<const TVMFFIAny*>(cells.data()), sizeof...(A));
   }
@@ -146,18 +138,16 @@ class PackedFunc : public ObjectRef {
   }
 };
 
-template <typename F>
-class TypedPackedFunc;
+template <typename F> class TypedPackedFunc;
 
 // A PackedFunc with a signature: arguments and result are checked against it.
-template <typename R, typename... A>
-class TypedPackedFunc<R(A...)> : public PackedFunc {
+template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public PackedFunc {
  public:
   using Node = FunctionObj;
   using OwnTraits = void;
   TypedPackedFunc() noexcept = default;
-  TypedPackedFunc(std::nullptr_t) noexcept {}                           // NOLINT(google-explicit-constructor)
-  TypedPackedFunc(PackedFunc func) : PackedFunc(std::move(func)) {}     // NOLINT(google-explicit-constructor)
+  TypedPackedFunc(std::nullptr_t) noexcept {}                        // NOLINT(google-explicit-constructor)
+  TypedPackedFunc(PackedFunc func) : PackedFunc(std::move(func)) {}  // NOLINT(google-explicit-constructor)
   template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, A...> && !std::is_base_of_v<ObjectRef, F>>>
   TypedPackedFunc(F body, std::string name = {})  // NOLINT(google-explicit-constructor)
       : PackedFunc(detail::Unpack([f = std::move(body)](A... args) -> R { return f(std::forward<A>(args)...); }),
@@ -172,8 +162,7 @@ class TypedPackedFunc<R(A...)> : public PackedFunc {
   }
 };
 
-template <typename R, typename... A>
-struct TypeTraits<TypedPackedFunc<R(A...)>> {
+template <typename R, typename... A> struct TypeTraits<TypedPackedFunc<R(A...)>> {
   static std::string Name() { return "Function"; }
   static std::optional<TypedPackedFunc<R(A...)>> TryFrom(const TVMFFIAny& value) {
     std::optional<PackedFunc> func = TypeTraits<PackedFunc>::TryFrom(value);
@@ -203,38 +192,35 @@ class Registry {
     Check(PortcallFunctionRemoveGlobal(&key, &removed));
     return removed != 0;
   }
-  static std::vector<std::string> ListNames() { return Get("portcall.ListGlobalNames")().cast<std::vector<std::string>>(); }
+  static std::vector<std::string> ListNames() {
+    return Get("portcall.ListGlobalNames")().cast<std::vector<std::string>>();
+  }
 
   // What PORTCALL_REGISTER_GLOBAL declares: a name that waits for its body.
   static Registry Register(std::string name, bool can_override = false) { return {std::move(name), can_override}; }
 
-  template <typename F>
-  Registry& set_body(F body) {
+  template <typename F> Registry& set_body(F body) {
     Set(name_, PackedFunc(std::move(body), name_, flags_), can_override_);
     return *this;
   }
-  template <typename F>
-  Registry& set_body_typed(F body) {
-    return set_body(detail::Unpack(std::move(body)));
-  }
+  template <typename F> Registry& set_body_typed(F body) { return set_body(detail::Unpack(std::move(body))); }
   // A method of a value type or of a reference class: the object is the first argument.
-  template <typename T, typename R, typename... A>
-  Registry& set_body_method(R (T::*method)(A...)) {
-    return set_body_typed([method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
+  template <typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...)) {
+    return set_body_typed(
+        [method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
   }
-  template <typename T, typename R, typename... A>
-  Registry& set_body_method(R (T::*method)(A...) const) {
+  template <typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...) const) {
     return set_body_typed(
         [method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
   }
   // The same for a method of a node, called through its reference class: set_body_method<Counter>(&CounterObj::Add).
-  template <typename Ref, typename T, typename R, typename... A>
-  Registry& set_body_method(R (T::*method)(A...)) {
-    return set_body_typed([method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
+  template <typename Ref, typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...)) {
+    return set_body_typed(
+        [method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
   }
-  template <typename Ref, typename T, typename R, typename... A>
-  Registry& set_body_method(R (T::*method)(A...) const) {
-    return set_body_typed([method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
+  template <typename Ref, typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...) const) {
+    return set_body_typed(
+        [method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
   }
   // The function returns in well under a microsecond: interpreters may keep their lock. Say so before the body.
   Registry& set_short() {
@@ -245,17 +231,14 @@ class Registry {
  private:
   Registry(std::string name, bool can_override) : name_(std::move(name)), can_override_(can_override) {}
 
-  template <typename T>
-  using Receiver = T;
-  template <typename T>
-  static T& Deref(T& self) {
+  template <typename T> using Receiver = T;
+  template <typename T> static T& Deref(T& self) {
     if constexpr (std::is_base_of_v<ObjectRef, T>) {
       PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
     }
     return self;
   }
-  template <typename Ref>
-  static typename Ref::Node* NodeOf(const Ref& self) {
+  template <typename Ref> static typename Ref::Node* NodeOf(const Ref& self) {
     PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
     return self.node();
   }
@@ -267,23 +250,23 @@ class Registry {
 
 #define PORTCALL_CONCAT_(a, b) a##b
 #define PORTCALL_CONCAT(a, b) PORTCALL_CONCAT_(a, b)
-#define PORTCALL_REGISTER_GLOBAL(name)                                                                   \
+#define PORTCALL_REGISTER_GLOBAL(name)                                                                \
   [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, __COUNTER__) = \
       ::portcall::Registry::Register(name)
 
 // Exports `f` (a function or captureless lambda) as function `name` of the library that this is compiled into.
-#define PORTCALL_EXPORT_TYPED(name, f)                                                                               \
-  extern "C" {                                                                                                       \
-  __attribute__((visibility("default"), weak)) extern const int32_t portcall_abi_version = PORTCALL_ABI_VERSION;    \
-  __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,        \
-                                                              TVMFFIAny* result) {                                   \
-    return ::portcall::Guard([&] {                                                                                   \
-      static const auto body = ::portcall::detail::Unpack(f);                                                        \
-      ::portcall::RetValue rv;                                                                                       \
-      body(::portcall::Args(args, num_args, #name), &rv);                                                            \
-      *result = rv.release();                                                                                        \
-    });                                                                                                              \
-  }                                                                                                                  \
+#define PORTCALL_EXPORT_TYPED(name, f)                                                                           \
+  extern "C" {                                                                                                   \
+  __attribute__((visibility("default"), weak)) extern const int32_t portcall_abi_version = PORTCALL_ABI_VERSION; \
+  __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,    \
+                                                              TVMFFIAny* result) {                               \
+    return ::portcall::Guard([&] {                                                                               \
+      static const auto body = ::portcall::detail::Unpack(f);                                                    \
+      ::portcall::RetValue rv;                                                                                   \
+      body(::portcall::Args(args, num_args, #name), &rv);                                                        \
+      *result = rv.release();                                                                                    \
+    });                                                                                                          \
+  }                                                                                                              \
   }
 
 }  // namespace portcall

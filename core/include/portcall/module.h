@@ -5,9 +5,7 @@
 #define PORTCALL_MODULE_H_
 
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "function.h"
@@ -32,22 +30,20 @@ class ModuleNode {
   virtual std::vector<std::string> FunctionNames() { return {}; }  // empty: not known
 };
 
+// The node's body belongs to the core, which makes every module of this runtime (PortcallModuleCreate).
 struct ModuleObj final : Object {
   static constexpr const char* kTypeKey = "ffi.Module";
   static constexpr int32_t kTypeIndex = kTVMFFIModule;
-  std::unique_ptr<ModuleNode> impl;
-  std::mutex mutex;                                      // guards the two below
-  std::vector<ObjectRef> imports;                        // of ModuleObj
-  std::unordered_map<std::string, PackedFunc> env_cache; // what compiled code looked up: borrowed by it for ever
 };
 
 class Module : public ObjectRef {
   PORTCALL_OBJECT_REF(Module, ModuleObj)
 
   explicit Module(std::unique_ptr<ModuleNode> impl) {
-    auto* obj = NewNode<ModuleObj>();
-    obj->impl = std::move(impl);
-    ptr_ = obj;
+    TVMFFIObjectHandle handle = nullptr;
+    Check(PortcallModuleCreate(impl.get(), &handle));
+    impl.release();
+    ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
   static Module LoadFromFile(const std::string& path) { return Registry::Get("ffi.ModuleLoadFromFile")(path); }
@@ -61,8 +57,7 @@ class Module : public ObjectRef {
   std::vector<Module> imports() const { return CallMethod("ffi.ModuleImports"); }
 
  private:
-  template <typename... A>
-  Any CallMethod(const char* name, A&&... args) const {
+  template <typename... A> Any CallMethod(const char* name, A&&... args) const {
     PORTCALL_CHECK(defined(), ValueError) << "the module is None";
     return Registry::Get(name)(*this, std::forward<A>(args)...);
   }

@@ -74,26 +74,23 @@ struct Object : TVMFFIObject {
 
 namespace detail {
 template <typename T, typename = void>
-struct StaticIndex : std::integral_constant<int32_t, std::is_same_v<T, Object> ? static_cast<int32_t>(kTVMFFIObject) : -1> {};
+struct StaticIndex
+    : std::integral_constant<int32_t, std::is_same_v<T, Object> ? static_cast<int32_t>(kTVMFFIObject) : -1> {};
 template <typename T>
 struct StaticIndex<T, std::void_t<decltype(T::kTypeIndex)>> : std::integral_constant<int32_t, T::kTypeIndex> {
   static_assert(std::is_final_v<T>, "only the nodes of the ABI have a fixed index, and nothing derives from them");
 };
-template <typename T, typename = void>
-struct ParentOf {
+template <typename T, typename = void> struct ParentOf {
   using type = Object;
 };
-template <typename T>
-struct ParentOf<T, std::void_t<typename T::Parent>> {
+template <typename T> struct ParentOf<T, std::void_t<typename T::Parent>> {
   using type = typename T::Parent;
 };
 }  // namespace detail
 
-template <typename T>
-int32_t TypeIndexOf();
+template <typename T> int32_t TypeIndexOf();
 
-template <typename T>
-int32_t TypeDepthOf() {
+template <typename T> int32_t TypeDepthOf() {
   if constexpr (std::is_same_v<T, Object>) {
     return 0;
   } else {
@@ -101,8 +98,7 @@ int32_t TypeDepthOf() {
   }
 }
 
-template <typename T>
-int32_t TypeIndexOf() {
+template <typename T> int32_t TypeIndexOf() {
   if constexpr (detail::StaticIndex<T>::value >= 0) {
     return detail::StaticIndex<T>::value;
   } else {
@@ -116,8 +112,7 @@ int32_t TypeIndexOf() {
 }
 
 namespace detail {
-template <typename T>
-void DeleteNode(void* self, int flags) {
+template <typename T> void DeleteNode(void* self, int flags) {
   // Through the header: TVMFFIObject is the first base of every node.
   T* node = static_cast<T*>(static_cast<TVMFFIObject*>(self));
   if (flags & kDestroy) node->~T();
@@ -126,8 +121,7 @@ void DeleteNode(void* self, int flags) {
 }  // namespace detail
 
 // A new node with one strong reference, which the caller owns. `extra` bytes follow the node.
-template <typename T, typename... A>
-T* NewNodeWithSpace(size_t extra, A&&... args) {
+template <typename T, typename... A> T* NewNodeWithSpace(size_t extra, A&&... args) {
   static_assert(std::is_base_of_v<TVMFFIObject, T>, "nodes derive from portcall::Object");
   static_assert(!std::is_polymorphic_v<T>, "a node has no virtual functions: its header comes first");
   void* space = ::operator new(sizeof(T) + extra, std::align_val_t(alignof(T)));
@@ -145,8 +139,7 @@ T* NewNodeWithSpace(size_t extra, A&&... args) {
   return node;
 }
 
-template <typename T, typename... A>
-T* NewNode(A&&... args) {
+template <typename T, typename... A> T* NewNode(A&&... args) {
   return NewNodeWithSpace<T>(0, std::forward<A>(args)...);
 }
 
@@ -170,15 +163,13 @@ class ObjectRef {
   }
 
   // Takes over one reference that the caller owns.
-  template <typename Ref = ObjectRef>
-  static Ref Steal(void* handle) noexcept {
+  template <typename Ref = ObjectRef> static Ref Steal(void* handle) noexcept {
     Ref ref;
     ref.ptr_ = static_cast<TVMFFIObject*>(handle);
     return ref;
   }
   // Adds a reference of its own.
-  template <typename Ref = ObjectRef>
-  static Ref Borrow(void* handle) noexcept {
+  template <typename Ref = ObjectRef> static Ref Borrow(void* handle) noexcept {
     if (handle) Retain(static_cast<TVMFFIObject*>(handle));
     return Steal<Ref>(handle);
   }
@@ -197,8 +188,7 @@ class ObjectRef {
   bool unique() const noexcept { return use_count() == 1; }
 
   // The node if this is a T (or derived from it), else null.
-  template <typename T>
-  T* as() const noexcept {
+  template <typename T> T* as() const noexcept {
     return ptr_ && IsInstance(ptr_->type_index, TypeIndexOf<T>()) ? static_cast<T*>(ptr_) : nullptr;
   }
 
@@ -246,16 +236,15 @@ class WeakRef {
 };
 
 // A user's reference class: `class Foo : public ObjectRef { PORTCALL_OBJECT_REF(Foo, FooObj) };`
-#define PORTCALL_OBJECT_REF(RefType, NodeType)                                                        \
- public:                                                                                              \
-  using Node = NodeType;                                                                              \
-  RefType() noexcept = default;                                                                       \
-  RefType(std::nullptr_t) noexcept {} /* NOLINT(google-explicit-constructor) */                        \
-  NodeType* node() const noexcept { return static_cast<NodeType*>(ptr_); }                            \
+#define PORTCALL_OBJECT_REF(RefType, NodeType)                                  \
+ public:                                                                        \
+  using Node = NodeType;                                                        \
+  RefType() noexcept = default;                                                 \
+  RefType(std::nullptr_t) noexcept {} /* NOLINT(google-explicit-constructor) */ \
+  NodeType* node() const noexcept { return static_cast<NodeType*>(ptr_); }      \
   NodeType* operator->() const noexcept { return node(); }
 
-template <typename Ref, typename... A>
-Ref Make(A&&... args) {
+template <typename Ref, typename... A> Ref Make(A&&... args) {
   return ObjectRef::Steal<Ref>(NewNode<typename Ref::Node>(std::forward<A>(args)...));
 }
 

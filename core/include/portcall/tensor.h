@@ -55,8 +55,7 @@ inline bool IsContiguous(const DLTensor& tensor) noexcept {
 }
 
 // The DLPack type of a C++ element type.
-template <typename T>
-constexpr DLDataType DataTypeOf() {
+template <typename T> constexpr DLDataType DataTypeOf() {
   if constexpr (std::is_same_v<T, bool>) {
     return {kDLBool, 8, 1};
   } else if constexpr (std::is_floating_point_v<T>) {
@@ -69,8 +68,7 @@ constexpr DLDataType DataTypeOf() {
 
 namespace detail {
 // What Tensor and TensorView share. Derived::dl() gives the description.
-template <typename Derived>
-class TensorAccess {
+template <typename Derived> class TensorAccess {
  public:
   int32_t ndim() const { return dl().ndim; }
   int64_t shape(int32_t axis) const {
@@ -84,8 +82,7 @@ class TensorAccess {
   bool is_contiguous() const { return IsContiguous(dl()); }
   void* raw_data() const { return static_cast<char*>(dl().data) + dl().byte_offset; }
   // The elements, checked: the tensor is of this type, compact and in the host's memory.
-  template <typename T>
-  T* data() const {
+  template <typename T> T* data() const {
     PORTCALL_CHECK(dtype() == DataTypeOf<T>(), TypeError)
         << "expected a tensor of " << ToString(DataTypeOf<T>()) << ", got " << ToString(dtype());
     PORTCALL_CHECK(device().device_type == kDLCPU, ValueError)
@@ -138,8 +135,7 @@ class TensorView : public detail::TensorAccess<TensorView> {
   DLTensor* tensor_;
 };
 
-template <>
-struct TypeTraits<TensorView> {
+template <> struct TypeTraits<TensorView> {
   static std::string Name() { return "Tensor"; }
   static std::optional<TensorView> TryFrom(const TVMFFIAny& value) {
     if (DLTensor* tensor = TryDLTensor(value)) return TensorView(tensor);

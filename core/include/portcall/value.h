@@ -31,19 +31,27 @@ struct StringObj final : Object {  // ffi.String: data is followed by a NUL that
 // Reads a string cell of any of its three forms. The view lives as long as the cell.
 inline std::optional<std::string_view> TryString(const TVMFFIAny& value) noexcept {
   switch (value.type_index) {
-    case kTVMFFIRawStr: return std::string_view(value.v_c_str);
-    case kTVMFFISmallStr: return std::string_view(value.v_bytes, value.small_str_len);
-    case kTVMFFIStr: return ToView(static_cast<StringObj*>(value.v_obj)->bytes);
-    default: return std::nullopt;
+    case kTVMFFIRawStr:
+      return std::string_view(value.v_c_str);
+    case kTVMFFISmallStr:
+      return std::string_view(value.v_bytes, value.small_str_len);
+    case kTVMFFIStr:
+      return ToView(static_cast<StringObj*>(value.v_obj)->bytes);
+    default:
+      return std::nullopt;
   }
 }
 
 inline std::optional<std::string_view> TryBytes(const TVMFFIAny& value) noexcept {
   switch (value.type_index) {
-    case kTVMFFIByteArrayPtr: return ToView(*static_cast<const TVMFFIByteArray*>(value.v_ptr));
-    case kTVMFFISmallBytes: return std::string_view(value.v_bytes, value.small_str_len);
-    case kTVMFFIBytes: return ToView(static_cast<BytesObj*>(value.v_obj)->bytes);
-    default: return std::nullopt;
+    case kTVMFFIByteArrayPtr:
+      return ToView(*static_cast<const TVMFFIByteArray*>(value.v_ptr));
+    case kTVMFFISmallBytes:
+      return std::string_view(value.v_bytes, value.small_str_len);
+    case kTVMFFIBytes:
+      return ToView(static_cast<BytesObj*>(value.v_obj)->bytes);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -57,16 +65,21 @@ inline DLTensor* TryDLTensor(const TVMFFIAny& value) noexcept {
 // What a user calls the type of a value: "int", "str", "Tensor", "demo.Expr".
 inline std::string DescribeType(int32_t type_index) {
   switch (type_index) {
-    case kTVMFFINone: return "None";
+    case kTVMFFINone:
+      return "None";
     case kTVMFFIRawStr:
     case kTVMFFISmallStr:
-    case kTVMFFIStr: return "str";
+    case kTVMFFIStr:
+      return "str";
     case kTVMFFIByteArrayPtr:
     case kTVMFFISmallBytes:
-    case kTVMFFIBytes: return "bytes";
+    case kTVMFFIBytes:
+      return "bytes";
     case kTVMFFIDLTensorPtr:
-    case kTVMFFITensor: return "Tensor";
-    case kTVMFFIOpaquePtr: return "pointer";
+    case kTVMFFITensor:
+      return "Tensor";
+    case kTVMFFIOpaquePtr:
+      return "pointer";
     default: {
       std::string key = TypeKeyOf(type_index);
       return key.compare(0, 4, "ffi.") == 0 ? key.substr(4) : key;
@@ -80,23 +93,17 @@ class Any;
 //   static std::string Name();                                  // for messages
 //   static std::optional<T> TryFrom(const TVMFFIAny& value);    // nullopt: not a T
 //   static void To(T value, TVMFFIAny* out);                    // writes an owned cell
-template <typename T, typename = void>
-struct TypeTraits {
+template <typename T, typename = void> struct TypeTraits {
   static constexpr bool kUndefined = true;
 };
 
 namespace detail {
-template <typename T, typename = void>
-struct CanTravel : std::true_type {};
-template <typename T>
-struct CanTravel<T, std::enable_if_t<TypeTraits<T>::kUndefined>> : std::false_type {};
-template <typename T>
-inline constexpr bool kCanTravel = CanTravel<std::remove_cv_t<std::remove_reference_t<T>>>::value;
+template <typename T, typename = void> struct CanTravel : std::true_type {};
+template <typename T> struct CanTravel<T, std::enable_if_t<TypeTraits<T>::kUndefined>> : std::false_type {};
+template <typename T> inline constexpr bool kCanTravel = CanTravel<std::remove_cv_t<std::remove_reference_t<T>>>::value;
 
-template <typename T, typename = void>
-struct HasOwnTraits : std::false_type {};
-template <typename T>
-struct HasOwnTraits<T, std::void_t<typename T::OwnTraits>> : std::true_type {};
+template <typename T, typename = void> struct HasOwnTraits : std::false_type {};
+template <typename T> struct HasOwnTraits<T, std::void_t<typename T::OwnTraits>> : std::true_type {};
 template <typename T>
 inline constexpr bool kPlainReference = std::is_base_of_v<ObjectRef, T> && !HasOwnTraits<T>::value;
 
@@ -110,8 +117,7 @@ inline void ThrowMismatch(const std::string& expected, const TVMFFIAny& got) {
 }
 }  // namespace detail
 
-template <typename T>
-struct TypeTraits<std::optional<T>> {
+template <typename T> struct TypeTraits<std::optional<T>> {
   static std::string Name() { return "Optional[" + TypeTraits<T>::Name() + "]"; }
   static std::optional<std::optional<T>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return std::optional<std::optional<T>>(std::in_place, std::nullopt);
@@ -139,8 +145,8 @@ class Any {
   }
   ~Any() { reset(); }
 
-  template <typename T, typename = std::enable_if_t<!std::is_same_v<std::decay_t<T>, Any> &&
-                                                    detail::kCanTravel<std::decay_t<T>>>>
+  template <typename T,
+            typename = std::enable_if_t<!std::is_same_v<std::decay_t<T>, Any> && detail::kCanTravel<std::decay_t<T>>>>
   Any(T&& value) {  // NOLINT(google-explicit-constructor)
     TypeTraits<std::decay_t<T>>::To(std::forward<T>(value), &cell_);
   }
@@ -176,12 +182,8 @@ class Any {
     return cell;
   }
 
-  template <typename T>
-  std::optional<T> try_cast() const {
-    return TypeTraits<T>::TryFrom(cell_);
-  }
-  template <typename T>
-  T cast() const {
+  template <typename T> std::optional<T> try_cast() const { return TypeTraits<T>::TryFrom(cell_); }
+  template <typename T> T cast() const {
     std::optional<T> value = TypeTraits<T>::TryFrom(cell_);
     if (!value) detail::ThrowMismatch(TypeTraits<T>::Name(), cell_);
     return *std::move(value);
@@ -215,12 +217,8 @@ class ArgValue {
   bool operator==(std::nullptr_t) const noexcept { return cell_->type_index == kTVMFFINone; }
   bool operator!=(std::nullptr_t) const noexcept { return cell_->type_index != kTVMFFINone; }
 
-  template <typename T>
-  std::optional<T> try_cast() const {
-    return TypeTraits<T>::TryFrom(*cell_);
-  }
-  template <typename T>
-  T cast() const {
+  template <typename T> std::optional<T> try_cast() const { return TypeTraits<T>::TryFrom(*cell_); }
+  template <typename T> T cast() const {
     std::optional<T> value = TypeTraits<T>::TryFrom(*cell_);
     if (!value) Mismatch(TypeTraits<T>::Name());
     return *std::move(value);
@@ -245,8 +243,7 @@ class ArgValue {
 // ---- Strings ------------------------------------------------------------------------------------------------------
 
 namespace detail {
-template <int kSmall, typename Derived>
-class StringBase {
+template <int kSmall, typename Derived> class StringBase {
  public:
   StringBase() noexcept { SetCell(&cell_, kSmall); }
   StringBase(const StringBase& other) noexcept : cell_(other.cell_) {
@@ -311,21 +308,18 @@ class Bytes : public detail::StringBase<kTVMFFISmallBytes, Bytes> {
 
 // ---- Traits -------------------------------------------------------------------------------------------------------
 
-template <>
-struct TypeTraits<Any> {
+template <> struct TypeTraits<Any> {
   static std::string Name() { return "any value"; }
   static std::optional<Any> TryFrom(const TVMFFIAny& value) { return Any::Copy(value); }
   static void To(Any value, TVMFFIAny* out) { *out = value.release(); }
 };
 
-template <>
-struct TypeTraits<ArgValue> {
+template <> struct TypeTraits<ArgValue> {
   static std::string Name() { return "any value"; }
   static void To(const ArgValue& value, TVMFFIAny* out) { *out = Any::Copy(value.cell()).release(); }
 };
 
-template <>
-struct TypeTraits<std::nullptr_t> {
+template <> struct TypeTraits<std::nullptr_t> {
   static std::string Name() { return "None"; }
   static std::optional<std::nullptr_t> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return nullptr;
@@ -334,8 +328,7 @@ struct TypeTraits<std::nullptr_t> {
   static void To(std::nullptr_t, TVMFFIAny* out) { detail::SetCell(out, kTVMFFINone); }
 };
 
-template <>
-struct TypeTraits<bool> {
+template <> struct TypeTraits<bool> {
   static std::string Name() { return "bool"; }
   static std::optional<bool> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFIBool || value.type_index == kTVMFFIInt) return value.v_int64 != 0;
@@ -348,8 +341,7 @@ struct TypeTraits<bool> {
 };
 
 // Integers: values that do not fit are refused, never cut.
-template <typename T>
-struct TypeTraits<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>> {
+template <typename T> struct TypeTraits<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>> {
   static std::string Name() {
     return (std::is_signed_v<T> ? "int" : "uint") + (sizeof(T) == 8 ? std::string() : std::to_string(sizeof(T) * 8));
   }
@@ -376,8 +368,7 @@ struct TypeTraits<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T
   }
 };
 
-template <typename T>
-struct TypeTraits<T, std::enable_if_t<std::is_enum_v<T>>> {
+template <typename T> struct TypeTraits<T, std::enable_if_t<std::is_enum_v<T>>> {
   using Int = std::underlying_type_t<T>;
   static std::string Name() { return TypeTraits<Int>::Name(); }
   static std::optional<T> TryFrom(const TVMFFIAny& value) {
@@ -388,8 +379,7 @@ struct TypeTraits<T, std::enable_if_t<std::is_enum_v<T>>> {
   static void To(T value, TVMFFIAny* out) { TypeTraits<Int>::To(static_cast<Int>(value), out); }
 };
 
-template <typename T>
-struct TypeTraits<T, std::enable_if_t<std::is_floating_point_v<T>>> {
+template <typename T> struct TypeTraits<T, std::enable_if_t<std::is_floating_point_v<T>>> {
   static std::string Name() { return "float"; }
   static std::optional<T> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFIFloat) return static_cast<T>(value.v_float64);
@@ -402,8 +392,7 @@ struct TypeTraits<T, std::enable_if_t<std::is_floating_point_v<T>>> {
   }
 };
 
-template <>
-struct TypeTraits<void*> {
+template <> struct TypeTraits<void*> {
   static std::string Name() { return "pointer"; }
   static std::optional<void*> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFIOpaquePtr) return value.v_ptr;
@@ -416,8 +405,7 @@ struct TypeTraits<void*> {
   }
 };
 
-template <>
-struct TypeTraits<DLDataType> {
+template <> struct TypeTraits<DLDataType> {
   static std::string Name() { return "dtype"; }
   static std::optional<DLDataType> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFIDataType) return value.v_dtype;
@@ -435,8 +423,7 @@ struct TypeTraits<DLDataType> {
   }
 };
 
-template <>
-struct TypeTraits<DLDevice> {
+template <> struct TypeTraits<DLDevice> {
   static std::string Name() { return "Device"; }
   static std::optional<DLDevice> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFIDevice) return value.v_device;
@@ -449,8 +436,7 @@ struct TypeTraits<DLDevice> {
 };
 
 // Borrowed: valid during the call.
-template <>
-struct TypeTraits<DLTensor*> {
+template <> struct TypeTraits<DLTensor*> {
   static std::string Name() { return "Tensor"; }
   static std::optional<DLTensor*> TryFrom(const TVMFFIAny& value) {
     if (DLTensor* tensor = TryDLTensor(value)) return tensor;
@@ -463,15 +449,13 @@ struct TypeTraits<DLTensor*> {
 };
 
 // Borrowed: valid during the call.
-template <>
-struct TypeTraits<std::string_view> {
+template <> struct TypeTraits<std::string_view> {
   static std::string Name() { return "str"; }
   static std::optional<std::string_view> TryFrom(const TVMFFIAny& value) { return TryString(value); }
   static void To(std::string_view value, TVMFFIAny* out) { *out = String(value).release(); }
 };
 
-template <>
-struct TypeTraits<std::string> {
+template <> struct TypeTraits<std::string> {
   static std::string Name() { return "str"; }
   static std::optional<std::string> TryFrom(const TVMFFIAny& value) {
     if (std::optional<std::string_view> text = TryString(value)) return std::string(*text);
@@ -480,16 +464,13 @@ struct TypeTraits<std::string> {
   static void To(const std::string& value, TVMFFIAny* out) { *out = String(value).release(); }
 };
 
-template <>
-struct TypeTraits<const char*> {
+template <> struct TypeTraits<const char*> {
   static std::string Name() { return "str"; }
   static void To(const char* value, TVMFFIAny* out) { *out = String(value).release(); }
 };
-template <>
-struct TypeTraits<char*> : TypeTraits<const char*> {};
+template <> struct TypeTraits<char*> : TypeTraits<const char*> {};
 
-template <>
-struct TypeTraits<String> {
+template <> struct TypeTraits<String> {
   static std::string Name() { return "str"; }
   static std::optional<String> TryFrom(const TVMFFIAny& value) {
     if (std::optional<std::string_view> text = TryString(value)) return String(*text);
@@ -498,8 +479,7 @@ struct TypeTraits<String> {
   static void To(String value, TVMFFIAny* out) { *out = value.release(); }
 };
 
-template <>
-struct TypeTraits<Bytes> {
+template <> struct TypeTraits<Bytes> {
   static std::string Name() { return "bytes"; }
   static std::optional<Bytes> TryFrom(const TVMFFIAny& value) {
     if (std::optional<std::string_view> content = TryBytes(value)) return Bytes(*content);
@@ -509,8 +489,7 @@ struct TypeTraits<Bytes> {
 };
 
 // References: None is the null reference. A reference class with `using OwnTraits = void` has a specialisation.
-template <typename T>
-struct TypeTraits<T, std::enable_if_t<detail::kPlainReference<T>>> {
+template <typename T> struct TypeTraits<T, std::enable_if_t<detail::kPlainReference<T>>> {
   static std::string Name() {
     if constexpr (std::is_same_v<T, ObjectRef>) {
       return "object";

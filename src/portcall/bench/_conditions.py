@@ -104,6 +104,6 @@ def unstable(result: BenchmarkResult) -> Finding | None:
         return None
     return Finding(
         "unstable",
-        f"the results vary by {variation:.0%} of their mean (coefficient of variation, limit {VARIATION_LIMIT:.0%})",
+        f"the results vary by {variation:.1%} of their mean (coefficient of variation, limit {VARIATION_LIMIT:.0%})",
         "raise --repeat or --min-repeat-ms, and compare the median or the minimum",
     )

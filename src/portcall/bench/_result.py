@@ -91,7 +91,7 @@ class BenchmarkResult:
     def to_dict(self) -> dict[str, object]:
         """Return the figures and the single results, all in seconds, ready for JSON."""
         figures = {f"{name}_s": value for name, value in self.figures().items()}
-        return {"repeats": len(self.results), **figures, "results_s": list(self.results)}
+        return {**figures, "results_s": list(self.results)}
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the report by name, in seconds, in the order in which they are printed."""

@@ -47,17 +47,14 @@ class Argument:
     output: bool = False
 
 
-class ArgumentText(click.ParamType[str]):
-    """The text of an argument; its form is checked when it is read, its files and types later."""
-
-    name = "spec"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
+def check_forms(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse malformed arrays as wrong usage, before anything is loaded; a callback of click."""
+    for text in texts:
         kind, colon, _ = text.partition(":")
         if colon and kind in {"random", "zeros", "ones", "range", "out"} and not ARRAY.fullmatch(text):
-            self.fail(f"'{text}' is not of the form {kind}:TYPE[SHAPE], such as {kind}:float32[4,8]", param, ctx)
-        return text
+            example = f"{kind}:float32[4,8]"
+            raise click.BadParameter(f"'{text}' is not of the form {kind}:TYPE[SHAPE], such as {example}", ctx, param)
+    return texts
 
 
 def make_arguments(texts: Sequence[str], outputs: Sequence[str], seed: int, device: portcall.Device) -> list[Argument]:

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 import portcall
-from portcall.cli._arguments import Argument, ArgumentText
-from portcall.cli._command import Duration
+from portcall.cli._arguments import Argument, check_forms
+from portcall.cli._command import read_duration
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.errors import ModuleLoadError, PortcallError
 from portcall.preflight import inspect_library
 
+# The symbols and libraries that a problem is about.
+NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -26,14 +29,16 @@ def call_options(function: Decorated) -> Decorated:
         click.argument("library", type=click.Path()),
         click.argument("function"),
         click.option(
-            "--arg", "args", multiple=True, metavar="SPEC", type=ArgumentText(), help="An argument, in order."
+            "--arg", "args", multiple=True, metavar="SPEC", callback=check_forms, help="An argument, in order."
         ),
         click.option(
             "--out", "outs", multiple=True, metavar="TYPE[SHAPE]", help="An array to fill, after the arguments; zeros."
         ),
         click.option("--device", default="cpu:0", show_default=True, help="Where the arrays lie."),
         click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of random arguments."),
-        click.option("--timeout", type=Duration(), help="Kill the call after this time, such as 30s."),
+        click.option(
+            "--timeout", metavar="DURATION", callback=read_duration, help="Kill the call after this time, such as 30s."
+        ),
     ]
     for option in reversed(options):
         function = option(function)
@@ -91,17 +96,19 @@ def open_library(path: str) -> portcall.Module:
     try:
         return portcall.load_module(path)
     except (ModuleLoadError, OSError) as error:
-        causes = reasons(path)
-        raise CommandError(
-            str(error), "; ".join(causes), f"portcall inspect {path}", kind=type(error).__name__
-        ) from error
+        causes = "; ".join(reasons(path, str(error)))
+        raise CommandError(str(error), causes, f"portcall inspect {path}", kind=type(error).__name__) from error
 
 
-def reasons(path: str) -> Sequence[str]:
+def reasons(path: str, said: str) -> Iterator[str]:
+    """Yield what reading the file adds to what was said already: problems with other symbols and libraries."""
     try:
-        return inspect_library(path).problems
+        problems = inspect_library(path).problems
     except (PortcallError, OSError):
-        return ()
+        return
+    for problem in problems:
+        if not any(name in said for name in NAMES.findall(problem)):
+            yield problem
 
 
 def find_function(library: portcall.Module, path: str, name: str) -> portcall.PackedFunc:

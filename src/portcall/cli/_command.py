@@ -102,16 +102,12 @@ class LazyGroup(click.Group):
         click.Command.format_options(self, ctx, formatter)
 
 
-class Duration(click.ParamType[float]):
-    """A duration with a unit, such as ``500ms``, ``3s`` or ``2m``; the value is in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return value if isinstance(value, float) else parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Turn an option such as ``500ms``, ``3s`` or ``2m`` into seconds; a callback of click."""
+    try:
+        return None if value is None else parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
 def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoReturn:

@@ -62,7 +62,7 @@ def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
     yield "calls", f"{report.abi} ABI ({report.origin})"
     yield "functions", listed(report.functions, everything) or "none"
     if report.entry:
-        yield "entry", "has an entry function, main"
+        yield "entry", "it has one: calling the module calls it"
     if report.documented:
         yield "with types", listed(report.documented, everything)
     if report.contexts:

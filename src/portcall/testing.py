@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks for the tests of code that uses portcall.
+
+The core counts the nodes it makes: strings, bytes, containers, tensors, functions, errors, modules. A test that ends
+with more of them than it began with has lost a reference somewhere, in Python, in C++ or in a library.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from portcall._function import get_global_func
+
+__all__ = ["live_nodes", "no_leaks"]
+
+
+def live_nodes() -> dict[str, int]:
+    """Return how many nodes of each type are alive in this process, by type key, such as ``{"ffi.Tensor": 2}``.
+
+    Types of which there are none are left out, and so are the function and the map that the question itself needs.
+    """
+    counts: dict[str, int] = dict(get_global_func("portcall.LiveNodes")())
+    return counts
+
+
+@contextmanager
+def no_leaks() -> Iterator[None]:
+    """Check that a block leaves no more nodes behind than there were before.
+
+    Python's garbage collector runs at both ends. An exception that leaves the block is not hidden by the check.
+
+    Raises:
+        AssertionError: nodes were left behind. The message says how many of which type.
+    """
+    gc.collect()
+    before = live_nodes()
+    yield
+    gc.collect()
+    after = live_nodes()
+    left = [f"{after[key] - before.get(key, 0)} {key}" for key in after if after[key] > before.get(key, 0)]
+    if left:
+        raise AssertionError(f"left behind: {', '.join(left)}")

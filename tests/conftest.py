@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: the compiled libraries, names in the registry, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import libraries as kernel_libraries
+
+import portcall
+from portcall import testing, toolchain
+
+ROOT = Path(__file__).parents[1]
+NATIVE = Path(__file__).parent / "native"
+FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "libraries" in getattr(item, "fixturenames", ()):  # apache-tvm compiles them
+            item.add_marker(pytest.mark.peers)
+
+
+@pytest.fixture(scope="session")
+def cache_dir() -> Path:
+    """Where compiled libraries are kept from run to run, by content."""
+    return Path(os.environ.get("PORTCALL_TEST_CACHE") or ROOT / "build" / "test-libraries")
+
+
+@pytest.fixture(scope="session")
+def libraries(cache_dir: Path) -> dict[str, Path]:
+    """Every library of tests/kernels by name. A test that uses this is marked ``peers``."""
+    return kernel_libraries.build_all(cache_dir)
+
+
+@pytest.fixture(scope="session")
+def c_libraries(cache_dir: Path) -> dict[str, Path]:
+    """The libraries of tests/kernels that a C compiler makes; they need no peer package."""
+    return kernel_libraries.build_group("c", cache_dir)
+
+
+@pytest.fixture(scope="session")
+def build_native(cache_dir: Path) -> Callable[[str], Path]:
+    """Compile a C++ source of tests/native with portcall's headers; returns the library, cached by content."""
+
+    def build(name: str) -> Path:
+        source = NATIVE / name
+        headers = sorted(toolchain.include_dir().rglob("*.h"))
+        digest = hashlib.sha256()
+        for path in (source, *headers):
+            digest.update(path.read_bytes())
+        digest.update(toolchain.find_compiler("c++").version().encode())
+        folder = cache_dir / "native"
+        folder.mkdir(parents=True, exist_ok=True)
+        library = folder / f"{source.stem}-{digest.hexdigest()[:16]}.so"
+        if not library.exists():  # two processes may both compile it: each renames a complete file into place
+            toolchain.create_shared(source, library)
+        return library
+
+    return build
+
+
+@pytest.fixture
+def register() -> Iterator[Callable[..., portcall.PackedFunc]]:
+    """``register(name, func)``: a global function for the time of one test."""
+    names = []
+
+    def add(name: str, func: Callable[..., Any]) -> portcall.PackedFunc:
+        packed = portcall.register_func(name, func)
+        names.append(name)
+        return packed
+
+    yield add
+    for name in names:
+        portcall.remove_global_func(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves nodes of the core, threads, child processes or open files behind."""
+    gc.collect()
+    before = _what_is_there()
+    yield
+    if request.node.stash.get(FAILED, False):
+        return  # its traceback holds on to everything; one failure is enough
+    gc.collect()
+    left = [thing for thing, count in _what_is_there().items() if count > before.get(thing, 0)]
+    assert not left, f"left behind: {', '.join(left)}"
+
+
+def _what_is_there() -> dict[str, int]:
+    """Count what a test may leave behind, by a name that says what it is."""
+    counts = {f"nodes of type {key}": n for key, n in testing.live_nodes().items()}
+    things = [f"thread {t.name!r}" for t in threading.enumerate()]
+    things += [f"child process {pid}" for pid in _children()]
+    things += [f"open file {target}" for target in _open_files()]
+    for thing in things:
+        counts[thing] = counts.get(thing, 0) + 1
+    return counts
+
+
+def _children() -> list[str]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there are none
+        return []
+    me = str(os.getpid())
+    return [process.name for process in Path("/proc").iterdir() if process.name.isdigit() and _parent(process) == me]
+
+
+def _parent(process: Path) -> str:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[1]
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return ""
+
+
+def _open_files() -> list[str]:
+    found = []
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(entry.path))
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return found
