@@ -137,3 +137,15 @@ def _open_files() -> list[str]:
         except FileNotFoundError:  # the descriptor of this very listing
             continue
     return found
+
+
+@pytest.fixture(scope="session")
+def native(build_native: Callable[[str], Path]) -> portcall.Module:
+    """The C++ functions of tests/native/functions.cc. Loading it registers ``portcall_test.…`` for good."""
+    return portcall.load_module(build_native("functions.cc"))
+
+
+@pytest.fixture(scope="session")
+def fake_device(build_native: Callable[[str], Path]) -> portcall.Module:
+    """The fake accelerator of tests/native/fake_device.cc: loading it registers the devices ext_dev:0 and ext_dev:1."""
+    return portcall.load_module(build_native("fake_device.cc"))

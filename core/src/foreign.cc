@@ -28,6 +28,12 @@ void RaiseForeignError(const char* kind, const char* message) noexcept {
                                                   [&](auto raise) { raise(kind, message); });
 }
 
+bool IsForeignRuntimePresent() noexcept {
+  void* library = dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
 bool IsForeignRuntimeGlobal() noexcept {
   // The global scope is searched before this library's own.
   return dlsym(RTLD_DEFAULT, "TVMFFIErrorSetRaised") != reinterpret_cast<void*>(&TVMFFIErrorSetRaised);

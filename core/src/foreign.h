@@ -14,6 +14,9 @@ TVMFFIObjectHandle TakeForeignError() noexcept;
 // Fills the foreign runtime's slot, if there is such a runtime.
 void RaiseForeignError(const char* kind, const char* message) noexcept;
 
+// Whether another runtime is in the process.
+bool IsForeignRuntimePresent() noexcept;
+
 // Whether another runtime was loaded RTLD_GLOBAL: its functions then come before ours for every library.
 bool IsForeignRuntimeGlobal() noexcept;
 

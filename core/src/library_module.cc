@@ -4,6 +4,9 @@
 // A library is mapped once and shared by its module and functions. One whose code a kernel compiler generated is
 // unmapped with the last of them; others may have given out objects that only their own code can free, or their own
 // addresses, so they stay.
+//
+// A library of which the loader fills variables must be ours alone: whoever else loads the same file would fill them
+// too. So it is mapped from a copy of its own where another runtime is about.
 #include "library_module.h"
 
 #include <dlfcn.h>
@@ -20,6 +23,7 @@
 
 #include "classic_abi.h"
 #include "elf_file.h"
+#include "foreign.h"
 #include "symbols.h"
 
 namespace portcall {
@@ -59,11 +63,15 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   ~Library() {
-    bool registers_itself =
-        elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf_.Imports("TVMBackendRegisterSystemLibSymbol");
-    if (!(flags_ & kPortcallFunctionGenerated) || registers_itself) return;
     dlclose(handle_);
     dlclose(owner_);
+  }
+
+  // Others may hold addresses of it for ever.
+  bool stays() const {
+    bool registers_itself =
+        elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf_.Imports("TVMBackendRegisterSystemLibSymbol");
+    return !(flags_ & kPortcallFunctionGenerated) || registers_itself;
   }
 
   // The address of something that this library itself defines, or null.
@@ -91,7 +99,7 @@ class Library {
         Find("__tvm_ffi_library_ctx") || Find("__TVMFFIFunctionCall") || Find("__TVMFFIErrorSetRaisedFromCStr");
     bool classic =
         Find("__tvm_module_ctx") || Find("__TVMFuncCall") || Find("__TVMAPISetLastError") || Find("__tvm_main__");
-    marked_ = modern || modern21 || classic;
+    marked_ = modern || modern21 || classic || Find("portcall_abi_version");
     bool only21 = modern21 && !HasFunction();
     abi_ = only21 ? Abi::kModern21 : modern ? Abi::kModern : Abi::kClassic;
     flags_ = kPortcallFunctionLibrary;
@@ -220,14 +228,25 @@ void* Open(const std::string& path, const ElfFile& elf) {
   return owner;
 }
 
+// Variables for the library's own module, by era.
+constexpr const char* kModuleContexts[] = {"__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx"};
+
 // Tells compiled code where the runtime's functions and its own module are.
 void FillContext(const Library& library, const Module& module) {
   for (const ContextSymbol& symbol : ContextSymbols()) {
     if (auto* slot = static_cast<void**>(library.Find(symbol.name))) *slot = symbol.address;
   }
-  for (const char* name : {"__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx"}) {
+  for (const char* name : kModuleContexts) {
     if (auto* slot = static_cast<void**>(library.Find(name))) *slot = module.get();
   }
+}
+
+bool HasContext(const ElfFile& elf) {
+  auto defined = [&](const char* name) { return elf.Defines(name); };
+  if (std::any_of(std::begin(kModuleContexts), std::end(kModuleContexts), defined)) return true;
+  std::vector<ContextSymbol> symbols = ContextSymbols();
+  return std::any_of(symbols.begin(), symbols.end(),
+                     [&](const ContextSymbol& symbol) { return elf.Defines(symbol.name.c_str()); });
 }
 
 size_t SymbolSize(void* address) {
@@ -246,9 +265,14 @@ Module AttachEmbedded(const Library& library, const Module& module) {
     uint64_t nbytes = 0;
     size_t size = SymbolSize(const_cast<char*>(blob));
     if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);
-    if (size && nbytes + 8 > size)
+    if (size && (size < 8 || nbytes > size - 8))
       FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
-    return DecodeEmbedded(blob + 8, nbytes, classic, module);
+    try {
+      return DecodeEmbedded(blob + 8, nbytes, classic, module);
+    } catch (const Error& error) {
+      if (error.kind() != "ModuleLoadError") throw;  // what the loader of an embedded kind had to say
+      FailToLoad(library.path(), std::string(error.message()));
+    }
   }
   return module;
 }
@@ -256,7 +280,6 @@ Module AttachEmbedded(const Library& library, const Module& module) {
 // What is mapped: which file it was then, and its root module while that is alive.
 struct Mapped {
   Identity identity;
-  std::weak_ptr<Library> library;
   WeakRef root;
 };
 
@@ -265,6 +288,11 @@ std::mutex load_mutex;
 std::map<std::string, Mapped>& MappedTable() {
   static auto* table = new std::map<std::string, Mapped>();
   return *table;
+}
+
+void KeepForEver(const Module& module) {
+  static auto* kept = new std::vector<Module>();
+  kept->push_back(module);
 }
 
 std::string RealPath(const std::string& path) {
@@ -347,23 +375,21 @@ Module LoadLibrary(const std::string& path) {
   std::string real = RealPath(path);
   Identity identity = IdentityOf(real);
   auto known = MappedTable().find(real);
-  bool same = known != MappedTable().end() && known->second.identity == identity;
-  if (same) {
+  if (known != MappedTable().end() && known->second.identity == identity) {
     if (ObjectRef root = known->second.root.lock()) return ObjectRef::Borrow<Module>(root.get());
   }
-  std::shared_ptr<Library> library = same ? known->second.library.lock() : nullptr;
-  if (!library) {
-    // Somebody else's mapping, or one of a file that has changed since, is not ours to bind.
-    bool taken = IsMapped(real) && !same;
-    std::unique_ptr<PrivateCopy> copy = taken ? std::make_unique<PrivateCopy>(real) : nullptr;
-    const std::string& mapped = copy ? copy->path() : real;
-    void* owner = Open(mapped, elf);
-    library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
-  }
+  // What is mapped already is somebody else's, or of a file that has changed since; and another runtime may come later.
+  bool shared = IsMapped(real) || (IsForeignRuntimePresent() && HasContext(elf));
+  std::unique_ptr<PrivateCopy> copy = shared ? std::make_unique<PrivateCopy>(real) : nullptr;
+  const std::string& mapped = copy ? copy->path() : real;
+  void* owner = Open(mapped, elf);
+  auto library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
   Module module(std::make_unique<LibraryNode>(library));
+  if (library->stays()) KeepForEver(module);
   FillContext(*library, module);
   Module root = AttachEmbedded(*library, module);
-  MappedTable()[real] = {identity, library, WeakRef(root)};
+  if (library->stays()) KeepForEver(root);
+  MappedTable()[real] = {identity, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {
     FailToLoad(path,
                "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "

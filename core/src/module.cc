@@ -71,10 +71,13 @@ PackedFunc GetFunction(const Module& module, const std::string& name, bool query
   return found;
 }
 
+bool Reaches(const Module& module, const Module& wanted) {
+  return Walk(module, [&](const Module& inner) { return inner.same_as(wanted); });
+}
+
 void ImportModule(const Module& module, const Module& other) {
   NodeOf(other);
-  bool cycle = Walk(other, [&](const Module& inner) { return inner.same_as(module); });
-  PORTCALL_CHECK(!cycle, ValueError) << "a module cannot import itself, not even through others";
+  PORTCALL_CHECK(!Reaches(other, module), ValueError) << "a module cannot import itself, not even through others";
   ModuleImpl* node = NodeOf(module);
   std::lock_guard<std::mutex> lock(node->mutex);
   node->imports.push_back(other);
@@ -135,6 +138,8 @@ void Connect(const std::vector<Module>& modules, const std::vector<uint64_t>& ro
     for (uint64_t k = rows[i]; k < rows[i + 1]; ++k) {
       PORTCALL_CHECK(children[k] < modules.size(), ModuleLoadError)
           << "the import tree of the embedded modules names module " << children[k] << " of " << modules.size();
+      PORTCALL_CHECK(!Reaches(modules[children[k]], modules[i]), ModuleLoadError)
+          << "the import tree of the embedded modules has a cycle";
       ImportModule(modules[i], modules[children[k]]);
     }
   }

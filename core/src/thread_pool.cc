@@ -132,11 +132,11 @@ class Group {
   FTVMParallelLambda lambda_;
   void* cdata_;
   TVMParallelGroupEnv env_;
-  std::mutex mutex_;  // guards the two below
   std::vector<Failure> failures_;
-  bool failure_was_lost_ = false;
   alignas(64) std::atomic<unsigned> generation_{0};
   std::atomic<int> ended_{0};
+  bool failure_was_lost_ = false;
+  std::mutex mutex_;  // guards failures_ and failure_was_lost_
 };
 
 void Group::RunTask(int id) noexcept {

@@ -347,6 +347,7 @@ cdef enum:
     kNumpyContiguous = 0x0001
     kNumpyWriteable = 0x0400
     kAlignment = 64
+    kMaxSpareBytes = 64 << 20
     kNumNumpyTypes = 24
 
 
@@ -787,10 +788,7 @@ cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
     for original, scratch, _ in copies:
         if same_memory((<Tensor>original).dl(), dl):
             return scratch
-    cdef void* handle
-    if core.tensor_alloc(dl, &handle) != 0:
-        raise_raised(None)
-    made = <Tensor>wrap(classes[kTVMFFITensor], handle)
+    made = spare_tensor(tensor)
     copy_tensor(dl, made.dl())
     if frame.copies == NULL:
         frame.copies = <PyObject*>copies
@@ -1025,6 +1023,78 @@ cdef int copy_back(Frame* frame) except -1:
         if not only_read:
             copy_tensor((<Tensor>scratch).dl(), (<Tensor>original).dl())
     return 0
+
+
+cdef list spare_blocks = []  # memory of earlier copies: fresh pages cost more than the copy itself
+cdef int64_t spare_nbytes = 0
+
+
+cdef class Block:
+    """Memory lent to one tensor, which comes back when nobody refers to that any more."""
+
+    cdef void* tensor
+    cdef int64_t nbytes
+
+    def __dealloc__(self):
+        if self.tensor != NULL:
+            core.object_dec_ref(self.tensor)
+
+
+cdef void return_block(void* owner) noexcept nogil:
+    global spare_nbytes
+    if not Py_IsInitialized():
+        return
+    with gil:
+        block = <Block><object>owner
+        Py_DECREF(block)
+        if spare_nbytes + block.nbytes <= kMaxSpareBytes:
+            spare_blocks.append(block)
+            spare_nbytes += block.nbytes
+
+
+cdef Block take_block(int64_t nbytes):
+    """Memory of at least that size, and of no more than twice that."""
+    global spare_nbytes
+    cdef Block block
+    cdef DLTensor prototype
+    cdef int i
+    for i in range(len(spare_blocks) - 1, -1, -1):
+        block = <Block>spare_blocks[i]
+        if nbytes <= block.nbytes <= 2 * nbytes + kAlignment:
+            del spare_blocks[i]
+            spare_nbytes -= block.nbytes
+            return block
+    block = Block()
+    block.nbytes = nbytes
+    memset(&prototype, 0, sizeof(prototype))
+    prototype.shape = &block.nbytes
+    prototype.ndim = 1
+    prototype.dtype = DLDataType(code=1, bits=8, lanes=1)
+    prototype.device.device_type = kDLCPU
+    if core.tensor_alloc(&prototype, &block.tensor) != 0:
+        raise_raised(None)
+    return block
+
+
+cdef Tensor spare_tensor(Tensor like):
+    """Uninitialised memory for a copy of ``like``."""
+    cdef const DLTensor* dl = like.dl()
+    cdef void* handle
+    cdef DLTensor description
+    cdef Block block
+    if dl.device.device_type != kDLCPU:
+        if core.tensor_alloc(dl, &handle) != 0:
+            raise_raised(None)
+        return <Tensor>wrap(classes[kTVMFFITensor], handle)
+    block = take_block(like.nbytes)
+    description = dl[0]
+    description.data = (<const DLTensor*>(<char*>block.tensor + 24)).data
+    description.byte_offset = 0
+    description.strides = NULL
+    if core.tensor_from_memory(&description, 0, <void*>block, return_block, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(block)
+    return <Tensor>wrap(classes[kTVMFFITensor], handle)
 
 
 # ---- Cells to Python -------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class Module(_core.Module):
         func = self.get_function(func_name)
         preproc = get_global_func(f_preproc) if f_preproc else None
         evaluate = get_global_func("portcall.TimeEvaluator")(
-            func, dev, number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms,
+            func, dev.device_type, dev.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms,
             repeats_to_cooldown, cache_flush_bytes, preproc,
         )  # fmt: skip
 

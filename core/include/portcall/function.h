@@ -79,10 +79,12 @@ template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...)
 template <typename F, typename... A, size_t... I>
 void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
   if (args.size() != static_cast<int>(sizeof...(A))) ThrowCountError(args.function(), sizeof...(A), args.size());
-  if constexpr (std::is_void_v<decltype(f(args[I].template cast<std::decay_t<A>>()...))>) {
-    f(args[I].template cast<std::decay_t<A>>()...);
+  // Braces convert from left to right, so that an error names the first wrong argument.
+  std::tuple<std::decay_t<A>...> values{args[I].template cast<std::decay_t<A>>()...};
+  if constexpr (std::is_void_v<decltype(f(std::get<I>(std::move(values))...))>) {
+    f(std::get<I>(std::move(values))...);
   } else {
-    *rv = Any(f(args[I].template cast<std::decay_t<A>>()...));
+    *rv = Any(f(std::get<I>(std::move(values))...));
   }
 }
 
@@ -255,19 +257,22 @@ class Registry {
       ::portcall::Registry::Register(name)
 
 // Exports `f` (a function or captureless lambda) as function `name` of the library that this is compiled into.
-#define PORTCALL_EXPORT_TYPED(name, f)                                                                           \
-  extern "C" {                                                                                                   \
-  __attribute__((visibility("default"), weak)) extern const int32_t portcall_abi_version = PORTCALL_ABI_VERSION; \
-  __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,    \
-                                                              TVMFFIAny* result) {                               \
-    return ::portcall::Guard([&] {                                                                               \
-      static const auto body = ::portcall::detail::Unpack(f);                                                    \
-      ::portcall::RetValue rv;                                                                                   \
-      body(::portcall::Args(args, num_args, #name), &rv);                                                        \
-      *result = rv.release();                                                                                    \
-    });                                                                                                          \
-  }                                                                                                              \
+#define PORTCALL_EXPORT_TYPED(name, f)                                                                        \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args,        \
+                                                                         int32_t num_args, TVMFFIAny* result) { \
+    return ::portcall::Guard([&] {                                                                            \
+      static const auto body = ::portcall::detail::Unpack(f);                                                 \
+      ::portcall::RetValue rv;                                                                                \
+      body(::portcall::Args(args, num_args, #name), &rv);                                                     \
+      *result = rv.release();                                                                                 \
+    });                                                                                                       \
   }
 
 }  // namespace portcall
+
+// Tells a loader that the library was compiled with these headers: it checks its own arguments.
+extern "C" __attribute__((visibility("default"), used)) inline int32_t portcall_abi_version() {
+  return PORTCALL_ABI_VERSION;
+}
+
 #endif  // PORTCALL_FUNCTION_H_

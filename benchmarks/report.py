@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run prints and writes: the machine, a table for each group of rows, JSON with every sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from calls import Row, loop
+from method import RESAMPLES, SEED, Comparison, Plan, compare
+from portcall.bench import BenchmarkResult, Finding, check_conditions, format_duration
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+SCHEMA = 1
+PACKAGES = ("portcall", "apache-tvm-ffi", "apache-tvm", "numpy", "torch")
+GOVERNORS = Path("/sys/devices/system/cpu")
+PLAIN_WIDTH = 150  # where stdout is no terminal
+COLOURS = {"met": "green", "faster": "green", "missed": "red", "slower": "red"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row and what was measured for it."""
+
+    row: Row
+    comparison: Comparison
+
+    @property
+    def verdict(self) -> str:
+        if self.row.limit is not None:
+            return "met" if self.comparison.ours.median <= self.row.limit else "missed"
+        return self.comparison.verdict(self.row.target)
+
+    def to_dict(self) -> dict[str, object]:
+        measured = self.comparison
+        sides = {
+            name: {"median_s": side.median, "runs_per_block": side.number, "samples_s": side.seconds}
+            for name, side in (("ours", measured.ours), ("other", measured.other))
+        }
+        return {
+            "key": self.row.key,
+            "text": self.row.text,
+            "against": self.row.against,
+            **sides,
+            "ratio": measured.ratio,
+            "interval": measured.interval,
+            "noise": measured.noise,
+            "ratios": measured.ratios,
+            "control_ratios": measured.control,
+            "target": self.row.target,
+            "limit_s": self.row.limit,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are compared with the same other side.
+
+    Attributes:
+        title: the heading.
+        columns: what the two sides are called.
+    """
+
+    title: str
+    columns: tuple[str, str]
+    results: tuple[Result, ...]
+
+
+def environment() -> dict[str, object]:
+    """Return what a reader needs to judge the numbers; nothing that names the machine."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "cores usable": len(os.sched_getaffinity(0)),
+        "governor": governor(),
+        "load average": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}",
+        **versions,
+    }
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def governor() -> str:
+    names = {path.read_text().strip() for path in GOVERNORS.glob("cpu*/cpufreq/scaling_governor")}
+    return " and ".join(sorted(names)) or "not visible"
+
+
+def reference(plan: Plan) -> tuple[float, list[Finding]]:
+    """Return what an empty loop takes for each turn, and what speaks against measuring now."""
+    side = compare(loop("pass"), loop("pass"), plan).ours
+    shortest = min(side.seconds) * side.number
+    return side.median, check_conditions(BenchmarkResult(side.seconds), shortest)
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+
+
+def print_environment(facts: Mapping[str, object], findings: Sequence[Finding], empty_loop: float) -> None:
+    out = console()
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        out.print(f"[bold]{name:<{width}}[/]  ", Text(str(value)), sep="")
+    out.print(f"[bold]{'empty loop':<{width}}[/]  {format_duration(empty_loop)} a turn: part of every call, both sides")
+    for finding in findings:
+        out.print(f"[yellow]warning[/]: {finding.message}; {finding.advice}")
+
+
+def print_group(group: Group) -> None:
+    made = Table(title=group.title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column("what")
+    for column in (*group.columns, "ratio", "95 % interval", "A/A", "target"):
+        made.add_column(column, justify="right")
+    made.add_column("verdict")
+    for result in group.results:
+        made.add_row(*map(Text, cells(result)), Text(result.verdict, COLOURS.get(result.verdict, "")))
+        if result.row.against:
+            made.add_row(Text(f"  against {result.row.against}", "dim"))
+    out = console()
+    out.print()
+    out.print(made)
+
+
+def cells(result: Result) -> list[str]:
+    row, measured = result.row, result.comparison
+    low, high = measured.interval
+    target = f"{row.target:.2f}" if row.target is not None else ""
+    return [
+        row.text,
+        format_duration(measured.ours.median),
+        format_duration(measured.other.median),
+        f"{measured.ratio:.3f}",
+        f"{low:.3f} to {high:.3f}",
+        f"{measured.noise:.1%}",
+        format_duration(row.limit) if row.limit is not None else target,
+    ]
+
+
+def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, groups: Mapping[Group, Plan]) -> None:
+    """Write everything that was measured: times in seconds, in the order in which they were taken."""
+    document = {
+        "schema": SCHEMA,
+        "command": sys.argv,
+        "environment": facts,
+        "bootstrap": {"resamples": RESAMPLES, "seed": SEED},
+        "empty_loop_s": empty_loop,
+        "groups": [
+            {
+                "title": group.title,
+                "rounds": plan.rounds,
+                "block_seconds": plan.block_seconds,
+                "rows": [result.to_dict() for result in group.results],
+            }
+            for group, plan in groups.items()
+        ],
+    }
+    file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

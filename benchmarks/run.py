@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare portcall with the apache-tvm-ffi wheel: calls in this process, imports in processes of their own.
+
+``make bench`` runs this. What the rows and columns mean is in docs/benchmarks.md; how it is measured, in method.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import calls
+import click
+import processes
+from method import Plan, compare
+from report import Group, Result, environment, print_environment, print_group, reference, write_json
+
+CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.005), Plan(rounds=10, block_seconds=0.001)
+PROCESSES, QUICK_PROCESSES = Plan(rounds=20), Plan(rounds=5)
+CACHE = Path(__file__).resolve().parent.parent / "build" / "bench"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
+)
+@click.option("--quick", is_flag=True, help="Fewer and shorter rounds: half a minute, wider intervals.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
+def main(json_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
+    """Compare portcall with tvm-ffi, and print a table with a verdict for each target."""
+    call_plan, process_plan = (QUICK_CALLS, QUICK_PROCESSES) if quick else (CALLS, PROCESSES)
+    facts = environment()
+    empty_loop, findings = reference(call_plan)
+    print_environment(facts, findings, empty_loop)
+    groups: dict[Group, Plan] = {}
+    with tempfile.TemporaryDirectory(prefix="portcall-bench-") as name:
+        folder = Path(name)
+        for title, columns, rows, plan in (
+            ("Calls, beside tvm-ffi", ("portcall", "tvm-ffi"), calls.against_peer(folder), call_plan),
+            ("What our own choices cost", ("portcall", "otherwise"), calls.own_costs(folder), call_plan),
+            ("Processes, beside tvm-ffi", ("portcall", "other"), processes.rows(CACHE), process_plan),
+        ):
+            group = Group(title, columns, measure(rows, plan, only))
+            groups[group] = plan
+            print_group(group)
+    if json_to is not None:
+        write_json(json_to, facts, empty_loop, groups)
+    missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}")
+    sys.exit(1 if check and missed else 0)
+
+
+def measure(rows: Iterable[calls.Row], plan: Plan, only: tuple[str, ...]) -> tuple[Result, ...]:
+    results = []
+    for row in rows:
+        if only and not any(text in row.key for text in only):
+            continue
+        if sys.stderr.isatty():
+            click.echo(f"\r\x1b[K{row.key}\r", err=True, nl=False)
+        results.append(Result(row, compare(row.ours, row.other, plan)))
+    return tuple(results)
+
+
+if __name__ == "__main__":
+    main()

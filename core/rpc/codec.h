@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes to messages and back: the TVM RPC protocol, version 0.8.0, as docs/wire.md describes it. No I/O here.
+//
+// Rule: any bytes give a message or ProtocolError, never another error, and nothing is allocated on a length's word alone.
+#ifndef PORTCALL_RPC_CODEC_H_
+#define PORTCALL_RPC_CODEC_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "portcall/error.h"
+
+namespace portcall::rpc {
+
+constexpr std::string_view kProtocolVersion = "0.8.0";
+constexpr int32_t kRemoteObject = 115;  // type index of a reference to an object of the server
+
+enum class Code : int32_t {
+  kNone = 0,
+  kShutdown = 1,
+  kInitServer = 2,
+  kCallFunc = 3,
+  kReturn = 4,
+  kException = 5,
+  kCopyFromRemote = 6,
+  kCopyToRemote = 7,
+  kCopyAck = 8,
+  kGetGlobalFunc = 9,
+  kFreeHandle = 10,
+  kDevSetDevice = 11,
+  kDevGetAttr = 12,
+  kDevAllocData = 13,
+  kDevFreeData = 14,
+  kDevStreamSync = 15,
+  kCopyAmongRemote = 16,
+  kDevAllocDataWithScope = 17,
+  kDevCreateStream = 18,
+  kDevFreeStream = 19,
+  kDevSetStream = 20,
+  kDevGetCurrentStream = 21,
+};
+
+// The peer broke the protocol.
+[[noreturn]] void ThrowProtocolError(const std::string& what);
+
+// A tensor of the server: `data` is its handle of the memory.
+struct WireTensor {
+  uint64_t data = 0;
+  DLDevice device{};
+  DLDataType dtype{};
+  std::vector<int64_t> shape;
+  uint64_t byte_offset = 0;
+
+  uint64_t NumBytes() const;  // ProtocolError for extents that are negative or overflow
+};
+
+// One value of a packed sequence. Text and bytes of every wire form are read as kTVMFFIRawStr and kTVMFFIByteArrayPtr;
+// references to objects as kRemoteObject. `text` points into the message.
+struct WireValue {
+  int32_t type = kTVMFFINone;
+  union {
+    int64_t v_int64 = 0;
+    double v_float64;
+    uint64_t v_handle;
+    DLDataType v_dtype;
+    DLDevice v_device;
+  };
+  std::string_view text;
+  std::unique_ptr<WireTensor> tensor;
+
+  static WireValue None() { return {}; }
+  static WireValue Int(int64_t value);
+  static WireValue Bool(bool value);
+  static WireValue Float(double value);
+  static WireValue Pointer(uint64_t value);
+  static WireValue Handle(int32_t type, uint64_t value);  // kTVMFFIFunction, kTVMFFIModule or kRemoteObject
+  static WireValue Dtype(DLDataType value);
+  static WireValue OfDevice(DLDevice value);
+  static WireValue Text(std::string_view value);
+  static WireValue Bytes(std::string_view value);
+  static WireValue Tensor(WireTensor value);
+};
+
+using Sequence = std::vector<WireValue>;
+
+// Text and bytes have several forms on the wire; which one is written depends on where.
+enum class Form { kRequest, kInitServer, kReply };
+
+class Writer {
+ public:
+  explicit Writer(std::string* out) : out_(out) {}
+
+  template <typename T>
+  void Put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    out_->append(reinterpret_cast<const char*>(&value), sizeof(T));  // little-endian machines only
+  }
+  void Text(std::string_view text) {
+    Put<uint64_t>(text.size());
+    out_->append(text);
+  }
+  void Tensor(const WireTensor& tensor);
+  void Value(const WireValue& value, Form form);
+  void Values(const Sequence& values, Form form);
+
+  // A frame: Begin, the body, End. `payload` bytes follow the frame outside of this buffer.
+  void Begin(Code code);
+  void End(uint64_t payload = 0);
+
+ private:
+  std::string* out_;
+  size_t start_ = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename T>
+  T Take() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    std::memcpy(&value, Bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  std::string_view Bytes(uint64_t n) {
+    if (n > rest_.size()) ThrowProtocolError("a message ends in the middle of a value");
+    std::string_view part = rest_.substr(0, n);
+    rest_.remove_prefix(n);
+    return part;
+  }
+  std::string_view Text() { return Bytes(Take<uint64_t>()); }
+  WireTensor Tensor();
+  WireValue Value();
+  Sequence Values();
+  size_t left() const { return rest_.size(); }
+  void ExpectEnd() const {
+    if (!rest_.empty()) ThrowProtocolError("a message has " + std::to_string(rest_.size()) + " bytes too many");
+  }
+
+ private:
+  WireValue AnyValue();
+
+  std::string_view rest_;
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_CODEC_H_

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/frames.h"
+
+#include <algorithm>
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kFirstBuffer = 16 << 10;
+constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back after the frame that needed it
+constexpr size_t kSkipChunk = 64 << 10;
+constexpr uint64_t kTensorHead = 32;  // of a DLTENSOR without its shape
+constexpr uint64_t kNdimEnd = 20;     // where its ndim ends
+
+}  // namespace
+
+std::pair<char*, size_t> FrameReader::Space() {
+  if (state_ == kInPayload && begin_ == end_ && target_) return {target_, payload_left_};
+  if (begin_ == end_) begin_ = end_ = 0;
+  size_t needed = std::max(wanted_, size_t{1});
+  if (buffer_.size() - end_ < needed) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, Available());
+    end_ -= begin_;
+    begin_ = 0;
+    // Grows with what arrives, not with what a length promises.
+    size_t goal = std::max(kFirstBuffer, std::min(end_ + needed, std::max(2 * buffer_.size(), kSkipChunk)));
+    if (buffer_.size() < goal) buffer_.resize(goal);
+  }
+  return {buffer_.data() + end_, buffer_.size() - end_};
+}
+
+void FrameReader::Filled(size_t n) {
+  if (state_ == kInPayload && begin_ == end_ && target_) {
+    target_ += n;
+    payload_left_ -= n;
+  } else {
+    end_ += n;
+  }
+}
+
+bool FrameReader::Gather(uint64_t n) {
+  if (Available() >= n) return true;
+  wanted_ = static_cast<size_t>(n - Available());
+  return false;
+}
+
+FrameReader::Event FrameReader::Next() {
+  wanted_ = 0;
+  if (state_ == kHeader) {
+    if (buffer_.size() > kKeptBuffer && begin_ == end_) {
+      buffer_ = std::vector<char>(kFirstBuffer);
+      begin_ = end_ = 0;
+    }
+    do {
+      if (!Gather(sizeof(length_))) return kNeedBytes;
+      std::memcpy(&length_, buffer_.data() + begin_, sizeof(length_));
+      Consume(sizeof(length_));
+    } while (length_ == 0);  // a frame without content is legal and means nothing
+    if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
+    state_ = kBody;
+  }
+  return state_ == kBody ? ReadBody() : FillPayload();
+}
+
+FrameReader::Event FrameReader::ReadBody() {
+  if (!Gather(sizeof(int32_t))) return kNeedBytes;
+  int32_t code;
+  std::memcpy(&code, buffer_.data() + begin_, sizeof(code));
+  code_ = static_cast<Code>(code);
+  uint64_t body = length_ - sizeof(code);
+  if (code_ == Code::kCopyAck) return BeginPayload(0);
+  if (code_ == Code::kCopyToRemote && body >= kTensorHead) {
+    if (!Gather(sizeof(code) + kNdimEnd)) return kNeedBytes;
+    int32_t ndim;
+    std::memcpy(&ndim, buffer_.data() + begin_ + sizeof(code) + kNdimEnd - sizeof(ndim), sizeof(ndim));
+    if (ndim < 0 || ndim > 64) ThrowProtocolError("a tensor has " + std::to_string(ndim) + " dimensions");
+    uint64_t head = kTensorHead + 8 * static_cast<uint64_t>(ndim) + sizeof(uint64_t);
+    if (head > body) ThrowProtocolError("a message ends in the middle of a value");
+    if (!Gather(sizeof(code) + head)) return kNeedBytes;
+    return BeginPayload(head);
+  }
+  if (length_ > max_frame_) {
+    ThrowProtocolError("a message of " + std::to_string(length_) + " bytes is over the limit of " +
+                       std::to_string(max_frame_));
+  }
+  if (!Gather(length_)) return kNeedBytes;
+  body_ = {buffer_.data() + begin_ + sizeof(code), static_cast<size_t>(body)};
+  Consume(static_cast<size_t>(length_));
+  state_ = kHeader;
+  return kMessage;
+}
+
+FrameReader::Event FrameReader::BeginPayload(uint64_t head) {
+  body_ = {buffer_.data() + begin_ + sizeof(int32_t), static_cast<size_t>(head)};
+  Consume(sizeof(int32_t) + static_cast<size_t>(head));
+  payload_left_ = length_ - sizeof(int32_t) - head;
+  target_ = nullptr;
+  state_ = kInPayload;
+  return kPayload;
+}
+
+FrameReader::Event FrameReader::FillPayload() {
+  auto n = static_cast<size_t>(std::min<uint64_t>(Available(), payload_left_));
+  if (target_ && n) {
+    std::memcpy(target_, buffer_.data() + begin_, n);
+    target_ += n;
+  }
+  Consume(n);
+  payload_left_ -= n;
+  if (payload_left_ == 0) {
+    state_ = kHeader;
+    return kPayloadEnd;
+  }
+  wanted_ = target_ ? 0 : static_cast<size_t>(std::min<uint64_t>(payload_left_, kSkipChunk));
+  return kNeedBytes;
+}
+
+}  // namespace portcall::rpc

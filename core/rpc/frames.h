@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes in any split to frames. Small frames are gathered in a buffer; the payload of a copy goes straight to where the
+// receiver wants it, so a transport reads from its socket into the tensor.
+//
+//   while (…) { auto [data, size] = frames.Space(); n = receive(data, size); frames.Filled(n);
+//               while ((event = frames.Next()) != FrameReader::kNeedBytes) … }
+#ifndef PORTCALL_RPC_FRAMES_H_
+#define PORTCALL_RPC_FRAMES_H_
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rpc/codec.h"
+
+namespace portcall::rpc {
+
+class FrameReader {
+ public:
+  enum Event {
+    kNeedBytes,
+    kMessage,     // code() and the whole body()
+    kPayload,     // a copy begins: code() and its head in body(); call Receive() with a place for payload_size() bytes
+    kPayloadEnd,  // and now they are there; body() is gone
+  };
+
+  // Frames longer than `max_frame` bytes are refused (payloads of copies are not counted).
+  explicit FrameReader(uint64_t max_frame) : max_frame_(max_frame) {}
+
+  std::pair<char*, size_t> Space();
+  void Filled(size_t n);
+  Event Next();
+
+  Code code() const { return code_; }
+  std::string_view body() const { return body_; }
+  uint64_t payload_size() const { return payload_left_; }
+  void Receive(void* target) { target_ = static_cast<char*>(target); }  // null: skip the bytes
+  // Whether the peer may close here without breaking a message.
+  bool AtBoundary() const { return state_ == kHeader && begin_ == end_; }
+
+ private:
+  enum State { kHeader, kBody, kInPayload };
+
+  size_t Available() const { return end_ - begin_; }
+  bool Gather(uint64_t n);  // whether n bytes are there, contiguous from begin_; makes room for them otherwise
+  Event ReadBody();
+  Event BeginPayload(uint64_t head);
+  Event FillPayload();
+  void Consume(size_t n) { begin_ += n; }
+
+  uint64_t max_frame_;
+  std::vector<char> buffer_;
+  size_t begin_ = 0, end_ = 0;  // what has arrived and was not consumed
+  size_t wanted_ = 0;           // how much more is needed at least
+  State state_ = kHeader;
+  uint64_t length_ = 0;  // of the frame, code included
+  Code code_ = Code::kNone;
+  std::string_view body_;
+  uint64_t payload_left_ = 0;
+  char* target_ = nullptr;
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_FRAMES_H_
