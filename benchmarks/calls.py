@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import portcall
 import tvm_ffi
 from method import Timer
+
+import portcall
 from portcall import toolchain
+from portcall.bench import format_size
 
 SOURCES = Path(__file__).resolve().parent
 KERNELS = SOURCES.parent / "tests" / "kernels" / "tvm_kernels.py"
 CALL_TARGET, CALLBACK_TARGET, ARRAY_TARGET = 0.5, 0.7, 0.6
 TEXT = "a text of forty characters, all of ASCII"
+Both = tuple[Any, Any]  # for portcall, for tvm-ffi
 CATCH = """\
 try:
     {call}
@@ -66,73 +69,78 @@ def loop(statement: str, **names: Any) -> Timer:
     return timeit.Timer(statement, setup, globals={"values": tuple(names.values())}).timeit
 
 
+def loops(statement: str, **names: Both) -> tuple[Timer, Timer]:
+    """Return the loop of either side; each name stands for what portcall gets and what the peer gets."""
+    ours, peers = ({name: both[side] for name, both in names.items()} for side in (0, 1))
+    return loop(statement, **ours), loop(statement, **peers)
+
+
+def function(name: str) -> Both:
+    return portcall.get_global_func(name), tvm_ffi.get_global_func(name)
+
+
 def against_peer(folder: Path) -> Iterator[Row]:
     """Yield what portcall does beside what tvm-ffi does. Libraries are compiled into ``folder``."""
-    yield from scalar_rows(build_library(folder))
+    yield from scalar_rows()
+    yield add_row(folder)
+    yield from container_rows()
     yield from callable_rows()
     kernel = build_kernel(folder)
-    yield from array_rows(kernel)
+    yield from array_rows()
+    yield from kernel_rows(kernel)
     yield from error_rows(kernel)
 
 
 def own_costs(folder: Path) -> Iterator[Row]:
     """Yield what our own choices cost: each side is portcall."""
-    register = toolchain.create_shared(SOURCES / "registered.cc", folder / "registered.so")
-    library = portcall.load_module(register)
+    library = portcall.load_module(toolchain.create_shared(SOURCES / "registered.cc", folder / "registered.so"))
     library["register_functions"]()
-    keeps = portcall.get_global_func("portcall_benchmark.keeps_lock")
-    releases = portcall.get_global_func("portcall_benchmark.releases_lock")
-    yield Row(
-        "lock", "nop(), lock released", loop("f()", f=releases), loop("f()", f=keeps), against="the same, lock kept"
-    )
+    lock = [portcall.get_global_func(f"portcall_benchmark.{does}_lock") for does in ("releases", "keeps")]
+    yield Row("lock", "nop(), lock released", *loops("f()", f=(lock[0], lock[1])), against="the same, lock kept")
+    add_one, _ = load_copies(build_kernel(folder))
     for count in (16, 16 * 1024, 1024 * 1024):
-        yield copy_row(portcall.load_module(folder / "portcall" / "single.so")["add_one"], count)
+        yield copy_row(add_one["add_one"], count)
 
 
-def scalar_rows(library: Path) -> Iterator[Row]:
-    def both(name: str, statement: str, **names: Any) -> tuple[Timer, Timer]:
-        ours, peers = portcall.get_global_func(name), tvm_ffi.get_global_func(name)
-        return loop(statement, f=ours, **names), loop(statement, f=peers, **names)
-
-    yield Row("nop", "nop()", *both("testing.nop", "f()"), CALL_TARGET)
-    yield Row("nop3", "nop(1, 2, 3)", *both("testing.nop", "f(1, 2, 3)"), CALL_TARGET)
-    yield Row("nop-mixed", "nop(1.0, 'abc', None)", *both("testing.nop", "f(1.0, 'abc', None)"), CALL_TARGET)
-    yield Row("echo", "echo('abc')", *both("testing.echo", "f('abc')"), CALL_TARGET)
-    yield Row("echo-long", "echo(40 characters)", *both("testing.echo", "f(x)", x=TEXT), CALL_TARGET)
-    yield Row("list", "nop([1, 2, 3])", *both("testing.nop", "f(x)", x=[1, 2, 3]))
-    yield Row("dict", "nop({'a': 1})", *both("testing.nop", "f(x)", x={"a": 1}))
-    yield Row("numpy-scalar", "nop(numpy.int64(3))", *both("testing.nop", "f(x)", x=np.int64(3)))
-    yield add_row(library)
-    yield unlocked_row()
+def scalar_rows() -> Iterator[Row]:
+    nop, echo = function("testing.nop"), function("testing.echo")
+    yield Row("nop", "nop()", *loops("f()", f=nop), CALL_TARGET)
+    yield Row("nop3", "nop(1, 2, 3)", *loops("f(1, 2, 3)", f=nop), CALL_TARGET)
+    yield Row("nop-mixed", "nop(1.0, 'abc', None)", *loops("f(1.0, 'abc', None)", f=nop), CALL_TARGET)
+    yield Row("echo", "echo('abc')", *loops("f('abc')", f=echo), CALL_TARGET)
+    yield Row("echo-long", "echo(40 characters)", *loops("f(x)", f=echo, x=(TEXT, TEXT)), CALL_TARGET)
+    # The peer releases the interpreter lock around every call, unless told; our nop is registered as short.
+    keeps = tvm_ffi.get_global_func("testing.nop")
+    keeps.release_gil = False
+    yield Row("nop-kept", "nop()", *loops("f()", f=(nop[0], keeps)), against="tvm-ffi told to keep the lock too")
 
 
-def add_row(library: Path) -> Row:
-    modules = load_copies(library)
-    return Row("add", "add(1, 2) of a C library", *(loop("f(1, 2)", f=module["add"]) for module in modules))
+def add_row(folder: Path) -> Row:
+    library = toolchain.create_shared(SOURCES / "library.c", folder / "library.so")
+    ours, peers = load_copies(library)
+    return Row("add", "add(1, 2) of a C library", *loops("f(1, 2)", f=(ours["add"], peers["add"])))
 
 
-def unlocked_row() -> Row:
-    """The peer releases the interpreter lock around nop, unless told; ours is registered as short and keeps it."""
-    peers = tvm_ffi.get_global_func("testing.nop")
-    peers.release_gil = False
-    ours = portcall.get_global_func("testing.nop")
-    return Row("nop-kept", "nop()", loop("f()", f=ours), loop("f()", f=peers), against="peer keeps the lock too")
+def container_rows() -> Iterator[Row]:
+    nop = function("testing.nop")
+    values = {"list": [1, 2, 3], "dict": {"a": 1}, "numpy-scalar": np.int64(3), "bytes": b"abc"}
+    for key, value in values.items():
+        yield Row(key, f"nop({value!r})", *loops("f(x)", f=nop, x=(value, value)))
 
 
 def callable_rows() -> Iterator[Row]:
     def identity(x: Any) -> Any:
         return x
 
-    applies = portcall.get_global_func("testing.apply"), tvm_ffi.get_global_func("testing.apply")
-    converted = portcall.convert(identity), tvm_ffi.convert(identity)
-    calls = [loop("f(g, 1)", f=f, g=g) for f, g in zip(applies, converted, strict=True)]
-    yield Row("callback", "apply(converted Python function, 1)", *calls, CALLBACK_TARGET)
-    calls = [loop("f(1)", f=f) for f in converted]
-    yield Row("converted", "converted Python function(1)", *calls, CALLBACK_TARGET)
-    calls = [loop("f(g, 1)", f=f, g=identity) for f in applies]
-    yield Row("callback-direct", "apply(Python function, 1)", *calls, CALLBACK_TARGET)
-    calls = [loop("f(g, 1)", f=f, g=Counter().add) for f in applies]
-    yield Row("callback-method", "apply(bound method, 1)", *calls, CALLBACK_TARGET)
+    apply, converted = function("testing.apply"), (portcall.convert(identity), tvm_ffi.convert(identity))
+    call = "f(g, 1)"
+    text = "apply(converted Python function, 1)"
+    yield Row("callback", text, *loops(call, f=apply, g=converted), CALLBACK_TARGET)
+    yield Row("converted", "converted Python function(1)", *loops("f(1)", f=converted), CALLBACK_TARGET)
+    text = "apply(Python function, 1)"
+    yield Row("callback-direct", text, *loops(call, f=apply, g=(identity, identity)), CALLBACK_TARGET)
+    method = Counter().add
+    yield Row("callback-method", "apply(bound method, 1)", *loops(call, f=apply, g=(method, method)), CALLBACK_TARGET)
 
 
 class Counter:
@@ -140,49 +148,47 @@ class Counter:
         return amount
 
 
-def array_rows(kernel: Path) -> Iterator[Row]:
-    ours, peers = portcall.get_global_func("testing.nop"), tvm_ffi.get_global_func("testing.nop")
-    imported = tvm_ffi.from_dlpack
-    x, y = aligned(16), aligned(16)
-    call, call_dlpack = loop("f(x)", f=ours, x=x), loop("f(d(x))", f=peers, d=imported, x=x)
-    dlpack = "from_dlpack(array), then the call"
-    yield Row("numpy", "nop(NumPy array)", call, call_dlpack, ARRAY_TARGET, dlpack)
-    yield Row("numpy-direct", "nop(NumPy array)", call, loop("f(x)", f=peers, x=x), ARRAY_TARGET)
-    tensors = portcall.from_dlpack(x), imported(x)
-    yield Row("tensor", "nop(tensor)", loop("f(x)", f=ours, x=tensors[0]), loop("f(x)", f=peers, x=tensors[1]))
+def array_rows() -> Iterator[Row]:
+    nop, x = function("testing.nop"), aligned(16)
+    ours, peers = loops("f(x)", f=nop, x=(x, x))
+    converted = loop("f(d(x))", f=nop[1], d=tvm_ffi.from_dlpack, x=x)
+    yield Row("numpy", "nop(NumPy array)", ours, converted, ARRAY_TARGET, "from_dlpack(array), then the call")
+    yield Row("numpy-direct", "nop(NumPy array)", ours, peers, ARRAY_TARGET)
+    tensor = portcall.from_dlpack(x), tvm_ffi.from_dlpack(x)
+    yield Row("tensor", "nop(tensor)", *loops("f(x)", f=nop, x=tensor))
     if importlib.util.find_spec("torch") is not None:
         import torch
 
         t = torch.zeros(16)
-        yield Row("torch", "nop(torch tensor)", loop("f(x)", f=ours, x=t), loop("f(x)", f=peers, x=t))
-    add_one = [module["add_one"] for module in load_copies(kernel)]
+        yield Row("torch", "nop(torch tensor)", *loops("f(x)", f=nop, x=(t, t)))
+
+
+def kernel_rows(kernel: Path) -> Iterator[Row]:
+    library = load_copies(kernel)
+    add_one = library[0]["add_one"], library[1]["add_one"]
+    x, y = aligned(16), aligned(16)
     for f in add_one:
         check_add_one(f, x, y)
+    ours, peers = loops("f(x, y)", f=add_one, x=(x, x), y=(y, y))
+    converted = loop("f(d(x), d(y))", f=add_one[1], d=tvm_ffi.from_dlpack, x=x, y=y)
     text = "compiled kernel(two arrays of 16)"
-    call = loop("f(x, y)", f=add_one[0], x=x, y=y)
-    call_dlpack = loop("f(d(x), d(y))", f=add_one[1], d=imported, x=x, y=y)
-    yield Row("kernel", text, call, call_dlpack, ARRAY_TARGET, "from_dlpack of both, then the call")
-    yield Row("kernel-direct", text, call, loop("f(x, y)", f=add_one[1], x=x, y=y), ARRAY_TARGET)
-    made = [(convert(x), convert(y)) for convert in (portcall.from_dlpack, imported)]
-    calls = [loop("f(x, y)", f=f, x=a, y=b) for f, (a, b) in zip(add_one, made, strict=True)]
-    yield Row("kernel-tensor", "compiled kernel(two tensors of 16)", *calls)
+    yield Row("kernel", text, ours, converted, ARRAY_TARGET, "from_dlpack of both, then the call")
+    yield Row("kernel-direct", text, ours, peers, ARRAY_TARGET)
+    tensors = [(portcall.from_dlpack(array), tvm_ffi.from_dlpack(array)) for array in (x, y)]
+    text = "compiled kernel(two tensors of 16)"
+    yield Row("kernel-tensor", text, *loops("f(x, y)", f=add_one, x=tensors[0], y=tensors[1]))
 
 
 def error_rows(kernel: Path) -> Iterator[Row]:
-    def caught(call: str, error: str, functions: tuple[Any, ...], **names: Any) -> list[Timer]:
-        return [loop(CATCH.format(call=call, error=error), f=f, **names) for f in functions]
-
-    raising = portcall.get_global_func("testing.test_raise_error"), tvm_ffi.get_global_func("testing.test_raise_error")
-    calls = caught("f('ValueError', 'a message')", "ValueError", raising)
-    yield Row("error", "C++ error, caught in Python", *calls)
-    calls = caught("f(1, 2)", "TypeError", tuple(module["add_one"] for module in load_copies(kernel)))
-    yield Row("error-kernel", "a compiled kernel's failing check, caught", *calls)
-    applies = portcall.get_global_func("testing.apply"), tvm_ffi.get_global_func("testing.apply")
-    converted = portcall.convert(fail), tvm_ffi.convert(fail)
-    calls = [
-        loop(CATCH.format(call="f(g)", error="KeyError"), f=f, g=g) for f, g in zip(applies, converted, strict=True)
-    ]
-    yield Row("error-python", "Python error through C++, caught", *calls)
+    call = CATCH.format(call="f('ValueError', 'a message')", error="ValueError")
+    yield Row("error", "C++ error, caught in Python", *loops(call, f=function("testing.test_raise_error")))
+    library = load_copies(kernel)
+    call = CATCH.format(call="f(1, 2)", error="TypeError")
+    text = "failing check of a compiled kernel, caught"
+    yield Row("error-kernel", text, *loops(call, f=(library[0]["add_one"], library[1]["add_one"])))
+    call, converted = CATCH.format(call="f(g)", error="KeyError"), (portcall.convert(fail), tvm_ffi.convert(fail))
+    text = "Python error through C++, caught"
+    yield Row("error-python", text, *loops(call, f=function("testing.apply"), g=converted))
 
 
 def fail() -> None:
@@ -191,12 +197,17 @@ def fail() -> None:
 
 def copy_row(add_one: Callable[..., Any], count: int) -> Row:
     """Return the row for arrays that compiled code cannot use where they are, against arrays that it can."""
-    fit, unfit = [[aligned(count, shift) for _ in range(2)] for shift in (0, 16)]
-    for x, y in (fit, unfit):
-        check_add_one(add_one, x, y)
-    nbytes = portcall.bench.format_size(fit[0].nbytes)
-    calls = [loop("f(x, y)", f=add_one, x=x, y=y) for x, y in (unfit, fit)]
-    return Row(f"copy-{count}", f"kernel(two misaligned arrays of {nbytes})", *calls, against="aligned arrays")
+    x, y = ((aligned(count, shift=16), aligned(count)) for _ in range(2))
+    for side in (0, 1):
+        check_add_one(add_one, x[side], y[side])
+    nbytes = format_size(x[0].nbytes)
+    timers = loops("f(x, y)", f=(add_one, add_one), x=x, y=y)
+    return Row(
+        f"copy-{nbytes}".replace(" ", ""),
+        f"kernel(two misaligned arrays of {nbytes})",
+        *timers,
+        against="aligned arrays",
+    )
 
 
 def check_add_one(add_one: Callable[..., Any], x: Any, y: Any) -> None:
@@ -213,14 +224,13 @@ def aligned(count: int, shift: int = 0) -> Any:
     return room[start : start + count * 4].view(np.float32)
 
 
-def build_library(folder: Path) -> Path:
-    return toolchain.create_shared(SOURCES / "library.c", folder / "library.so")
-
-
 def build_kernel(folder: Path) -> Path:
     """Compile a kernel with apache-tvm, in a process of its own, as its users would."""
-    subprocess.run([sys.executable, str(KERNELS), str(folder), "single"], check=True)
-    return folder / "single.so"
+    made = folder / "single.so"
+    if not made.exists():
+        command = [sys.executable, str(KERNELS), str(folder), "single"]
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=True)
+    return made
 
 
 def load_copies(library: Path) -> tuple[Any, Any]:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from calls import Row, loop
 from method import RESAMPLES, SEED, Comparison, Plan, compare
-from portcall.bench import BenchmarkResult, Finding, check_conditions, format_duration
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from portcall.bench import BenchmarkResult, Finding, check_conditions, format_duration
 
 SCHEMA = 1
 PACKAGES = ("portcall", "apache-tvm-ffi", "apache-tvm", "numpy", "torch")

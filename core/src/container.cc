@@ -3,6 +3,7 @@
 // through an open-addressed table of positions.
 #include "portcall/container.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -29,11 +30,43 @@ uint64_t Mix(uint64_t h) {
   return h ^ (h >> 33);
 }
 
-// Text and bytes compare by content, objects by identity, the rest by type and payload.
+uint64_t HashText(std::string_view text, uint64_t seed) { return Mix(std::hash<std::string_view>()(text) + seed); }
+
+std::string_view WordsOf(const TVMFFIAny& big_int) {
+  TVMFFIByteArray words;
+  Check(TVMFFIBigIntGetContentByteArray(&big_int, &words));
+  return ToView(words);
+}
+
+std::string_view ExtentsOf(const TVMFFIAny& shape) {
+  const TVMFFIShapeCell& cell = static_cast<ShapeObj*>(shape.v_obj)->cell;
+  return {reinterpret_cast<const char*>(cell.data), cell.size * sizeof(int64_t)};
+}
+
+const TVMFFISeqCell& SequenceOf(const TVMFFIAny& array) { return static_cast<ArrayObj*>(array.v_obj)->cell; }
+
+// Keys that are values compare by content, and so do the Arrays that Python's tuples become; other objects compare by
+// identity, the rest by type and payload.
 uint64_t HashCell(const TVMFFIAny& cell) {
-  if (auto text = TryString(cell)) return std::hash<std::string_view>()(*text);
-  if (auto bytes = TryBytes(cell)) return Mix(std::hash<std::string_view>()(*bytes) + 1);
-  return Mix(cell.v_uint64 + (static_cast<uint64_t>(cell.type_index) << 56));
+  if (auto text = TryString(cell)) return HashText(*text, 0);
+  if (auto bytes = TryBytes(cell)) return HashText(*bytes, 1);
+  switch (cell.type_index) {
+    case kTVMFFIBigInt:
+      return HashText(WordsOf(cell), 2);
+    case kTVMFFIShape:
+      return HashText(ExtentsOf(cell), 3);
+    case kTVMFFIFloat:
+      return Mix(cell.v_float64 == 0 ? 0 : cell.v_uint64 ^ 4);  // 0.0 == -0.0
+    case kTVMFFIArray: {
+      uint64_t hash = 5;
+      const TVMFFISeqCell& sequence = SequenceOf(cell);
+      for (int64_t i = 0; i < sequence.size; ++i)
+        hash = Mix(hash + HashCell(static_cast<TVMFFIAny*>(sequence.data)[i]));
+      return hash;
+    }
+    default:
+      return Mix(cell.v_uint64 + (static_cast<uint64_t>(cell.type_index) << 56));
+  }
 }
 
 bool EqualCells(const TVMFFIAny& a, const TVMFFIAny& b) {
@@ -45,8 +78,23 @@ bool EqualCells(const TVMFFIAny& a, const TVMFFIAny& b) {
     auto other = TryBytes(b);
     return other && *bytes == *other;
   }
-  if (a.type_index == kTVMFFIFloat && b.type_index == kTVMFFIFloat) return a.v_float64 == b.v_float64;
-  return a.type_index == b.type_index && a.v_uint64 == b.v_uint64;
+  if (a.type_index != b.type_index) return false;
+  if (a.v_uint64 == b.v_uint64) return true;  // one object, or one number: a NaN finds itself
+  switch (a.type_index) {
+    case kTVMFFIFloat:
+      return a.v_float64 == b.v_float64;
+    case kTVMFFIBigInt:
+      return WordsOf(a) == WordsOf(b);
+    case kTVMFFIShape:
+      return ExtentsOf(a) == ExtentsOf(b);
+    case kTVMFFIArray: {
+      const TVMFFISeqCell &x = SequenceOf(a), &y = SequenceOf(b);
+      auto *first = static_cast<TVMFFIAny*>(x.data), *other = static_cast<TVMFFIAny*>(y.data);
+      return x.size == y.size && std::equal(first, first + x.size, other, EqualCells);
+    }
+    default:
+      return false;
+  }
 }
 
 struct MapImpl final : Object {

@@ -280,19 +280,20 @@ Module AttachEmbedded(const Library& library, const Module& module) {
 // What is mapped: which file it was then, and its root module while that is alive.
 struct Mapped {
   Identity identity;
+  std::weak_ptr<Library> library;
   WeakRef root;
 };
 
-std::mutex load_mutex;
+std::recursive_mutex load_mutex;  // the loader of an embedded module may load another library
 
 std::map<std::string, Mapped>& MappedTable() {
   static auto* table = new std::map<std::string, Mapped>();
   return *table;
 }
 
-void KeepForEver(const Module& module) {
-  static auto* kept = new std::vector<Module>();
-  kept->push_back(module);
+void KeepForEver(const std::shared_ptr<Library>& library) {
+  static auto* kept = new std::vector<std::shared_ptr<Library>>();
+  kept->push_back(library);
 }
 
 std::string RealPath(const std::string& path) {
@@ -370,26 +371,31 @@ class SystemNode : public ModuleNode {
 }  // namespace
 
 Module LoadLibrary(const std::string& path) {
-  std::lock_guard<std::mutex> lock(load_mutex);
+  std::lock_guard<std::recursive_mutex> lock(load_mutex);
   ElfFile elf = ReadElfFile(path);
   std::string real = RealPath(path);
   Identity identity = IdentityOf(real);
   auto known = MappedTable().find(real);
-  if (known != MappedTable().end() && known->second.identity == identity) {
+  bool same = known != MappedTable().end() && known->second.identity == identity;
+  if (same) {
     if (ObjectRef root = known->second.root.lock()) return ObjectRef::Borrow<Module>(root.get());
   }
-  // What is mapped already is somebody else's, or of a file that has changed since; and another runtime may come later.
-  bool shared = IsMapped(real) || (IsForeignRuntimePresent() && HasContext(elf));
-  std::unique_ptr<PrivateCopy> copy = shared ? std::make_unique<PrivateCopy>(real) : nullptr;
-  const std::string& mapped = copy ? copy->path() : real;
-  void* owner = Open(mapped, elf);
-  auto library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
+  // What fills variables of the library belongs to one module; another one needs another mapping.
+  bool has_context = HasContext(elf);
+  std::shared_ptr<Library> library = same && !has_context ? known->second.library.lock() : nullptr;
+  if (!library) {
+    // What is mapped already is not ours, or was another file; and another runtime may map ours later.
+    bool alone = !IsMapped(real) && !(has_context && IsForeignRuntimePresent());
+    std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real);
+    const std::string& mapped = copy ? copy->path() : real;
+    void* owner = Open(mapped, elf);
+    library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
+    if (library->stays()) KeepForEver(library);
+  }
   Module module(std::make_unique<LibraryNode>(library));
-  if (library->stays()) KeepForEver(module);
   FillContext(*library, module);
   Module root = AttachEmbedded(*library, module);
-  if (library->stays()) KeepForEver(root);
-  MappedTable()[real] = {identity, WeakRef(root)};
+  MappedTable()[real] = {identity, library, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {
     FailToLoad(path,
                "it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export some with "

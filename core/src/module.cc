@@ -3,6 +3,7 @@
 #include "portcall/module.h"
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <unordered_map>
@@ -45,6 +46,8 @@ ModuleImpl* NodeOf(const Module& module) {
       << "this module belongs to another runtime of the process";
   return static_cast<ModuleImpl*>(module.get());
 }
+
+bool IsRunnable(const Module& module) { return !dynamic_cast<UnknownNode*>(NodeOf(module)->impl.get()); }
 
 std::vector<Module> ImportsOf(const Module& module) {
   ModuleImpl* node = NodeOf(module);
@@ -184,15 +187,15 @@ Module DecodeClassic(BlobReader reader, const Module& library) {
 // ---- The names by which everybody calls modules -------------------------------------------------------------------
 
 Module LoadFromFile(const std::string& path) {
-  size_t dot = path.rfind('.');
-  std::string suffix = dot == std::string::npos ? "" : path.substr(dot + 1);
+  std::string suffix = std::filesystem::path(path).extension().string();
+  suffix.erase(0, 1);
   bool library = suffix == "so" || suffix == "dll" || suffix == "dylib" || suffix == "dso";
   if (!library && path.find(".so.") != std::string::npos) library = true;  // libfoo.so.1.2
   if (library) return LoadLibrary(path);
   PackedFunc load = Registry::Get("ffi.Module.load_from_file." + suffix);
   PORTCALL_CHECK(load.defined(), ModuleLoadError)
-      << "cannot load '" << path << "': no loader for '" << (suffix.empty() ? "a file without suffix" : "." + suffix)
-      << "'; a shared library ends in .so";
+      << "cannot load '" << path << "': no loader for "
+      << (suffix.empty() ? "a file without suffix" : "'." + suffix + "'") << "; a shared library ends in .so";
   return load(path).cast<Module>();
 }
 
@@ -216,9 +219,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m)
 PORTCALL_REGISTER_GLOBAL("portcall.ModuleFunctionNames").set_body_typed([](Module m) {
   return NodeOf(m)->impl->FunctionNames();
 });
-PORTCALL_REGISTER_GLOBAL("portcall.ModuleIsRunnable").set_body_typed([](Module m) {
-  return dynamic_cast<UnknownNode*>(NodeOf(m)->impl.get()) == nullptr;
-});
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleIsRunnable").set_body_typed(IsRunnable);
 
 PORTCALL_REGISTER_GLOBAL("ffi.SystemLib").set_body([](Args args, RetValue* rv) {
   *rv = SystemLibrary(args.size() > 0 ? args[0].cast<std::string>() : std::string());
@@ -244,9 +245,19 @@ PackedFunc LookupFromImports(const Module& module, const std::string& name) {
     if (found.defined()) break;
   }
   if (!found.defined()) found = Registry::Get(name);
-  PORTCALL_CHECK(found.defined(), RuntimeError)
-      << "compiled code needs the function '" << name << "', which no imported module has and nobody registered; "
-      << "register it with register_func(\"" << name << "\", …)";
+  if (!found.defined()) {
+    std::string idle;
+    Walk(module, [&](const Module& inner) {
+      if (!IsRunnable(inner)) idle.append(idle.empty() ? "" : ", ").append(NodeOf(inner)->impl->kind());
+      return false;
+    });
+    PORTCALL_THROW(RuntimeError) << "compiled code needs the function '" << name
+                                 << "', which no imported module has and nobody registered; "
+                                 << (idle.empty()
+                                         ? ""
+                                         : "it may be in a module of a type that cannot run here (" + idle + "), or ")
+                                 << "register it with register_func(\"" << name << "\", …)";
+  }
   std::lock_guard<std::mutex> lock(node->mutex);
   return node->env_cache.emplace(name, found).first->second;
 }

@@ -30,14 +30,8 @@ class Array(_core.Object, Sequence[Any]):
 
     __slots__ = ()
 
-    def __new__(cls, items: Iterable[Any] | None = None) -> Array:
-        if items is None:
-            return super().__new__(cls)
-        made: Array = _core.make_array_object(tuple(items))
-        return made
-
-    def __init__(self, items: Iterable[Any] | None = None) -> None:
-        pass
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        _core.fill_array(self, tuple(items))
 
     def __len__(self) -> int:
         return _core.array_size(self)
@@ -60,7 +54,8 @@ class Array(_core.Object, Sequence[Any]):
             return len(self) == len(other) and list(self) == list(other)
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(tuple(self))  # a key that was a tuple comes back as an Array
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -71,14 +66,8 @@ class Map(_core.Object, Mapping[Any, Any]):
 
     __slots__ = ()
 
-    def __new__(cls, items: Mapping[Any, Any] | None = None) -> Map:
-        if items is None:
-            return super().__new__(cls)
-        made: Map = _core.make_map_object(dict(items))
-        return made
-
-    def __init__(self, items: Mapping[Any, Any] | None = None) -> None:
-        pass
+    def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
+        _core.fill_map(self, dict(items))
 
     def __len__(self) -> int:
         size = _core.map_size(self)

@@ -160,6 +160,7 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*tensor_alloc)(const DLTensor*, void**) noexcept nogil
         uint64_t (*tensor_get_flags)(void*) noexcept nogil
         int (*tensor_copy)(const DLTensor*, const DLTensor*) noexcept nogil
+        int (*env_register_c_api)(const char*, void*) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -325,11 +326,15 @@ cdef extern from "Python.h":
     object PyObject_Vectorcall(PyObject*, PyObject* const*, size_t, PyObject*)
     long long PyLong_AsLongLongAndOverflow(PyObject*, int*) except? -1
     double PyFloat_AS_DOUBLE(PyObject*) nogil
-    const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*) except NULL
+    const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*)
     object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
     PyThreadState* PyEval_SaveThread()
     void PyEval_RestoreThread(PyThreadState*)
     bint Py_IsInitialized() nogil
+    int PyErr_CheckSignals() except -1
+    void PyErr_Clear()
+    int Py_EnterRecursiveCall(const char*) except -1
+    void Py_LeaveRecursiveCall()
     PyTypeObject PyLong_Type
     PyTypeObject PyFloat_Type
     PyTypeObject PyUnicode_Type
@@ -349,6 +354,7 @@ cdef enum:
     kAlignment = 64
     kMaxSpareBytes = 64 << 20
     kNumNumpyTypes = 24
+    kNumpyUserTypes = 256
 
 
 # ---- Objects ---------------------------------------------------------------------------------------------------------
@@ -378,6 +384,9 @@ cdef class Object:
 
     cdef void* handle
 
+    def __init__(self, *args, **kwargs):
+        raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class")
+
     def __dealloc__(self):
         if self.handle != NULL:
             core.object_dec_ref(self.handle)
@@ -385,7 +394,7 @@ cdef class Object:
     @property
     def type_key(self) -> str:
         """The key of the object's type, such as ``ffi.Tensor``."""
-        return type_key_of((<TVMFFIObject*>self.handle).type_index)
+        return type_key_of((<TVMFFIObject*>made(self)).type_index)
 
     def same_as(self, other) -> bool:
         """Whether ``other`` refers to the same object."""
@@ -407,6 +416,21 @@ cdef class Object:
 
     def __reduce__(self):
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
+
+
+cdef void* made(Object obj) except NULL:
+    """The handle. A class of ours called past its constructor has none."""
+    if obj.handle == NULL:
+        raise ValueError(f"this {type(obj).__name__} was never made")
+    return obj.handle
+
+
+cdef int become(Object obj, void* handle) except -1:
+    """Have an object refer to something else, whose reference passes to it."""
+    if obj.handle != NULL:
+        core.object_dec_ref(obj.handle)
+    obj.handle = handle
+    return 0
 
 
 cdef Object wrap(cls, void* handle):
@@ -618,6 +642,9 @@ cdef inline int set_text(Frame* frame, int i, PyObject* arg) except -1:
     cdef Py_ssize_t size
     cdef TVMFFIByteArray view
     cdef const char* data = PyUnicode_AsUTF8AndSize(arg, &size)
+    if unlikely(data == NULL):
+        PyErr_Clear()
+        return set_copied_text(frame, i, <object>arg)
     if size <= 7:
         cell.type_index = kTVMFFISmallStr
         cell.small_str_len = <uint32_t>size
@@ -631,6 +658,18 @@ cdef inline int set_text(Frame* frame, int i, PyObject* arg) except -1:
         view.size = <size_t>size
         return own_cell(frame, i, core.string_from_byte_array(&view, cell))
     return 0
+
+
+cdef int set_copied_text(Frame* frame, int i, text) except -1:
+    """Pass text as a copy. Bytes that were no UTF-8 came in as surrogates and go out as they were."""
+    cdef TVMFFIByteArray view
+    try:
+        data = str.encode(text, "utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise argument_error(frame, i, "text that UTF-8 can express", f"half a surrogate pair at {error.start}") from None
+    view.data = PyBytes_AS_STRING(data)
+    view.size = <size_t>PyBytes_GET_SIZE(data)
+    return own_cell(frame, i, core.string_from_byte_array(&view, &frame.cells[i]))
 
 
 cdef int set_wide_integer(Frame* frame, int i, value) except -1:
@@ -668,14 +707,22 @@ cdef DLDataType other_numpy_type(array):
     """The data type of an array whose element type another package defines (ml_dtypes), by its name."""
     found = numpy_extra_types.get(array.dtype)
     if found is None:
-        try:
-            found = DataType(array.dtype.name)
-        except ValueError:
+        found = data_type_named(array.dtype) if array.dtype.num >= kNumpyUserTypes else None
+        if found is None:
             raise errors.ArgumentError(
                 f"an array of dtype {array.dtype} cannot be passed: no tensor has such elements",
-                expected="numeric elements", got=str(array.dtype)) from None
+                expected="numeric elements", got=str(array.dtype))
         numpy_extra_types[array.dtype] = found
     return (<DataType>found).value
+
+
+cdef object data_type_named(numpy_dtype):
+    """None where there is none, or where tensors keep such elements otherwise: several to a byte."""
+    try:
+        found = DataType(numpy_dtype.name)
+    except ValueError:
+        return None
+    return found if found.bits == 8 * numpy_dtype.itemsize else None
 
 
 cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
@@ -865,9 +912,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         plain = float(arg)
         return set_argument(frame, i, <PyObject*>plain)
     if isinstance(arg, str):
-        text = str.__str__(arg)
-        view.data = PyUnicode_AsUTF8AndSize(<PyObject*>text, <Py_ssize_t*>&view.size)
-        return own_cell(frame, i, core.string_from_byte_array(&view, cell))
+        return set_copied_text(frame, i, arg)
     if isinstance(arg, (bytes, bytearray, memoryview)):
         data = bytes(arg)
         view.data = PyBytes_AS_STRING(data)
@@ -893,7 +938,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
     if tensor is not None:
         return set_made_tensor(frame, i, tensor, False)
     if is_numpy_scalar(arg):
-        item = arg.item()
+        item = python_scalar(arg)
         return set_argument(frame, i, <PyObject*>item)
     if isinstance(arg, (list, tuple)):
         return own(frame, i, make_array(arg))
@@ -921,6 +966,13 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
 
 cdef bint is_numpy_scalar(arg):
     return ndarray_type != NULL and isinstance(arg, numpy_generic)
+
+
+cdef object python_scalar(scalar):
+    item = scalar.item()
+    if isinstance(item, numpy_generic):  # Python has no number as wide as a long double
+        return complex(item) if scalar.dtype.kind == "c" else float(item)
+    return item
 
 
 cdef object numpy_generic = None
@@ -975,8 +1027,17 @@ cdef void* make_shape(values) except NULL:
     return handle
 
 
+cdef Cells cells_of(items):
+    """The cells of a container's items, which may be containers: as deep as Python's own recursion may go."""
+    Py_EnterRecursiveCall(" while passing a container")
+    try:
+        return Cells(items)
+    finally:
+        Py_LeaveRecursiveCall()
+
+
 cdef void* make_array(items) except NULL:
-    cdef Cells cells = Cells(items)
+    cdef Cells cells = cells_of(items)
     cdef void* handle
     if core.array_create(cells.frame.cells, cells.size, &handle) != 0:
         raise_raised(None)
@@ -985,7 +1046,7 @@ cdef void* make_array(items) except NULL:
 
 cdef void* make_map(mapping) except NULL:
     flat = [part for pair in mapping.items() for part in pair]
-    cdef Cells cells = Cells(flat)
+    cdef Cells cells = cells_of(flat)
     cdef void* handle
     if core.map_create(cells.frame.cells, cells.size // 2, &handle) != 0:
         raise_raised(None)
@@ -1214,7 +1275,7 @@ cdef class PackedFunc(Object):
     def name(self) -> str:
         """The function's name in messages; empty when it has none."""
         cdef PortcallFunctionInfo info
-        core.function_get_info(self.handle, &info)
+        core.function_get_info(made(self), &info)
         return (<bytes>info.name).decode(errors="replace")
 
     @property
@@ -1349,7 +1410,7 @@ cdef int give_value(value, TVMFFIAny* out) except -1:
 
 cdef PackedFunc make_function(callable_, name):
     cdef void* handle
-    text = str(name).encode()
+    text = str(name).encode(errors="replace")
     if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, text, &handle) != 0:
         raise_raised(None)
     Py_INCREF(callable_)
@@ -1395,11 +1456,19 @@ cdef object take_exception(void* handle):
         message = text_of(cell.message)
         if facts is not None:
             return errors.ArgumentError(message, **facts)
-        kind = text_of(cell.kind)
-        cls = error_classes.get(kind)
-        return RuntimeError(message if kind == "RuntimeError" else f"{kind}: {message}") if cls is None else cls(message)
+        return exception_of_kind(text_of(cell.kind), message)
     finally:
         core.object_dec_ref(handle)
+
+
+cdef object exception_of_kind(str kind, str message):
+    cls = error_classes.get(kind)
+    try:
+        if cls is not None:
+            return cls(message)
+    except Exception as error:  # a class that is not made from its message alone must not hide the error
+        message = f"{message} ({cls.__name__} could not be made from this message: {error})"
+    return RuntimeError(f"{kind}: {message}")
 
 
 cdef object argument_facts(TVMFFIObject* extra):
@@ -1447,12 +1516,19 @@ cdef str frames_of(error):
     return "".join(reversed(lines))
 
 
+cdef str message_of(error):
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its message cannot be made: {type(failure).__name__})"
+
+
 cdef void* make_error(error) except NULL:
     """An error object that carries the exception itself."""
     cdef TVMFFIByteArray kind, message, backtrace
     cdef void* opaque
     cdef void* handle
-    parts = [type(error).__name__.encode(), str(error).encode(errors="replace"), frames_of(error).encode(errors="replace")]
+    parts = [text.encode(errors="replace") for text in (type(error).__name__, message_of(error), frames_of(error))]
     kind.data, kind.size = PyBytes_AS_STRING(parts[0]), len(parts[0])
     message.data, message.size = PyBytes_AS_STRING(parts[1]), len(parts[1])
     backtrace.data, backtrace.size = PyBytes_AS_STRING(parts[2]), len(parts[2])
@@ -1475,6 +1551,19 @@ cdef void core_raise(error) noexcept:
         core.object_dec_ref(handle)
     except BaseException:
         pass  # out of memory: the caller reports a failure without an error
+
+
+cdef int check_signals() noexcept with gil:
+    """Let Python's signal handlers run inside of long native work; what they raise interrupts it."""
+    try:
+        PyErr_CheckSignals()
+        return 0
+    except BaseException as error:
+        core_raise(error)
+        return -1
+
+
+core.env_register_c_api(b"PyErr_CheckSignals", <void*>check_signals)
 
 
 # ---- Tensors ---------------------------------------------------------------------------------------------------------
@@ -1653,33 +1742,34 @@ def copy_statistics():
 
 def array_items(Object array not None):
     """The elements of an Array or List."""
-    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>array.handle + 24)
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + 24)
     cdef TVMFFIAny* items = <TVMFFIAny*>cell.data
     return [borrowed_value(&items[k]) for k in range(cell.size)]
 
 
 def array_size(Object array not None):
-    return (<TVMFFISeqCell*>(<char*>array.handle + 24)).size
+    return (<TVMFFISeqCell*>(<char*>made(array) + 24)).size
 
 
 def array_item(Object array not None, int64_t index):
-    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>array.handle + 24)
+    cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + 24)
     if index < 0 or index >= cell.size:
         raise IndexError(f"index {index} is out of range for {cell.size} items")
     return borrowed_value(&(<TVMFFIAny*>cell.data)[index])
 
 
-def make_array_object(items):
-    return wrap(classes[kTVMFFIArray], make_array(items))
+def fill_array(Object array not None, items):
+    """Make an object of Python refer to a new Array."""
+    become(array, make_array(items))
 
 
 def map_size(Object map_ not None):
     """Number of pairs; -1 for a map of another runtime, whose content cannot be read."""
-    return core.map_size(map_.handle)
+    return core.map_size(made(map_))
 
 
 def map_pair(Object map_ not None, int64_t index):
-    cdef const TVMFFIAny* pair = core.map_pair_at(map_.handle, index)
+    cdef const TVMFFIAny* pair = core.map_pair_at(made(map_), index)
     if pair == NULL:
         raise IndexError(index)
     return borrowed_value(pair), borrowed_value(pair + 1)
@@ -1687,12 +1777,13 @@ def map_pair(Object map_ not None, int64_t index):
 
 def map_get(Object map_ not None, key, default):
     cdef Cells cells = Cells((key,))
-    cdef const TVMFFIAny* value = core.map_find(map_.handle, cells.frame.cells)
+    cdef const TVMFFIAny* value = core.map_find(made(map_), cells.frame.cells)
     return default if value == NULL else borrowed_value(value)
 
 
-def make_map_object(mapping):
-    return wrap(classes[kTVMFFIMap], make_map(mapping))
+def fill_map(Object map_ not None, mapping):
+    """The same for a Map."""
+    become(map_, make_map(mapping))
 
 
 # ---- Registry --------------------------------------------------------------------------------------------------------

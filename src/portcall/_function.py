@@ -12,6 +12,7 @@ from portcall._core import PackedFunc
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _E = TypeVar("_E", bound=type[Exception])
+_FEW_NAMES = 8
 
 # Kinds that arrive as the built-in exception of that name, and those of portcall itself.
 for _cls in (
@@ -100,9 +101,11 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
 
 
 def not_found(what: str, name: str, names: list[str]) -> errors.FunctionNotFoundError:
-    """Return the error for a missing function, with the names that resemble it."""
+    """Return the error for a missing function, with the names that resemble it, or all when there are few."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    if names and not near and len(names) <= _FEW_NAMES:
+        hint = f"; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
     return errors.FunctionNotFoundError(what + hint, name=name, near=near)
 
 

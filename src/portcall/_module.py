@@ -53,9 +53,12 @@ class Module(_core.Module):
     def _missing(self, name: str) -> errors.FunctionNotFoundError:
         names = self.list_function_names()
         what = f"a module of type {self.type_key!r} has no function {name!r}"
-        idle = [m.type_key for m in self._walk() if not get_global_func("portcall.ModuleIsRunnable")(m)]
-        if idle:
-            what += f" (it brings modules of types that cannot run here: {', '.join(sorted(set(idle)))})"
+        runnable = get_global_func("portcall.ModuleIsRunnable")
+        idle = sorted({m.type_key for m in self._walk() if not runnable(m)})
+        if not runnable(self):
+            what = f"a module of type {self.type_key!r} cannot run here, so it has no function {name!r}"
+        elif idle:
+            what += f" (it brings modules of types that cannot run here: {', '.join(idle)})"
         return not_found(what, name, names)
 
     def _walk(self) -> list[Module]:
@@ -160,7 +163,7 @@ def load_module(path: str | os.PathLike[str]) -> Module:
         ModuleLoadError: the file is missing, is no such library, is one of another machine, or needs symbols that
             nobody provides. The message names what is wrong.
     """
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     try:
         return _load(text)
     except errors.ModuleLoadError as error:

@@ -297,6 +297,7 @@ PORTCALL_API int TVMFFIEnvSetDLPackManagedTensorAllocator(DLPackManagedTensorAll
 PORTCALL_API DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocator(void);
 PORTCALL_API int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out);
 PORTCALL_API int TVMFFIEnvCheckSignals(void);
+// "PyErr_CheckSignals": int(void), called by long work without locks; nonzero with a raised error interrupts it.
 PORTCALL_API int TVMFFIEnvRegisterCAPI(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterContextSymbol(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol);
@@ -411,6 +412,7 @@ typedef struct PortcallCore {
   int (*tensor_alloc)(const DLTensor*, TVMFFIObjectHandle*);
   uint64_t (*tensor_get_flags)(TVMFFIObjectHandle);
   int (*tensor_copy)(const DLTensor*, const DLTensor*);
+  int (*env_register_c_api)(const char*, void*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kMaxChunks = 16;
+
+class FdChannel : public Channel {
+ public:
+  FdChannel(int read_fd, int write_fd) : read_fd_(read_fd), write_fd_(write_fd) {
+    for (int fd : {read_fd, write_fd}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  ~FdChannel() override { Close(); }
+
+  size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) override {
+    iovec parts[kMaxChunks];
+    size_t count = std::min(chunks.size(), kMaxChunks);
+    for (size_t i = 0; i < count; ++i) parts[i] = {const_cast<void*>(chunks[i].data), chunks[i].size};
+    for (;;) {
+      CheckOpen();
+      ssize_t n = Write(parts, count);
+      if (n > 0) return static_cast<size_t>(n);
+      if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) Lost("sending");
+      Wait(write_fd_, POLLOUT, deadline);
+    }
+  }
+
+  size_t Receive(void* data, size_t size, Deadline deadline) override {
+    for (;;) {
+      CheckOpen();
+      ssize_t n = read(read_fd_, data, size);
+      if (n >= 0) return static_cast<size_t>(n);
+      if (errno == ECONNRESET) return 0;
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) Lost("receiving");
+      Wait(read_fd_, POLLIN, deadline);
+    }
+  }
+
+  void Close() override {
+    if (read_fd_ < 0) return;
+    shutdown(write_fd_, SHUT_RDWR);  // wakes a thread that waits on it
+    close(read_fd_);
+    if (write_fd_ != read_fd_) close(write_fd_);
+    read_fd_ = write_fd_ = -1;
+  }
+
+ private:
+  ssize_t Write(iovec* parts, size_t count) const {
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
+    ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL);
+    return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
+  }
+
+  void CheckOpen() const {
+    PORTCALL_CHECK(read_fd_ >= 0, SessionClosedError) << "the connection has been closed";
+  }
+
+  [[noreturn]] static void Lost(const char* doing) {
+    throw Error("SessionBrokenError", std::string("the connection was lost while ") + doing + ": " + strerror(errno));
+  }
+
+  static void Wait(int fd, short events, Deadline deadline) {
+    int timeout = -1;
+    if (deadline != kNoDeadline) {
+      auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      PORTCALL_CHECK(left > 0, SessionTimeoutError) << "the peer did not answer in time";
+      timeout = static_cast<int>(std::min<int64_t>(left, 1 << 30));
+    }
+    pollfd entry{fd, events, 0};
+    // A signal may belong to the embedding language, which then has something to raise.
+    if (poll(&entry, 1, timeout) < 0) Check(TVMFFIEnvCheckSignals());
+  }
+
+  int read_fd_, write_fd_;
+};
+
+class FunctionChannel : public Channel {
+ public:
+  FunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close)
+      : send_(std::move(send)), receive_(std::move(receive)), close_(std::move(close)) {}
+
+  size_t Send(const std::vector<Chunk>& chunks, Deadline) override {
+    std::string bytes;
+    for (const Chunk& chunk : chunks) bytes.append(static_cast<const char*>(chunk.data), chunk.size);
+    int64_t n = send_(Bytes(bytes));
+    PORTCALL_CHECK(n > 0 && static_cast<size_t>(n) <= bytes.size(), SessionBrokenError)
+        << "the transport's send() took " << n << " of " << bytes.size() << " bytes";
+    return static_cast<size_t>(n);
+  }
+  size_t Receive(void* data, size_t size, Deadline) override {
+    Any result = receive_(static_cast<int64_t>(std::min<size_t>(size, 1 << 30)));
+    Bytes bytes = result.cast<Bytes>();
+    PORTCALL_CHECK(bytes.size() <= size, SessionBrokenError)
+        << "the transport's receive(" << size << ") gave " << bytes.size() << " bytes";
+    std::memcpy(data, bytes.data(), bytes.size());
+    return bytes.size();
+  }
+  void Close() override {
+    if (!std::exchange(closed_, true) && close_.defined()) close_();
+  }
+
+ private:
+  PackedFunc send_, receive_, close_;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+Deadline DeadlineIn(double seconds) {
+  if (!(seconds > 0) || seconds > 1e9) return kNoDeadline;
+  return std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
+}
+
+std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd) {
+  return std::make_unique<FdChannel>(read_fd, write_fd);
+}
+
+std::unique_ptr<Channel> MakeFunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close) {
+  return std::make_unique<FunctionChannel>(std::move(send), std::move(receive), std::move(close));
+}
+
+}  // namespace portcall::rpc

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Channel: what carries the bytes of a session. Blocking, with a deadline; used by one thread at a time.
+#ifndef PORTCALL_RPC_CHANNEL_H_
+#define PORTCALL_RPC_CHANNEL_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "portcall/function.h"
+#include "rpc/endpoint.h"
+
+namespace portcall::rpc {
+
+using Deadline = std::chrono::steady_clock::time_point;
+constexpr Deadline kNoDeadline = Deadline::max();
+
+Deadline DeadlineIn(double seconds);  // never for a value that is not positive
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // Sends some of the chunks' bytes, at least one; returns how many.
+  virtual size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) = 0;
+  // Receives between one byte and `size`; 0 when the peer has closed.
+  virtual size_t Receive(void* data, size_t size, Deadline deadline) = 0;
+  virtual void Close() = 0;
+};
+
+// Throw SessionTimeoutError past the deadline, SessionBrokenError when the connection is lost, and whatever a signal
+// handler of the embedding language raised.
+//
+// Over file descriptors, which may be one (a socket) or two (pipes), made non-blocking and owned from now on.
+std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd);
+// Over functions: send(bytes) -> count, receive(most) -> bytes (empty: closed), close().
+std::unique_ptr<Channel> MakeFunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close);
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_CHANNEL_H_

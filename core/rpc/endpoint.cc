@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/endpoint.h"
+
+#include <algorithm>
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kDirectBytes = 32 << 10;  // smaller payloads are cheaper copied than sent on their own
+
+bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
+
+// The arguments of a syscall, each checked before it is read.
+class SysArgs {
+ public:
+  SysArgs(const Sequence& values, size_t count) : values_(values) {
+    if (values.size() < count) {
+      ThrowProtocolError("a request has " + std::to_string(values.size()) + " arguments instead of " +
+                         std::to_string(count));
+    }
+  }
+  std::string_view Text(size_t i) const { return Expect(i, kTVMFFIRawStr, "text").text; }
+  uint64_t Pointer(size_t i) const { return Expect(i, kTVMFFIOpaquePtr, "a handle").v_handle; }
+  int64_t Int(size_t i) const { return Expect(i, kTVMFFIInt, "an int").v_int64; }
+  DLDevice Device(size_t i) const { return Expect(i, kTVMFFIDevice, "a device").v_device; }
+  DLDataType Dtype(size_t i) const { return Expect(i, kTVMFFIDataType, "a data type").v_dtype; }
+  const WireTensor& Tensor(size_t i) const { return *Expect(i, kTVMFFIDLTensorPtr, "a tensor").tensor; }
+  std::optional<std::string_view> Scope(size_t i) const {
+    if (values_[i].type == kTVMFFINone) return std::nullopt;
+    return Text(i);
+  }
+
+ private:
+  const WireValue& Expect(size_t i, int32_t type, const char* what) const {
+    if (values_[i].type != type) {
+      ThrowProtocolError("argument " + std::to_string(i) + " of a request is of type index " +
+                         std::to_string(values_[i].type) + " instead of " + what);
+    }
+    return values_[i];
+  }
+  const Sequence& values_;
+};
+
+WireValue PointerOf(uint64_t handle) { return WireValue::Pointer(handle); }
+
+}  // namespace
+
+// ---- Sending ------------------------------------------------------------------------------------------------------
+
+SendQueue::Part& SendQueue::Last() {
+  if (parts_.empty() || parts_.back().direct.data) parts_.emplace_back();
+  return parts_.back();
+}
+
+void SendQueue::Direct(const void* data, size_t size, Any owner) {
+  if (size == 0) return;
+  Part part;
+  part.direct = {data, size};
+  part.owner = std::move(owner);
+  parts_.push_back(std::move(part));
+  ++direct_;
+}
+
+std::vector<Chunk> SendQueue::Chunks(size_t most) const {
+  std::vector<Chunk> chunks;
+  size_t skip = sent_;
+  for (const Part& part : parts_) {
+    if (chunks.size() == most) break;
+    if (part.size() > skip) chunks.push_back({part.data() + skip, part.size() - skip});
+    skip = 0;
+  }
+  return chunks;
+}
+
+void SendQueue::Sent(size_t n) {
+  while (!parts_.empty()) {
+    size_t left = parts_.front().size() - sent_;
+    if (n < left) {
+      sent_ += n;
+      return;
+    }
+    n -= left;
+    sent_ = 0;
+    if (parts_.front().direct.data) --direct_;
+    parts_.pop_front();
+  }
+}
+
+// ---- Serving ------------------------------------------------------------------------------------------------------
+
+Endpoint::Endpoint(std::shared_ptr<Session> session, EndpointOptions options)
+    : session_(std::move(session)), options_(std::move(options)), frames_(options_.max_frame) {}
+
+bool Endpoint::Serve() {
+  try {
+    while (!closed_ && !output_.has_direct()) {
+      FrameReader::Event event = frames_.Next();
+      if (event == FrameReader::kNeedBytes) return false;
+      Step(event);
+    }
+  } catch (const Error& error) {  // only frames_ throws here: where the next message starts is not known any more
+    Exception(error);
+    Shutdown();
+  }
+  return !closed_;
+}
+
+bool Endpoint::PeerClosed() {
+  closed_ = true;
+  session_->Close();
+  return frames_.AtBoundary();
+}
+
+void Endpoint::Step(FrameReader::Event event) {
+  switch (event) {
+    case FrameReader::kMessage:
+      try {
+        Answer(frames_.code(), Reader(frames_.body()));
+      } catch (const Error& error) {
+        Exception(error);
+      } catch (const std::exception& error) {
+        Exception(Error("RuntimeError", error.what()));
+      }
+      break;
+    case FrameReader::kPayload: BeginCopyTo(Reader(frames_.body())); break;
+    case FrameReader::kPayloadEnd: EndCopyTo(); break;
+    case FrameReader::kNeedBytes: break;
+  }
+}
+
+void Endpoint::Answer(Code code, Reader body) {
+  if (code == Code::kShutdown) {
+    closed_ = true;
+    return session_->Close();
+  }
+  if (code == Code::kInitServer) return InitServer(body);
+  PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
+  if (code == Code::kCallFunc) return CallFunc(body);
+  if (code == Code::kCopyFromRemote) return CopyFromRemote(body);
+  if (!IsSysCall(code)) ThrowProtocolError("no request has code " + std::to_string(static_cast<int32_t>(code)));
+  Sequence args = body.Values();
+  body.ExpectEnd();
+  SysCall(code, args);
+}
+
+void Endpoint::InitServer(Reader body) {
+  std::string_view version = body.Text();
+  Sequence args = body.Values();
+  body.ExpectEnd();
+  PORTCALL_CHECK(version == kProtocolVersion, VersionMismatchError)
+      << "the server speaks protocol version " << kProtocolVersion << ", the client " << version;
+  PORTCALL_CHECK(!initialized_, RemoteProtocolError) << "the session has already been initialized";
+  if (!args.empty()) {
+    SysArgs(args, 1).Text(0);
+    PORTCALL_CHECK(options_.constructor, PermissionError)
+        << "this server makes no sessions by constructor ('" << args[0].text << "'); see --allow-connect";
+    std::vector<Any> values;
+    for (size_t i = 1; i < args.size(); ++i) {
+      const WireValue& arg = args[i];
+      switch (arg.type) {
+        case kTVMFFINone: values.emplace_back(nullptr); break;
+        case kTVMFFIInt: values.emplace_back(arg.v_int64); break;
+        case kTVMFFIBool: values.emplace_back(arg.v_int64 != 0); break;
+        case kTVMFFIFloat: values.emplace_back(arg.v_float64); break;
+        case kTVMFFIRawStr: values.emplace_back(String(arg.text)); break;
+        case kTVMFFIByteArrayPtr: values.emplace_back(Bytes(arg.text)); break;
+        default: ThrowProtocolError("a session constructor takes no argument of type index " + std::to_string(arg.type));
+      }
+    }
+    session_ = options_.constructor(std::string(args[0].text), values);
+  }
+  initialized_ = true;
+  ReturnNone();
+}
+
+void Endpoint::CallFunc(Reader body) {
+  auto function = body.Take<uint64_t>();
+  Sequence args = body.Values();
+  body.ExpectEnd();
+  CallResult result;
+  session_->Call(function, args, &result);
+  Sequence reply;
+  reply.reserve(3);
+  reply.push_back(WireValue::Int(result.type));
+  bool tensor = result.value.type == kTVMFFIDLTensorPtr;
+  reply.push_back(std::move(result.value));
+  if (tensor) reply.push_back(PointerOf(result.handle));
+  Return(reply);
+}
+
+void Endpoint::SysCall(Code code, const Sequence& values) {
+  auto args = [&](size_t count) { return SysArgs(values, count); };
+  Sequence reply;
+  Any owner;
+  switch (code) {
+    case Code::kGetGlobalFunc: reply.push_back(PointerOf(session_->GetFunction(args(1).Text(0)))); break;
+    case Code::kFreeHandle: session_->Free(args(1).Pointer(0)); break;
+    case Code::kDevSetDevice: session_->SetDevice(args(1).Device(0)); break;
+    case Code::kDevGetAttr: reply.push_back(session_->GetAttr(args(2).Device(0), args(2).Int(1), &owner)); break;
+    case Code::kDevAllocData: {
+      SysArgs a = args(4);
+      PORTCALL_CHECK(a.Int(1) >= 0 && a.Int(2) >= 0, ValueError) << "memory of a negative size or alignment";
+      reply.push_back(PointerOf(session_->AllocData(a.Device(0), static_cast<uint64_t>(a.Int(1)),
+                                                    static_cast<uint64_t>(a.Int(2)), a.Dtype(3))));
+      break;
+    }
+    case Code::kDevAllocDataWithScope:
+      reply.push_back(PointerOf(session_->Alloc(args(2).Tensor(0), args(2).Scope(1))));
+      break;
+    case Code::kDevFreeData: session_->FreeData(args(2).Device(0), args(2).Pointer(1)); break;
+    case Code::kDevStreamSync: session_->SyncStream(args(2).Device(0), args(2).Pointer(1)); break;
+    case Code::kCopyAmongRemote: session_->CopyAmong(args(3).Tensor(0), args(3).Tensor(1), args(3).Pointer(2)); break;
+    case Code::kDevCreateStream: reply.push_back(PointerOf(session_->CreateStream(args(1).Device(0)))); break;
+    case Code::kDevFreeStream: session_->FreeStream(args(2).Device(0), args(2).Pointer(1)); break;
+    case Code::kDevSetStream: session_->SetStream(args(2).Device(0), args(2).Pointer(1)); break;
+    case Code::kDevGetCurrentStream: reply.push_back(PointerOf(session_->GetStream(args(1).Device(0)))); break;
+    default: break;
+  }
+  reply.empty() ? ReturnNone() : Return(reply);
+}
+
+void Endpoint::CopyFromRemote(Reader body) {
+  WireTensor from = body.Tensor();
+  auto nbytes = body.Take<uint64_t>();
+  body.ExpectEnd();
+  Any owner;
+  std::string stage;
+  void* address = session_->Address(from, nbytes, &owner);
+  if (!address) {
+    PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
+    stage.resize(nbytes);
+    if (nbytes) session_->CopyFrom(from, stage.data(), nbytes);
+    address = stage.data();
+  }
+  Writer writer(output_.text());
+  writer.Begin(Code::kCopyAck);
+  writer.End(nbytes);
+  if (owner != nullptr && nbytes >= kDirectBytes) {
+    output_.Direct(address, nbytes, std::move(owner));
+  } else {
+    output_.text()->append(static_cast<const char*>(address), nbytes);
+  }
+}
+
+void Endpoint::BeginCopyTo(Reader head) {
+  copy_error_ = nullptr;
+  copy_direct_ = false;
+  uint64_t size = frames_.payload_size();
+  try {
+    if (frames_.code() != Code::kCopyToRemote) ThrowProtocolError("a CopyAck came where a request was expected");
+    PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
+    copy_to_ = head.Tensor();
+    auto nbytes = head.Take<uint64_t>();
+    if (nbytes != size) {
+      ThrowProtocolError("a copy of " + std::to_string(nbytes) + " bytes carries " + std::to_string(size));
+    }
+    void* address = session_->Address(copy_to_, nbytes, &copy_owner_);
+    copy_direct_ = address != nullptr;
+    if (!address) {
+      PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
+      copy_stage_.resize(nbytes);
+      address = copy_stage_.data();
+    }
+    frames_.Receive(address);
+  } catch (const Error& error) {  // the bytes are skipped, then the error is the answer
+    copy_error_ = std::make_unique<Error>(error);
+  }
+}
+
+void Endpoint::EndCopyTo() {
+  try {
+    if (copy_error_) {
+      Exception(*copy_error_);
+    } else {
+      if (!copy_direct_) session_->CopyTo(copy_to_, copy_stage_.data(), copy_stage_.size());
+      ReturnNone();
+    }
+  } catch (const Error& error) {
+    Exception(error);
+  }
+  copy_stage_ = std::string();
+  copy_owner_ = nullptr;
+}
+
+// ---- Answers ------------------------------------------------------------------------------------------------------
+
+Sequence Endpoint::NoneOnly() {
+  Sequence values;
+  values.push_back(WireValue::None());
+  return values;
+}
+
+void Endpoint::Return(const Sequence& values) {
+  Writer writer(output_.text());
+  writer.Begin(Code::kReturn);
+  writer.Values(values, Form::kReply);
+  writer.End();
+}
+
+void Endpoint::Exception(const Error& error) {
+  Sequence values;
+  std::string text(error.what());
+  values.push_back(WireValue::Text(text));
+  Writer writer(output_.text());
+  writer.Begin(Code::kException);
+  writer.Values(values, Form::kReply);
+  writer.End();
+}
+
+void Endpoint::Shutdown() {
+  Writer writer(output_.text());
+  writer.Begin(Code::kShutdown);
+  writer.End();
+  closed_ = true;
+  session_->Close();
+}
+
+}  // namespace portcall::rpc

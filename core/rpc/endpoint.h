@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serving end of a session: bytes in, calls, bytes out. It knows no sockets; a transport moves the bytes.
+//
+// Rule: no bytes crash it, make it wait, or reach outside of its session. A message that is wrong is answered with an
+// exception where the frame can be told from the next, and ends the session where it cannot.
+#ifndef PORTCALL_RPC_ENDPOINT_H_
+#define PORTCALL_RPC_ENDPOINT_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rpc/frames.h"
+#include "rpc/session.h"
+
+namespace portcall::rpc {
+
+struct Chunk {
+  const void* data;
+  size_t size;
+};
+
+// Bytes on their way out. Large ones are sent from where they lie.
+class SendQueue {
+ public:
+  std::string* text() { return &Last().bytes; }                    // append here
+  void Direct(const void* data, size_t size, Any owner);           // bytes that `owner` keeps
+  bool empty() const { return parts_.empty(); }
+  bool has_direct() const { return direct_ > 0; }
+  std::vector<Chunk> Chunks(size_t most) const;
+  void Sent(size_t n);
+
+ private:
+  struct Part {
+    std::string bytes;
+    Chunk direct{nullptr, 0};
+    Any owner;
+    const char* data() const { return direct.data ? static_cast<const char*>(direct.data) : bytes.data(); }
+    size_t size() const { return direct.data ? direct.size : bytes.size(); }
+  };
+  Part& Last();
+
+  std::deque<Part> parts_;
+  size_t sent_ = 0;    // of the first part
+  size_t direct_ = 0;  // parts that lie elsewhere
+};
+
+struct EndpointOptions {
+  uint64_t max_frame = uint64_t{1} << 30;
+  // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
+  std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
+};
+
+class Endpoint {
+ public:
+  Endpoint(std::shared_ptr<Session> session, EndpointOptions options);
+
+  // Receiving: put bytes where Space() says, tell how many, then serve what has arrived. Serve stops when an answer is
+  // to be sent from where it lies, since the next request might change it: send, then call it again. Returns whether it
+  // stopped for that.
+  std::pair<char*, size_t> Space() { return frames_.Space(); }
+  void Filled(size_t n) { frames_.Filled(n); }
+  bool Serve();
+  // The peer closed its side. Returns whether that was between two messages.
+  bool PeerClosed();
+
+  SendQueue& output() { return output_; }
+  bool closed() const { return closed_; }
+
+ private:
+  void Step(FrameReader::Event event);
+  void Answer(Code code, Reader body);
+  void InitServer(Reader body);
+  void CallFunc(Reader body);
+  void SysCall(Code code, const Sequence& args);
+  void CopyFromRemote(Reader body);
+  void BeginCopyTo(Reader head);
+  void EndCopyTo();
+
+  void Return(const Sequence& values);
+  void ReturnNone() { Return(NoneOnly()); }
+  void Exception(const Error& error);
+  void Shutdown();
+  static Sequence NoneOnly();
+
+  std::shared_ptr<Session> session_;
+  EndpointOptions options_;
+  FrameReader frames_;
+  SendQueue output_;
+  bool initialized_ = false;
+  bool closed_ = false;
+  // The copy that is being received.
+  WireTensor copy_to_;
+  Any copy_owner_;
+  std::string copy_stage_;
+  bool copy_direct_ = false;
+  std::unique_ptr<Error> copy_error_;
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_ENDPOINT_H_

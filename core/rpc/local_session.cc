@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules
+//  * Nothing that the other side sends is used as an address. Memory is named by a handle, and every access is checked
+//    against the extent of what the handle names.
+//  * Functions see ordinary values: tensors are views of the session's memory, which they may keep.
+#include "rpc/local_session.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "portcall/device.h"
+#include "portcall/module.h"
+#include "portcall/tensor.h"
+
+namespace portcall::rpc {
+namespace {
+
+constexpr uint64_t kMaxAlignment = 4096;
+
+class LocalSession : public Session {
+ public:
+  explicit LocalSession(std::vector<std::string> patterns) : patterns_(std::move(patterns)) {}
+
+  uint64_t GetFunction(std::string_view name) override {
+    std::string key(name);
+    if (uint64_t handle = handles_.AddNamed(key)) return handle;
+    PackedFunc func = Registry::Get(key);
+    if (!func.defined()) return 0;
+    PORTCALL_CHECK(Offers(key), PermissionError)
+        << "the function '" << key << "' is not offered to sessions; the server's --expose adds names";
+    return handles_.AddNamed(key, func);
+  }
+
+  void Call(uint64_t function, const Sequence& args, CallResult* result) override {
+    PackedFunc func = handles_.Get(function, HandleTable::kFunction).cast<PackedFunc>();
+    std::vector<Any> cells;
+    cells.reserve(args.size());
+    PortcallFunctionInfo info;
+    PortcallFunctionGetInfo(func.get(), &info);
+    for (const WireValue& arg : args) cells.push_back(Argument(arg, info.flags & kPortcallFunctionLibrary));
+    SetResult(func.CallPacked(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int32_t>(cells.size())),
+              result);
+  }
+
+  void Free(uint64_t handle) override {
+    if (handle) handles_.Free(handle, false);
+  }
+
+  uint64_t Alloc(const WireTensor& like, std::optional<std::string_view> scope) override {
+    PORTCALL_CHECK(!scope || scope->empty() || *scope == "global", ValueError)
+        << "memory scope '" << *scope << "' does not exist on " << ToString(like.device);
+    return AllocData(like.device, like.NumBytes(), kTensorAlignment, like.dtype);
+  }
+
+  uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType) override {
+    PORTCALL_CHECK(alignment <= kMaxAlignment && (alignment & (alignment - 1)) == 0, ValueError)
+        << "alignment " << alignment << " is not a power of two up to " << kMaxAlignment;
+    PORTCALL_CHECK(nbytes < uint64_t{1} << 62, ValueError) << "cannot allocate " << nbytes << " bytes";
+    Tensor block = Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, device);
+    return handles_.Add(HandleTable::kMemory, block);
+  }
+
+  void FreeData(DLDevice, uint64_t data) override {
+    if (data) handles_.Free(data, true);
+  }
+
+  void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override {
+    Tensor target = Bytes(to, nbytes);
+    DLTensor source = HostBytes(from, target);
+    target.CopyFrom(source);
+  }
+
+  void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override {
+    Tensor source = Bytes(from, nbytes);
+    DLTensor target = HostBytes(to, source);
+    Check(PortcallTensorCopy(source.dl_tensor(), &target));
+  }
+
+  void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t) override {
+    uint64_t nbytes = from.NumBytes();
+    PORTCALL_CHECK(nbytes == to.NumBytes(), ValueError)
+        << "a copy needs tensors of one size: " << nbytes << " bytes to " << to.NumBytes();
+    if (nbytes == 0) return;
+    Bytes(to, nbytes).CopyFrom(Bytes(from, nbytes));
+  }
+
+  void* Address(const WireTensor& tensor, uint64_t nbytes, Any* owner) override {
+    if (nbytes == 0) return nullptr;
+    Tensor bytes = Bytes(tensor, nbytes);
+    if (bytes.device().device_type != kDLCPU) return nullptr;
+    *owner = bytes;
+    return bytes.raw_data();
+  }
+
+  WireValue GetAttr(DLDevice device, int64_t attr, Any* owner) override {
+    PackedFunc get = Registry::Get("runtime.GetDeviceAttr");
+    *owner = get(device.device_type, device.device_id, attr);
+    CallResult result;
+    SetResult(*owner, &result);
+    // The field writes whether a device exists as an int.
+    if (result.type == kTVMFFIBool) return WireValue::Int(result.value.v_int64);
+    return std::move(result.value);
+  }
+
+  void SetDevice(DLDevice device) override {
+    const PortcallDeviceAPI& api = DeviceApiOf(device);
+    if (api.set_device) Check(api.set_device(api.ctx, device));
+  }
+
+  uint64_t CreateStream(DLDevice device) override {
+    const PortcallDeviceAPI& api = DeviceApiOf(device);
+    if (!api.create_stream) return 0;
+    void* stream = nullptr;
+    Check(api.create_stream(api.ctx, device, &stream));
+    return stream ? handles_.Add(HandleTable::kStream, stream) : 0;
+  }
+  void FreeStream(DLDevice device, uint64_t stream) override {
+    if (!stream) return;
+    void* native = StreamOf(stream);
+    const PortcallDeviceAPI& api = DeviceApiOf(device);
+    handles_.Free(stream, true);
+    if (current_stream_ == stream) SetStream(device, 0);
+    if (api.free_stream) Check(api.free_stream(api.ctx, device, native));
+  }
+  void SetStream(DLDevice device, uint64_t stream) override {
+    Check(TVMFFIEnvSetStream(device.device_type, device.device_id, StreamOf(stream), nullptr));
+    current_stream_ = stream;
+  }
+  uint64_t GetStream(DLDevice) override { return current_stream_; }
+  void SyncStream(DLDevice device, uint64_t stream) override {
+    Check(PortcallDeviceSync(device, stream ? StreamOf(stream)
+                                            : TVMFFIEnvGetStream(device.device_type, device.device_id)));
+  }
+
+  void Close() override {
+    closed_ = true;
+    handles_.Clear();
+  }
+  bool closed() const override { return closed_; }
+
+ private:
+  bool Offers(const std::string& name) const {
+    return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    });
+  }
+
+  void* StreamOf(uint64_t stream) const {
+    return stream ? handles_.Get(stream, HandleTable::kStream).cast<void*>() : nullptr;
+  }
+
+  // A view of the memory that a tensor names, after a check that it lies within it.
+  Tensor View(const WireTensor& tensor, const std::vector<int64_t>& shape, DLDataType dtype, uint64_t nbytes) const {
+    Tensor block = handles_.GetMemory(tensor.data).cast<Tensor>();
+    const DLTensor& dl = *block.dl_tensor();
+    uint64_t size = portcall::NumBytes(dl);
+    PORTCALL_CHECK(tensor.byte_offset <= size && nbytes <= size - tensor.byte_offset, ValueError)
+        << nbytes << " bytes at offset " << tensor.byte_offset << " go past the end of memory of " << size << " bytes";
+    DLTensor view = dl;
+    view.byte_offset += tensor.byte_offset;
+    view.ndim = static_cast<int32_t>(shape.size());
+    view.shape = const_cast<int64_t*>(shape.data());
+    view.strides = nullptr;
+    view.dtype = dtype;
+    if (dl.device.device_type == kDLCPU) {  // compiled code takes no offsets
+      view.data = static_cast<char*>(view.data) + view.byte_offset;
+      view.byte_offset = 0;
+    }
+    TVMFFIObjectHandle handle = nullptr;
+    auto release = [](void* owner) { Release(static_cast<TVMFFIObject*>(owner)); };
+    Check(PortcallTensorFromMemory(&view, 0, block.get(), release, &handle));
+    Retain(block.get());
+    return ObjectRef::Steal<Tensor>(handle);
+  }
+  Tensor Bytes(const WireTensor& tensor, uint64_t nbytes) const {
+    return View(tensor, {static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, nbytes);
+  }
+  static DLTensor HostBytes(const void* data, const Tensor& like) {
+    DLTensor host = *like.dl_tensor();
+    host.data = const_cast<void*>(data);
+    host.byte_offset = 0;
+    host.device = Cpu();
+    return host;
+  }
+
+  Any Argument(const WireValue& value, bool library) const {
+    switch (value.type) {
+      case kTVMFFINone: return nullptr;
+      case kTVMFFIInt: return value.v_int64;
+      case kTVMFFIBool: return value.v_int64 != 0;
+      case kTVMFFIFloat: return value.v_float64;
+      case kTVMFFIDataType: return value.v_dtype;
+      case kTVMFFIDevice: return value.v_device;
+      case kTVMFFIRawStr: return String(value.text);
+      case kTVMFFIByteArrayPtr: return portcall::Bytes(value.text);
+      case kTVMFFIFunction: return handles_.Get(value.v_handle, HandleTable::kFunction);
+      case kTVMFFIModule: return handles_.Get(value.v_handle, HandleTable::kModule);
+      case kRemoteObject: return handles_.GetObject(value.v_handle);
+      case kTVMFFIDLTensorPtr: {
+        const WireTensor& tensor = *value.tensor;
+        uint64_t nbytes = tensor.NumBytes();
+        if (tensor.data == 0 && nbytes == 0) return Tensor::Empty(tensor.shape, tensor.dtype, tensor.device);
+        return View(tensor, tensor.shape, tensor.dtype, nbytes);
+      }
+      default: return Pointer(value.v_handle, library);
+    }
+  }
+  // Memory of the session arrives as its address; compiled code gets no other pointer.
+  Any Pointer(uint64_t value, bool library) const {
+    if (value && handles_.Has(value)) return handles_.GetMemory(value).cast<Tensor>().raw_data();
+    PORTCALL_CHECK(!library || value == 0, ValueError) << "the pointer " << value << " names no memory of this session";
+    return reinterpret_cast<void*>(value);
+  }
+
+  void SetResult(Any value, CallResult* out) {
+    out->type = value.type_index();
+    const TVMFFIAny& cell = value.cell();
+    switch (cell.type_index) {
+      case kTVMFFINone: break;
+      case kTVMFFIInt: out->value = WireValue::Int(cell.v_int64); break;
+      case kTVMFFIBool: out->value = WireValue::Bool(cell.v_int64 != 0); break;
+      case kTVMFFIFloat: out->value = WireValue::Float(cell.v_float64); break;
+      case kTVMFFIOpaquePtr: out->value = WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)); break;
+      case kTVMFFIDataType: out->value = WireValue::Dtype(cell.v_dtype); break;
+      case kTVMFFIDevice: out->value = WireValue::OfDevice(cell.v_device); break;
+      case kTVMFFISmallStr:
+      case kTVMFFIStr:
+        out->owner = std::move(value);
+        out->value = WireValue::Text(*TryString(out->owner.cell()));
+        break;
+      case kTVMFFISmallBytes:
+      case kTVMFFIBytes:
+        out->owner = std::move(value);
+        out->value = WireValue::Bytes(*TryBytes(out->owner.cell()));
+        break;
+      case kTVMFFIFunction: out->value = WireValue::Pointer(handles_.Add(HandleTable::kFunction, value)); break;
+      case kTVMFFIModule: out->value = WireValue::Pointer(handles_.Add(HandleTable::kModule, value)); break;
+      case kTVMFFITensor: SetTensorResult(value, out); break;
+      default:
+        PORTCALL_CHECK(IsObject(cell), TypeError) << "a result of type " << DescribeType(cell.type_index)
+                                                  << " cannot leave the session";
+        out->value = WireValue::Pointer(handles_.Add(HandleTable::kObject, value));
+    }
+  }
+
+  // Strides do not travel: a tensor that has some is copied first.
+  void SetTensorResult(const Any& value, CallResult* out) {
+    Tensor tensor = value.cast<Tensor>();
+    std::vector<int64_t> shape(tensor.dl_tensor()->shape, tensor.dl_tensor()->shape + tensor.ndim());
+    if (!tensor.is_contiguous()) {
+      Tensor compact = Tensor::Empty(shape, tensor.dtype(), tensor.device());
+      compact.CopyFrom(tensor);
+      tensor = compact;
+    }
+    WireTensor wire;
+    wire.data = out->handle = handles_.Add(HandleTable::kTensor, tensor);
+    wire.device = tensor.device();
+    wire.dtype = tensor.dtype();
+    wire.shape = std::move(shape);
+    out->value = WireValue::Tensor(std::move(wire));
+  }
+
+  std::vector<std::string> patterns_;
+  HandleTable handles_;
+  uint64_t current_stream_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns) {
+  return std::make_shared<LocalSession>(std::move(patterns));
+}
+
+}  // namespace portcall::rpc

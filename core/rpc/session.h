@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Session: a place where functions live, that can call them, own memory and move bytes. LocalSession is this process,
+// RemoteSession another one across a channel; an Endpoint serves any of them, so sessions chain.
+//
+// Everything that a session owns is named by a handle: a number of the session's own, never an address.
+#ifndef PORTCALL_RPC_SESSION_H_
+#define PORTCALL_RPC_SESSION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "portcall/value.h"
+#include "rpc/codec.h"
+
+namespace portcall::rpc {
+
+// What a call gives: the type index of the result as its owner sees it, the value, and for tensors the handle to free.
+struct CallResult {
+  int32_t type = kTVMFFINone;
+  WireValue value;
+  uint64_t handle = 0;
+  Any owner;  // keeps what value.text points to
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  virtual uint64_t GetFunction(std::string_view name) = 0;  // 0: there is none; otherwise to be freed
+  virtual void Call(uint64_t function, const Sequence& args, CallResult* result) = 0;
+  virtual void Free(uint64_t handle) = 0;
+
+  virtual uint64_t Alloc(const WireTensor& like, std::optional<std::string_view> scope) = 0;
+  virtual uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) = 0;
+  virtual void FreeData(DLDevice device, uint64_t data) = 0;
+  virtual void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) = 0;
+  virtual void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) = 0;
+  virtual void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t stream) = 0;
+  // Where `nbytes` of the tensor lie in this process, so that a transport can read and write them, and what keeps them
+  // there; null: use CopyTo and CopyFrom.
+  virtual void* Address(const WireTensor& tensor, uint64_t nbytes, Any* owner) = 0;
+
+  virtual WireValue GetAttr(DLDevice device, int64_t attr, Any* owner) = 0;
+  virtual void SetDevice(DLDevice device) = 0;
+  virtual uint64_t CreateStream(DLDevice device) = 0;
+  virtual void FreeStream(DLDevice device, uint64_t stream) = 0;
+  virtual void SetStream(DLDevice device, uint64_t stream) = 0;
+  virtual uint64_t GetStream(DLDevice device) = 0;
+  virtual void SyncStream(DLDevice device, uint64_t stream) = 0;
+
+  virtual void Close() = 0;
+  virtual bool closed() const = 0;
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_SESSION_H_

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shape, Array and Map.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "helpers.h"
+#include "portcall/portcall.h"
+
+using namespace portcall;
+
+TEST("a shape is printed as Python writes it") {
+  CHECK_EQ(ToString(Shape{}), "()");
+  CHECK_EQ(ToString(Shape{2}), "(2,)");
+  CHECK_EQ(ToString(Shape{2, -3}), "(2, -3)");
+  CHECK_EQ(ToString(Shape()), "()");
+}
+
+TEST("a shape keeps its extents") {
+  std::vector<int64_t> extents = {1, 2, INT64_MAX, INT64_MIN};
+  Shape shape(extents);
+  CHECK_EQ(shape.size(), 4);
+  CHECK(std::vector<int64_t>(shape.begin(), shape.end()) == extents);
+  CHECK_EQ(shape[2], INT64_MAX);
+  CHECK_EQ(Shape().size(), 0);
+  CHECK(Shape().begin() == Shape().end());
+}
+
+// ---- Array --------------------------------------------------------------------------------------------------------
+
+TEST("an array gives its items in order") {
+  Array<int> array{3, 1, 2};
+  CHECK_EQ(array.size(), 3);
+  CHECK_EQ(array[0], 3);
+  CHECK_EQ(array.at(2), 2);
+  CHECK(array.vector() == (std::vector<int>{3, 1, 2}));
+  CHECK(Array<int>{}.empty() && Array<int>{}.defined());
+  CHECK(Array<int>().empty() && !Array<int>().defined());
+  CHECK_EQ(Thrown([&] { array.at(3); }), "IndexError: index 3 is out of range for an Array of 3");
+  CHECK_EQ(Thrown([] { Array<int>().at(0); }), "IndexError: index 0 is out of range for an Array of 0");
+}
+
+TEST("an array is walked by a range loop") {
+  int sum = 0;
+  for (int item : Array<int>{1, 2, 3}) sum += item;
+  CHECK_EQ(sum, 6);
+  std::string text;
+  for (const String& item : Array<String>{"a", "longer than seven"}) text += item;
+  CHECK_EQ(text, "alonger than seven");
+  for (int item : Array<int>()) sum += item;
+  CHECK_EQ(sum, 6);
+}
+
+TEST("an array holds values of any types") {
+  Array<> array{1, 2.5, "text", nullptr, Shape{1}, Array<int>{1, 2}, true};
+  CHECK_EQ(array.size(), 7);
+  CHECK_EQ(array[1].cast<double>(), 2.5);
+  CHECK_EQ(array[2].cast<String>(), "text");
+  CHECK(array[3] == nullptr);
+  CHECK_EQ(array[5].cast<Array<int>>()[1], 2);
+}
+
+TEST("a typed array refuses items of another type when it is read from a call") {
+  Any numbers = Array<>{1, 2};
+  Any mixed = Array<>{1, "two"};
+  CHECK_EQ(numbers.cast<Array<int>>()[1], 2);
+  CHECK(!mixed.try_cast<Array<int>>().has_value());
+  CHECK_EQ(Thrown([&] { mixed.cast<Array<int>>(); }), "TypeError: expected Array[int32], got Array");
+  CHECK(!numbers.try_cast<Array<String>>().has_value());
+  CHECK(!Any(Array<>{Array<>{1}, Array<>{"x"}}).try_cast<Array<Array<int>>>().has_value());
+  CHECK_EQ((Any(Array<>{Array<>{1}, Array<>{2}}).cast<Array<Array<int>>>()[1][0]), 2);
+  CHECK(Any().cast<Array<int>>() == nullptr);
+  CHECK(!Any(Shape{1}).try_cast<Array<int>>().has_value());
+}
+
+TEST("a vector travels as an array") {
+  std::vector<std::string> words = {"a", "b", "a longer one"};
+  Any value(words);
+  CHECK_EQ(value.type_index(), kTVMFFIArray);
+  CHECK(value.cast<std::vector<std::string>>() == words);
+  CHECK(!Any().try_cast<std::vector<int>>().has_value());
+  CHECK_EQ(Thrown([] { Any().cast<std::vector<int>>(); }), "TypeError: expected Array[int32], got None");
+}
+
+TEST("a shape and an array of numbers stand in for each other as arguments") {
+  CHECK((Any(Shape{2, 3}).cast<std::vector<int64_t>>() == std::vector<int64_t>{2, 3}));
+  CHECK_EQ(ToString(Any(Array<int>{2, 3}).cast<Shape>()), "(2, 3)");
+  CHECK(!Any(Array<>{2, "x"}).try_cast<Shape>().has_value());
+}
+
+TEST("items are released with the last reference to their array") {
+  Shape shape{1};
+  {
+    Array<Shape> array{shape, shape};
+    Array<Shape> copy = array;
+    CHECK_EQ(shape.use_count(), 3);
+    array = copy;
+    array = std::move(copy);
+    CHECK_EQ(array.size(), 2);
+  }
+  CHECK_EQ(shape.use_count(), 1);
+}
+
+TEST("arguments that live only during a call are copied into a container") {
+  char text[] = "text on the caller's stack";
+  TVMFFIAny cell;
+  detail::SetCell(&cell, kTVMFFIRawStr);
+  cell.v_c_str = text;
+  TVMFFIObjectHandle handle = nullptr;
+  CHECK_EQ(PortcallArrayCreate(&cell, 1, &handle), 0);
+  auto array = ObjectRef::Steal<Array<String>>(handle);
+  text[0] = '?';
+  CHECK_EQ(array[0], "text on the caller's stack");
+  CHECK_EQ(PortcallArrayCreate(nullptr, 0, &handle), 0);
+  CHECK_EQ(ObjectRef::Steal<Array<>>(handle).size(), 0);
+}
+
+TEST("impossible sizes are refused") {
+  TVMFFIObjectHandle handle = nullptr;
+  TVMFFIAny cell{};
+  CHECK_EQ(PortcallArrayCreate(&cell, -1, &handle), -1);
+  CHECK_EQ(Raised(), "ValueError: an Array of -1 items");
+  CHECK_EQ(PortcallMapCreate(&cell, -1, &handle), -1);
+  CHECK(Contains(Raised(), "ValueError: a Map of -1 pairs"));
+  CHECK_EQ(PortcallMapCreate(&cell, int64_t{1} << 40, &handle), -1);
+  CHECK(Contains(Raised(), "too large"));
+  CHECK_EQ(PortcallArrayCreate(&cell, INT64_MAX, &handle), -1);
+  CHECK(Contains(Raised(), "too large"));
+  CHECK_EQ(PortcallShapeCreate(nullptr, SIZE_MAX / 4, &handle), -1);
+  CHECK(Contains(Raised(), "too large"));
+  CHECK(handle == nullptr);
+}
+
+TEST("a container of 100000 items is whole") {
+  std::vector<std::pair<std::string, int64_t>> pairs;
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < 100000; ++i) {
+    pairs.emplace_back("key " + std::to_string(i), i);
+    numbers.push_back(i * i);
+  }
+  Array<int64_t> array(numbers);
+  CHECK_EQ(array.size(), 100000);
+  CHECK(array.vector() == numbers);
+  Map<std::string, int64_t> map(pairs);
+  CHECK_EQ(map.size(), 100000);
+  int64_t wrong = 0;
+  for (const auto& [key, value] : pairs) wrong += map.find(key).value_or(-1) != value;
+  CHECK_EQ(wrong, 0);
+  CHECK(map.items() == pairs);
+  CHECK(!map.contains("key 100000"));
+}
+
+// ---- Map ----------------------------------------------------------------------------------------------------------
+
+TEST("a map keeps the order of insertion; a repeated key keeps its place and takes the last value") {
+  Map<String, int> map{{"b", 1}, {"a", 2}, {"b", 3}, {"c", 4}};
+  CHECK_EQ(map.size(), 3);
+  auto items = map.items();
+  CHECK(items[0].first == "b" && items[0].second == 3);
+  CHECK(items[1].first == "a" && items[1].second == 2);
+  CHECK(items[2].first == "c" && items[2].second == 4);
+}
+
+TEST("a map finds what it has and nothing else") {
+  Map<String, int> map{{"one", 1}, {"a key beyond seven bytes", 2}};
+  CHECK_EQ(map.at("one"), 1);
+  CHECK_EQ(*map.find("a key beyond seven bytes"), 2);
+  CHECK(!map.find("two").has_value());
+  CHECK(map.contains("one") && !map.contains(""));
+  CHECK(Contains(Thrown([&] { map.at("two"); }), "KeyError: "));
+  CHECK(Contains(Thrown([&] { map.at("two"); }), "two"));
+  CHECK((Map<String, int>().empty() && !Map<String, int>().find("x").has_value()));
+  CHECK((Map<String, int>{}.empty()));
+}
+
+TEST("a map is walked by a range loop") {
+  std::string text;
+  for (const auto& [key, value] : Map<String, int>{{"x", 1}, {"y", 2}}) text += key.str() + std::to_string(value);
+  CHECK_EQ(text, "x1y2");
+}
+
+TEST("keys of different types are different keys") {
+  Map<> map{{1, "int"}, {true, "bool"}, {1.0, "float"}, {"1", "str"}, {Bytes("1"), "bytes"}, {nullptr, "none"}};
+  CHECK_EQ(map.size(), 6);
+  CHECK_EQ(map.at(Any(1)).cast<String>(), "int");
+  CHECK_EQ(map.at(Any(true)).cast<String>(), "bool");
+  CHECK_EQ(map.at(Any(1.0)).cast<String>(), "float");
+  CHECK_EQ(map.at(Any("1")).cast<String>(), "str");
+  CHECK_EQ(map.at(Any(Bytes("1"))).cast<String>(), "bytes");
+  CHECK_EQ(map.at(Any(nullptr)).cast<String>(), "none");
+}
+
+TEST("floats that are equal are one key: both zeros, and NaN") {
+  Map<double, int> map{{0.0, 1}, {-0.0, 2}, {std::nan(""), 3}, {std::nan(""), 4}};
+  CHECK_EQ(map.size(), 2);
+  CHECK_EQ(map.at(0.0), 2);
+  CHECK_EQ(map.at(-0.0), 2);
+  CHECK_EQ(map.at(std::nan("1")), 4);
+}
+
+TEST("objects are keys by identity") {
+  Shape a{1}, b{1};
+  Map<Shape, int> map{{a, 1}, {b, 2}};
+  CHECK_EQ(map.size(), 2);
+  CHECK_EQ(map.at(a), 1);
+  CHECK_EQ(map.at(b), 2);
+  CHECK(!map.contains(Shape{1}));
+}
+
+TEST("strings of every form are the same key") {
+  Map<String, int> map{{"short", 1}, {"a longer key", 2}};
+  for (const char* text : {"short", "a longer key"}) {
+    TVMFFIAny raw;
+    detail::SetCell(&raw, kTVMFFIRawStr);
+    raw.v_c_str = text;
+    CHECK_EQ(PortcallMapFind(map.get(), &raw)->v_int64, map.at(text));
+  }
+}
+
+TEST("pairs are read by number, and there are no others") {
+  Map<String, int> map{{"a", 1}, {"b", 2}};
+  CHECK_EQ(PortcallMapSize(map.get()), 2);
+  const TVMFFIAny* pair = PortcallMapPairAt(map.get(), 1);
+  CHECK_EQ(*TryString(pair[0]), "b");
+  CHECK_EQ(pair[1].v_int64, 2);
+  CHECK(PortcallMapPairAt(map.get(), 2) == nullptr);
+  CHECK(PortcallMapPairAt(map.get(), -1) == nullptr);
+}
+
+TEST("a typed map checks keys and values when it is read from a call") {
+  Any map = Map<>{{"a", 1}, {"b", 2}};
+  CHECK_EQ((map.cast<Map<String, int>>().at("b")), 2);
+  CHECK((!map.try_cast<Map<int, int>>().has_value()));
+  CHECK((!map.try_cast<Map<String, String>>().has_value()));
+  CHECK_EQ(Thrown([&] { map.cast<Map<int, int>>(); }), "TypeError: expected Map[int32, int32], got Map");
+  CHECK((Any().cast<Map<int, int>>() == nullptr));
+}
+
+TEST("the map of another runtime is refused, because its inside is a secret") {
+  struct ForeignMap : TVMFFIObject {
+    uint64_t body[4];
+  } object{};
+  object.combined_ref_count = kWeakOne | kStrongOne;
+  object.type_index = kTVMFFIMap;
+  ObjectRef ref = ObjectRef::Steal(static_cast<TVMFFIObject*>(&object));
+  CHECK_EQ(PortcallMapSize(ref.get()), -1);
+  CHECK(PortcallMapFind(ref.get(), Cell(1)) == nullptr);
+  CHECK(PortcallMapPairAt(ref.get(), 0) == nullptr);
+  CHECK(!Any(ref).try_cast<Map<>>().has_value());
+  CHECK(Contains(Thrown([&] { Registry::Get("ffi.MapSize")(ref); }), "ffi.MapSize(): argument #0: expected Map"));
+}
+
+TEST("a map may be assigned to itself and is shared when copied") {
+  Map<String, Shape> map{{"a", Shape{1}}};
+  Map<String, Shape>& same = map;
+  map = same;
+  Map<String, Shape> copy = map;
+  CHECK(copy.same_as(map));
+  CHECK_EQ(copy.at("a").use_count(), 2);
+}
+
+TEST("a container may hold itself's kind to any depth, and frees it") {
+  int64_t before = LiveNodes("ffi.Array");
+  {
+    Any value = 1;
+    for (int i = 0; i < 1000; ++i) value = Array<>{value};
+    CHECK_EQ(LiveNodes("ffi.Array"), before + 1000);
+  }
+  CHECK_EQ(LiveNodes("ffi.Array"), before);
+}
+
+TEST("the functions by which foreign code reaches containers check what they are given") {
+  PackedFunc make = Registry::Get("ffi.Array"), size = Registry::Get("ffi.ArraySize");
+  PackedFunc item = Registry::Get("ffi.ArrayGetItem");
+  Any array = make(1, "two");
+  CHECK_EQ(size(array).cast<int>(), 2);
+  CHECK_EQ(item(array, 1).cast<String>(), "two");
+  CHECK_EQ(Thrown([&] { item(array, 2); }), "IndexError: index 2 is out of range for 2");
+  CHECK_EQ(Thrown([&] { item(array, -1); }), "IndexError: index -1 is out of range for 2");
+  CHECK_EQ(Thrown([&] { item(Any(), 0); }), "IndexError: index 0 is out of range for 0");
+  Any map = Registry::Get("ffi.Map")("k", 5);
+  CHECK_EQ(Registry::Get("ffi.MapSize")(map).cast<int>(), 1);
+  CHECK_EQ(Registry::Get("ffi.MapGetItem")(map, "k").cast<int>(), 5);
+  CHECK_EQ(Registry::Get("ffi.MapCount")(map, "no").cast<int>(), 0);
+  CHECK(Contains(Thrown([&] { Registry::Get("ffi.MapGetItem")(map, "no"); }), "KeyError"));
+  CHECK(Contains(Thrown([] { Registry::Get("ffi.Map")("k"); }), "keys and values in turn"));
+}
+
+TEST("a container is read from many threads at once") {
+  Map<String, int> map{{"a", 1}, {"b", 2}};
+  Array<String> array{"one", "two that is longer"};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        CHECK_EQ(map.at("b"), 2);
+        CHECK_EQ(array[1], "two that is longer");
+        Map<String, int> copy = map;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(map.use_count(), 1);
+}

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Array, Map and Shape behave like Python's own; lists, tuples and mappings are taken wherever they are."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import pickle
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portcall
+from portcall import Array, Map, Shape
+
+echo = portcall.get_global_func("testing.echo")
+
+pytestmark = pytest.mark.usefixtures("native")
+
+
+def call(name: str, *arguments: Any) -> Any:
+    return portcall.get_global_func(f"portcall_test.{name}")(*arguments)
+
+
+# ---- Array ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_and_a_tuple_come_back_as_an_array_that_equals_them() -> None:
+    for back in (echo([1, "two", None]), echo((1, "two", None))):
+        assert type(back) is Array
+        assert back == [1, "two", None]
+        assert back == (1, "two", None)
+        assert back == Array([1, "two", None])
+        assert back != [1, "two"]
+        assert back != "other"
+
+
+def test_an_array_without_items_is_empty() -> None:
+    for empty in (Array(), Array([]), echo([]), echo(())):
+        assert len(empty) == 0
+        assert list(empty) == []
+        assert not empty
+        assert empty == []
+
+
+def test_an_array_is_a_sequence() -> None:
+    array = Array(range(5))
+    assert isinstance(array, Sequence)
+    assert (array[0], array[-1], array[4]) == (0, 4, 4)
+    assert array[1:4] == [1, 2, 3]
+    assert array[::-1] == [4, 3, 2, 1, 0]
+    assert list(reversed(array)) == [4, 3, 2, 1, 0]
+    assert 3 in array
+    assert 9 not in array
+    assert array.index(2) == 2
+    assert array.count(2) == 1
+    assert repr(array) == "[0, 1, 2, 3, 4]"
+    first, *rest = array
+    assert (first, rest) == (0, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("index", [5, -6, 2**62, -(2**63)])
+def test_an_index_out_of_range_is_an_index_error(index: int) -> None:
+    with pytest.raises(IndexError):
+        Array(range(5))[index]
+
+
+def test_an_index_that_is_no_integer_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        Array([1])["a"]  # type: ignore[call-overload]
+
+
+def test_an_array_cannot_be_changed() -> None:
+    array = Array([1])
+    with pytest.raises(TypeError, match="item assignment"):
+        array[0] = 2  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        array.append(2)  # type: ignore[attr-defined]
+
+
+def test_equal_arrays_have_equal_hashes_as_tuples_have() -> None:
+    assert hash(Array([1, "a"])) == hash((1, "a"))
+    assert {Array([1, 2]): "x"}[(1, 2)] == "x"  # type: ignore[index]
+
+
+def test_an_array_made_of_an_array_shares_nothing_that_can_be_seen() -> None:
+    inner = Array([1])
+    outer = Array([inner, inner])
+    assert outer == [[1], [1]]
+    assert outer[0].same_as(outer[1])
+
+
+def test_nested_tensors_functions_and_arrays_keep_their_identity() -> None:
+    tensor, func = portcall.empty(3), portcall.convert(lambda: 1)
+    back = echo([tensor, [func, {"t": tensor}]])
+    assert back[0].same_as(tensor)
+    assert back[1][0].same_as(func)
+    assert back[1][1]["t"].same_as(tensor)
+
+
+def test_typed_arrays_check_each_item() -> None:
+    assert call("sum", [1, 2, 3]) == 6
+    assert call("sum", (np.int8(1), True)) == 2
+    assert call("sum", Array([4])) == 4
+    with pytest.raises(portcall.errors.ArgumentError, match=r"argument #0: expected Array\[int\], got Array"):
+        call("sum", [1, "2"])
+
+
+def test_an_item_that_cannot_be_passed_is_named_by_its_place() -> None:
+    with pytest.raises(portcall.errors.ArgumentError, match=r"item 2: expected .*surrogate") as caught:
+        echo([1, 2, "\ud800"])
+    assert caught.value.position == 2
+
+
+def test_a_list_that_contains_itself_is_a_recursion_error() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(RecursionError):
+        echo(loop)
+    ring: dict[str, Any] = {}
+    ring["self"] = [ring]
+    with pytest.raises(RecursionError):
+        echo(ring)
+
+
+def test_nesting_beyond_the_limit_is_a_recursion_error_and_below_it_works() -> None:
+    def nest(depth: int) -> Any:
+        value: Any = 7
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    with pytest.raises(RecursionError):
+        echo(nest(100_000))
+    back = echo(nest(200))
+    for _ in range(200):
+        (back,) = back
+    assert back == 7
+
+
+# ---- Map --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_dict_comes_back_as_a_map_that_equals_it() -> None:
+    source = {"b": 1, "a": [2, 3], 5: None, b"raw": {"inner": 1.5}}
+    back = echo(source)
+    assert type(back) is Map
+    assert isinstance(back, Mapping)
+    assert back == source
+    assert source == back
+    assert back != {"b": 1}
+    assert list(back) == ["b", "a", 5, b"raw"]
+    assert list(back.items())[0] == ("b", 1)
+    assert list(back.values())[1] == [2, 3]
+    assert repr(back) == "{'b': 1, 'a': [2, 3], 5: None, b'raw': {'inner': 1.5}}"
+
+
+def test_a_map_without_pairs_is_empty() -> None:
+    for empty in (Map(), Map({}), echo({})):
+        assert len(empty) == 0
+        assert empty == {}
+        assert not empty
+        assert "a" not in empty
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        collections.OrderedDict([("a", 1)]),
+        collections.defaultdict(int, a=1),
+        types.MappingProxyType({"a": 1}),
+        collections.ChainMap({"a": 1}),
+        Map({"a": 1}),
+        Map([("a", 1)]),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_every_kind_of_mapping_is_taken(mapping: Any) -> None:
+    assert echo(mapping) == {"a": 1}
+
+
+def test_a_missing_key_is_a_key_error_with_the_key() -> None:
+    with pytest.raises(KeyError) as caught:
+        Map({"a": 1})["b"]
+    assert caught.value.args == ("b",)
+    assert Map({"a": 1}).get("b", 9) == 9
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "short", "a long key on the heap", "nul\0inside", b"", b"raw", b"raw bytes on the heap", 0, -1, 2**63 - 1]
+    + [2**63, -(2**64), 2**200, True, False, None, 1.5, 0.0, float("inf"), (1, 2), ((1, "a"), 2**70), Shape((3, 4)), ()],
+    ids=repr,
+)
+def test_a_key_of_every_type_is_found_by_its_value(key: Any) -> None:
+    back = echo({"other": 0, key: "found", 12345: 1})
+    assert back[key] == "found"
+    assert key in back
+    assert list(back)[1] == key
+
+
+def test_an_object_as_a_key_is_found_by_its_identity() -> None:
+    tensor, other = portcall.empty(2), portcall.empty(2)
+    back = Map({tensor: "t"})
+    assert back[tensor] == "t"
+    assert other not in back
+
+
+def test_minus_zero_is_the_key_zero_as_in_a_dict() -> None:
+    assert Map({0.0: "zero"})[-0.0] == "zero"
+
+
+def test_true_and_one_are_different_keys_in_a_map() -> None:
+    """As the other languages of the ABI have it; a Python dict would take them for one."""
+    assert True not in Map({1: "one"})
+
+
+def test_keys_that_collide_are_told_apart() -> None:
+    source = {k * 2**32: k for k in range(3000)}
+    back = echo(source)
+    assert dict(back.items()) == source
+    assert all(back[key] == value for key, value in source.items())
+
+
+def test_typed_maps_look_up_in_cpp() -> None:
+    assert call("look_up", {"a": [1]}, "a") == [1]
+    with pytest.raises(KeyError):
+        call("look_up", {"a": 1}, "b")
+    with pytest.raises(portcall.errors.ArgumentError, match=r"expected Map\[str, any value\], got Map"):
+        call("look_up", {1: 1}, "b")
+
+
+def test_a_map_cannot_be_changed() -> None:
+    with pytest.raises(TypeError, match="item assignment"):
+        Map({"a": 1})["a"] = 2  # type: ignore[index]
+
+
+# ---- Shape ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_shape_is_a_tuple_of_its_own_type() -> None:
+    shape = Shape([2, np.int64(3)])
+    assert shape == (2, 3)
+    assert isinstance(shape, tuple)
+    assert repr(shape) == "Shape(2, 3)"
+    assert type(echo(shape)) is Shape
+    assert type(echo((2, 3))) is Array
+    assert call("volume", shape) == 6
+    assert call("volume", Shape()) == 1
+
+
+@pytest.mark.parametrize("values", [(2**63,), (-(2**63) - 1,)])
+def test_an_extent_beyond_int64_is_refused(values: tuple[int, ...]) -> None:
+    with pytest.raises((OverflowError, portcall.errors.ArgumentError)):
+        echo(Shape(values))
+
+
+def test_a_shape_of_something_else_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        Shape([1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        Shape(["a"])  # type: ignore[list-item]
+
+
+def test_a_shape_pickles_and_copies() -> None:
+    assert pickle.loads(pickle.dumps(Shape((1, 2)))) == Shape((1, 2))
+    assert type(copy.deepcopy(Shape((1, 2)))) is Shape
+
+
+# ---- Both -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [Array([1]), Map({"a": 1})], ids=["Array", "Map"])
+def test_a_container_says_that_it_cannot_be_pickled(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(value)
+
+
+@pytest.mark.parametrize("cls", [Array, Map])
+def test_a_container_made_past_its_constructor_is_an_error_and_no_crash(cls: Any) -> None:
+    empty = cls.__new__(cls)
+    for use in (len, list, repr, lambda x: x[0], lambda x: x.type_key, echo, lambda x: echo([x]), lambda x: x == x):
+        try:
+            use(empty)
+        except (ValueError, TypeError) as error:
+            assert "never made" in str(error)
+
+
+@given(st.lists(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), max_size=10), st.data())
+def test_an_array_slices_as_a_list_does(items: list[Any], data: st.DataObject) -> None:
+    part = data.draw(st.slices(max(len(items), 1)))
+    assert Array(items)[part] == items[part]
+
+
+@given(st.dictionaries(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), st.integers(), max_size=20))
+def test_a_map_finds_what_a_dict_finds(items: dict[Any, int]) -> None:
+    back = Map(items)
+    assert dict(back) == items
+    assert list(back.items()) == list(items.items())

@@ -1,0 +1,622 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading libraries: what a module says of itself, what it imports, how long it lives, and how bad files are refused."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+import portcall
+from portcall import errors, toolchain
+
+SCRIPTS = Path(__file__).parent / "scripts"
+C_NAMES = [
+    "answer", "call_import", "context_is_set", "fail_silently", "first_index", "greeting", "handle_is_null",
+]  # fmt: skip
+PREAMBLE = """
+#include <stdint.h>
+typedef struct { int32_t type_index; uint32_t zero; int64_t value; } Any;
+#define FUNCTION(name, number) \\
+  int __tvm_ffi_##name(void* self, const Any* args, int32_t n, Any* result) { \\
+    result->type_index = 1; result->value = number; return 0; }
+"""
+
+Register = Callable[..., portcall.PackedFunc]
+
+
+def compile_c(source: str, output: Path, **options: Any) -> Path:
+    """Compile C code that has PREAMBLE before it."""
+    file = output.with_suffix(".c")
+    file.write_text(PREAMBLE + source)
+    return toolchain.create_shared(file, output, **options)
+
+
+def copied(library: Path, path: Path) -> Path:
+    path.write_bytes(library.read_bytes())
+    return path
+
+
+def is_mapped(stem: str) -> bool:
+    """Whether this process maps a file of that name, or a copy of one."""
+    return any(
+        Path(line.split()[-1]).name.startswith(stem) for line in Path("/proc/self/maps").read_text().splitlines()
+    )
+
+
+# ---- What a module says ----------------------------------------------------------------------------------------------
+
+
+def test_every_function_is_listed_sorted(c_libraries: dict[str, Path]) -> None:
+    assert portcall.load_module(c_libraries["modern"]).list_function_names() == C_NAMES
+
+
+@pytest.mark.parametrize("convert", [str, Path, lambda path: str(path).encode()], ids=["str", "Path", "bytes"])
+def test_path_may_be_text_path_or_bytes(c_libraries: dict[str, Path], convert: Callable[[Path], Any]) -> None:
+    assert portcall.load_module(convert(c_libraries["modern"]))["answer"]() == 42
+
+
+def test_module_is_of_type_library(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    assert lib.type_key == "library"
+    assert repr(lib) == "<portcall.Module of type 'library'>"
+    assert lib.imported_modules == []
+
+
+def test_entry_function_of_a_library_with_one_function_is_called_by_the_module(libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(libraries["single"])
+    x, y = portcall.tensor(np.arange(5, dtype="float32")), portcall.empty((5,), "float32")
+    assert lib.entry_name == "main"
+    lib(x, y)
+    np.testing.assert_array_equal(y.numpy(), np.arange(5) + 1)
+
+
+def test_entry_function_of_a_classic_library_is_the_one_that_it_names(c_libraries: dict[str, Path]) -> None:
+    assert portcall.load_module(c_libraries["classic"]).entry_name == "add_one"
+
+
+def test_calling_a_library_without_entry_function_lists_what_it_has(c_libraries: dict[str, Path]) -> None:
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        portcall.load_module(c_libraries["modern"])()
+    assert str(caught.value) == (f"a module of type 'library' has no function 'main'; there are {', '.join(C_NAMES)}")
+
+
+def test_missing_function_names_near_ones(c_libraries: dict[str, Path]) -> None:
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        portcall.load_module(c_libraries["modern"])["anwser"]
+    assert str(caught.value) == "a module of type 'library' has no function 'anwser'; did you mean 'answer'?"
+    assert (caught.value.name, caught.value.near) == ("anwser", ("answer",))
+
+
+@pytest.mark.parametrize("name", ["", "__tvm_ffi__library_ctx", "_library_ctx", "__tvm_ffi_answer", "answer\0"])
+def test_names_of_the_compiler_are_no_functions(c_libraries: dict[str, Path], name: str) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    assert not lib.implements_function(name)
+    with pytest.raises(errors.FunctionNotFoundError):
+        lib[name]
+
+
+def test_names_of_functions_in_other_libraries_are_not_found(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["classic"])
+    for name in ("strlen", "malloc", "dlopen"):
+        assert not lib.implements_function(name)
+
+
+def test_name_of_another_type_is_refused(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    for name in (3, None, b"answer"):
+        with pytest.raises(errors.ArgumentError, match="expected str"):
+            lib[name]
+
+
+def test_library_keeps_no_source(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    with pytest.raises(ValueError, match=r"^a module of type 'library' has no source$"):
+        lib.get_source()
+    with pytest.raises(ValueError, match=r"^a module of type 'library' has no source as ll$"):
+        lib.get_source("ll")
+
+
+# ---- Results and contexts of hand-written code -----------------------------------------------------------------------
+
+
+def test_results_of_a_library_are_values(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    assert lib["answer"]() == 42
+    assert lib["greeting"]() == "hi"
+    assert lib["context_is_set"]() == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "index"),
+    [
+        (None, 0),
+        (1, 1),
+        (True, 2),
+        (1.5, 3),
+        (portcall.DataType("int8"), 5),
+        (portcall.cpu(), 6),
+        ("small", 11),
+        (b"", 12),
+    ],
+    ids=["none", "int", "bool", "float", "dtype", "device", "str", "bytes"],
+)
+def test_arguments_arrive_with_their_type_index(c_libraries: dict[str, Path], value: Any, index: int) -> None:
+    assert portcall.load_module(c_libraries["modern"])["first_index"](value) == index
+
+
+def test_tensors_arrive_as_tensors(c_libraries: dict[str, Path]) -> None:
+    first_index = portcall.load_module(c_libraries["modern"])["first_index"]
+    assert first_index(portcall.empty((2,), "float32")) == 70
+    assert first_index(np.zeros(2)) in (7, 70)
+
+
+def test_failure_without_an_error_is_an_error_that_names_the_function(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as caught:
+            lib["fail_silently"]()
+        assert str(caught.value) == "fail_silently() failed (nonzero return) without setting an error"
+    assert lib["answer"]() == 42
+
+
+def test_failure_without_an_error_does_not_report_an_earlier_one(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    with pytest.raises(ValueError, match="earlier"):
+        portcall.get_global_func("testing.test_raise_error")("ValueError", "earlier")
+    with pytest.raises(RuntimeError, match="without setting an error"):
+        lib["fail_silently"]()
+
+
+# ---- Imports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def importing(c_libraries: dict[str, Path], tmp_path: Path) -> Path:
+    """A library of its own for a test, whose ``call_import`` calls portcall_test.from_import."""
+    return copied(c_libraries["modern"], tmp_path / "importing.so")
+
+
+def exporting(tmp_path: Path, number: int, name: str = "exporter") -> portcall.Module:
+    """A library whose function ``portcall_test.from_import`` returns ``number``."""
+    source = (
+        f'int from_import(void*, const Any*, int32_t, Any*) __asm__("__tvm_ffi_portcall_test.from_import");\n'
+        f"int from_import(void* self, const Any* args, int32_t n, Any* result) {{\n"
+        f"  result->type_index = 1; result->value = {number}; return 0; }}\n"
+    )
+    return portcall.load_module(compile_c(source, tmp_path / f"{name}.so"))
+
+
+def test_compiled_code_calls_functions_of_imported_modules(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    importer.import_module(exporting(tmp_path, 7))
+    assert importer["call_import"]() == 7
+
+
+def test_compiled_code_finds_functions_of_modules_imported_by_its_imports(
+    importing: Path, c_libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    importer = portcall.load_module(importing)
+    between = portcall.load_module(c_libraries["classic06"])
+    between.import_module(exporting(tmp_path, 8))
+    importer.import_module(between)
+    assert importer["call_import"]() == 8
+
+
+def test_compiled_code_prefers_imports_to_global_functions(importing: Path, tmp_path: Path, register: Register) -> None:
+    importer = portcall.load_module(importing)
+    register("portcall_test.from_import", lambda *args: "global")
+    importer.import_module(exporting(tmp_path, 9))
+    assert importer["call_import"]() == 9
+
+
+def test_compiled_code_calls_global_functions(importing: Path, register: Register) -> None:
+    importer = portcall.load_module(importing)
+    register("portcall_test.from_import", lambda *args: list(args))
+    assert list(importer["call_import"](1, "two", 3.0)) == [1, "two", 3.0]
+
+
+def test_what_compiled_code_misses_is_named_with_what_to_do(importing: Path) -> None:
+    importer = portcall.load_module(importing)
+    with pytest.raises(RuntimeError) as caught:
+        importer["call_import"]()
+    assert str(caught.value) == (
+        "compiled code needs the function 'portcall_test.from_import', which no imported module has and nobody "
+        'registered; register it with register_func("portcall_test.from_import", …)'
+    )
+
+
+def test_what_compiled_code_misses_is_found_after_it_was_registered(importing: Path, register: Register) -> None:
+    importer = portcall.load_module(importing)
+    with pytest.raises(RuntimeError):
+        importer["call_import"]()
+    register("portcall_test.from_import", lambda: "now")
+    assert importer["call_import"]() == "now"
+
+
+def test_imported_functions_are_found_only_when_asked_for(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    importer.import_module(exporting(tmp_path, 10))
+    name = "portcall_test.from_import"
+    assert not importer.implements_function(name)
+    assert importer.implements_function(name, query_imports=True)
+    with pytest.raises(errors.FunctionNotFoundError):
+        importer.get_function(name)
+    assert importer.get_function(name, query_imports=True)() == 10
+
+
+def test_modules_are_searched_in_the_order_of_their_import(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    first, second = exporting(tmp_path, 1, "first"), exporting(tmp_path, 2, "second")
+    importer.import_module(first)
+    importer.import_module(second)
+    assert importer.imported_modules == [first, second]
+    assert importer.get_function("portcall_test.from_import", query_imports=True)() == 1
+
+
+def test_imported_module_lives_as_long_as_its_importer(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    importer.import_module(exporting(tmp_path, 11))
+    gc.collect()
+    assert importer["call_import"]() == 11
+
+
+def test_module_cannot_import_itself(importing: Path, tmp_path: Path) -> None:
+    importer = portcall.load_module(importing)
+    with pytest.raises(ValueError, match=r"^a module cannot import itself, not even through others$"):
+        importer.import_module(importer)
+    other, third = exporting(tmp_path, 1, "other"), exporting(tmp_path, 2, "third")
+    importer.import_module(other)
+    other.import_module(third)
+    with pytest.raises(ValueError, match="not even through others"):
+        third.import_module(importer)
+    assert third.imported_modules == []
+
+
+@pytest.mark.parametrize("other", [None, 3, "module", len], ids=str)
+def test_only_modules_are_imported(importing: Path, other: Any) -> None:
+    importer = portcall.load_module(importing)
+    with pytest.raises(TypeError):
+        importer.import_module(other)
+    assert importer.imported_modules == []
+
+
+# ---- Embedded modules ------------------------------------------------------------------------------------------------
+
+
+def test_embedded_module_of_an_unknown_kind_is_kept(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["unknown_blob"])
+    (embedded,) = lib.imported_modules
+    assert embedded.type_key == "portcall_unknown_kind"
+    assert embedded.list_function_names() == []
+    assert embedded.get_source() == embedded.get_source("bytes") == "payload"
+    assert lib["answer"]() == 42
+
+
+def test_function_that_may_be_in_an_unknown_module_is_reported_with_its_kind(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["unknown_blob"])
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        lib["vadd"]
+    assert str(caught.value).startswith(
+        "a module of type 'library' has no function 'vadd' (it brings modules of types that cannot run here: "
+        "portcall_unknown_kind)"
+    )
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        lib.imported_modules[0]["vadd"]
+    assert str(caught.value) == "a module of type 'portcall_unknown_kind' cannot run here, so it has no function 'vadd'"
+
+
+def test_compiled_code_that_needs_an_unknown_module_is_told_its_kind(c_libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(c_libraries["unknown_blob"])
+    with pytest.raises(RuntimeError, match=r"a module of a type that cannot run here \(portcall_unknown_kind\)"):
+        lib["call_import"]()
+
+
+def test_embedded_module_is_loaded_by_the_loader_of_its_kind(
+    c_libraries: dict[str, Path], tmp_path: Path, register: Register
+) -> None:
+    payloads = []
+
+    def load(payload: bytes) -> portcall.Module:
+        payloads.append(payload)
+        return exporting(tmp_path, 12)
+
+    register("ffi.Module.load_from_bytes.portcall_unknown_kind", load)
+    path = copied(c_libraries["unknown_blob"], tmp_path / "with_known_kind.so")
+    lib = portcall.load_module(path)
+    assert payloads == [b"payload"]
+    assert lib["call_import"]() == 12
+
+
+def test_error_of_the_loader_of_an_embedded_module_is_the_error_of_the_load(
+    c_libraries: dict[str, Path], tmp_path: Path, register: Register
+) -> None:
+    error = KeyError("no device for this module")
+
+    def load(payload: bytes) -> portcall.Module:
+        raise error
+
+    register("ffi.Module.load_from_bytes.portcall_unknown_kind", load)
+    path = copied(c_libraries["unknown_blob"], tmp_path / "with_failing_kind.so")
+    with pytest.raises(KeyError) as caught:
+        portcall.load_module(path)
+    assert caught.value is error
+    error.__traceback__ = None
+
+
+def test_damaged_embedded_modules_are_refused_with_the_path(c_libraries: dict[str, Path]) -> None:
+    path = c_libraries["corrupt_blob"]
+    with pytest.raises(errors.ModuleLoadError) as caught:
+        portcall.load_module(path)
+    assert str(caught.value) == (
+        f"cannot load '{path}': the modules embedded in the library are damaged: a length goes past the end"
+    )
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize(("library", "kind"), [("cuda_host", "cuda"), ("opencl_host", "opencl")])
+def test_device_code_without_a_device_is_kept_and_reported(libraries: dict[str, Path], library: str, kind: str) -> None:
+    lib = portcall.load_module(libraries[library])
+    assert [module.type_key for module in lib.imported_modules] == [kind]
+    with pytest.raises(errors.FunctionNotFoundError, match=f"types that cannot run here: {kind}"):
+        lib["vadd_kernel"]
+
+
+# ---- How long a library lives ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "result"),
+    [("modern", "answer", 42), ("unknown_blob", "answer", 42), ("classic", "first_code", -1)],
+)
+def test_function_keeps_its_library_and_the_last_one_unmaps_it(
+    c_libraries: dict[str, Path], tmp_path: Path, name: str, function: str, result: int
+) -> None:
+    path = copied(c_libraries[name], tmp_path / f"lives_{name}.so")
+    lib = portcall.load_module(path)
+    kept = lib[function]
+    del lib
+    gc.collect()
+    assert is_mapped(path.stem)
+    assert kept() == result
+    del kept
+    gc.collect()
+    assert not is_mapped(path.stem)
+
+
+def test_library_is_unmapped_after_an_error_was_handled(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    path = copied(c_libraries["modern"], tmp_path / "fails_and_goes.so")
+    with pytest.raises(RuntimeError):
+        portcall.load_module(path)["fail_silently"]()
+    gc.collect()
+    assert not is_mapped(path.stem)
+
+
+def test_same_file_gives_the_same_module_by_any_of_its_paths(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    lib = portcall.load_module(c_libraries["modern"])
+    link = tmp_path / "link.so"
+    link.symlink_to(c_libraries["modern"])
+    assert portcall.load_module(c_libraries["modern"]) == lib
+    assert portcall.load_module(link) == lib
+
+
+def test_same_file_loaded_by_threads_at_once_is_one_module(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    path = copied(c_libraries["modern"], tmp_path / "loaded_by_threads.so")
+    start, found = threading.Barrier(8), []
+
+    def load() -> None:
+        start.wait()
+        found.append(portcall.load_module(path))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_library_can_be_loaded_again_after_it_was_unmapped(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    path = copied(c_libraries["modern"], tmp_path / "comes_back.so")
+    for _ in range(3):
+        assert portcall.load_module(path)["answer"]() == 42
+        gc.collect()
+        assert not is_mapped(path.stem)
+
+
+def test_rebuilt_file_is_loaded_anew_and_old_functions_keep_working(tmp_path: Path) -> None:
+    path = tmp_path / "rebuilt.so"
+    functions = []
+    for number in range(3):
+        functions.append(portcall.load_module(compile_c(f"FUNCTION(number, {number})", path))["number"])
+        assert [function() for function in functions] == list(range(number + 1))
+
+
+def test_copied_over_file_is_loaded_anew(tmp_path: Path) -> None:
+    one, two = (compile_c(f"FUNCTION(number, {n})", tmp_path / f"n{n}.so").read_bytes() for n in (1, 2))
+    path = tmp_path / "copied.so"
+    path.write_bytes(one)
+    old = portcall.load_module(path)["number"]
+    fresh = tmp_path / "fresh.so"
+    fresh.write_bytes(two)
+    fresh.rename(path)
+    assert (old(), portcall.load_module(path)["number"]()) == (1, 2)
+
+
+def test_library_with_a_context_is_not_shared_by_two_modules(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    path = copied(c_libraries["modern"], tmp_path / "one_context.so")
+    copy = copied(c_libraries["modern"], tmp_path / "another.so")
+    one, two = portcall.load_module(path), portcall.load_module(copy)
+    one.import_module(exporting(tmp_path, 1, "first"))
+    two.import_module(exporting(tmp_path, 2, "second"))
+    assert (one["call_import"](), two["call_import"]()) == (1, 2)
+
+
+# ---- What cannot be loaded -------------------------------------------------------------------------------------------
+
+
+def refusal(path: Path | str) -> str:
+    """The message of the refusal to load a file, with its path as PATH."""
+    with pytest.raises(errors.ModuleLoadError) as caught:
+        portcall.load_module(path)
+    assert caught.value.path == str(path)
+    assert isinstance(caught.value, OSError)
+    return str(caught.value).replace(str(path), "PATH")
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.so") == "cannot open 'PATH': No such file or directory"
+
+
+def test_folder_is_no_library(tmp_path: Path) -> None:
+    folder = tmp_path / "folder.so"
+    folder.mkdir()
+    assert refusal(folder) == "'PATH' is not a file"
+
+
+def test_unreadable_name_is_refused() -> None:
+    assert (
+        refusal("no_suffix") == "cannot load 'PATH': no loader for a file without suffix; a shared library ends in .so"
+    )
+    assert refusal("dir.so/plain") == refusal("plain")
+    assert refusal("model.json") == "cannot load 'PATH': no loader for '.json'; a shared library ends in .so"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7f", b"\x7fELF", b"print('hello')\n" * 100, bytes(4096)])
+def test_file_of_other_content_is_no_library(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other.so"
+    path.write_bytes(content)
+    assert refusal(path) == "cannot load 'PATH': it is not an ELF shared library"
+
+
+def test_object_file_must_be_linked_first(tmp_path: Path) -> None:
+    compiler = toolchain.find_compiler("c")
+    (tmp_path / "object.c").write_text("int x;")
+    subprocess.run([*compiler.command, "-c", tmp_path / "object.c", "-o", tmp_path / "object.so"], check=True)
+    assert refusal(tmp_path / "object.so") == (
+        "cannot load 'PATH': it is not a shared library (an object file or a program must be linked first)"
+    )
+
+
+def test_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
+    path = compile_c("int plain(void) { return 1; }", tmp_path / "plain.so")
+    assert refusal(path) == (
+        "cannot load 'PATH': it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export "
+        "some with PORTCALL_EXPORT_TYPED, or compile it with a kernel compiler"
+    )
+    assert not is_mapped("plain.so")
+
+
+@pytest.mark.parametrize(
+    ("target", "machine"), [("aarch64-linux-gnu", "AArch64"), ("riscv64-linux-gnu", "RISC-V"), ("x86-linux-gnu", "")]
+)
+def test_library_for_another_machine_names_both_machines(tmp_path: Path, target: str, machine: str) -> None:
+    path = compile_c("FUNCTION(number, 1)", tmp_path / "elsewhere.so", target=target)
+    if machine:
+        assert refusal(path) == f"cannot load 'PATH': it is a library for {machine}; this process runs on x86-64"
+    else:
+        assert refusal(path) == "cannot load 'PATH': it is a 32-bit library; this process is 64-bit"
+
+
+@pytest.mark.parametrize("binding", ["-Wl,-z,lazy", "-Wl,-z,now"])
+def test_missing_symbol_is_named_when_the_library_is_loaded(tmp_path: Path, binding: str) -> None:
+    source = "int nobody_defines_this(void);\nFUNCTION(number, nobody_defines_this())"
+    path = compile_c(source, tmp_path / "incomplete.so", options=[binding])
+    assert refusal(path) == (
+        "cannot load 'PATH': it needs the symbol 'nobody_defines_this', which nobody provides; link it with the "
+        "library that defines it"
+    )
+
+
+def test_missing_symbol_of_compiled_kernels_is_named(libraries: dict[str, Path]) -> None:
+    assert "it needs the symbol 'portcall_no_such_symbol'" in refusal(libraries["missing_extern"])
+
+
+def test_missing_runtime_function_is_named(tmp_path: Path) -> None:
+    source = "int TVMFFINoSuchFunction(void);\nFUNCTION(number, TVMFFINoSuchFunction())"
+    path = compile_c(source, tmp_path / "future.so")
+    assert "it needs the symbol 'TVMFFINoSuchFunction', which nobody provides" in refusal(path)
+
+
+def test_missing_dependency_is_named(tmp_path: Path) -> None:
+    other = compile_c("FUNCTION(other, 1)", tmp_path / "libneeded.so", options=["-Wl,-soname,libneeded.so"])
+    path = compile_c("FUNCTION(number, 1)", tmp_path / "needy.so", options=["-Wl,--no-as-needed", f"{other}"])
+    assert refusal(path) == (
+        "cannot load 'PATH': libneeded.so: cannot open shared object file: No such file or directory"
+    )
+
+
+# ---- Damaged files ---------------------------------------------------------------------------------------------------
+
+
+def outcomes(library: Path, cases: list[dict[str, Any]], folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "load_damaged.py", library, folder],
+        input=json.dumps(cases), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
+    assert len(found) == len(cases)
+    return found
+
+
+def test_truncated_library_is_refused_wherever_it_ends(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+    size = c_libraries["unknown_blob"].stat().st_size
+    cuts = sorted({*range(0, size, size // 150), *range(1, 70), *range(size - 20, size)})
+    found = outcomes(c_libraries["unknown_blob"], [{"cut": cut} for cut in cuts], tmp_path)
+    wrong = {
+        cut: text for cut, text in zip(cuts, found, strict=True) if not text.startswith("ModuleLoadError: cannot load")
+    }
+    assert not wrong
+
+
+def regions(library: Path) -> dict[str, tuple[int, int]]:
+    """Where those parts of a file lie that portcall reads before or after the dynamic linker: (offset, size)."""
+    with library.open("rb") as file:
+        elf = ELFFile(file)
+        names = elf.get_section_by_name(".dynstr")
+        data = next(s for s in elf.get_section_by_name(".dynsym").iter_symbols() if s.name.endswith(("_bin", "_mblob")))
+        (blob,) = elf.address_offsets(data["st_value"])
+        return {
+            "header": (0, elf["e_ehsize"]),
+            "section headers": (elf["e_shoff"], elf["e_shentsize"] * elf["e_shnum"]),
+            "names": (names["sh_offset"], names["sh_size"]),
+            "embedded modules": (blob, data["st_size"]),
+        }
+
+
+@pytest.mark.parametrize("region", ["header", "section headers", "names", "embedded modules"])
+@pytest.mark.parametrize("name", ["unknown_blob", "classic_unknown_blob"])
+def test_flipped_bits_give_a_load_error_or_load(
+    c_libraries: dict[str, Path], tmp_path: Path, name: str, region: str
+) -> None:
+    # The rest of a file (segments, relocations, code) is for the dynamic linker and the processor to judge.
+    offset, size = regions(c_libraries[name])[region]
+    chance = random.Random(f"{name} {region}")
+    cases: list[dict[str, Any]] = [
+        {
+            "flip": [
+                [offset + chance.randrange(size), 1 << chance.randrange(8)] for _ in range(chance.choice([1, 1, 2, 8]))
+            ]
+        }
+        for _ in range(300)
+    ]
+    found = outcomes(c_libraries[name], cases, tmp_path)
+    wrong = [
+        (case, text)
+        for case, text in zip(cases, found, strict=True)
+        if text != "loads" and not text.startswith("ModuleLoadError: ")
+    ]
+    assert not wrong
+    assert any(text != "loads" for text in found)
