@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading libraries: what a module says of itself, what it imports, how long it lives, and how bad files are refused."""
+"""Libraries: what a module says of itself, what it imports, how long it lives, and how bad files are refused."""
 
 from __future__ import annotations
 
 import gc
 import json
+import platform
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from elftools.elf.elffile import ELFFile
 import portcall
 from portcall import errors, toolchain
 
+MACHINES = {"x86_64": "x86-64", "aarch64": "AArch64", "riscv64": "RISC-V"}
 SCRIPTS = Path(__file__).parent / "scripts"
 C_NAMES = [
     "answer", "call_import", "context_is_set", "fail_silently", "first_index", "greeting", "handle_is_null",
@@ -489,7 +491,7 @@ def test_unreadable_name_is_refused() -> None:
     assert (
         refusal("no_suffix") == "cannot load 'PATH': no loader for a file without suffix; a shared library ends in .so"
     )
-    assert refusal("dir.so/plain") == refusal("plain")
+    assert "no loader for a file without suffix" in refusal("folder.so/plain")
     assert refusal("model.json") == "cannot load 'PATH': no loader for '.json'; a shared library ends in .so"
 
 
@@ -518,15 +520,16 @@ def test_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
     assert not is_mapped("plain.so")
 
 
-@pytest.mark.parametrize(
-    ("target", "machine"), [("aarch64-linux-gnu", "AArch64"), ("riscv64-linux-gnu", "RISC-V"), ("x86-linux-gnu", "")]
-)
-def test_library_for_another_machine_names_both_machines(tmp_path: Path, target: str, machine: str) -> None:
-    path = compile_c("FUNCTION(number, 1)", tmp_path / "elsewhere.so", target=target)
-    if machine:
-        assert refusal(path) == f"cannot load 'PATH': it is a library for {machine}; this process runs on x86-64"
-    else:
-        assert refusal(path) == "cannot load 'PATH': it is a 32-bit library; this process is 64-bit"
+@pytest.mark.parametrize("machine", sorted(MACHINES.keys() - {platform.machine()}))
+def test_library_for_another_machine_names_both_machines(tmp_path: Path, machine: str) -> None:
+    path = compile_c("FUNCTION(number, 1)", tmp_path / "elsewhere.so", target=f"{machine}-linux-gnu")
+    here = MACHINES[platform.machine()]
+    assert refusal(path) == f"cannot load 'PATH': it is a library for {MACHINES[machine]}; this process runs on {here}"
+
+
+def test_library_for_a_32_bit_machine_is_refused(tmp_path: Path) -> None:
+    path = compile_c("FUNCTION(number, 1)", tmp_path / "narrow.so", target="arm-linux-gnueabihf")
+    assert refusal(path) == "cannot load 'PATH': it is a 32-bit library; this process is 64-bit"
 
 
 @pytest.mark.parametrize("binding", ["-Wl,-z,lazy", "-Wl,-z,now"])

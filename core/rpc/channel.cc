@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -47,9 +48,9 @@ class FdChannel : public Channel {
     }
   }
 
+  void Interrupt() override { shutdown(write_fd_, SHUT_RDWR); }
   void Close() override {
     if (read_fd_ < 0) return;
-    shutdown(write_fd_, SHUT_RDWR);  // wakes a thread that waits on it
     close(read_fd_);
     if (write_fd_ != read_fd_) close(write_fd_);
     read_fd_ = write_fd_ = -1;
@@ -108,13 +109,14 @@ class FunctionChannel : public Channel {
     std::memcpy(data, bytes.data(), bytes.size());
     return bytes.size();
   }
+  void Interrupt() override { Close(); }
   void Close() override {
-    if (!std::exchange(closed_, true) && close_.defined()) close_();
+    if (!closed_.exchange(true) && close_.defined()) close_();
   }
 
  private:
   PackedFunc send_, receive_, close_;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};
 };
 
 }  // namespace

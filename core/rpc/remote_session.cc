@@ -137,15 +137,14 @@ class RemoteSessionImpl : public RemoteSession {
     bool was_open = !closed_.exchange(true);
     if (!was_open) return;
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock()) {
-      try {
-        std::string goodbye;
-        Writer writer(&goodbye);
-        writer.Begin(Code::kShutdown);
-        writer.End();
-        channel_->Send({{goodbye.data(), goodbye.size()}}, DeadlineIn(0.2));
-      } catch (const Error&) {  // the peer is gone already
-      }
+    if (!lock.owns_lock()) return channel_->Interrupt();  // the request that is cut off closes the channel
+    try {
+      std::string goodbye;
+      Writer writer(&goodbye);
+      writer.Begin(Code::kShutdown);
+      writer.End();
+      channel_->Send({{goodbye.data(), goodbye.size()}}, DeadlineIn(0.2));
+    } catch (const Error&) {  // the peer is gone already
     }
     channel_->Close();
   }

@@ -21,6 +21,7 @@ const PortcallCore* PortcallGetCore() {
       TVMFFITensorToDLPack,      TVMFFITensorToDLPackVersioned,
       PortcallTensorFromMemory,  PortcallTensorAlloc,
       PortcallTensorGetFlags,    PortcallTensorCopy,
+      TVMFFIEnvRegisterCAPI,
   };
   return &core;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The error of a thread: one slot, filled by whoever fails and emptied by whoever handles it.
+// The error of a thread: one slot, filled by whoever fails and emptied by whoever handles it. See foreign.h for the
+// other runtime's slot.
 #include "portcall/error.h"
 
 #include <algorithm>
@@ -46,21 +47,29 @@ struct ErrorImpl final : Object {
   }
 };
 
-ObjectRef& Slot() {
-  thread_local ObjectRef raised;
+struct Raised {
+  ObjectRef error;
+  bool shared = false;  // the foreign runtime's slot was given it too
+};
+
+Raised& Slot() {
+  thread_local Raised raised;
   return raised;
 }
 
-// Compiled code reports a failure. A library that the process shares with another runtime may have been called by
-// that one, so its slot is filled too. Failing to build the error must not hide that there was one: callers read a
-// nonzero return without an error as a RuntimeError.
+void Raise(ObjectRef error) noexcept {
+  Slot().shared = error.defined() && ShareError(error.get());
+  Slot().error = std::move(error);
+}
+
+// Compiled code reports a failure. Failing to build the error must not hide that there was one: callers read a nonzero
+// return without an error as a RuntimeError.
 void RaiseFromCode(const char* kind, const char* message) noexcept {
   try {
-    Slot() = ObjectRef::Steal(NewCountedNode<ErrorImpl>(0, kind, message, "", nullptr, nullptr));
+    Raise(ObjectRef::Steal(NewCountedNode<ErrorImpl>(0, kind, message, "", nullptr, nullptr)));
   } catch (...) {
-    Slot() = nullptr;
+    Raise(nullptr);
   }
-  RaiseForeignError(kind, message);
 }
 
 }  // namespace
@@ -68,7 +77,7 @@ void RaiseFromCode(const char* kind, const char* message) noexcept {
 
 using namespace portcall;
 
-void TVMFFIErrorSetRaised(TVMFFIObjectHandle error) { Slot() = ObjectRef::Borrow(error); }
+void TVMFFIErrorSetRaised(TVMFFIObjectHandle error) { Raise(ObjectRef::Borrow(error)); }
 
 void TVMFFIErrorSetRaisedFromCStr(const char* kind, const char* message) {
   RaiseFromCode(kind ? kind : "RuntimeError", message ? message : "");
@@ -83,8 +92,10 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int
 }
 
 void TVMFFIErrorMoveFromRaised(TVMFFIObjectHandle* out) {
-  *out = Slot().release();
-  if (!*out) *out = TakeForeignError();
+  ObjectRef error = std::move(Slot().error);
+  *out = TakeForeignError();
+  // A shared error that the other slot has no more was handled there: what is here is old.
+  if (!*out && !Slot().shared) *out = error.release();
 }
 
 int TVMFFIErrorCreate(const TVMFFIByteArray* kind, const TVMFFIByteArray* message, const TVMFFIByteArray* backtrace,

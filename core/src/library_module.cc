@@ -80,6 +80,11 @@ class Library {
                    std::binary_search(elf_.objects.begin(), elf_.objects.end(), name);
     return defined ? dlsym(handle_, name.c_str()) : nullptr;
   }
+  // The same, but never data: a variable may have a function's prefix.
+  void* FindFunction(const std::string& name) const {
+    bool defined = std::binary_search(elf_.functions.begin(), elf_.functions.end(), name);
+    return defined ? dlsym(handle_, name.c_str()) : nullptr;
+  }
   const ElfFile& elf() const { return elf_; }
   const std::string& path() const { return path_; }
   Abi abi() const { return abi_; }
@@ -143,7 +148,7 @@ class LibraryNode : public ModuleNode {
     if (library_->abi() == Abi::kClassic) return GetClassic(name, self);
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
     if (symbol.rfind(kReserved, 0) == 0) return nullptr;
-    void* address = library_->Find(symbol);
+    void* address = library_->FindFunction(symbol);
     return address ? Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self, library_->flags(), name) : nullptr;
   }
 
@@ -180,7 +185,7 @@ class LibraryNode : public ModuleNode {
   PackedFunc GetClassic(const std::string& name, const Module& self) {
     std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
     if (symbol.empty()) symbol = name;
-    void* address = symbol[0] == '_' ? nullptr : library_->Find(symbol);
+    void* address = symbol[0] == '_' ? nullptr : library_->FindFunction(symbol);
     return address ? WrapClassicSymbol(address, false, self, name) : nullptr;
   }
 
@@ -268,7 +273,7 @@ Module AttachEmbedded(const Library& library, const Module& module) {
     if (size && (size < 8 || nbytes > size - 8))
       FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
     try {
-      return DecodeEmbedded(blob + 8, nbytes, classic, module);
+      return MakeEmbedded(blob + 8, nbytes, classic, module);
     } catch (const Error& error) {
       if (error.kind() != "ModuleLoadError") throw;  // what the loader of an embedded kind had to say
       FailToLoad(library.path(), std::string(error.message()));
@@ -421,7 +426,7 @@ Module SystemLibrary(const std::string& prefix) {
   if (auto* blob = static_cast<const char*>(impl->FindSpecial("__tvm_ffi__library_bin"))) {
     uint64_t nbytes = 0;
     std::memcpy(&nbytes, blob, 8);
-    root = DecodeEmbedded(blob + 8, nbytes, false, module);
+    root = MakeEmbedded(blob + 8, nbytes, false, module);
   }
   std::lock_guard<std::mutex> lock(system.mutex);
   return system.modules.emplace(prefix, root).first->second;

@@ -15,9 +15,9 @@ Module LoadLibrary(const std::string& path);
 // The functions that statically linked code registered under `prefix`; one module a prefix, for ever.
 Module SystemLibrary(const std::string& prefix);
 
-// Decodes modules that a compiler embedded in a library: `nbytes` at `data`, without the leading length. `library`
-// stands for the `_lib` record. Returns the root.
-Module DecodeEmbedded(const char* data, size_t nbytes, bool classic, const Module& library);
+// Makes the modules that a compiler embedded in a library (embedded.h). `library` is the one they are embedded in.
+// Returns the root.
+Module MakeEmbedded(const char* data, size_t nbytes, bool classic, const Module& library);
 
 // What compiled code looks up by name: the imports of the module, then the global table. Borrowed: it lives as long as
 // the module. Throws when nothing has the name.

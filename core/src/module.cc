@@ -2,12 +2,13 @@
 // What every module can do, as global functions; embedded modules; look-ups of compiled code.
 #include "portcall/module.h"
 
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
+#include "embedded.h"
 #include "library_module.h"
 #include "node.h"
 
@@ -55,22 +56,28 @@ std::vector<Module> ImportsOf(const Module& module) {
   return node->imports;
 }
 
-// Depth first; `visit` returns true to stop.
-bool Walk(const Module& module, const std::function<bool(const Module&)>& visit) {
+// Depth first, each module once; `visit` returns true to stop.
+bool Walk(const Module& module, const std::function<bool(const Module&)>& visit, std::set<const void*>* seen) {
+  if (!seen->insert(module.get()).second) return false;
   if (visit(module)) return true;
   for (const Module& import : ImportsOf(module)) {
-    if (Walk(import, visit)) return true;
+    if (Walk(import, visit, seen)) return true;
   }
   return false;
+}
+
+bool Walk(const Module& module, const std::function<bool(const Module&)>& visit) {
+  std::set<const void*> seen;
+  return Walk(module, visit, &seen);
 }
 
 PackedFunc GetFunction(const Module& module, const std::string& name, bool query_imports) {
   PackedFunc found = NodeOf(module)->impl->GetFunction(name, module);
   if (found.defined() || !query_imports) return found;
-  for (const Module& import : ImportsOf(module)) {
-    found = GetFunction(import, name, true);
-    if (found.defined()) return found;
-  }
+  Walk(module, [&](const Module& inner) {
+    if (!inner.same_as(module)) found = NodeOf(inner)->impl->GetFunction(name, inner);
+    return found.defined();
+  });
   return found;
 }
 
@@ -79,6 +86,7 @@ bool Reaches(const Module& module, const Module& wanted) {
 }
 
 void ImportModule(const Module& module, const Module& other) {
+  if (NodeOf(module)->impl->Import(other)) return;
   NodeOf(other);
   PORTCALL_CHECK(!Reaches(other, module), ValueError) << "a module cannot import itself, not even through others";
   ModuleImpl* node = NodeOf(module);
@@ -88,100 +96,11 @@ void ImportModule(const Module& module, const Module& other) {
 
 // ---- Embedded modules ---------------------------------------------------------------------------------------------
 
-class BlobReader {
- public:
-  BlobReader(const char* data, size_t size) : data_(data), size_(size) {}
-
-  bool done() const { return size_ == 0; }
-  uint64_t U64() {
-    uint64_t value;
-    std::memcpy(&value, Take(8).data(), 8);
-    return value;
-  }
-  std::string Text() { return std::string(Take(U64())); }
-  std::vector<uint64_t> Numbers() {
-    uint64_t count = U64();
-    PORTCALL_CHECK(count <= size_ / 8, ModuleLoadError) << kDamaged;
-    std::vector<uint64_t> numbers;
-    for (uint64_t i = 0; i < count; ++i) numbers.push_back(U64());
-    return numbers;
-  }
-  std::string Rest() { return std::string(Take(size_)); }
-
- private:
-  static constexpr const char* kDamaged = "the modules embedded in the library are damaged: a length goes past the end";
-
-  std::string_view Take(uint64_t n) {
-    PORTCALL_CHECK(n <= size_, ModuleLoadError) << kDamaged;
-    std::string_view part(data_, n);
-    data_ += n;
-    size_ -= n;
-    return part;
-  }
-
-  const char* data_;
-  size_t size_;
-};
-
-Module MakeEmbedded(const std::string& kind, std::string payload) {
+Module MakeModule(const std::string& kind, const std::string& payload) {
   if (PackedFunc load = Registry::Get("ffi.Module.load_from_bytes." + kind); load.defined()) {
     return load(Bytes(payload)).cast<Module>();
   }
-  return Module(std::make_unique<UnknownNode>(kind, std::move(payload)));
-}
-
-// Imports by compressed rows: the children of module i are children[rows[i] .. rows[i + 1]].
-void Connect(const std::vector<Module>& modules, const std::vector<uint64_t>& rows,
-             const std::vector<uint64_t>& children) {
-  PORTCALL_CHECK(rows.size() == modules.size() + 1 && rows.back() <= children.size(), ModuleLoadError)
-      << "the import tree of the embedded modules is damaged";
-  for (size_t i = 0; i < modules.size(); ++i) {
-    PORTCALL_CHECK(rows[i] <= rows[i + 1] && rows[i + 1] <= children.size(), ModuleLoadError)
-        << "the import tree of the embedded modules is damaged";
-    for (uint64_t k = rows[i]; k < rows[i + 1]; ++k) {
-      PORTCALL_CHECK(children[k] < modules.size(), ModuleLoadError)
-          << "the import tree of the embedded modules names module " << children[k] << " of " << modules.size();
-      PORTCALL_CHECK(!Reaches(modules[children[k]], modules[i]), ModuleLoadError)
-          << "the import tree of the embedded modules has a cycle";
-      ImportModule(modules[i], modules[children[k]]);
-    }
-  }
-}
-
-Module DecodeModern(BlobReader reader, const Module& library) {
-  std::vector<uint64_t> rows = reader.Numbers();
-  std::vector<uint64_t> children = reader.Numbers();
-  PORTCALL_CHECK(rows.size() > 1, ModuleLoadError) << "the library embeds no module";
-  std::vector<Module> modules;
-  for (size_t i = 0; i + 1 < rows.size(); ++i) {
-    std::string kind = reader.Text();
-    modules.push_back(kind == "_lib" ? library : MakeEmbedded(kind, reader.Text()));
-  }
-  Connect(modules, rows, children);
-  return modules[0];
-}
-
-// Payloads have no length: only their own kind's loader, which needs the old runtime's C++ streams, can tell where one
-// ends. So the first one takes all that follows, and is kept as an import.
-Module DecodeClassic(BlobReader reader, const Module& library) {
-  std::vector<Module> modules;
-  uint64_t count = reader.U64();
-  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
-    std::string key = reader.Text();
-    if (key == "_lib") {
-      modules.push_back(library);
-    } else if (key == "_import_tree") {
-      std::vector<uint64_t> rows = reader.Numbers();
-      Connect(modules, rows, reader.Numbers());
-      return modules[0];
-    } else {
-      modules.push_back(MakeEmbedded(key, reader.Rest()));
-    }
-  }
-  for (const Module& module : modules) {
-    if (!module.same_as(library)) ImportModule(library, module);
-  }
-  return library;
+  return Module(std::make_unique<UnknownNode>(kind, payload));
 }
 
 // ---- The names by which everybody calls modules -------------------------------------------------------------------
@@ -227,9 +146,16 @@ PORTCALL_REGISTER_GLOBAL("ffi.SystemLib").set_body([](Args args, RetValue* rv) {
 
 }  // namespace
 
-Module DecodeEmbedded(const char* data, size_t nbytes, bool classic, const Module& library) {
-  BlobReader reader(data, nbytes);
-  return classic ? DecodeClassic(reader, library) : DecodeModern(reader, library);
+Module MakeEmbedded(const char* data, size_t nbytes, bool classic, const Module& library) {
+  std::vector<EmbeddedModule> decoded = DecodeEmbedded(data, nbytes, classic);
+  std::vector<Module> modules;
+  for (const EmbeddedModule& module : decoded) {
+    modules.push_back(module.kind == kLibraryKind ? library : MakeModule(module.kind, module.payload));
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    for (size_t import : decoded[i].imports) ImportModule(modules[i], modules[import]);
+  }
+  return modules[0];
 }
 
 PackedFunc LookupFromImports(const Module& module, const std::string& name) {
@@ -273,6 +199,12 @@ int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out) {
     module->impl.reset(static_cast<ModuleNode*>(module_node));
     *out = module;
   });
+}
+
+void* PortcallModuleGetNode(TVMFFIObjectHandle module) {
+  auto* obj = static_cast<TVMFFIObject*>(module);
+  if (!obj || obj->deleter != DeleteCountedNode<ModuleImpl>) return nullptr;
+  return static_cast<ModuleImpl*>(obj)->impl.get();
 }
 
 int TVMFFIEnvModLookupFromImports(TVMFFIObjectHandle library_ctx, const char* name, TVMFFIObjectHandle* out) {

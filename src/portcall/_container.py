@@ -5,6 +5,7 @@ the same items, a Map a dict, a Shape is a tuple. Python lists, tuples and mappi
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -19,7 +20,7 @@ class Shape(tuple[int, ...]):
     __slots__ = ()
 
     def __new__(cls, values: Iterable[SupportsIndex] = ()) -> Shape:
-        return super().__new__(cls, (value.__index__() for value in values))
+        return super().__new__(cls, map(operator.index, values))
 
     def __repr__(self) -> str:
         return f"Shape({', '.join(map(str, self))})"
@@ -43,7 +44,7 @@ class Array(_core.Object, Sequence[Any]):
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if isinstance(index, slice):
             return _core.array_items(self)[index]
-        position = index.__index__()
+        position = operator.index(index)
         return _core.array_item(self, position + len(self) if position < 0 else position)
 
     def __iter__(self) -> Iterator[Any]:

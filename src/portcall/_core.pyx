@@ -1738,6 +1738,13 @@ def copy_statistics():
     return copy_count, copy_nbytes
 
 
+def release_spare_memory():
+    """Give back the memory of earlier copies that was kept for later ones."""
+    global spare_nbytes
+    spare_nbytes = 0
+    spare_blocks.clear()
+
+
 # ---- Containers ------------------------------------------------------------------------------------------------------
 
 def array_items(Object array not None):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
@@ -14,14 +15,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _E = TypeVar("_E", bound=type[Exception])
 _FEW_NAMES = 8
 
-# Kinds that arrive as the built-in exception of that name, and those of portcall itself.
+# Kinds that arrive as the exception of that name: Python's own, and those of portcall itself.
 for _cls in (
-    ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError, IndexError, KeyError,
-    LookupError, MemoryError, NameError, NotImplementedError, OSError, OverflowError, ReferenceError, RuntimeError,
-    TimeoutError, TypeError, ValueError, ZeroDivisionError, errors.AlreadyRegisteredError, errors.DeviceError,
-    errors.FunctionNotFoundError, errors.ModuleLoadError,
+    *vars(builtins).values(), errors.AlreadyRegisteredError, errors.ArgumentError, errors.CompileError,
+    errors.DeviceError, errors.FunctionNotFoundError, errors.InternalError, errors.ModuleLoadError,
 ):  # fmt: skip
-    _core.register_error_class(_cls.__name__, _cls)
+    if isinstance(_cls, type) and issubclass(_cls, Exception):
+        _core.register_error_class(_cls.__name__, _cls)
 del _cls
 
 
@@ -54,7 +54,14 @@ def register_func(name: Any, func: Any = None, *, override: bool = False) -> Any
         ArgumentError: what is registered is not callable.
     """
     if not isinstance(name, str):
-        _register(name.__name__ if callable(name) else "", name, override)
+        own_name = getattr(name, "__name__", "")
+        if callable(name) and not own_name:
+            got = type(name).__name__
+            raise errors.ArgumentError(
+                f"the {got} to register has no name of its own: give one, register_func(name, func)",
+                function="register_func", expected="a function with a name", got=got,
+            )  # fmt: skip
+        _register(own_name, name, override)
         return name
     if func is not None:
         return _register(name, func, override)

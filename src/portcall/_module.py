@@ -132,11 +132,12 @@ class Module(_core.Module):
             FunctionNotFoundError: the module has no such function.
             ValueError: a number that makes no sense; the message names it.
         """
-        func = self.get_function(func_name)
-        preproc = get_global_func(f_preproc) if f_preproc else None
-        evaluate = get_global_func("portcall.TimeEvaluator")(
-            func, dev.device_type, dev.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms,
-            repeats_to_cooldown, cache_flush_bytes, preproc,
+        self.get_function(func_name)  # a missing one is told with the names that resemble it
+        if f_preproc:
+            get_global_func(f_preproc)
+        evaluate = get_global_func("runtime.RPCTimeEvaluator")(
+            self, func_name, dev.device_type, dev.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
+            cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
         )  # fmt: skip
 
         def run(*args: Any) -> BenchmarkResult:

@@ -8,7 +8,20 @@
     ├── ModuleLoadError (OSError)                         .path           a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
-    └── InternalError (RuntimeError)                                      our bug, please report it
+    ├── InternalError (RuntimeError)                                      our bug, please report it
+    └── RPCError (RuntimeError)                           .peer           something between two processes
+        ├── ConnectError (ConnectionError)                                no session could be opened
+        │   ├── KeyMismatchError                                          the server has another key
+        │   ├── VersionMismatchError                                      the two sides speak different versions
+        │   └── AuthenticationError                                       a token or a certificate was wrong, or is missing
+        ├── SessionClosedError                                            we closed it
+        ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
+        ├── SessionTimeoutError (TimeoutError)                            no answer in time, or the session's time is over
+        ├── ProtocolError                                                 somebody broke the protocol
+        │   ├── LocalProtocolError                                        we did
+        │   └── RemoteProtocolError                                       the peer did
+        ├── RemoteError                                   .kind .message  a function over there raised
+        └── RemoteCrashError                              .signal         the session over there crashed
 
 Rules: an error is the narrowest one that fits and is also the built-in exception a Python programmer would expect.
 Its message says what was wrong with which value and what to do; its facts are attributes, never to be parsed from
@@ -27,12 +40,25 @@ from collections.abc import Sequence
 __all__ = [
     "AlreadyRegisteredError",
     "ArgumentError",
+    "AuthenticationError",
     "CompileError",
+    "ConnectError",
     "DeviceError",
     "FunctionNotFoundError",
     "InternalError",
+    "KeyMismatchError",
+    "LocalProtocolError",
     "ModuleLoadError",
     "PortcallError",
+    "ProtocolError",
+    "RPCError",
+    "RemoteCrashError",
+    "RemoteError",
+    "RemoteProtocolError",
+    "SessionBrokenError",
+    "SessionClosedError",
+    "SessionTimeoutError",
+    "VersionMismatchError",
 ]
 
 
@@ -132,3 +158,81 @@ class CompileError(PortcallError, RuntimeError):
 
 class InternalError(PortcallError, RuntimeError):
     """portcall broke a promise of its own: a bug, worth a report."""
+
+
+class RPCError(PortcallError, RuntimeError):
+    """Something went wrong between two processes.
+
+    Attributes:
+        peer: the other side, such as ``board.local:9090``; empty when it is not known.
+    """
+
+    def __init__(self, message: str, *, peer: str = "") -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class ConnectError(RPCError, ConnectionError):
+    """No session could be opened."""
+
+
+class KeyMismatchError(ConnectError):
+    """The server has another key than the one asked for."""
+
+
+class VersionMismatchError(ConnectError):
+    """The two sides speak different versions of the protocol."""
+
+
+class AuthenticationError(ConnectError):
+    """A token or a certificate was wrong, or is missing."""
+
+
+class SessionClosedError(RPCError):
+    """The session was closed on this side, and something of it was used afterwards."""
+
+
+class SessionBrokenError(RPCError, ConnectionError):
+    """The peer or the network went away in the middle of a session."""
+
+
+class SessionTimeoutError(RPCError, TimeoutError):
+    """No answer came in time, or the time of the session is over."""
+
+
+class ProtocolError(RPCError):
+    """Somebody broke the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked for something that the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol does not allow."""
+
+
+class RemoteError(RPCError):
+    """A function over there raised an exception.
+
+    Attributes:
+        kind: the name of the exception's class over there; empty when the peer did not tell.
+        message: its text.
+    """
+
+    def __init__(self, message: str, *, peer: str = "", kind: str = "") -> None:
+        super().__init__(f"{kind}: {message}" if kind else message, peer=peer)
+        self.kind = kind
+        self.message = message
+
+
+class RemoteCrashError(RPCError):
+    """The session over there crashed.
+
+    Attributes:
+        signal: the signal's name, such as ``SIGSEGV``; empty when it exited by itself.
+    """
+
+    def __init__(self, message: str, *, peer: str = "", signal: str = "") -> None:
+        super().__init__(message, peer=peer)
+        self.signal = signal

@@ -11,6 +11,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from portcall import _core
 from portcall._function import get_global_func
 
 __all__ = ["live_nodes", "no_leaks"]
@@ -20,7 +21,9 @@ def live_nodes() -> dict[str, int]:
     """Return how many nodes of each type are alive in this process, by type key, such as ``{"ffi.Tensor": 2}``.
 
     Types of which there are none are left out, and so are the function and the map that the question itself needs.
+    Memory that is kept for later copies is given back first.
     """
+    _core.release_spare_memory()
     counts: dict[str, int] = dict(get_global_func("portcall.LiveNodes")())
     return counts
 

@@ -283,6 +283,8 @@ PORTCALL_API int PortcallTensorCopy(const DLTensor* from, const DLTensor* to);
 
 // A module over a C++ portcall::ModuleNode (module.h), which it owns on success.
 PORTCALL_API int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out);
+// That node, borrowed; NULL for a module of another runtime.
+PORTCALL_API void* PortcallModuleGetNode(TVMFFIObjectHandle module);
 
 // ---- Environment of compiled code ---------------------------------------------------------------------------------
 

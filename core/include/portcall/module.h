@@ -28,6 +28,9 @@ class ModuleNode {
   }
   virtual std::string EntryName() { return "main"; }
   virtual std::vector<std::string> FunctionNames() { return {}; }  // empty: not known
+  // A module whose code runs elsewhere imports and times there. False and null: the runtime does it here.
+  virtual bool Import(const Module&) { return false; }
+  virtual PackedFunc TimeEvaluator(const std::vector<Any>& /*arguments after the module*/) { return PackedFunc(); }
 };
 
 // The node's body belongs to the core, which makes every module of this runtime (PortcallModuleCreate).

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules
+//  * Each of these frees its handle when it goes; that never waits for the peer.
+//  * Objects of one session are refused by another.
+//  * Local tensors may be given to a remote function: they are sent, and those that are not read-only are copied back.
+#include "rpc/remote_objects.h"
+
+#include <map>
+#include <mutex>
+
+#include "portcall/tensor.h"
+#include "rpc/channel.h"
+#include "rpc/endpoint.h"
+#include "rpc/local_session.h"
+#include "rpc/remote_session.h"
+
+namespace portcall::rpc {
+namespace {
+
+using SessionPtr = std::shared_ptr<Session>;
+
+// A handle that is given back with its last user.
+class OwnedHandle {
+ public:
+  OwnedHandle(SessionPtr session, uint64_t value) : session_(std::move(session)), value_(value) {}
+  OwnedHandle(const OwnedHandle&) = delete;
+  OwnedHandle& operator=(const OwnedHandle&) = delete;
+  ~OwnedHandle() {
+    try {
+      if (value_ && !session_->closed()) session_->Free(value_);
+    } catch (const Error&) {  // the session is gone, and the handle with it
+    }
+  }
+  const SessionPtr& session() const { return session_; }
+  uint64_t value() const { return value_; }
+
+ private:
+  SessionPtr session_;
+  uint64_t value_;
+};
+using HandlePtr = std::shared_ptr<OwnedHandle>;
+
+// Memory that was allocated, rather than returned.
+class OwnedMemory {
+ public:
+  OwnedMemory(SessionPtr session, DLDevice device, uint64_t data)
+      : session_(std::move(session)), device_(device), data_(data) {}
+  OwnedMemory(const OwnedMemory&) = delete;
+  OwnedMemory& operator=(const OwnedMemory&) = delete;
+  ~OwnedMemory() {
+    try {
+      if (!session_->closed()) session_->FreeData(device_, data_);
+    } catch (const Error&) {  // the session is gone, and the memory with it
+    }
+  }
+
+ private:
+  SessionPtr session_;
+  DLDevice device_;
+  uint64_t data_;
+};
+
+struct RemoteTensorObj : Object {
+  static constexpr const char* kTypeKey = "portcall.rpc.Tensor";
+  SessionPtr session;
+  WireTensor wire;
+  std::shared_ptr<void> owner;  // an OwnedHandle or OwnedMemory; views share it
+};
+class RemoteTensor : public ObjectRef {
+  PORTCALL_OBJECT_REF(RemoteTensor, RemoteTensorObj)
+};
+
+struct RemoteObjectObj : Object {
+  static constexpr const char* kTypeKey = "portcall.rpc.Object";
+  HandlePtr handle;
+  int32_t remote_type = 0;
+};
+class RemoteObject : public ObjectRef {
+  PORTCALL_OBJECT_REF(RemoteObject, RemoteObjectObj)
+};
+
+PackedFunc MakeFunction(HandlePtr handle, const std::string& name);
+
+class RpcModule : public ModuleNode {
+ public:
+  explicit RpcModule(HandlePtr handle) : handle_(std::move(handle)) {}
+
+  const char* kind() const override { return "rpc"; }
+  const HandlePtr& handle() const { return handle_; }
+
+  PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    const SessionPtr& session = handle_->session();
+    if (handle_->value()) return ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
+    uint64_t function = session->GetFunction(name);
+    return function ? MakeFunction(std::make_shared<OwnedHandle>(session, function), name) : PackedFunc();
+  }
+  bool Import(const Module& other) override {
+    ServerFunction("tvm.rpc.server.ImportModule")(Again(), other);
+    return true;
+  }
+  PackedFunc TimeEvaluator(const std::vector<Any>& arguments) override {
+    std::vector<Any> all = arguments;
+    all.insert(all.begin(), handle_->value() ? Any(Again()) : Any(nullptr));
+    Any result = ServerFunction("runtime.RPCTimeEvaluator")
+                     .CallPacked(reinterpret_cast<const TVMFFIAny*>(all.data()), static_cast<int32_t>(all.size()));
+    return result.cast<PackedFunc>();
+  }
+
+ private:
+  // This module under another reference: what a node is asked to do comes without one.
+  Module Again() const { return Module(std::make_unique<RpcModule>(handle_)); }
+
+  // A function of the server, looked up once.
+  PackedFunc ServerFunction(const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    PackedFunc& func = server_functions_[name];
+    if (!func.defined()) {
+      uint64_t function = handle_->session()->GetFunction(name);
+      PORTCALL_CHECK(function, RemoteError) << "the server has no function '" << name << "'";
+      func = MakeFunction(std::make_shared<OwnedHandle>(handle_->session(), function), name);
+    }
+    return func;
+  }
+
+  HandlePtr handle_;
+  std::mutex mutex_;
+  std::map<std::string, PackedFunc> server_functions_;
+};
+
+RpcModule* RpcModuleOf(const Module& module) {
+  auto* node = static_cast<ModuleNode*>(PortcallModuleGetNode(module.get()));
+  return dynamic_cast<RpcModule*>(node);
+}
+
+// ---- Calls --------------------------------------------------------------------------------------------------------
+
+// The arguments of one call on their way out, and what must come back.
+class Outgoing {
+ public:
+  explicit Outgoing(SessionPtr session) : session_(std::move(session)) {}
+
+  void Add(const TVMFFIAny& cell, int position) {
+    if (auto text = TryString(cell)) return Push(WireValue::Text(*text));
+    if (auto bytes = TryBytes(cell)) return Push(WireValue::Bytes(*bytes));
+    if (DLTensor* tensor = TryDLTensor(cell)) return AddLocal(cell, *tensor);
+    switch (cell.type_index) {
+      case kTVMFFINone: return Push(WireValue::None());
+      case kTVMFFIInt: return Push(WireValue::Int(cell.v_int64));
+      case kTVMFFIBool: return Push(WireValue::Bool(cell.v_int64 != 0));
+      case kTVMFFIFloat: return Push(WireValue::Float(cell.v_float64));
+      case kTVMFFIOpaquePtr: return Push(WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)));
+      case kTVMFFIDataType: return Push(WireValue::Dtype(cell.v_dtype));
+      case kTVMFFIDevice: return Push(WireValue::OfDevice(cell.v_device));
+      default: return AddObject(cell, position);
+    }
+  }
+  const Sequence& values() const { return values_; }
+
+  void CopyBack() {
+    for (const Sent& sent : sent_) {
+      if (sent.read_only) continue;
+      uint64_t nbytes = NumBytes(*sent.compact.dl_tensor());
+      if (nbytes == 0) continue;
+      session_->CopyFrom(sent.remote, sent.compact.raw_data(), nbytes);
+      if (sent.original) Check(PortcallTensorCopy(sent.compact.dl_tensor(), sent.original));
+    }
+  }
+
+ private:
+  struct Sent {
+    WireTensor remote;
+    std::shared_ptr<void> memory;
+    Tensor compact;            // the bytes that travel
+    const DLTensor* original;  // where they go in the end, if that is not compact memory of the host
+    bool read_only;
+  };
+
+  void Push(WireValue value) { values_.push_back(std::move(value)); }
+
+  [[noreturn]] static void Foreign(int position, const char* what) {
+    throw Error("ValueError", "argument #" + std::to_string(position) + " is " + what + " of another session");
+  }
+
+  void AddObject(const TVMFFIAny& cell, int position) {
+    ObjectRef object = IsObject(cell) ? ObjectRef::Borrow(cell.v_obj) : ObjectRef();
+    if (auto* tensor = object.as<RemoteTensorObj>()) {
+      if (tensor->session != session_) Foreign(position, "a tensor");
+      return Push(WireValue::Tensor(tensor->wire));
+    }
+    if (auto* remote = object.as<RemoteObjectObj>()) {
+      if (remote->handle->session() != session_) Foreign(position, "an object");
+      return Push(WireValue::Handle(kRemoteObject, remote->handle->value()));
+    }
+    if (cell.type_index == kTVMFFIModule) return AddModule(ObjectRef::Borrow<Module>(cell.v_obj), position);
+    if (cell.type_index == kTVMFFIFunction) return AddFunction(cell.v_obj, position);
+    detail::ThrowArgumentError("", position, "None, a number, str, bytes, an array or an object of the session",
+                               DescribeType(cell.type_index));
+  }
+  void AddModule(const Module& module, int position) {
+    RpcModule* remote = RpcModuleOf(module);
+    PORTCALL_CHECK(remote, TypeError) << "argument #" << position
+                                      << " is a module of this process; load it over there: upload and load_module";
+    if (remote->handle()->session() != session_) Foreign(position, "a module");
+    PORTCALL_CHECK(remote->handle()->value(), TypeError) << "argument #" << position << " is the session itself";
+    Push(WireValue::Handle(kTVMFFIModule, remote->handle()->value()));
+  }
+  void AddFunction(TVMFFIObject* func, int position);
+  void AddLocal(const TVMFFIAny& cell, const DLTensor& tensor);
+
+  SessionPtr session_;
+  Sequence values_;
+  std::vector<Sent> sent_;
+};
+
+Any Incoming(const SessionPtr& session, CallResult* result) {
+  WireValue& value = result->value;
+  auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
+  switch (value.type) {
+    case kTVMFFINone: return nullptr;
+    case kTVMFFIInt: return value.v_int64;
+    case kTVMFFIBool: return value.v_int64 != 0;
+    case kTVMFFIFloat: return value.v_float64;
+    case kTVMFFIDataType: return value.v_dtype;
+    case kTVMFFIDevice: return value.v_device;
+    case kTVMFFIRawStr: return String(value.text);
+    case kTVMFFIByteArrayPtr: return Bytes(value.text);
+    case kTVMFFIDLTensorPtr: {
+      auto tensor = Make<RemoteTensor>();
+      tensor->session = session;
+      tensor->wire = std::move(*value.tensor);
+      tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
+      return tensor;
+    }
+    case kTVMFFIOpaquePtr: break;
+    default: ThrowProtocolError("a result of type index " + std::to_string(value.type));
+  }
+  if (result->type == kTVMFFIOpaquePtr) return reinterpret_cast<void*>(value.v_handle);
+  if (value.v_handle == 0) return nullptr;
+  if (result->type == kTVMFFIFunction) return MakeFunction(handle(), "");
+  if (result->type == kTVMFFIModule) return Module(std::make_unique<RpcModule>(handle()));
+  auto object = Make<RemoteObject>();
+  object->handle = handle();
+  object->remote_type = result->type;
+  return object;
+}
+
+// A function of a session, as a closure.
+struct RemoteFunction {
+  HandlePtr handle;
+  std::string name;
+
+  static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
+    auto* func = static_cast<RemoteFunction*>(self);
+    return Guard([&] {
+      const SessionPtr& session = func->handle->session();
+      Outgoing outgoing(session);
+      for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
+      CallResult result;
+      session->Call(func->handle->value(), outgoing.values(), &result);
+      outgoing.CopyBack();
+      *out = Incoming(session, &result).release();
+    });
+  }
+  static void Delete(void* self) { delete static_cast<RemoteFunction*>(self); }
+};
+
+PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
+  auto func = std::make_unique<RemoteFunction>(RemoteFunction{std::move(handle), name});
+  TVMFFIObjectHandle object = nullptr;
+  Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
+  func.release();
+  return ObjectRef::Steal<PackedFunc>(object);
+}
+
+void Outgoing::AddFunction(TVMFFIObject* func, int position) {
+  PortcallFunctionInfo info;
+  PortcallFunctionGetInfo(func, &info);
+  PORTCALL_CHECK(info.call == RemoteFunction::Call, TypeError)
+      << "argument #" << position << " is a function of this process, which the session cannot call back";
+  const HandlePtr& handle = static_cast<RemoteFunction*>(info.self)->handle;
+  if (handle->session() != session_) Foreign(position, "a function");
+  Push(WireValue::Handle(kTVMFFIFunction, handle->value()));
+}
+
+WireTensor Describe(const DLTensor& tensor, DLDevice device) {
+  WireTensor wire;
+  wire.device = device;
+  wire.dtype = tensor.dtype;
+  wire.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  return wire;
+}
+
+void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
+  Sent sent{Describe(tensor, Cpu()), nullptr, {}, nullptr, false};
+  bool direct = tensor.device.device_type == kDLCPU && IsContiguous(tensor);
+  if (direct && cell.type_index == kTVMFFITensor) {
+    sent.compact = ObjectRef::Borrow<Tensor>(cell.v_obj);
+  } else {
+    sent.compact = Tensor::Empty(sent.remote.shape, tensor.dtype);
+    sent.compact.CopyFrom(tensor);
+    sent.original = &tensor;
+  }
+  sent.read_only = cell.type_index == kTVMFFITensor &&
+                   (PortcallTensorGetFlags(cell.v_obj) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
+  sent.memory = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
+  session_->CopyTo(sent.remote, sent.compact.raw_data(), NumBytes(tensor));
+  Push(WireValue::Tensor(sent.remote));
+  sent_.push_back(std::move(sent));
+}
+
+// ---- What Python calls --------------------------------------------------------------------------------------------
+
+RemoteTensor EmptyTensor(Module root, std::vector<int64_t> shape, DLDataType dtype, int32_t type, int32_t id) {
+  auto tensor = Make<RemoteTensor>();
+  tensor->session = SessionOf(root);
+  tensor->wire.device = {type, id};
+  tensor->wire.dtype = dtype;
+  tensor->wire.shape = std::move(shape);
+  tensor->wire.NumBytes();
+  tensor->wire.data = tensor->session->Alloc(tensor->wire, std::nullopt);
+  tensor->owner = std::make_shared<OwnedMemory>(tensor->session, tensor->wire.device, tensor->wire.data);
+  return tensor;
+}
+
+RemoteTensor ViewTensor(RemoteTensor base, std::vector<int64_t> shape, DLDataType dtype, uint64_t byte_offset) {
+  auto view = Make<RemoteTensor>();
+  view->session = base->session;
+  view->owner = base->owner;
+  view->wire = base->wire;
+  view->wire.shape = std::move(shape);
+  view->wire.dtype = dtype;
+  view->wire.byte_offset += byte_offset;
+  uint64_t size = base->wire.NumBytes(), nbytes = view->wire.NumBytes();
+  PORTCALL_CHECK(byte_offset <= size && nbytes <= size - byte_offset, ValueError)
+      << "a view of " << nbytes << " bytes at offset " << byte_offset << " goes past the end of " << size << " bytes";
+  return view;
+}
+
+void CheckSame(const RemoteTensor& remote, const Tensor& local) {
+  const DLTensor& dl = *local.dl_tensor();
+  const WireTensor& wire = remote->wire;
+  PORTCALL_CHECK(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim) == wire.shape, ValueError)
+      << "a copy needs equal shapes: " << ToString(Shape(dl.shape, static_cast<size_t>(dl.ndim))) << " and "
+      << ToString(Shape(wire.shape));
+  PORTCALL_CHECK(dl.dtype == wire.dtype, TypeError)
+      << "a copy needs equal data types: " << ToString(dl.dtype) << " and " << ToString(wire.dtype);
+}
+
+bool IsDirect(const Tensor& tensor) { return tensor.device().device_type == kDLCPU && tensor.is_contiguous(); }
+
+Tensor CompactLike(const Tensor& tensor) {
+  const DLTensor& dl = *tensor.dl_tensor();
+  return Tensor::Empty(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype);
+}
+
+void CopyToRemote(RemoteTensor remote, Tensor local) {
+  CheckSame(remote, local);
+  Tensor source = local;
+  if (!IsDirect(local)) {
+    source = CompactLike(local);
+    source.CopyFrom(local);
+  }
+  remote->session->CopyTo(remote->wire, source.raw_data(), remote->wire.NumBytes());
+}
+
+void CopyFromRemote(RemoteTensor remote, Tensor local) {
+  CheckSame(remote, local);
+  Tensor target = IsDirect(local) ? local : CompactLike(local);
+  remote->session->CopyFrom(remote->wire, target.raw_data(), remote->wire.NumBytes());
+  if (!target.same_as(local)) local.CopyFrom(target);
+}
+
+void CopyAmong(RemoteTensor from, RemoteTensor to) {
+  PORTCALL_CHECK(from->session == to->session, ValueError) << "the tensors belong to two sessions; copy through the host";
+  from->session->CopyAmong(from->wire, to->wire, 0);
+}
+
+Map<String, Any> StatsOf(Module root) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  SessionStats stats = remote ? remote->stats() : SessionStats();
+  return Map<String, Any>({{"requests", static_cast<int64_t>(stats.requests)},
+                           {"bytes_sent", static_cast<int64_t>(stats.bytes_sent)},
+                           {"bytes_received", static_cast<int64_t>(stats.bytes_received)},
+                           {"waited", stats.waited}});
+}
+
+Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_timeout, std::vector<Any> constructor) {
+  RemoteOptions options;
+  options.name = std::move(name);
+  options.call_timeout = call_timeout;
+  auto session = MakeRemoteSession(std::move(channel), std::move(options));
+  session->InitServer(constructor);
+  return RootModule(std::move(session));
+}
+
+Module ConnectFds(int read_fd, int write_fd, std::string name, double call_timeout, std::vector<Any> constructor) {
+  return Connect(MakeFdChannel(read_fd, write_fd), std::move(name), call_timeout, std::move(constructor));
+}
+
+Module ConnectFunctions(PackedFunc send, PackedFunc receive, PackedFunc close, std::string name, double call_timeout,
+                        std::vector<Any> constructor) {
+  return Connect(MakeFunctionChannel(std::move(send), std::move(receive), std::move(close)), std::move(name),
+                 call_timeout, std::move(constructor));
+}
+
+Any DeviceAttr(Module root, int32_t type, int32_t id, int64_t attr) {
+  CallResult result;
+  auto session = SessionOf(root);
+  result.value = session->GetAttr({type, id}, attr, &result.owner);
+  return Incoming(session, &result);
+}
+
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFds").set_body_typed(ConnectFds);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFunctions").set_body_typed(ConnectFunctions);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession").set_body_typed([](std::vector<std::string> patterns) {
+  return RootModule(MakeLocalSession(std::move(patterns)));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Close").set_body_typed([](Module root) { SessionOf(root)->Close(); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root) { return SessionOf(root)->closed(); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsSameSession").set_body_typed([](Module a, Module b) {
+  return SessionOf(a) == SessionOf(b);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyFrom").set_body_typed(CopyFromRemote);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyAmong").set_body_typed(CopyAmong);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTensor t) { return Shape(t->wire.shape); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDtype").set_body_typed([](RemoteTensor t) { return t->wire.dtype; });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) { return t->wire.device; });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) { return RootModule(t->session); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module root, int32_t type, int32_t id) {
+  SessionOf(root)->SyncStream({type, id}, 0);
+});
+
+// What a client asks of a module over there.
+PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
+    .set_body_typed([](Module module, std::string name, bool query_imports) {
+      return module.GetFunction(name, query_imports);
+    });
+PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ImportModule").set_body_typed([](Module parent, Module child) {
+  parent.Import(child);
+});
+
+}  // namespace
+
+Module RootModule(std::shared_ptr<Session> session) {
+  return Module(std::make_unique<RpcModule>(std::make_shared<OwnedHandle>(std::move(session), 0)));
+}
+
+std::shared_ptr<Session> SessionOf(const Module& module) {
+  RpcModule* remote = module.defined() ? RpcModuleOf(module) : nullptr;
+  PORTCALL_CHECK(remote, TypeError) << "the module is not one of a session (type 'rpc')";
+  return remote->handle()->session();
+}
+
+}  // namespace portcall::rpc

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serving a session over a channel, and as a function of bytes for hosts that have their own event loop.
+#include <algorithm>
+#include <cstring>
+
+#include "portcall/module.h"
+#include "rpc/channel.h"
+#include "rpc/endpoint.h"
+#include "rpc/local_session.h"
+#include "rpc/remote_objects.h"
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kMaxChunks = 16;
+
+EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
+  EndpointOptions options;
+  if (max_frame > 0) options.max_frame = static_cast<uint64_t>(max_frame);
+  if (constructor.defined()) {
+    options.constructor = [constructor](const std::string& name, const std::vector<Any>& args) {
+      std::vector<Any> all = args;
+      all.insert(all.begin(), Any(name));
+      Any module = constructor.CallPacked(reinterpret_cast<const TVMFFIAny*>(all.data()), static_cast<int32_t>(all.size()));
+      return SessionOf(module.cast<Module>());
+    };
+  }
+  return options;
+}
+
+void Flush(Endpoint* endpoint, Channel* channel) {
+  while (!endpoint->output().empty()) {
+    endpoint->output().Sent(channel->Send(endpoint->output().Chunks(kMaxChunks), kNoDeadline));
+  }
+}
+
+// Serves until either side ends the session; returns how it ended: "closed", or "lost" inside a message.
+std::string Serve(Endpoint* endpoint, Channel* channel) {
+  while (!endpoint->closed()) {
+    auto [space, room] = endpoint->Space();
+    size_t n = channel->Receive(space, room, kNoDeadline);
+    if (n == 0) return endpoint->PeerClosed() ? "closed" : "lost";
+    endpoint->Filled(n);
+    bool more;
+    do {
+      more = endpoint->Serve();
+      Flush(endpoint, channel);
+    } while (more);
+  }
+  return "closed";
+}
+
+std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
+                     PackedFunc constructor) {
+  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor)));
+  std::unique_ptr<Channel> channel = MakeFdChannel(read_fd, write_fd);
+  return Serve(&endpoint, channel.get());
+}
+
+// The endpoint as a function (bytes, flags) -> 0 closed, 1 go on, 2 call again to send more. flags: 1 bytes came,
+// 2 there is room to send. `send(bytes)` returns how many it took.
+class EventDrivenServer {
+ public:
+  EventDrivenServer(PackedFunc send, std::string remote_key, Endpoint endpoint)
+      : send_(std::move(send)), endpoint_(std::move(endpoint)), wants_key_(remote_key == "%toinit") {}
+
+  int64_t Handle(std::string_view bytes, int64_t flags) {
+    if (wants_key_) bytes = TakeKey(bytes);
+    if (flags & 2) SendSome();
+    Serve();
+    while (!bytes.empty() && !endpoint_.closed()) {
+      auto [space, room] = endpoint_.Space();
+      size_t n = std::min(bytes.size(), room);
+      std::memcpy(space, bytes.data(), n);
+      bytes.remove_prefix(n);
+      endpoint_.Filled(n);
+      Serve();
+    }
+    if (flags & 2) SendSome();
+    if (!endpoint_.output().empty()) return 2;
+    return endpoint_.closed() ? 0 : 1;
+  }
+
+ private:
+  // The rest of the hand-shake that the host left to us: a length and a key.
+  std::string_view TakeKey(std::string_view bytes) {
+    key_.append(bytes);
+    int32_t size = 0;
+    if (key_.size() < sizeof(size)) return {};
+    std::memcpy(&size, key_.data(), sizeof(size));
+    if (size < 0 || size > 4096) ThrowProtocolError("a key of " + std::to_string(size) + " bytes");
+    size_t head = sizeof(size) + static_cast<size_t>(size);
+    if (key_.size() < head) return {};
+    wants_key_ = false;
+    rest_ = key_.substr(head);
+    return rest_;
+  }
+  void Serve() {
+    while (endpoint_.Serve() && SendSome()) {
+    }
+  }
+  bool SendSome() {
+    while (!endpoint_.output().empty()) {
+      Chunk chunk = endpoint_.output().Chunks(1)[0];
+      int64_t n = send_(Bytes({static_cast<const char*>(chunk.data), chunk.size}));
+      PORTCALL_CHECK(n >= 0 && static_cast<size_t>(n) <= chunk.size, ValueError)
+          << "send() took " << n << " of " << chunk.size << " bytes";
+      if (n == 0) return false;
+      endpoint_.output().Sent(static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  PackedFunc send_;
+  Endpoint endpoint_;
+  bool wants_key_;
+  std::string key_, rest_;
+};
+
+PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::vector<std::string> patterns) {
+  auto server = std::make_shared<EventDrivenServer>(std::move(send), remote_key,
+                                                    Endpoint(MakeLocalSession(std::move(patterns)), EndpointOptions()));
+  return PackedFunc(detail::Unpack([server](Bytes bytes, int64_t flags) { return server->Handle(bytes.view(), flags); }),
+                    "EventDrivenServer");
+}
+
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFds").set_body_typed(ServeFds);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.EventDrivenServer").set_body_typed(MakeEventDrivenServer);
+PORTCALL_REGISTER_GLOBAL("rpc.CreateEventDrivenServer")
+    .set_body_typed([](PackedFunc send, std::string, std::string remote_key) {
+      return MakeEventDrivenServer(std::move(send), std::move(remote_key), {"*"});
+    });
+
+}  // namespace
+}  // namespace portcall::rpc

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "embedded.h"
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "portcall/error.h"
+
+namespace portcall {
+namespace {
+
+class Reader {
+ public:
+  Reader(const char* data, size_t size) : data_(data), size_(size) {}
+
+  bool done() const { return size_ == 0; }
+  uint64_t U64() {
+    uint64_t value;
+    std::memcpy(&value, Take(8).data(), 8);
+    return value;
+  }
+  std::string Text() { return std::string(Take(U64())); }
+  std::vector<uint64_t> Numbers() {
+    uint64_t count = U64();
+    PORTCALL_CHECK(count <= size_ / 8, ModuleLoadError) << kDamaged;
+    std::vector<uint64_t> numbers;
+    for (uint64_t i = 0; i < count; ++i) numbers.push_back(U64());
+    return numbers;
+  }
+  std::string Rest() { return std::string(Take(size_)); }
+
+ private:
+  static constexpr const char* kDamaged = "the modules embedded in the library are damaged: a length goes past the end";
+
+  std::string_view Take(uint64_t n) {
+    PORTCALL_CHECK(n <= size_, ModuleLoadError) << kDamaged;
+    std::string_view part(data_, n);
+    data_ += n;
+    size_ -= n;
+    return part;
+  }
+
+  const char* data_;
+  size_t size_;
+};
+
+// Imports by compressed rows: those of module i are children[rows[i] .. rows[i + 1]].
+void Connect(std::vector<EmbeddedModule>* modules, const std::vector<uint64_t>& rows,
+             const std::vector<uint64_t>& children) {
+  size_t n = modules->size();
+  PORTCALL_CHECK(n > 0, ModuleLoadError) << "the library embeds no module";
+  PORTCALL_CHECK(rows.size() == n + 1, ModuleLoadError) << "the import tree of the embedded modules is damaged";
+  for (size_t i = 0; i < n; ++i) {
+    PORTCALL_CHECK(rows[i] <= rows[i + 1] && rows[i + 1] <= children.size(), ModuleLoadError)
+        << "the import tree of the embedded modules is damaged";
+    for (uint64_t k = rows[i]; k < rows[i + 1]; ++k) {
+      PORTCALL_CHECK(children[k] < n, ModuleLoadError)
+          << "the import tree of the embedded modules names module " << children[k] << " of " << n;
+      (*modules)[i].imports.push_back(children[k]);
+    }
+  }
+}
+
+// Modules that nobody imports go first, then those that only they import, and so on: a circle never gets its turn.
+void CheckNoCircle(const std::vector<EmbeddedModule>& modules) {
+  std::vector<size_t> importers(modules.size(), 0), ready;
+  for (const EmbeddedModule& module : modules) {
+    for (size_t import : module.imports) ++importers[import];
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (importers[i] == 0) ready.push_back(i);
+  }
+  size_t done = 0;
+  for (; done < ready.size(); ++done) {
+    for (size_t import : modules[ready[done]].imports) {
+      if (--importers[import] == 0) ready.push_back(import);
+    }
+  }
+  PORTCALL_CHECK(done == modules.size(), ModuleLoadError) << "the embedded modules import each other in a circle";
+}
+
+std::vector<EmbeddedModule> DecodeModern(Reader reader) {
+  std::vector<uint64_t> rows = reader.Numbers();
+  std::vector<uint64_t> children = reader.Numbers();
+  std::vector<EmbeddedModule> modules;
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    EmbeddedModule module{reader.Text(), {}, {}};
+    if (module.kind != kLibraryKind) module.payload = reader.Text();
+    modules.push_back(std::move(module));
+  }
+  Connect(&modules, rows, children);
+  return modules;
+}
+
+// Payloads have no length: only their own kind's loader, which needs the old runtime's C++ streams, can tell where one
+// ends. So the first one takes all that follows, and is kept as an import.
+std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
+  std::vector<EmbeddedModule> modules;
+  uint64_t count = reader.U64();
+  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
+    std::string key = reader.Text();
+    if (key == "_import_tree") {
+      std::vector<uint64_t> rows = reader.Numbers();
+      Connect(&modules, rows, reader.Numbers());
+      return modules;
+    }
+    std::string payload = key == kLibraryKind ? std::string() : reader.Rest();
+    modules.push_back({std::move(key), std::move(payload), {}});
+  }
+  // No tree was reached: the library imports whatever there is.
+  std::vector<EmbeddedModule> flat{{kLibraryKind, {}, {}}};
+  for (EmbeddedModule& module : modules) {
+    if (module.kind == kLibraryKind) continue;
+    flat[0].imports.push_back(flat.size());
+    flat.push_back(std::move(module));
+  }
+  return flat;
+}
+
+}  // namespace
+
+std::vector<EmbeddedModule> DecodeEmbedded(const char* data, size_t nbytes, bool classic) {
+  Reader reader(data, nbytes);
+  std::vector<EmbeddedModule> modules = classic ? DecodeClassic(reader) : DecodeModern(reader);
+  CheckNoCircle(modules);
+  return modules;
+}
+
+}  // namespace portcall

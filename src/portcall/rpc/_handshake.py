@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first bytes of a connection: who is there, on what terms, and can both prove it. No I/O here.
+
+    client                                          server
+    hello   magic, length, key and options   ->
+                                             <-     notice  0xFF274, length, text     while it waits; portcall clients only
+                                             <-     reply   code, and on success length, key and words
+    proof   32 bytes                         ->                                       only where the reply asks for it
+                                             <-     proof   32 bytes
+
+A TVM client's hello has no ``-portcall`` option, and a TVM server ignores ours; then hello and reply are all there is.
+Two portcall peers that share a token prove it to each other: each sends HMAC-SHA256 of the token over its role and over
+all that was said before, which has a nonce of either side in it. The token itself is never sent.
+
+Any bytes give a message or RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import struct
+from dataclasses import dataclass, field
+
+from portcall.errors import AuthenticationError, KeyMismatchError, RemoteProtocolError
+
+MAGIC = 0x000F_F271
+DUPLICATE = 0x000F_F272
+MISMATCH = 0x000F_F273
+NOTICE = 0x000F_F274
+
+EXTENSION_VERSION = "1"  # of what two portcall peers may say to each other
+PROOF_BYTES = 32
+_MAX_KEY_BYTES = 4096
+_MAX_NOTICE_BYTES = 4096
+_HEAD = struct.Struct("<ii")
+_CODE = struct.Struct("<i")
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a peer says of itself: its key, and options as ``-name=value`` words."""
+
+    key: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_portcall(self) -> bool:
+        return "portcall" in self.options
+
+    @property
+    def timeout(self) -> float:
+        """The session time that a client asks for, in seconds; 0 when it does not."""
+        text = self.options.get("timeout", "0")
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise RemoteProtocolError(f"the option -timeout={text!r} is not a number of seconds") from None
+        if not 0 <= seconds < 1e9:
+            raise RemoteProtocolError(f"the option -timeout={text} is out of range")
+        return seconds
+
+    def words(self, role: str) -> str:
+        return " ".join([f"{role}:{self.key}", *(f"-{name}={value}" for name, value in self.options.items())])
+
+
+def new_nonce() -> str:
+    """A value that nobody has used before."""
+    return secrets.token_hex(16)
+
+
+def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "") -> bytes:
+    """The bytes that a client opens with.
+
+    Raises:
+        ValueError: the key has white space in it, which the protocol cannot carry.
+    """
+    if key != "".join(key.split()):
+        raise ValueError(f"the key {key!r} has white space in it")
+    options: dict[str, str] = {}
+    if session_timeout:
+        options["timeout"] = repr(session_timeout)
+    if extended:
+        options["portcall"] = EXTENSION_VERSION
+        if nonce:
+            options["nonce"] = nonce
+    text = Hello(key, options).words("client").encode()
+    return _HEAD.pack(MAGIC, len(text)) + text
+
+
+def server_reply(key: str, options: dict[str, str] | None = None) -> bytes:
+    """The bytes that accept a client; ``options`` only for one that offered the extension."""
+    text = Hello(key, options or {}).words("server").encode()
+    return _HEAD.pack(MAGIC, len(text)) + text
+
+
+def refusal(code: int) -> bytes:
+    """The bytes that refuse a client."""
+    return _CODE.pack(code)
+
+
+def notice(text: str) -> bytes:
+    """The bytes that tell a portcall client why it waits."""
+    data = text.encode()[:_MAX_NOTICE_BYTES]
+    return _HEAD.pack(NOTICE, len(data)) + data
+
+
+def proof(token: str, role: str, transcript: bytes) -> bytes:
+    """What proves to the other side that this one knows the token: ``role`` is "client" or "server"."""
+    return hmac.new(token.encode(), role.encode() + b"\0" + transcript, hashlib.sha256).digest()
+
+
+def check_proof(received: bytes, token: str, role: str, transcript: bytes) -> None:
+    """Raise AuthenticationError unless ``received`` is the proof of that role."""
+    if not hmac.compare_digest(received, proof(token, role, transcript)):
+        raise AuthenticationError(f"the {role} does not know the token of this server")
+
+
+def parse_words(text: bytes, role: str) -> Hello:
+    """Read a key and its options.
+
+    Raises:
+        RemoteProtocolError: not UTF-8, or not of that role.
+    """
+    try:
+        words = text.decode().split()
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("the peer's key is not UTF-8") from None
+    found, colon, key = (words[0] if words else "").partition(":")
+    if found != role or not colon:
+        raise RemoteProtocolError(f"the peer is no {role}: it said {' '.join(words)[:80]!r}")
+    options = {}
+    for word in words[1:]:
+        name, _, value = word.removeprefix("-").partition("=")
+        options[name] = value
+    return Hello(key, options)
+
+
+class HelloReader:
+    """Reads what a client opens with, in any split. ``transcript`` is what was read; the rest stays in ``rest``."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        self.transcript = b""
+
+    def feed(self, data: bytes) -> Hello | None:
+        """Return the hello once it is complete.
+
+        Raises:
+            RemoteProtocolError: the peer does not speak this protocol.
+        """
+        self.rest += data
+        if len(self.rest) >= _CODE.size and _CODE.unpack_from(self.rest)[0] != MAGIC:
+            raise RemoteProtocolError("the peer does not speak the RPC protocol (wrong magic number)")
+        if len(self.rest) < _HEAD.size:
+            return None
+        _, size = _HEAD.unpack_from(self.rest)
+        if not 0 < size <= _MAX_KEY_BYTES:
+            raise RemoteProtocolError(f"the peer's key has a length of {size}")
+        end = _HEAD.size + size
+        if len(self.rest) < end:
+            return None
+        self.transcript, self.rest = self.rest[:end], self.rest[end:]
+        return parse_words(self.transcript[_HEAD.size :], "client")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Why a client waits, in the server's words."""
+
+    text: str
+
+
+class ReplyReader:
+    """Reads a server's answer to a hello, in any split."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.rest = b""
+        self.transcript = b""
+
+    def feed(self, data: bytes) -> Hello | Notice | None:
+        """Return the next message once it is complete; notices may come before the reply.
+
+        Raises:
+            KeyMismatchError: the server has another key, or there is a server of that key already.
+            RemoteProtocolError: the peer is no such server.
+        """
+        self.rest += data
+        if len(self.rest) < _CODE.size:
+            return None
+        (code,) = _CODE.unpack_from(self.rest)
+        if code == MISMATCH:
+            raise KeyMismatchError(f"the server does not have the key {self._key!r}; pass the key it was started with")
+        if code == DUPLICATE:
+            raise KeyMismatchError(f"a server with the key {self._key!r} is there already")
+        if code not in (MAGIC, NOTICE):
+            raise RemoteProtocolError("the peer is no RPC server (wrong magic number)")
+        if len(self.rest) < _HEAD.size:
+            return None
+        _, size = _HEAD.unpack_from(self.rest)
+        if not 0 <= size <= _MAX_KEY_BYTES:
+            raise RemoteProtocolError(f"the server's key has a length of {size}")
+        end = _HEAD.size + size
+        if len(self.rest) < end:
+            return None
+        message, self.rest = self.rest[:end], self.rest[end:]
+        text = message[_HEAD.size :]
+        if code == NOTICE:
+            return Notice(text.decode(errors="replace"))
+        self.transcript = message
+        return parse_words(text, "server")
