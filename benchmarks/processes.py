@@ -29,6 +29,7 @@ from method import Timer
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT_TARGET = 0.5
 HELP_LIMIT = 0.2
+KEYS = ("import", "import-alone", "process", "help")
 IMPORT = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 OURS = ("numpy", "click", "rich")
 PEER = ("apache-tvm-ffi",)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -69,10 +69,12 @@ class Group:
     Attributes:
         title: the heading.
         columns: what the two sides are called.
+        plan: how its rows are measured.
     """
 
     title: str
     columns: tuple[str, str]
+    plan: Plan
     results: tuple[Result, ...]
 
 
@@ -161,7 +163,23 @@ def cells(result: Result) -> list[str]:
     ]
 
 
-def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, groups: Mapping[Group, Plan]) -> None:
+def markdown(facts: Mapping[str, object], empty_loop: float, groups: Iterable[Group]) -> str:
+    """Return the report as tables for docs/benchmarks.md."""
+    lines = [", ".join(f"{name} {value}" for name, value in facts.items() if name != "load average"), ""]
+    lines += [f"An empty loop takes {format_duration(empty_loop)} a turn.", ""]
+    for group in groups:
+        lines += [f"### {group.title}", ""]
+        columns = ("key", "what", *group.columns, "ratio", "95 % interval", "A/A", "target", "verdict")
+        lines += [f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |"]
+        for result in group.results:
+            what, *numbers = cells(result)
+            text = f"{what}, against {result.row.against}" if result.row.against else what
+            lines.append(f"| {' | '.join((f'`{result.row.key}`', text, *numbers, result.verdict))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, groups: Iterable[Group]) -> None:
     """Write everything that was measured: times in seconds, in the order in which they were taken."""
     document = {
         "schema": SCHEMA,
@@ -172,11 +190,11 @@ def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, group
         "groups": [
             {
                 "title": group.title,
-                "rounds": plan.rounds,
-                "block_seconds": plan.block_seconds,
+                "rounds": group.plan.rounds,
+                "block_seconds": group.plan.block_seconds,
                 "rows": [result.to_dict() for result in group.results],
             }
-            for group, plan in groups.items()
+            for group in groups
         ],
     }
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ import calls
 import click
 import processes
 from method import Plan, compare
-from report import Group, Result, environment, print_environment, print_group, reference, write_json
+from report import Group, Result, environment, markdown, print_environment, print_group, reference, write_json
 
 CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.005), Plan(rounds=10, block_seconds=0.001)
 PROCESSES, QUICK_PROCESSES = Plan(rounds=20), Plan(rounds=5)
@@ -26,16 +26,17 @@ CACHE = Path(__file__).resolve().parent.parent / "build" / "bench"
 @click.option(
     "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
 )
+@click.option("--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter rounds: half a minute, wider intervals.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated.")
 @click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
-def main(json_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
+def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
     """Compare portcall with tvm-ffi, and print a table with a verdict for each target."""
     call_plan, process_plan = (QUICK_CALLS, QUICK_PROCESSES) if quick else (CALLS, PROCESSES)
     facts = environment()
     empty_loop, findings = reference(call_plan)
     print_environment(facts, findings, empty_loop)
-    groups: dict[Group, Plan] = {}
+    groups: list[Group] = []
     with tempfile.TemporaryDirectory(prefix="portcall-bench-") as name:
         folder = Path(name)
         for title, columns, rows, plan in (
@@ -43,11 +44,17 @@ def main(json_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) 
             ("What our own choices cost", ("portcall", "otherwise"), calls.own_costs(folder), call_plan),
             ("Processes, beside tvm-ffi", ("portcall", "other"), processes.rows(CACHE), process_plan),
         ):
-            group = Group(title, columns, measure(rows, plan, only))
-            groups[group] = plan
+            if plan is process_plan and not any(chosen(key, only) for key in processes.KEYS):
+                continue  # the environments take a minute to make
+            group = Group(title, columns, plan, measure(rows, plan, only))
+            if not group.results:
+                continue
+            groups.append(group)
             print_group(group)
     if json_to is not None:
         write_json(json_to, facts, empty_loop, groups)
+    if markdown_to is not None:
+        markdown_to.write_text(markdown(facts, empty_loop, groups), encoding="utf-8")
     missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
     if missed:
         print(f"\nmissed: {', '.join(missed)}")
@@ -55,14 +62,18 @@ def main(json_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) 
 
 
 def measure(rows: Iterable[calls.Row], plan: Plan, only: tuple[str, ...]) -> tuple[Result, ...]:
-    results = []
+    results: list[Result] = []
     for row in rows:
-        if only and not any(text in row.key for text in only):
+        if not chosen(row.key, only):
             continue
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[K{row.key}\r", err=True, nl=False)
         results.append(Result(row, compare(row.ours, row.other, plan)))
     return tuple(results)
+
+
+def chosen(key: str, only: tuple[str, ...]) -> bool:
+    return not only or any(text in key for text in only)
 
 
 if __name__ == "__main__":

@@ -50,10 +50,8 @@ def copied(library: Path, path: Path) -> Path:
 
 
 def is_mapped(stem: str) -> bool:
-    """Whether this process maps a file of that name, or a copy of one."""
-    return any(
-        Path(line.split()[-1]).name.startswith(stem) for line in Path("/proc/self/maps").read_text().splitlines()
-    )
+    """Whether this process maps a file whose name begins so, or a copy of one."""
+    return f"/{stem}" in Path("/proc/self/maps").read_text()
 
 
 # ---- What a module says ----------------------------------------------------------------------------------------------

@@ -79,7 +79,29 @@ class RemoteObject : public ObjectRef {
   PORTCALL_OBJECT_REF(RemoteObject, RemoteObjectObj)
 };
 
-PackedFunc MakeFunction(HandlePtr handle, const std::string& name);
+// A function of a session, as a closure.
+struct RemoteFunction {
+  HandlePtr handle;
+  std::string name;
+
+  static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out);
+  static void Delete(void* self) { delete static_cast<RemoteFunction*>(self); }
+};
+
+PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
+  auto func = std::make_unique<RemoteFunction>(RemoteFunction{std::move(handle), name});
+  TVMFFIObjectHandle object = nullptr;
+  Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
+  func.release();
+  return ObjectRef::Steal<PackedFunc>(object);
+}
+
+// Null for a function that is not one of a session.
+RemoteFunction* RemoteFunctionOf(const PackedFunc& func) {
+  PortcallFunctionInfo info;
+  PortcallFunctionGetInfo(func.get(), &info);
+  return info.call == RemoteFunction::Call ? static_cast<RemoteFunction*>(info.self) : nullptr;
+}
 
 class RpcModule : public ModuleNode {
  public:
@@ -90,9 +112,17 @@ class RpcModule : public ModuleNode {
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
     const SessionPtr& session = handle_->session();
-    if (handle_->value()) return ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
+    if (handle_->value()) {
+      PackedFunc found = ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
+      return found.defined() ? MakeFunction(RemoteFunctionOf(found)->handle, name) : found;
+    }
     uint64_t function = session->GetFunction(name);
     return function ? MakeFunction(std::make_shared<OwnedHandle>(session, function), name) : PackedFunc();
+  }
+  std::string GetSource(const std::string& format) override {
+    if (handle_->value() == 0) return ModuleNode::GetSource(format);
+    Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(Again(), format);
+    return std::string(source.view());
   }
   bool Import(const Module& other) override {
     ServerFunction("tvm.rpc.server.ImportModule")(Again(), other);
@@ -244,42 +274,25 @@ Any Incoming(const SessionPtr& session, CallResult* result) {
   return object;
 }
 
-// A function of a session, as a closure.
-struct RemoteFunction {
-  HandlePtr handle;
-  std::string name;
-
-  static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
-    auto* func = static_cast<RemoteFunction*>(self);
-    return Guard([&] {
-      const SessionPtr& session = func->handle->session();
-      Outgoing outgoing(session);
-      for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
-      CallResult result;
-      session->Call(func->handle->value(), outgoing.values(), &result);
-      outgoing.CopyBack();
-      *out = Incoming(session, &result).release();
-    });
-  }
-  static void Delete(void* self) { delete static_cast<RemoteFunction*>(self); }
-};
-
-PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
-  auto func = std::make_unique<RemoteFunction>(RemoteFunction{std::move(handle), name});
-  TVMFFIObjectHandle object = nullptr;
-  Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
-  func.release();
-  return ObjectRef::Steal<PackedFunc>(object);
+int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
+  auto* func = static_cast<RemoteFunction*>(self);
+  return Guard([&] {
+    const SessionPtr& session = func->handle->session();
+    Outgoing outgoing(session);
+    for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
+    CallResult result;
+    session->Call(func->handle->value(), outgoing.values(), &result);
+    outgoing.CopyBack();
+    *out = Incoming(session, &result).release();
+  });
 }
 
-void Outgoing::AddFunction(TVMFFIObject* func, int position) {
-  PortcallFunctionInfo info;
-  PortcallFunctionGetInfo(func, &info);
-  PORTCALL_CHECK(info.call == RemoteFunction::Call, TypeError)
-      << "argument #" << position << " is a function of this process, which the session cannot call back";
-  const HandlePtr& handle = static_cast<RemoteFunction*>(info.self)->handle;
-  if (handle->session() != session_) Foreign(position, "a function");
-  Push(WireValue::Handle(kTVMFFIFunction, handle->value()));
+void Outgoing::AddFunction(TVMFFIObject* object, int position) {
+  RemoteFunction* func = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(object));
+  PORTCALL_CHECK(func, TypeError) << "argument #" << position
+                                  << " is a function of this process, which the session cannot call back";
+  if (func->handle->session() != session_) Foreign(position, "a function");
+  Push(WireValue::Handle(kTVMFFIFunction, func->handle->value()));
 }
 
 WireTensor Describe(const DLTensor& tensor, DLDevice device) {
@@ -418,8 +431,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession").set_body_typed([](std::vec
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Close").set_body_typed([](Module root) { SessionOf(root)->Close(); });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root) { return SessionOf(root)->closed(); });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsSameSession").set_body_typed([](Module a, Module b) {
-  return SessionOf(a) == SessionOf(b);
+// A number that no other live session has.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root) {
+  return reinterpret_cast<int64_t>(SessionOf(root).get());
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
@@ -431,6 +445,15 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTen
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDtype").set_body_typed([](RemoteTensor t) { return t->wire.dtype; });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) { return t->wire.device; });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) { return RootModule(t->session); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorOffset").set_body_typed([](RemoteTensor t) {
+  return static_cast<int64_t>(t->wire.byte_offset);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
+  return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module root, int32_t type, int32_t id) {
   SessionOf(root)->SyncStream({type, id}, 0);

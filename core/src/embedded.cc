@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "embedded.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -62,8 +63,8 @@ void Connect(std::vector<EmbeddedModule>* modules, const std::vector<uint64_t>& 
   }
 }
 
-// Modules that nobody imports go first, then those that only they import, and so on: a circle never gets its turn.
-void CheckNoCircle(const std::vector<EmbeddedModule>& modules) {
+// Modules that nobody imports go first, then those that only they import, and so on: a cycle never gets its turn.
+void CheckNoCycle(const std::vector<EmbeddedModule>& modules) {
   std::vector<size_t> importers(modules.size(), 0), ready;
   for (const EmbeddedModule& module : modules) {
     for (size_t import : module.imports) ++importers[import];
@@ -77,7 +78,7 @@ void CheckNoCircle(const std::vector<EmbeddedModule>& modules) {
       if (--importers[import] == 0) ready.push_back(import);
     }
   }
-  PORTCALL_CHECK(done == modules.size(), ModuleLoadError) << "the embedded modules import each other in a circle";
+  PORTCALL_CHECK(done == modules.size(), ModuleLoadError) << "the import tree of the embedded modules has a cycle";
 }
 
 std::vector<EmbeddedModule> DecodeModern(Reader reader) {
@@ -123,7 +124,10 @@ std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
 std::vector<EmbeddedModule> DecodeEmbedded(const char* data, size_t nbytes, bool classic) {
   Reader reader(data, nbytes);
   std::vector<EmbeddedModule> modules = classic ? DecodeClassic(reader) : DecodeModern(reader);
-  CheckNoCircle(modules);
+  auto is_library = [](const EmbeddedModule& module) { return module.kind == kLibraryKind; };
+  PORTCALL_CHECK(std::count_if(modules.begin(), modules.end(), is_library) <= 1, ModuleLoadError)
+      << "the import tree of the embedded modules has the library twice";
+  CheckNoCycle(modules);
   return modules;
 }
 

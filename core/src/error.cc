@@ -47,19 +47,14 @@ struct ErrorImpl final : Object {
   }
 };
 
-struct Raised {
-  ObjectRef error;
-  bool shared = false;  // the foreign runtime's slot was given it too
-};
-
-Raised& Slot() {
-  thread_local Raised raised;
+ObjectRef& Slot() {
+  thread_local ObjectRef raised;
   return raised;
 }
 
 void Raise(ObjectRef error) noexcept {
-  Slot().shared = error.defined() && ShareError(error.get());
-  Slot().error = std::move(error);
+  if (!error) ObjectRef::Steal(TakeForeignError());
+  Slot() = error && GiveForeignError(error.get()) ? nullptr : std::move(error);
 }
 
 // Compiled code reports a failure. Failing to build the error must not hide that there was one: callers read a nonzero
@@ -92,10 +87,8 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char* kind, const char** parts, int
 }
 
 void TVMFFIErrorMoveFromRaised(TVMFFIObjectHandle* out) {
-  ObjectRef error = std::move(Slot().error);
   *out = TakeForeignError();
-  // A shared error that the other slot has no more was handled there: what is here is old.
-  if (!*out && !Slot().shared) *out = error.release();
+  if (!*out) *out = Slot().release();
 }
 
 int TVMFFIErrorCreate(const TVMFFIByteArray* kind, const TVMFFIByteArray* message, const TVMFFIByteArray* backtrace,

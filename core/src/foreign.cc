@@ -85,7 +85,7 @@ TVMFFIObjectHandle TakeForeignError() noexcept {
   return error;
 }
 
-bool ShareError(TVMFFIObjectHandle error) noexcept {
+bool GiveForeignError(TVMFFIObjectHandle error) noexcept {
   const Runtime* runtime = Foreign();
   if (runtime) runtime->set_raised(error);
   return runtime != nullptr;

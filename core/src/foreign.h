@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Another runtime of the same ABI (libtvm_ffi.so) may live in this process, with an error slot of its own. Libraries
-// that are bound to it leave their errors there, and look there for those of the functions that they call. So both
-// slots show the same error: who raises one fills both, and who takes one finds out whether the other was emptied.
+// that are bound to it leave their errors there, and look there for those of the functions that they call. So where it
+// is, its slot serves both runtimes.
 #ifndef PORTCALL_SRC_FOREIGN_H_
 #define PORTCALL_SRC_FOREIGN_H_
 
@@ -12,8 +12,8 @@ namespace portcall {
 // The error in the foreign runtime's slot of this thread, owned by the caller; null when there is no such runtime.
 TVMFFIObjectHandle TakeForeignError() noexcept;
 
-// Fills the foreign runtime's slot of this thread; false when there is no such runtime.
-bool ShareError(TVMFFIObjectHandle error) noexcept;
+// Puts the error into the foreign runtime's slot of this thread; false when there is no such runtime.
+bool GiveForeignError(TVMFFIObjectHandle error) noexcept;
 
 // Whether another runtime is in the process.
 bool IsForeignRuntimePresent() noexcept;

@@ -45,11 +45,10 @@ void CheckDescription(const DLTensor& tensor) {
       << "a tensor of data type '" << ToString(tensor.dtype) << "'";
   // Sizes in bits stay below 2^62, so that no product here or later overflows.
   uint64_t limit = (uint64_t{1} << 62) / (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes);
-  bool empty = std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     PORTCALL_CHECK(tensor.shape[i] >= 0, ValueError)
         << "extent " << tensor.shape[i] << " of axis " << i << " is negative";
-    if (tensor.shape[i] == 0 || empty) continue;
+    if (tensor.shape[i] == 0) continue;  // the strides of an empty tensor are products of the other extents
     PORTCALL_CHECK(static_cast<uint64_t>(tensor.shape[i]) <= limit, ValueError)
         << "the tensor is too large (axis " << i << " has extent " << tensor.shape[i] << ")";
     limit /= static_cast<uint64_t>(tensor.shape[i]);
@@ -112,6 +111,21 @@ std::vector<int64_t> StridesOf(const DLTensor& tensor) {
   return strides;
 }
 
+Tensor HostLike(const DLTensor& like) {
+  return Tensor::Empty(std::vector<int64_t>(like.shape, like.shape + like.ndim), like.dtype);
+}
+
+// Where a tensor's first and last bytes lie, whichever way its strides go.
+std::pair<const char*, const char*> RangeOf(const DLTensor& tensor, size_t item) {
+  std::pair<const char*, const char*> range{DataOf(tensor), DataOf(tensor) + item - 1};
+  std::vector<int64_t> strides = StridesOf(tensor);
+  for (size_t i = 0; i < strides.size(); ++i) {
+    int64_t reach = (tensor.shape[i] - 1) * strides[i] * static_cast<int64_t>(item);
+    (reach < 0 ? range.first : range.second) += reach;
+  }
+  return range;
+}
+
 void CopyOnHost(const DLTensor& from, const DLTensor& to) {
   if (IsContiguous(from) && IsContiguous(to)) {
     std::memmove(DataOf(to), DataOf(from), NumBytes(from));
@@ -120,6 +134,13 @@ void CopyOnHost(const DLTensor& from, const DLTensor& to) {
   size_t bits = size_t{from.dtype.bits} * from.dtype.lanes;
   PORTCALL_CHECK(bits % 8 == 0, ValueError)
       << "a strided copy of " << ToString(from.dtype) << " is not possible: elements share bytes";
+  auto [source_first, source_last] = RangeOf(from, bits / 8);
+  auto [target_first, target_last] = RangeOf(to, bits / 8);
+  if (source_first <= target_last && target_first <= source_last) {  // element by element would read what it wrote
+    Tensor stage = HostLike(from);
+    CopyOnHost(from, *stage.dl_tensor());
+    return CopyOnHost(*stage.dl_tensor(), to);
+  }
   CopyStrided(from, to, bits / 8, 0, DataOf(from), DataOf(to), StridesOf(from).data(), StridesOf(to).data());
 }
 
@@ -130,10 +151,6 @@ void CopyCompact(const DLTensor& from, const DLTensor& to) {
   Check(api.copy(api.ctx, from.data, from.byte_offset, from.device, to.data, to.byte_offset, to.device, NumBytes(from),
                  stream));
   if (IsHost(to) || IsHost(from)) Check(PortcallDeviceSync(device, stream));
-}
-
-Tensor HostLike(const DLTensor& like) {
-  return Tensor::Empty(std::vector<int64_t>(like.shape, like.shape + like.ndim), like.dtype);
 }
 
 void CopyTensor(const DLTensor& from, const DLTensor& to) {

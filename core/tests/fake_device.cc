@@ -116,7 +116,8 @@ int FakeDevice::Copy(void* ctx, const void* from, size_t from_offset, DLDevice f
     FakeDevice* self = Self(ctx);
     std::lock_guard<std::mutex> lock(self->mutex_);
     for (int32_t type : {from_device.device_type, to_device.device_type}) {
-      PORTCALL_CHECK(type == kDLCPU || type == self->kind_, InternalError) << "asked to copy on " << DeviceKindName(type);
+      PORTCALL_CHECK(type == kDLCPU || type == self->kind_, InternalError)
+          << "asked to copy on " << DeviceKindName(type);
     }
     char* source = self->Resolve(from, from_offset, from_device, nbytes);
     char* target = self->Resolve(to, to_offset, to_device, nbytes);

@@ -210,7 +210,8 @@ struct Managed {
   std::vector<char> memory;
 };
 
-int AllocManaged(DLTensor* prototype, DLManagedTensorVersioned** out, void*, void (*)(void*, const char*, const char*)) {
+int AllocManaged(DLTensor* prototype, DLManagedTensorVersioned** out, void*,
+                 void (*)(void*, const char*, const char*)) {
   auto* managed = new Managed();
   managed->shape.assign(prototype->shape, prototype->shape + prototype->ndim);
   managed->memory.resize(NumBytes(*prototype));
@@ -243,7 +244,9 @@ int RefuseWithWords(DLTensor*, DLManagedTensorVersioned**, void* context,
   return -1;
 }
 
-int RefuseSilently(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const char*, const char*)) { return -1; }
+int RefuseSilently(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const char*, const char*)) {
+  return -1;
+}
 int GiveNothing(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const char*, const char*)) { return 0; }
 
 // A tensor by way of the environment, or the error.

@@ -207,10 +207,8 @@ TEST("a check that holds evaluates nothing of its message") {
 
 TEST("a check may stand without braces in front of an else") {
   bool other = false;
-  if (other)
-    PORTCALL_CHECK(false, ValueError) << "not reached";
-  else
-    other = true;
+  if (other) PORTCALL_CHECK(false, ValueError) << "not reached";
+  else other = true;
   CHECK(other);
 }
 

@@ -669,7 +669,8 @@ TEST("the table for bindings is complete") {
   CHECK(std::string(core->version).find('.') != std::string::npos);
   // Every entry behind the first two is a function.
   auto* entries = reinterpret_cast<void* const*>(core);
-  for (size_t i = offsetof(PortcallCore, object_inc_ref) / sizeof(void*); i < sizeof(PortcallCore) / sizeof(void*); ++i) {
+  for (size_t i = offsetof(PortcallCore, object_inc_ref) / sizeof(void*); i < sizeof(PortcallCore) / sizeof(void*);
+       ++i) {
     CHECK(entries[i] != nullptr);
   }
   TVMFFIVersion version{};

@@ -182,7 +182,9 @@ TEST("a reference may be assigned to itself") {
   CHECK_EQ(box.use_count(), 1);
 }
 
-TEST("a node whose constructor throws leaves nothing behind") { CHECK_THROWS(NewNode<ThrowingObj>(), std::runtime_error); }
+TEST("a node whose constructor throws leaves nothing behind") {
+  CHECK_THROWS(NewNode<ThrowingObj>(), std::runtime_error);
+}
 
 TEST("a weak reference does not keep the object, and gives nothing once it is gone") {
   Box box = Make<Box>(9);
@@ -216,7 +218,9 @@ struct Foreign : TVMFFIObject {
   std::vector<int> calls;  // the flags of each call of the deleter
 };
 
-void NoteCall(void* self, int flags) { static_cast<Foreign*>(static_cast<TVMFFIObject*>(self))->calls.push_back(flags); }
+void NoteCall(void* self, int flags) {
+  static_cast<Foreign*>(static_cast<TVMFFIObject*>(self))->calls.push_back(flags);
+}
 
 void InitForeign(Foreign* object, void (*deleter)(void*, int)) {
   object->combined_ref_count = kWeakOne | kStrongOne;
@@ -354,12 +358,34 @@ TEST("every type of the ABI has a readable key and knows that it is an object") 
   struct {
     int32_t index;
     const char* key;
-  } expected[] = {{0, "None"}, {1, "int"}, {2, "bool"}, {3, "float"}, {4, "void*"}, {5, "DataType"}, {6, "Device"},
-                  {7, "DLTensor*"}, {8, "const char*"}, {9, "TVMFFIByteArray*"}, {10, "ObjectRValueRef"},
-                  {11, "ffi.SmallStr"}, {12, "ffi.SmallBytes"}, {13, "ffi.Unchanged"}, {64, "ffi.Object"},
-                  {65, "ffi.String"}, {66, "ffi.Bytes"}, {67, "ffi.Error"}, {68, "ffi.Function"}, {69, "ffi.Shape"},
-                  {70, "ffi.Tensor"}, {71, "ffi.Array"}, {72, "ffi.Map"}, {73, "ffi.Module"},
-                  {74, "ffi.OpaquePyObject"}, {75, "ffi.List"}, {76, "ffi.Dict"}, {77, "ffi.VisitInterrupt"},
+  } expected[] = {{0, "None"},
+                  {1, "int"},
+                  {2, "bool"},
+                  {3, "float"},
+                  {4, "void*"},
+                  {5, "DataType"},
+                  {6, "Device"},
+                  {7, "DLTensor*"},
+                  {8, "const char*"},
+                  {9, "TVMFFIByteArray*"},
+                  {10, "ObjectRValueRef"},
+                  {11, "ffi.SmallStr"},
+                  {12, "ffi.SmallBytes"},
+                  {13, "ffi.Unchanged"},
+                  {64, "ffi.Object"},
+                  {65, "ffi.String"},
+                  {66, "ffi.Bytes"},
+                  {67, "ffi.Error"},
+                  {68, "ffi.Function"},
+                  {69, "ffi.Shape"},
+                  {70, "ffi.Tensor"},
+                  {71, "ffi.Array"},
+                  {72, "ffi.Map"},
+                  {73, "ffi.Module"},
+                  {74, "ffi.OpaquePyObject"},
+                  {75, "ffi.List"},
+                  {76, "ffi.Dict"},
+                  {77, "ffi.VisitInterrupt"},
                   {78, "ffi.BigInt"}};
   for (const auto& [index, key] : expected) {
     const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index);

@@ -188,7 +188,8 @@ TEST("elements are reached only by their own type, on the host, without strides"
   CHECK_EQ(Thrown([&] { there.data<float>(); }),
            "ValueError: expected a tensor in the host's memory, got one on ext_dev:0");
   Strided columns(tensor.raw_data(), {2}, {2}, kFloat32);
-  CHECK_EQ(Thrown([&] { TensorView(&columns.dl).data<float>(); }), "ValueError: expected a compact tensor, got strides");
+  CHECK_EQ(Thrown([&] { TensorView(&columns.dl).data<float>(); }),
+           "ValueError: expected a compact tensor, got strides");
   CHECK(DataTypeOf<bool>() == (DLDataType{kDLBool, 8, 1}) && DataTypeOf<uint16_t>() == (DLDataType{kDLUInt, 16, 1}));
 }
 
@@ -570,4 +571,3 @@ TEST("copies to a device that nobody supports are refused") {
   CHECK_EQ(PortcallTensorCopy(&nowhere.dl, &here.dl), -1);
   CHECK(Contains(Raised(), "DeviceError"));
 }
-

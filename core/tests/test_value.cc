@@ -46,7 +46,8 @@ TEST("an integer that does not fit is refused, never cut") {
 }
 
 TEST("64-bit integers keep every bit, and unsigned ones above the signed range are an error") {
-  for (int64_t value : {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, std::numeric_limits<int64_t>::max()}) {
+  for (int64_t value :
+       {std::numeric_limits<int64_t>::min(), int64_t{-1}, int64_t{0}, std::numeric_limits<int64_t>::max()}) {
     CHECK_EQ(Any(value).cast<int64_t>(), value);
   }
   CHECK_EQ(Any(uint64_t{1} << 62).cast<uint64_t>(), uint64_t{1} << 62);
@@ -319,7 +320,8 @@ TEST("an argument converts to what it is assigned to") {
     Array<int> array = args[3];
     bool flag = args[0];
     *rv = std::to_string(i) + std::to_string(static_cast<int>(d)) + s + string.str() + std::to_string(v.size()) +
-          std::to_string(any.cast<Array<Any>>().size()) + std::to_string(array[0]) + (flag ? "t" : "f") + ref.type_key();
+          std::to_string(any.cast<Array<Any>>().size()) + std::to_string(array[0]) + (flag ? "t" : "f") +
+          ref.type_key();
   });
   CHECK_EQ(func(1, 2.0, "x", std::vector<int>{7, 8}).cast<std::string>(), "12xx227tffi.Array");
 }
@@ -406,10 +408,12 @@ TEST("a data type without a width has the usual one") {
 }
 
 TEST("text that is no data type is refused, with examples") {
-  for (const char* text : {"floaty", "float32x", "float32x0", "float32x70000", "float32x4x4", "float0", "int256", "int-8",
-                           "int 8", " int8", "int8 ", "INT8", "Float32", "f32", "double", "bool8", "bool1", "float8_e4m3z",
-                           "float8_e9m9", "float8", "float32x-1", "uint8y", "x4", "int99999999999999999999", "void32",
-                           "voidx4", "int8x+2"}) {
+  for (const char* text :
+       {"floaty",      "float32x", "float32x0",  "float32x70000", "float32x4x4", "float0",
+        "int256",      "int-8",    "int 8",      " int8",         "int8 ",       "INT8",
+        "Float32",     "f32",      "double",     "bool8",         "bool1",       "float8_e4m3z",
+        "float8_e9m9", "float8",   "float32x-1", "uint8y",        "x4",          "int99999999999999999999",
+        "void32",      "voidx4",   "int8x+2"}) {
     if (std::string(text) == "float8") continue;  // a float of 8 bits: odd, but what it says
     CHECK(Contains(BadDataType(text), std::string("ValueError: unknown data type '") + text + "'"));
   }

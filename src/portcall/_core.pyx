@@ -440,8 +440,25 @@ cdef Object wrap(cls, void* handle):
     return obj
 
 
+cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
+cdef dict dynamic_classes = {}  # the same by index, as they are met
+
+
+def register_object_class(str type_key, cls):
+    """Have objects of a type arrive as ``cls``, a subclass of Object."""
+    keyed_classes[type_key] = cls
+    dynamic_classes.clear()
+
+
 cdef object wrap_object(TVMFFIObject* handle):
-    cdef object cls = classes[handle.type_index] if handle.type_index < kTVMFFIStaticObjectEnd else None
+    cdef object cls
+    if handle.type_index < kTVMFFIStaticObjectEnd:
+        cls = classes[handle.type_index]
+    else:
+        cls = dynamic_classes.get(handle.type_index)
+        if cls is None:
+            cls = keyed_classes.get(type_key_of(handle.type_index), Object)
+            dynamic_classes[handle.type_index] = cls
     return wrap(Object if cls is None else cls, handle)
 
 
@@ -850,7 +867,7 @@ cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
         warnings.warn(
             f"a tensor of {nbytes / (1 << 20):.1f} MiB is copied for each call of compiled code, because it is not "
             f"compact or not aligned to {kAlignment} bytes; make it with portcall.empty or portcall.tensor",
-            stacklevel=2)
+            stacklevel=1)  # the caller: compiled functions such as this one have no frame
     return made
 
 
@@ -1701,6 +1718,11 @@ def tensor_over(source):
     Raises:
         ArgumentError: ``source`` is not an array.
     """
+    if ndarray_type == NULL:
+        learn_numpy(source)
+    if is_numpy_scalar(source):  # an array without dimensions here; a number where it is an argument
+        import numpy
+        source = numpy.asarray(source)
     found = as_tensor(source)
     if found is None:
         raise errors.ArgumentError(f"expected an array (NumPy, DLPack or array interface), got {type(source).__name__}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portcall import _core
+from portcall import _core, errors
 from portcall._function import get_global_func
 
 _TYPE_INDEX = 6
@@ -50,7 +50,10 @@ class Device(_core.Device):
         get_global_func("portcall.DeviceSync")(self)
 
     def _attribute(self, name: str) -> Any:
-        return get_global_func("runtime.GetDeviceAttr")(self.device_type, self.device_id, _ATTRIBUTES[name])
+        return self._attribute_number(_ATTRIBUTES[name])
+
+    def _attribute_number(self, number: int) -> Any:
+        return get_global_func("runtime.GetDeviceAttr")(self.device_type, self.device_id, number)
 
     def _number(self, name: str) -> int | None:
         value: int | None = self._attribute(name)
@@ -110,19 +113,24 @@ class Device(_core.Device):
 _core.register_class(_TYPE_INDEX, Device)
 
 
-def device(name: str | int | Device, device_id: int | None = None) -> Device:
+def device(name: Any, device_id: int | None = None) -> Device:
     """Return a device: ``device("cuda:1")``, ``device("cuda", 1)``, ``device("cpu")``.
 
     Raises:
         ValueError: no such kind, or an index that is not a number.
+        ArgumentError: neither a name, nor a number, nor a device.
     """
     if isinstance(name, Device):
         return name
     if isinstance(name, int):
         return Device(name, device_id or 0)
+    if not isinstance(name, str):
+        got = type(name).__name__
+        expected = "a device, or a name such as 'cuda:0'"
+        raise errors.ArgumentError(f"device() takes {expected}, got {got}", expected=expected, got=got)
     kind, colon, index = name.partition(":")
     if kind not in _KINDS:
-        raise ValueError(f"unknown device kind {kind!r} in {name!r}; kinds are {', '.join(_NAMES.values())}")
+        raise ValueError(f"unknown device kind {kind!r} in {name!r}; kinds are {', '.join(_KINDS)}")
     if colon and (device_id is not None or not index.isdigit()):
         raise ValueError(f"device {name!r}: give one index, as in 'cuda:0' or device('cuda', 0)")
     return Device(_KINDS[kind], int(index) if colon else device_id or 0)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from portcall import _core
@@ -86,6 +88,8 @@ class Tensor(_core.Tensor):
         return self.device.device_type, self.device.device_id
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False and self.device.device_type != _CPU:
+            raise ValueError(f"a tensor on {self.device} cannot become an array without a copy")
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -126,7 +130,7 @@ def _as_array(tensor: Tensor) -> NDArray[Any]:
     dtype = tensor.dtype.numpy()
     if dtype.itemsize != tensor.dtype.itemsize or tensor.dtype.bits % 8:
         raise TypeError(f"NumPy keeps each element in bytes of its own; a {tensor.dtype} tensor packs them")
-    known = dtype.kind in "biufc"
+    known = dtype.isbuiltin == 1
     memory = _Memory(tensor, dtype.str if known else f"|V{dtype.itemsize}", dtype.itemsize)
     array = numpy.asarray(memory)
     return array if known else array.view(dtype)
@@ -148,7 +152,7 @@ def tensor_over_array(array: Any) -> Tensor:
 
 
 def empty(
-    shape: SupportsIndex | tuple[SupportsIndex, ...] | list[SupportsIndex],
+    shape: SupportsIndex | Iterable[SupportsIndex],
     dtype: Any = "float32",
     device: Device | str | None = None,
 ) -> Tensor:
@@ -159,9 +163,9 @@ def empty(
         DeviceError: this process does not support the device.
         MemoryError: the device has not that much memory.
     """
-    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    extents = shape if isinstance(shape, Iterable) else (shape,)
     target = cpu() if device is None else as_device(device)
-    made: Tensor = _core.empty_tensor(tuple(n.__index__() for n in extents), as_dtype(dtype), target)
+    made: Tensor = _core.empty_tensor(tuple(map(operator.index, extents)), as_dtype(dtype), target)
     return made
 
 

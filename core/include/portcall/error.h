@@ -102,26 +102,39 @@ template <typename Body> int Guard(Body&& body) noexcept {
 }
 
 namespace detail {
-// Collects a message; throws at the end of the full expression.
-class ErrorBuilder {
+// `Thrower(…) & message << a << b` throws once the message is complete: & binds weaker than <<. So an exception from
+// within the message goes its own way.
+class Thrower {
  public:
-  [[gnu::noinline, gnu::cold]] ErrorBuilder(const char* kind, const char* file, int line, const char* function)
-      : kind_(kind) {
-    frame_ = ToView(*TVMFFIBacktrace(file, line, function, 0));
+  Thrower(const char* kind, const char* file, int line, const char* function) noexcept
+      : kind_(kind), file_(file), line_(line), function_(function) {}
+  [[noreturn, gnu::noinline, gnu::cold]] void operator&(const std::ostream& message) const {
+    throw Error(kind_, static_cast<const std::ostringstream&>(message).str(),
+                ToView(*TVMFFIBacktrace(file_, line_, function_, 0)));
   }
-  ErrorBuilder(const ErrorBuilder&) = delete;
-  ErrorBuilder& operator=(const ErrorBuilder&) = delete;
-  [[noreturn, gnu::noinline, gnu::cold]] ~ErrorBuilder() noexcept(false) { throw Error(kind_, stream_.str(), frame_); }
-  std::ostringstream& stream() { return stream_; }
 
  private:
   const char* kind_;
-  std::string frame_;
-  std::ostringstream stream_;
+  const char* file_;
+  int line_;
+  const char* function_;
+};
+class Message {
+ public:
+  [[gnu::noinline, gnu::cold]] Message() = default;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  [[gnu::noinline, gnu::cold]] ~Message() = default;
+  std::ostream& stream() { return text_; }
+
+ private:
+  std::ostringstream text_;
 };
 }  // namespace detail
 
-#define PORTCALL_THROW(Kind) ::portcall::detail::ErrorBuilder(#Kind, __FILE__, __LINE__, __func__).stream()
+#define PORTCALL_THROW(Kind)                                            \
+  ::portcall::detail::Thrower(#Kind, __FILE__, __LINE__, __func__) & \
+      ::portcall::detail::Message().stream()
 #define PORTCALL_CHECK(condition, Kind) \
   if (condition) {                      \
   } else PORTCALL_THROW(Kind)

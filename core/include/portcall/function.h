@@ -72,12 +72,16 @@ template <typename R, typename... A> struct Signature<R (*)(A...)> {
   using Return = R;
   using Arguments = std::tuple<A...>;
 };
+template <typename R, typename... A> struct Signature<R (*)(A...) noexcept> : Signature<R (*)(A...)> {};
 template <typename R, typename... A> struct Signature<R(A...)> : Signature<R (*)(A...)> {};
 template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...)> : Signature<R (*)(A...)> {};
 template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...) const> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A> struct Signature<R (C::*)(A...) noexcept> : Signature<R (*)(A...)> {};
+template <typename C, typename R, typename... A>
+struct Signature<R (C::*)(A...) const noexcept> : Signature<R (*)(A...)> {};
 
 template <typename F, typename... A, size_t... I>
-void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
+void CallTyped(F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
   if (args.size() != static_cast<int>(sizeof...(A))) ThrowCountError(args.function(), sizeof...(A), args.size());
   // Braces convert from left to right, so that an error names the first wrong argument.
   std::tuple<std::decay_t<A>...> values{args[I].template cast<std::decay_t<A>>()...};
@@ -91,7 +95,7 @@ void CallTyped(const F& f, Args args, RetValue* rv, std::tuple<A...>*, std::inde
 // Unpacks the arguments by the signature of `f`.
 template <typename F> auto Unpack(F f) {
   using Arguments = typename Signature<std::decay_t<F>>::Arguments;
-  return [f = std::move(f)](Args args, RetValue* rv) {
+  return [f = std::move(f)](Args args, RetValue* rv) mutable {
     CallTyped(f, args, rv, static_cast<Arguments*>(nullptr), std::make_index_sequence<std::tuple_size_v<Arguments>>());
   };
 }
@@ -152,7 +156,7 @@ template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public Pac
   TypedPackedFunc(PackedFunc func) : PackedFunc(std::move(func)) {}  // NOLINT(google-explicit-constructor)
   template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, A...> && !std::is_base_of_v<ObjectRef, F>>>
   TypedPackedFunc(F body, std::string name = {})  // NOLINT(google-explicit-constructor)
-      : PackedFunc(detail::Unpack([f = std::move(body)](A... args) -> R { return f(std::forward<A>(args)...); }),
+      : PackedFunc(detail::Unpack([f = std::move(body)](A... args) mutable -> R { return f(std::forward<A>(args)...); }),
                    std::move(name)) {}
 
   R operator()(A... args) const {
@@ -256,16 +260,17 @@ class Registry {
   [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, __COUNTER__) = \
       ::portcall::Registry::Register(name)
 
-// Exports `f` (a function or captureless lambda) as function `name` of the library that this is compiled into.
-#define PORTCALL_EXPORT_TYPED(name, f)                                                                        \
-  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args,        \
+// Exports what follows the name (a function or captureless lambda) as function `name` of the library that this is
+// compiled into.
+#define PORTCALL_EXPORT_TYPED(name, ...)                                                                        \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args,          \
                                                                          int32_t num_args, TVMFFIAny* result) { \
-    return ::portcall::Guard([&] {                                                                            \
-      static const auto body = ::portcall::detail::Unpack(f);                                                 \
-      ::portcall::RetValue rv;                                                                                \
-      body(::portcall::Args(args, num_args, #name), &rv);                                                     \
-      *result = rv.release();                                                                                 \
-    });                                                                                                       \
+    return ::portcall::Guard([&] {                                                                              \
+      static auto body = ::portcall::detail::Unpack(__VA_ARGS__);                                               \
+      ::portcall::RetValue rv;                                                                                  \
+      body(::portcall::Args(args, num_args, #name), &rv);                                                       \
+      *result = rv.release();                                                                                   \
+    });                                                                                                         \
   }
 
 }  // namespace portcall

@@ -185,7 +185,10 @@ class ObjectRef {
   uint32_t use_count() const noexcept {
     return ptr_ ? static_cast<uint32_t>(__atomic_load_n(&ptr_->combined_ref_count, __ATOMIC_ACQUIRE) & kStrongMask) : 0;
   }
-  bool unique() const noexcept { return use_count() == 1; }
+  // Whether nobody else has a reference, not even a weak one that could become strong.
+  bool unique() const noexcept {
+    return ptr_ && __atomic_load_n(&ptr_->combined_ref_count, __ATOMIC_ACQUIRE) == (kWeakOne | kStrongOne);
+  }
 
   // The node if this is a T (or derived from it), else null.
   template <typename T> T* as() const noexcept {

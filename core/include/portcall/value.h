@@ -28,10 +28,11 @@ struct StringObj final : Object {  // ffi.String: data is followed by a NUL that
   TVMFFIByteArray bytes;
 };
 
-// Reads a string cell of any of its three forms. The view lives as long as the cell.
+// Reads a string cell of any of its three forms. The view lives as long as the cell, and a NUL follows it.
 inline std::optional<std::string_view> TryString(const TVMFFIAny& value) noexcept {
   switch (value.type_index) {
     case kTVMFFIRawStr:
+      if (!value.v_c_str) return std::nullopt;
       return std::string_view(value.v_c_str);
     case kTVMFFISmallStr:
       return std::string_view(value.v_bytes, value.small_str_len);
@@ -45,6 +46,7 @@ inline std::optional<std::string_view> TryString(const TVMFFIAny& value) noexcep
 inline std::optional<std::string_view> TryBytes(const TVMFFIAny& value) noexcept {
   switch (value.type_index) {
     case kTVMFFIByteArrayPtr:
+      if (!value.v_ptr) return std::nullopt;
       return ToView(*static_cast<const TVMFFIByteArray*>(value.v_ptr));
     case kTVMFFISmallBytes:
       return std::string_view(value.v_bytes, value.small_str_len);
@@ -75,7 +77,6 @@ inline std::string DescribeType(int32_t type_index) {
     case kTVMFFISmallBytes:
     case kTVMFFIBytes:
       return "bytes";
-    case kTVMFFIDLTensorPtr:
     case kTVMFFITensor:
       return "Tensor";
     case kTVMFFIOpaquePtr:
@@ -85,6 +86,12 @@ inline std::string DescribeType(int32_t type_index) {
       return key.compare(0, 4, "ffi.") == 0 ? key.substr(4) : key;
     }
   }
+}
+
+// The same for a value: an int with its number, because it may be one that does not fit.
+inline std::string DescribeValue(const TVMFFIAny& value) {
+  std::string text = DescribeType(value.type_index);
+  return value.type_index == kTVMFFIInt ? text + " " + std::to_string(value.v_int64) : text;
 }
 
 class Any;
@@ -112,8 +119,34 @@ inline void SetCell(TVMFFIAny* out, int32_t type_index) noexcept {
   out->zero_padding = 0;
   out->v_int64 = 0;
 }
+
+template <typename T, typename = void> struct IsReadable : std::false_type {};
+template <typename T>
+struct IsReadable<T, std::void_t<decltype(TypeTraits<T>::TryFrom(std::declval<const TVMFFIAny&>()))>> : std::true_type {
+};
+template <typename T, typename = void> struct IsWritable : std::false_type {};
+template <typename T>
+struct IsWritable<T, std::void_t<decltype(TypeTraits<T>::To(std::declval<T>(), std::declval<TVMFFIAny*>()))>>
+    : std::true_type {};
+
+// Reads an argument. One that the caller gives away is moved from where that is possible, and read like any other
+// where it is not.
+template <typename T> std::optional<T> Read(const TVMFFIAny& value) {
+  static_assert(IsReadable<T>::value, "no function takes an argument of this type: portcall::TypeTraits has no TryFrom");
+  if constexpr (!kPlainReference<T> && !std::is_same_v<T, Any>) {
+    if (value.type_index == kTVMFFIObjectRValueRef) {
+      auto* object = *static_cast<TVMFFIObject**>(value.v_ptr);
+      TVMFFIAny view;
+      SetCell(&view, object ? object->type_index : static_cast<int32_t>(kTVMFFINone));
+      if (object) view.v_obj = object;
+      return TypeTraits<T>::TryFrom(view);
+    }
+  }
+  return TypeTraits<T>::TryFrom(value);
+}
+
 inline void ThrowMismatch(const std::string& expected, const TVMFFIAny& got) {
-  throw Error("TypeError", "expected " + expected + ", got " + DescribeType(got.type_index));
+  throw Error("TypeError", "expected " + expected + ", got " + DescribeValue(got));
 }
 }  // namespace detail
 
@@ -182,9 +215,9 @@ class Any {
     return cell;
   }
 
-  template <typename T> std::optional<T> try_cast() const { return TypeTraits<T>::TryFrom(cell_); }
+  template <typename T> std::optional<T> try_cast() const { return detail::Read<T>(cell_); }
   template <typename T> T cast() const {
-    std::optional<T> value = TypeTraits<T>::TryFrom(cell_);
+    std::optional<T> value = detail::Read<T>(cell_);
     if (!value) detail::ThrowMismatch(TypeTraits<T>::Name(), cell_);
     return *std::move(value);
   }
@@ -217,9 +250,9 @@ class ArgValue {
   bool operator==(std::nullptr_t) const noexcept { return cell_->type_index == kTVMFFINone; }
   bool operator!=(std::nullptr_t) const noexcept { return cell_->type_index != kTVMFFINone; }
 
-  template <typename T> std::optional<T> try_cast() const { return TypeTraits<T>::TryFrom(*cell_); }
+  template <typename T> std::optional<T> try_cast() const { return detail::Read<T>(*cell_); }
   template <typename T> T cast() const {
-    std::optional<T> value = TypeTraits<T>::TryFrom(*cell_);
+    std::optional<T> value = detail::Read<T>(*cell_);
     if (!value) Mismatch(TypeTraits<T>::Name());
     return *std::move(value);
   }
@@ -230,9 +263,7 @@ class ArgValue {
 
  private:
   [[noreturn]] void Mismatch(const std::string& expected) const {
-    std::string got = DescribeType(cell_->type_index);
-    if (cell_->type_index == kTVMFFIInt) got += " " + std::to_string(cell_->v_int64);
-    detail::ThrowArgumentError(function_, position_, expected, got);
+    detail::ThrowArgumentError(function_, position_, expected, DescribeValue(*cell_));
   }
 
   const TVMFFIAny* cell_;
@@ -464,8 +495,13 @@ template <> struct TypeTraits<std::string> {
   static void To(const std::string& value, TVMFFIAny* out) { *out = String(value).release(); }
 };
 
+// Borrowed: valid during the call.
 template <> struct TypeTraits<const char*> {
   static std::string Name() { return "str"; }
+  static std::optional<const char*> TryFrom(const TVMFFIAny& value) {
+    if (std::optional<std::string_view> text = TryString(value)) return text->data();  // a NUL follows it
+    return std::nullopt;
+  }
   static void To(const char* value, TVMFFIAny* out) { *out = String(value).release(); }
 };
 template <> struct TypeTraits<char*> : TypeTraits<const char*> {};
@@ -473,8 +509,8 @@ template <> struct TypeTraits<char*> : TypeTraits<const char*> {};
 template <> struct TypeTraits<String> {
   static std::string Name() { return "str"; }
   static std::optional<String> TryFrom(const TVMFFIAny& value) {
-    if (std::optional<std::string_view> text = TryString(value)) return String(*text);
-    return std::nullopt;
+    if (!TryString(value)) return std::nullopt;
+    return String::Steal(Any::Copy(value).release());
   }
   static void To(String value, TVMFFIAny* out) { *out = value.release(); }
 };

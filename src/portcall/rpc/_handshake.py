@@ -3,7 +3,7 @@
 
     client                                          server
     hello   magic, length, key and options   ->
-                                             <-     notice  0xFF274, length, text     while it waits; portcall clients only
+                                             <-     notice  0xFF274, length, text     while a portcall client waits
                                              <-     reply   code, and on success length, key and words
     proof   32 bytes                         ->                                       only where the reply asks for it
                                              <-     proof   32 bytes
@@ -86,6 +86,12 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
         if nonce:
             options["nonce"] = nonce
     text = Hello(key, options).words("client").encode()
+    return _HEAD.pack(MAGIC, len(text)) + text
+
+
+def reason_hello(session_id: str, secret: str) -> bytes:
+    """The bytes that ask, instead of a session, why an earlier one ended."""
+    text = Hello("", {"portcall": EXTENSION_VERSION, "reason": f"{session_id}.{secret}"}).words("client").encode()
     return _HEAD.pack(MAGIC, len(text)) + text
 
 
@@ -179,6 +185,14 @@ class ReplyReader:
         self._key = key
         self.rest = b""
         self.transcript = b""
+
+    def missing(self) -> int:
+        """How many bytes the next message lacks at least: whoever reads no more never reads into the session."""
+        if len(self.rest) < _CODE.size:
+            return _CODE.size - len(self.rest)
+        if len(self.rest) < _HEAD.size:
+            return _HEAD.size - len(self.rest)
+        return max(1, _HEAD.size + int(_HEAD.unpack_from(self.rest)[1]) - len(self.rest))
 
     def feed(self, data: bytes) -> Hello | Notice | None:
         """Return the next message once it is complete; notices may come before the reply.

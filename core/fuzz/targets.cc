@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fuzz/targets.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "portcall/error.h"
+#include "src/elf_file.h"
+#include "src/embedded.h"
+
+using namespace portcall;
+
+namespace {
+
+// Any bytes give an answer or ModuleLoadError.
+template <typename Body> void Expect(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.kind() != "ModuleLoadError") __builtin_trap();
+  }
+}
+
+}  // namespace
+
+void FuzzElf(const uint8_t* data, size_t size) {
+  int fd = memfd_create("fuzz", 0);
+  if (fd < 0 || write(fd, data, size) != static_cast<ssize_t>(size)) __builtin_trap();
+  Expect([&] {
+    ElfFile elf = ReadElfFile("/proc/self/fd/" + std::to_string(fd));
+    for (const std::string& name : elf.undefined) {
+      if (name.empty() || !elf.Imports(name.c_str())) __builtin_trap();
+    }
+    for (const std::string& name : elf.functions) {
+      if (name.empty() || !elf.Defines(name.c_str())) __builtin_trap();
+    }
+  });
+  close(fd);
+}
+
+void FuzzEmbedded(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  Expect([&] {
+    std::vector<EmbeddedModule> modules =
+        DecodeEmbedded(reinterpret_cast<const char*>(data) + 1, size - 1, (data[0] & 1) != 0);
+    if (modules.empty()) __builtin_trap();
+    for (const EmbeddedModule& module : modules) {
+      for (size_t import : module.imports) {
+        if (import >= modules.size()) __builtin_trap();
+      }
+    }
+  });
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is fuzzed. Each function returns for any bytes, or traps because a promise was broken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+void FuzzElf(const uint8_t* data, size_t size);       // a file that is to be loaded
+void FuzzEmbedded(const uint8_t* data, size_t size);  // modules embedded in a library; the first byte chooses the era

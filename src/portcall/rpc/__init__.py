@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions with other processes and devices: upload a library, load it, allocate, copy, call, time it there.
+
+    with portcall.rpc.connect("board.local", 9090, key="rasp") as remote:
+        remote.upload("kernels.so")
+        remote.load_module("kernels.so")["add_one"](x, y)
+
+A server is a command: ``portcall serve``.
+"""
+
+from portcall.rpc._remote import RemoteDevice as RemoteDevice
+from portcall.rpc._remote import RemoteObject as RemoteObject
+from portcall.rpc._remote import RemoteTensor as RemoteTensor
+from portcall.rpc._session import LocalSession as LocalSession
+from portcall.rpc._session import Session as Session
+from portcall.rpc._session import connect as connect
+from portcall.rpc._transport import TLSOptions as TLSOptions

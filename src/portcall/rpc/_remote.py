@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session owns, as it looks from here: devices, tensors, objects; and what its errors become."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from portcall import _core, errors
+from portcall._device import Device
+from portcall._dtype import DataType
+from portcall._dtype import dtype as as_dtype
+from portcall._function import get_global_func
+from portcall._tensor import Tensor, empty
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from portcall.rpc._session import Session
+
+
+class RemoteDevice(Device):
+    """A device of a session: ``session``, a kind and an index."""
+
+    __slots__ = ("session",)
+    session: Session
+
+    def __init__(self, device_type: int, device_id: int, session: Session) -> None:
+        super().__init__(device_type, device_id)
+        self.session = session
+
+    def sync(self) -> None:
+        """Wait until the work given to the device is finished."""
+        get_global_func("portcall.rpc.DeviceSync")(self.session.module, self.device_type, self.device_id)
+
+    def _attribute_number(self, number: int) -> Any:
+        return get_global_func("portcall.rpc.DeviceAttr")(self.session.module, self.device_type, self.device_id, number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteDevice) and super().__eq__(other) and self.session is other.session
+
+    def __hash__(self) -> int:
+        return hash((super().__hash__(), id(self.session)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a device of a session cannot be pickled")
+
+    def __repr__(self) -> str:
+        return f"<device {self} of {self.session.name}>"
+
+
+class RemoteTensor(_core.Object):
+    """A tensor in the memory of a session. It is freed with its last reference, and gone when the session is closed."""
+
+    __slots__ = ()
+
+    @property
+    def session(self) -> Session:
+        """The session that owns the memory."""
+        from portcall.rpc._session import session_of  # the two know each other
+
+        return session_of(get_global_func("portcall.rpc.TensorSession")(self))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(get_global_func("portcall.rpc.TensorShape")(self))
+
+    @property
+    def dtype(self) -> DataType:
+        return as_dtype(get_global_func("portcall.rpc.TensorDtype")(self))
+
+    @property
+    def device(self) -> RemoteDevice:
+        plain = get_global_func("portcall.rpc.TensorDevice")(self)
+        return RemoteDevice(plain.device_type, plain.device_id, self.session)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        dtype = self.dtype
+        return (self.size * dtype.bits * dtype.lanes + 7) // 8
+
+    def numpy(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Fetch the elements, into ``out`` if one is given, and return them."""
+        if out is not None:
+            get_global_func("portcall.rpc.CopyFrom")(self, _core.tensor_over(out))
+            return out
+        local = empty(self.shape, self.dtype)
+        get_global_func("portcall.rpc.CopyFrom")(self, local)
+        return local.numpy()
+
+    def copyfrom(self, source: Any) -> RemoteTensor:
+        """Send the elements of an array, or copy those of another tensor of the session, into this one.
+
+        Raises:
+            ValueError: the shapes differ, or the source belongs to another session.
+            TypeError: the element types differ.
+        """
+        if isinstance(source, RemoteTensor):
+            get_global_func("portcall.rpc.CopyAmong")(source, self)
+            return self
+        if not (hasattr(source, "__dlpack__") or hasattr(source, "__array_interface__")):
+            import numpy
+
+            source = numpy.asarray(source, dtype=self.dtype.numpy())
+        get_global_func("portcall.rpc.CopyTo")(self, _core.tensor_over(source))
+        return self
+
+    def copyto(self, target: Any) -> Any:
+        """Copy the elements into an array, a local tensor, or another tensor of the session, and return that."""
+        if isinstance(target, RemoteTensor):
+            return target.copyfrom(self)
+        get_global_func("portcall.rpc.CopyFrom")(
+            self, target if isinstance(target, Tensor) else _core.tensor_over(target)
+        )
+        return target
+
+    def view(self, shape: tuple[int, ...], dtype: Any = None, byte_offset: int = 0) -> RemoteTensor:
+        """Return a tensor over part of the same memory.
+
+        Raises:
+            ValueError: it would go past the end.
+        """
+        made: RemoteTensor = get_global_func("portcall.rpc.View")(
+            self, list(shape), self.dtype if dtype is None else as_dtype(dtype), byte_offset
+        )
+        return made
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return (
+            f"<remote tensor {self.dtype}[{', '.join(map(str, self.shape))}] on {self.device} of {self.session.name}>"
+        )
+
+
+class RemoteObject(_core.Object):
+    """An object of a session, which can be handed back to functions of the session."""
+
+    __slots__ = ()
+
+
+_core.register_object_class("portcall.rpc.Tensor", RemoteTensor)
+_core.register_object_class("portcall.rpc.Object", RemoteObject)
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_KIND = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): (.*)", re.DOTALL)
+
+
+@cache
+def _class_of(kind: str) -> type[errors.RemoteError]:
+    """The class for a kind: RemoteError and, if Python has an exception of that name, that one too."""
+    base = getattr(builtins, kind, None)
+    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(errors.RemoteError, base):
+        return errors.RemoteError
+    try:
+        return type("RemoteError", (errors.RemoteError, base), {"__module__": "portcall.errors", "__reduce__": _reduce})
+    except TypeError:  # an exception with a layout of its own
+        return errors.RemoteError
+
+
+def _reduce(error: errors.RemoteError) -> tuple[Any, ...]:
+    return remote_error, (f"{error.kind}: {error.message}", error.peer)
+
+
+def remote_error(text: str, peer: str = "") -> errors.RemoteError:
+    """Return the exception for the text that a peer sent, without what a terminal would obey."""
+    text = _ESCAPES.sub("", text)
+    match = _KIND.fullmatch(text)
+    kind, message = match.groups() if match else ("", text)
+    return _class_of(kind)(message, peer=peer, kind=kind)
+
+
+def _register_errors() -> None:
+    for cls in (
+        errors.SessionClosedError, errors.SessionBrokenError, errors.SessionTimeoutError, errors.VersionMismatchError,
+        errors.RemoteProtocolError,
+    ):  # fmt: skip
+        _core.register_error_class(cls.__name__, cls)
+    _core.register_error_class("RemoteError", remote_error)
+
+
+_register_errors()

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections: addresses, sockets, TLS. A connection ends up as a file descriptor, which the core pumps without Python;
+TLS, which only Python speaks here, is pumped between two descriptors by a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+
+from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # a dead peer is noticed within 40 s
+_CHUNK = 256 << 10
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, port: int | None = None, *, default_port: int = 9090) -> Address:
+    """Read an address in any of its forms; ``port`` is one that was given apart.
+
+    Raises:
+        ValueError: no such form, or a port that is none.
+    """
+    if text.startswith("unix:"):
+        return Address(path=text.removeprefix("unix:"))
+    host, number = text, "" if port is None else str(port)
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError(f"the address {text!r} is not of the form [v6]:port")
+        number = number or rest[1:]
+    elif text.count(":") == 1:
+        host, _, given = text.partition(":")
+        number = number or given
+    number = number or str(default_port)
+    if not number.isdigit() or not 0 < int(number) < 65536 or not host:
+        raise ValueError(f"the address {text!r} is not of the form host:port, [v6]:port or unix:/path")
+    return Address(host, int(number))
+
+
+@dataclass(frozen=True)
+class TLSOptions:
+    """How to check a server, and how to show who we are (mutual TLS).
+
+    Attributes:
+        ca: file with the certificates to trust; the system's when empty.
+        certificate, key: files of our own certificate, where the server asks for one.
+        server_name: the name to expect in the server's certificate; the host's when empty.
+    """
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    server_name: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate:
+            context.load_cert_chain(self.certificate, self.key or None)
+        return context
+
+
+def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None = None) -> socket.socket:
+    """Connect, with the options that small messages and dead peers ask for.
+
+    Raises:
+        ConnectError: nobody listens there, or the name is not known.
+        AuthenticationError: the server's certificate is not to be trusted.
+        SessionTimeoutError: no answer in time.
+    """
+    peer = str(address)
+    try:
+        if address.path:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(timeout)
+            sock.connect(address.path)
+        else:
+            sock = socket.create_connection((address.host, address.port), timeout)
+            tune(sock)
+    except TimeoutError:
+        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s", peer=peer) from None
+    except OSError as error:
+        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}; is a server running there? "
+                           f"portcall serve --port {address.port or 9090}", peer=peer) from None  # fmt: skip
+    if tls is None:
+        return sock
+    try:
+        return tls.context().wrap_socket(sock, server_hostname=tls.server_name or address.host or "localhost")
+    except ssl.SSLError as error:
+        sock.close()
+        raise AuthenticationError(f"TLS with {peer} failed: {error.reason or error}", peer=peer) from None
+    except OSError as error:
+        sock.close()
+        raise ConnectError(f"TLS with {peer} failed: {error}", peer=peer) from None
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small messages at once, and notice a peer that is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def as_descriptor(sock: socket.socket) -> int:
+    """Give up a socket for a descriptor that carries the same bytes, in clear."""
+    if not isinstance(sock, ssl.SSLSocket):
+        sock.setblocking(True)
+        return sock.detach()
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_pump, args=(sock, theirs), name="portcall-tls", daemon=True).start()
+    return ours.detach()
+
+
+def _pump(secure: ssl.SSLSocket, plain: socket.socket) -> None:
+    """Move bytes both ways until one side ends."""
+    secure.setblocking(False)
+    plain.setblocking(False)
+    to_plain, to_secure = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector, secure, plain, contextlib.suppress(OSError):
+        while True:
+            for sock, incoming, outgoing in ((secure, to_plain, to_secure), (plain, to_secure, to_plain)):
+                want = (selectors.EVENT_READ if len(incoming) < _CHUNK else 0) | (
+                    selectors.EVENT_WRITE if outgoing else 0
+                )
+                _watch(selector, sock, want)
+            if not secure.pending():
+                selector.select()
+            if not (_receive(secure, to_plain) and _receive(plain, to_secure)):
+                _drain(plain, to_plain)
+                return
+            _send(plain, to_plain)
+            _send(secure, to_secure)
+
+
+def _watch(selector: selectors.BaseSelector, sock: socket.socket, want: int) -> None:
+    known = sock in selector.get_map()
+    if want and known:
+        selector.modify(sock, want)
+    elif want:
+        selector.register(sock, want)
+    elif known:
+        selector.unregister(sock)
+
+
+def _receive(sock: socket.socket, into: bytearray) -> bool:
+    """Take what is there; False once the peer has closed."""
+    if len(into) >= _CHUNK:
+        return True
+    try:
+        data = sock.recv(_CHUNK)
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return True
+    into += data
+    return bool(data)
+
+
+def _send(sock: socket.socket, data: bytearray) -> None:
+    with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        while data:
+            del data[: sock.send(data[:_CHUNK])]
+
+
+def _drain(sock: socket.socket, data: bytearray) -> None:
+    sock.setblocking(True)
+    sock.sendall(data)
+
+
+def read_token(token: str | None) -> str:
+    """Return the token to use: the one given, or that of the environment; empty for none."""
+    return token if token is not None else os.environ.get("PORTCALL_TOKEN", "")

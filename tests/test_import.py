@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``import portcall`` loads, and what it does not."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import portcall
+
+LAZY = ("bench", "testing", "toolchain")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after ``code``, beyond those it starts with."""
+    printed = run(f"import sys; before = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))")
+    return set(printed.split())
+
+
+def test_importing_loads_neither_numpy_nor_a_subpackage() -> None:
+    loaded = loaded_by("import portcall")
+    assert "portcall._core" in loaded
+    assert {name for name in loaded if name.partition(".")[0] in ("numpy", "ml_dtypes", "click", "rich")} == set()
+    assert {f"portcall.{name}" for name in (*LAZY, "cli")} & loaded == set()
+
+
+def test_importing_loads_no_heavy_module_of_the_standard_library() -> None:
+    heavy = {"asyncio", "subprocess", "unittest", "multiprocessing", "http", "email", "logging", "tempfile"}
+    assert heavy & loaded_by("import portcall") == set()
+
+
+def test_calls_without_arrays_do_not_load_numpy() -> None:
+    code = """
+import portcall
+portcall.get_global_func("testing.echo")([1, "a", {"k": 2.5}, portcall.cpu(), portcall.dtype("float32"), object()])
+portcall.register_func("f", lambda: 1)
+portcall.empty(3)
+"""
+    assert "numpy" not in loaded_by(code)
+
+
+def test_numpy_may_be_imported_before_or_after() -> None:
+    use = 'assert portcall.get_global_func("testing.echo")(np.arange(3)).numpy().tolist() == [0, 1, 2]'
+    for imports in ("import numpy as np, portcall", "import portcall, numpy as np"):
+        run(f"{imports}\n{use}")
+    run(f'import portcall\nportcall.get_global_func("testing.echo")(object())\nimport numpy as np\n{use}')
+
+
+def test_importing_starts_nothing_and_registers_nothing_of_python() -> None:
+    code = """
+import os, threading, portcall
+assert threading.active_count() == 1
+assert len(os.listdir("/proc/self/task")) == 1
+print(portcall.get_global_func("portcall.LiveNodes")())
+"""
+    assert run(code).strip() != ""
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_subpackage_loads_on_first_use(name: str) -> None:
+    loaded = loaded_by(f"import portcall; portcall.{name}")
+    assert f"portcall.{name}" in loaded
+    assert getattr(portcall, name) is importlib.import_module(f"portcall.{name}")
+
+
+def test_an_unknown_attribute_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="module 'portcall' has no attribute 'no_such_thing'"):
+        portcall.no_such_thing  # noqa: B018
+    assert not hasattr(portcall, "_private")
+
+
+def test_dir_lists_what_there_is() -> None:
+    names = dir(portcall)
+    assert names == sorted(names)
+    assert {*LAZY, "register_func", "load_module", "empty", "Tensor", "errors"} <= set(names)
+    for name in names:
+        getattr(portcall, name)
+
+
+def test_there_is_a_version() -> None:
+    assert portcall.__version__.count(".") == 2
+
+
+def test_a_process_that_imported_ends_without_a_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "import portcall; keep = portcall.get_global_func('testing.echo')([len])"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_python_functions_in_the_registry_do_not_disturb_the_end_of_the_process() -> None:
+    code = """
+import portcall
+class Callee:
+    def __call__(self): ...
+    def __del__(self): print("deleted")
+portcall.register_func("f", Callee())
+"""
+    run(code)
+
+
+def test_a_subinterpreter_or_a_reload_is_refused_or_works_but_never_crashes() -> None:
+    code = """
+import importlib, portcall
+importlib.reload(portcall)
+assert portcall.get_global_func("testing.echo")(3) == 3
+"""
+    run(code)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls from many threads, calls back from threads that Python never saw, and the lock that Python holds meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+
+echo = portcall.get_global_func("testing.echo")
+apply = portcall.get_global_func("testing.apply")
+
+
+def in_threads(n: int, work: Callable[[int], None]) -> None:
+    """Run ``work(k)`` in n threads that start together, and raise the first of their errors."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(n)
+
+    def run(k: int) -> None:
+        try:
+            start.wait()
+            work(k)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+# ---- Many callers -----------------------------------------------------------------------------------------------------
+
+
+def test_eight_threads_call_with_callbacks_for_a_second(native: portcall.Module) -> None:
+    """Values, tensors, containers, functions and errors, both ways, all at once."""
+    end = time.monotonic() + 1
+    rounds = [0] * 8
+    add, run, call_in_thread, fill = native["add"], native["apply"], native["call_in_thread"], native["fill"]
+
+    def work(k: int) -> None:
+        array = np.zeros(16 + k, np.float32)
+        while time.monotonic() < end:
+            assert add(k, 1) == k + 1
+            assert apply(lambda a, b: a * b, k, 2) == 2 * k
+            assert run(lambda items: len(items), ["a text on the heap", k, None]) == 3
+            assert echo({"k": k, "list": [k, 2.5]}) == {"k": k, "list": [k, 2.5]}
+            fill(array, float(k))
+            assert (array == k).all()
+            assert call_in_thread(lambda x: x + k, 1) == k + 1
+            with pytest.raises(ZeroDivisionError):
+                run(lambda x: x / 0, k)
+            with pytest.raises(ValueError, match=f"refused {k}"):
+                native["refuse"](k)
+            rounds[k] += 1
+
+    in_threads(8, work)
+    assert min(rounds) > 0
+
+
+def test_each_thread_gets_its_own_errors(native: portcall.Module) -> None:
+    def work(k: int) -> None:
+        for n in range(300):
+            with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
+                native["refuse"](1000 * k + n)
+            assert f"refused {1000 * k + n} " in str(caught.value)
+
+    in_threads(6, work)
+
+
+def test_one_function_may_be_called_and_dropped_by_all_threads() -> None:
+    class Callee:
+        def __call__(self, x: int) -> int:
+            return x + 1
+
+    callee = Callee()
+    gone = weakref.ref(callee)
+    func = portcall.convert(callee)
+    del callee
+    holders = [func] * 8
+    del func
+
+    def work(k: int) -> None:
+        for n in range(500):
+            copies = echo([holders[k]] * 3)
+            assert copies[2](n) == n + 1
+        holders[k] = None  # type: ignore[call-overload]
+
+    in_threads(8, work)
+    gc.collect()
+    assert gone() is None
+
+
+def test_shared_containers_and_tensors_are_read_by_all_threads() -> None:
+    array, mapping, tensor = echo(list(range(100))), echo({str(k): k for k in range(100)}), portcall.tensor(np.arange(100))
+
+    def work(k: int) -> None:
+        for n in range(100):
+            assert array[n] == mapping[str(n)] == tensor.numpy()[n]
+
+    in_threads(8, work)
+
+
+# ---- The interpreter lock ---------------------------------------------------------------------------------------------
+
+
+def test_a_library_function_lets_other_python_threads_run(native: portcall.Module) -> None:
+    """One thread waits in C++ for what another does in Python: with the lock held, that would never come."""
+    opened: list[bool] = []
+    waiter = threading.Thread(target=lambda: opened.append(native["wait_at_gate"]()))
+    waiter.start()
+    total = sum(k for k in range(1000))  # Python code, while the other thread is in C++
+    native["open_gate"]()
+    waiter.join()
+    assert total == 499500
+    assert opened == [True]
+
+
+def test_a_callback_holds_the_lock_and_the_way_to_it_does_not(native: portcall.Module) -> None:
+    """The first thread is inside two calls of C++ and a callback; a second one runs Python and lets it go on."""
+    reached, results = threading.Event(), []
+
+    def callback(_: Any) -> bool:
+        reached.set()
+        opened: bool = native["wait_at_gate"]()
+        return opened
+
+    waiter = threading.Thread(target=lambda: results.append(native["apply"](callback, None)))
+    waiter.start()
+    assert reached.wait(30)
+    native["open_gate"]()
+    waiter.join()
+    assert results == [True]
+
+
+def test_short_functions_say_so() -> None:
+    assert echo.is_short
+    assert portcall.convert(len).is_short
+    assert not portcall.get_global_func("testing.test_raise_error").is_short
+
+
+# ---- Threads of C++ ---------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_of_cpp_calls_python(native: portcall.Module) -> None:
+    seen: list[Any] = []
+
+    def callback(x: int) -> int:
+        seen.append(threading.get_ident())
+        return x * 2
+
+    assert native["call_in_thread"](callback, 21) == 42
+    assert seen != [threading.get_ident()]
+
+
+def test_an_error_in_a_thread_of_cpp_reaches_the_caller(native: portcall.Module) -> None:
+    def fail(_: Any) -> None:
+        raise KeyError("from afar")
+
+    with pytest.raises(KeyError, match="from afar"):
+        native["call_in_thread"](fail, None)
+
+
+def test_thread_locals_of_python_are_those_of_the_calling_thread(native: portcall.Module) -> None:
+    local = threading.local()
+    local.value = "main"
+    assert native["apply"](lambda _: local.value, None) == "main"
+    assert native["call_in_thread"](lambda _: getattr(local, "value", "none"), None) == "none"
+
+
+@pytest.mark.parametrize("kind", ["function", "object in a list", "array", "exception"])
+def test_a_thread_of_cpp_may_be_the_one_that_drops_a_python_object(native: portcall.Module, kind: str) -> None:
+    class Thing:
+        def __call__(self) -> None: ...
+
+    class Problem(Exception):
+        pass
+
+    thing: Any = {"array": np.zeros(3), "exception": Problem()}.get(kind) if kind in ("array", "exception") else Thing()
+    gone = weakref.ref(thing)
+    native["keep"]([thing] if kind == "object in a list" else thing)
+    del thing
+    gc.collect()
+    assert gone() is not None
+    native["drop_in_thread"]()
+    assert gone() is None
+
+
+def test_a_finalizer_that_calls_back_into_cpp_works_from_any_thread(native: portcall.Module) -> None:
+    heard: list[int] = []
+
+    class Noisy:
+        def __call__(self) -> None: ...
+
+        def __del__(self) -> None:
+            heard.append(echo(5))
+
+    native["keep"](Noisy())
+    native["drop_in_thread"]()
+    assert heard == [5]
+
+
+def test_a_kept_function_is_called_from_every_thread(native: portcall.Module) -> None:
+    native["keep"](lambda x: x + 1)
+
+    def work(k: int) -> None:
+        for n in range(100):
+            assert native["call_kept"](n) == n + 1
+
+    try:
+        in_threads(4, work)
+    finally:
+        native["drop"]()
+
+
+def test_worker_threads_of_a_kernel_call_python(libraries: Any, register: Any) -> None:
+    seen: list[int] = []
+    register("portcall_test.visit", seen.append)
+    portcall.load_module(libraries["parallel_callback"])["for_each"](200)
+    assert sorted(seen) == list(range(200))
