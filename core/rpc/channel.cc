@@ -65,9 +65,7 @@ class FdChannel : public Channel {
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
   }
 
-  void CheckOpen() const {
-    PORTCALL_CHECK(read_fd_ >= 0, SessionClosedError) << "the connection has been closed";
-  }
+  void CheckOpen() const { PORTCALL_CHECK(read_fd_ >= 0, SessionClosedError) << "the connection has been closed"; }
 
   [[noreturn]] static void Lost(const char* doing) {
     throw Error("SessionBrokenError", std::string("the connection was lost while ") + doing + ": " + strerror(errno));

@@ -18,7 +18,8 @@ uint64_t WireTensor::NumBytes() const {
   uint64_t count = 1;
   for (int64_t extent : shape) {
     if (extent < 0) ThrowProtocolError("a tensor has a negative extent");
-    if (extent != 0 && count > kMaxTensorBytes / static_cast<uint64_t>(extent)) ThrowProtocolError("a tensor is too large");
+    if (extent != 0 && count > kMaxTensorBytes / static_cast<uint64_t>(extent))
+      ThrowProtocolError("a tensor is too large");
     count *= static_cast<uint64_t>(extent);
   }
   if (bits != 0 && count > kMaxTensorBytes / bits) ThrowProtocolError("a tensor is too large");
@@ -115,14 +116,18 @@ void Writer::Value(const WireValue& value, Form form) {
   }
   Put<int32_t>(value.type);
   switch (value.type) {
-    case kTVMFFINone: return;
+    case kTVMFFINone:
+      return;
     case kTVMFFIRawStr:
-    case kTVMFFIByteArrayPtr: return Text(value.text);
-    case kTVMFFIDLTensorPtr: return Tensor(*value.tensor);
+    case kTVMFFIByteArrayPtr:
+      return Text(value.text);
+    case kTVMFFIDLTensorPtr:
+      return Tensor(*value.tensor);
     case kTVMFFIDataType:
       Put<DLDataType>(value.v_dtype);
       return Put<int32_t>(0);
-    default: return Put<uint64_t>(value.v_handle);  // int, bool, float, pointer, device, function, module: 8 bytes
+    default:
+      return Put<uint64_t>(value.v_handle);  // int, bool, float, pointer, device, function, module: 8 bytes
   }
 }
 
@@ -156,23 +161,33 @@ WireValue Reader::AnyValue() {
 WireValue Reader::Value() {
   auto type = Take<int32_t>();
   switch (type) {
-    case kTVMFFINone: return WireValue::None();
-    case kTVMFFIInt: return WireValue::Int(Take<int64_t>());
-    case kTVMFFIBool: return WireValue::Bool(Take<int64_t>() != 0);
-    case kTVMFFIFloat: return WireValue::Float(Take<double>());
+    case kTVMFFINone:
+      return WireValue::None();
+    case kTVMFFIInt:
+      return WireValue::Int(Take<int64_t>());
+    case kTVMFFIBool:
+      return WireValue::Bool(Take<int64_t>() != 0);
+    case kTVMFFIFloat:
+      return WireValue::Float(Take<double>());
     case kTVMFFIOpaquePtr:
     case kTVMFFIFunction:
-    case kTVMFFIModule: return WireValue::Handle(type, Take<uint64_t>());
+    case kTVMFFIModule:
+      return WireValue::Handle(type, Take<uint64_t>());
     case kTVMFFIDataType: {
       WireValue value = WireValue::Dtype(Take<DLDataType>());
       Take<int32_t>();
       return value;
     }
-    case kTVMFFIDevice: return WireValue::OfDevice(Take<DLDevice>());
-    case kTVMFFIDLTensorPtr: return WireValue::Tensor(Tensor());
-    case kTVMFFIRawStr: return WireValue::Text(Text());
-    case kTVMFFIByteArrayPtr: return WireValue::Bytes(Text());
-    default: break;
+    case kTVMFFIDevice:
+      return WireValue::OfDevice(Take<DLDevice>());
+    case kTVMFFIDLTensorPtr:
+      return WireValue::Tensor(Tensor());
+    case kTVMFFIRawStr:
+      return WireValue::Text(Text());
+    case kTVMFFIByteArrayPtr:
+      return WireValue::Bytes(Text());
+    default:
+      break;
   }
   bool any = type == kTVMFFISmallStr || type == kTVMFFISmallBytes || type >= kTVMFFIStaticObjectBegin;
   if (!any) ThrowProtocolError("no value has type index " + std::to_string(type));

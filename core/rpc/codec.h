@@ -94,8 +94,7 @@ class Writer {
  public:
   explicit Writer(std::string* out) : out_(out) {}
 
-  template <typename T>
-  void Put(T value) {
+  template <typename T> void Put(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
     out_->append(reinterpret_cast<const char*>(&value), sizeof(T));  // little-endian machines only
   }
@@ -120,8 +119,7 @@ class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
 
-  template <typename T>
-  T Take() {
+  template <typename T> T Take() {
     static_assert(std::is_trivially_copyable_v<T>);
     T value;
     std::memcpy(&value, Bytes(sizeof(T)).data(), sizeof(T));

@@ -122,9 +122,14 @@ void Endpoint::Step(FrameReader::Event event) {
         Exception(Error("RuntimeError", error.what()));
       }
       break;
-    case FrameReader::kPayload: BeginCopyTo(Reader(frames_.body())); break;
-    case FrameReader::kPayloadEnd: EndCopyTo(); break;
-    case FrameReader::kNeedBytes: break;
+    case FrameReader::kPayload:
+      BeginCopyTo(Reader(frames_.body()));
+      break;
+    case FrameReader::kPayloadEnd:
+      EndCopyTo();
+      break;
+    case FrameReader::kNeedBytes:
+      break;
   }
 }
 
@@ -158,13 +163,26 @@ void Endpoint::InitServer(Reader body) {
     for (size_t i = 1; i < args.size(); ++i) {
       const WireValue& arg = args[i];
       switch (arg.type) {
-        case kTVMFFINone: values.emplace_back(nullptr); break;
-        case kTVMFFIInt: values.emplace_back(arg.v_int64); break;
-        case kTVMFFIBool: values.emplace_back(arg.v_int64 != 0); break;
-        case kTVMFFIFloat: values.emplace_back(arg.v_float64); break;
-        case kTVMFFIRawStr: values.emplace_back(String(arg.text)); break;
-        case kTVMFFIByteArrayPtr: values.emplace_back(Bytes(arg.text)); break;
-        default: ThrowProtocolError("a session constructor takes no argument of type index " + std::to_string(arg.type));
+        case kTVMFFINone:
+          values.emplace_back(nullptr);
+          break;
+        case kTVMFFIInt:
+          values.emplace_back(arg.v_int64);
+          break;
+        case kTVMFFIBool:
+          values.emplace_back(arg.v_int64 != 0);
+          break;
+        case kTVMFFIFloat:
+          values.emplace_back(arg.v_float64);
+          break;
+        case kTVMFFIRawStr:
+          values.emplace_back(String(arg.text));
+          break;
+        case kTVMFFIByteArrayPtr:
+          values.emplace_back(Bytes(arg.text));
+          break;
+        default:
+          ThrowProtocolError("a session constructor takes no argument of type index " + std::to_string(arg.type));
       }
     }
     session_ = options_.constructor(std::string(args[0].text), values);
@@ -193,10 +211,18 @@ void Endpoint::SysCall(Code code, const Sequence& values) {
   Sequence reply;
   Any owner;
   switch (code) {
-    case Code::kGetGlobalFunc: reply.push_back(PointerOf(session_->GetFunction(args(1).Text(0)))); break;
-    case Code::kFreeHandle: session_->Free(args(1).Pointer(0)); break;
-    case Code::kDevSetDevice: session_->SetDevice(args(1).Device(0)); break;
-    case Code::kDevGetAttr: reply.push_back(session_->GetAttr(args(2).Device(0), args(2).Int(1), &owner)); break;
+    case Code::kGetGlobalFunc:
+      reply.push_back(PointerOf(session_->GetFunction(args(1).Text(0))));
+      break;
+    case Code::kFreeHandle:
+      session_->Free(args(1).Pointer(0));
+      break;
+    case Code::kDevSetDevice:
+      session_->SetDevice(args(1).Device(0));
+      break;
+    case Code::kDevGetAttr:
+      reply.push_back(session_->GetAttr(args(2).Device(0), args(2).Int(1), &owner));
+      break;
     case Code::kDevAllocData: {
       SysArgs a = args(4);
       PORTCALL_CHECK(a.Int(1) >= 0 && a.Int(2) >= 0, ValueError) << "memory of a negative size or alignment";
@@ -207,14 +233,29 @@ void Endpoint::SysCall(Code code, const Sequence& values) {
     case Code::kDevAllocDataWithScope:
       reply.push_back(PointerOf(session_->Alloc(args(2).Tensor(0), args(2).Scope(1))));
       break;
-    case Code::kDevFreeData: session_->FreeData(args(2).Device(0), args(2).Pointer(1)); break;
-    case Code::kDevStreamSync: session_->SyncStream(args(2).Device(0), args(2).Pointer(1)); break;
-    case Code::kCopyAmongRemote: session_->CopyAmong(args(3).Tensor(0), args(3).Tensor(1), args(3).Pointer(2)); break;
-    case Code::kDevCreateStream: reply.push_back(PointerOf(session_->CreateStream(args(1).Device(0)))); break;
-    case Code::kDevFreeStream: session_->FreeStream(args(2).Device(0), args(2).Pointer(1)); break;
-    case Code::kDevSetStream: session_->SetStream(args(2).Device(0), args(2).Pointer(1)); break;
-    case Code::kDevGetCurrentStream: reply.push_back(PointerOf(session_->GetStream(args(1).Device(0)))); break;
-    default: break;
+    case Code::kDevFreeData:
+      session_->FreeData(args(2).Device(0), args(2).Pointer(1));
+      break;
+    case Code::kDevStreamSync:
+      session_->SyncStream(args(2).Device(0), args(2).Pointer(1));
+      break;
+    case Code::kCopyAmongRemote:
+      session_->CopyAmong(args(3).Tensor(0), args(3).Tensor(1), args(3).Pointer(2));
+      break;
+    case Code::kDevCreateStream:
+      reply.push_back(PointerOf(session_->CreateStream(args(1).Device(0))));
+      break;
+    case Code::kDevFreeStream:
+      session_->FreeStream(args(2).Device(0), args(2).Pointer(1));
+      break;
+    case Code::kDevSetStream:
+      session_->SetStream(args(2).Device(0), args(2).Pointer(1));
+      break;
+    case Code::kDevGetCurrentStream:
+      reply.push_back(PointerOf(session_->GetStream(args(1).Device(0))));
+      break;
+    default:
+      break;
   }
   reply.empty() ? ReturnNone() : Return(reply);
 }

@@ -25,8 +25,8 @@ struct Chunk {
 // Bytes on their way out. Large ones are sent from where they lie.
 class SendQueue {
  public:
-  std::string* text() { return &Last().bytes; }                    // append here
-  void Direct(const void* data, size_t size, Any owner);           // bytes that `owner` keeps
+  std::string* text() { return &Last().bytes; }           // append here
+  void Direct(const void* data, size_t size, Any owner);  // bytes that `owner` keeps
   bool empty() const { return parts_.empty(); }
   bool has_direct() const { return direct_ > 0; }
   std::vector<Chunk> Chunks(size_t most) const;

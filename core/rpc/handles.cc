@@ -6,12 +6,18 @@ namespace {
 
 const char* NameOf(HandleTable::Kind kind) {
   switch (kind) {
-    case HandleTable::kFunction: return "a function";
-    case HandleTable::kModule: return "a module";
-    case HandleTable::kObject: return "an object";
-    case HandleTable::kTensor: return "a tensor";
-    case HandleTable::kMemory: return "memory";
-    case HandleTable::kStream: return "a stream";
+    case HandleTable::kFunction:
+      return "a function";
+    case HandleTable::kModule:
+      return "a module";
+    case HandleTable::kObject:
+      return "an object";
+    case HandleTable::kTensor:
+      return "a tensor";
+    case HandleTable::kMemory:
+      return "memory";
+    case HandleTable::kStream:
+      return "a stream";
   }
   return "";
 }

@@ -129,8 +129,8 @@ class LocalSession : public Session {
   }
   uint64_t GetStream(DLDevice) override { return current_stream_; }
   void SyncStream(DLDevice device, uint64_t stream) override {
-    Check(PortcallDeviceSync(device, stream ? StreamOf(stream)
-                                            : TVMFFIEnvGetStream(device.device_type, device.device_id)));
+    Check(PortcallDeviceSync(device,
+                             stream ? StreamOf(stream) : TVMFFIEnvGetStream(device.device_type, device.device_id)));
   }
 
   void Close() override {
@@ -141,9 +141,8 @@ class LocalSession : public Session {
 
  private:
   bool Offers(const std::string& name) const {
-    return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
-      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-    });
+    return std::any_of(patterns_.begin(), patterns_.end(),
+                       [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
   }
 
   void* StreamOf(uint64_t stream) const {
@@ -186,24 +185,36 @@ class LocalSession : public Session {
 
   Any Argument(const WireValue& value, bool library) const {
     switch (value.type) {
-      case kTVMFFINone: return nullptr;
-      case kTVMFFIInt: return value.v_int64;
-      case kTVMFFIBool: return value.v_int64 != 0;
-      case kTVMFFIFloat: return value.v_float64;
-      case kTVMFFIDataType: return value.v_dtype;
-      case kTVMFFIDevice: return value.v_device;
-      case kTVMFFIRawStr: return String(value.text);
-      case kTVMFFIByteArrayPtr: return portcall::Bytes(value.text);
-      case kTVMFFIFunction: return handles_.Get(value.v_handle, HandleTable::kFunction);
-      case kTVMFFIModule: return handles_.Get(value.v_handle, HandleTable::kModule);
-      case kRemoteObject: return handles_.GetObject(value.v_handle);
+      case kTVMFFINone:
+        return nullptr;
+      case kTVMFFIInt:
+        return value.v_int64;
+      case kTVMFFIBool:
+        return value.v_int64 != 0;
+      case kTVMFFIFloat:
+        return value.v_float64;
+      case kTVMFFIDataType:
+        return value.v_dtype;
+      case kTVMFFIDevice:
+        return value.v_device;
+      case kTVMFFIRawStr:
+        return String(value.text);
+      case kTVMFFIByteArrayPtr:
+        return portcall::Bytes(value.text);
+      case kTVMFFIFunction:
+        return handles_.Get(value.v_handle, HandleTable::kFunction);
+      case kTVMFFIModule:
+        return handles_.Get(value.v_handle, HandleTable::kModule);
+      case kRemoteObject:
+        return handles_.GetObject(value.v_handle);
       case kTVMFFIDLTensorPtr: {
         const WireTensor& tensor = *value.tensor;
         uint64_t nbytes = tensor.NumBytes();
         if (tensor.data == 0 && nbytes == 0) return Tensor::Empty(tensor.shape, tensor.dtype, tensor.device);
         return View(tensor, tensor.shape, tensor.dtype, nbytes);
       }
-      default: return Pointer(value.v_handle, library);
+      default:
+        return Pointer(value.v_handle, library);
     }
   }
   // Memory of the session arrives as its address; compiled code gets no other pointer.
@@ -217,13 +228,26 @@ class LocalSession : public Session {
     out->type = value.type_index();
     const TVMFFIAny& cell = value.cell();
     switch (cell.type_index) {
-      case kTVMFFINone: break;
-      case kTVMFFIInt: out->value = WireValue::Int(cell.v_int64); break;
-      case kTVMFFIBool: out->value = WireValue::Bool(cell.v_int64 != 0); break;
-      case kTVMFFIFloat: out->value = WireValue::Float(cell.v_float64); break;
-      case kTVMFFIOpaquePtr: out->value = WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)); break;
-      case kTVMFFIDataType: out->value = WireValue::Dtype(cell.v_dtype); break;
-      case kTVMFFIDevice: out->value = WireValue::OfDevice(cell.v_device); break;
+      case kTVMFFINone:
+        break;
+      case kTVMFFIInt:
+        out->value = WireValue::Int(cell.v_int64);
+        break;
+      case kTVMFFIBool:
+        out->value = WireValue::Bool(cell.v_int64 != 0);
+        break;
+      case kTVMFFIFloat:
+        out->value = WireValue::Float(cell.v_float64);
+        break;
+      case kTVMFFIOpaquePtr:
+        out->value = WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr));
+        break;
+      case kTVMFFIDataType:
+        out->value = WireValue::Dtype(cell.v_dtype);
+        break;
+      case kTVMFFIDevice:
+        out->value = WireValue::OfDevice(cell.v_device);
+        break;
       case kTVMFFISmallStr:
       case kTVMFFIStr:
         out->owner = std::move(value);
@@ -234,12 +258,18 @@ class LocalSession : public Session {
         out->owner = std::move(value);
         out->value = WireValue::Bytes(*TryBytes(out->owner.cell()));
         break;
-      case kTVMFFIFunction: out->value = WireValue::Pointer(handles_.Add(HandleTable::kFunction, value)); break;
-      case kTVMFFIModule: out->value = WireValue::Pointer(handles_.Add(HandleTable::kModule, value)); break;
-      case kTVMFFITensor: SetTensorResult(value, out); break;
+      case kTVMFFIFunction:
+        out->value = WireValue::Pointer(handles_.Add(HandleTable::kFunction, value));
+        break;
+      case kTVMFFIModule:
+        out->value = WireValue::Pointer(handles_.Add(HandleTable::kModule, value));
+        break;
+      case kTVMFFITensor:
+        SetTensorResult(value, out);
+        break;
       default:
-        PORTCALL_CHECK(IsObject(cell), TypeError) << "a result of type " << DescribeType(cell.type_index)
-                                                  << " cannot leave the session";
+        PORTCALL_CHECK(IsObject(cell), TypeError)
+            << "a result of type " << DescribeType(cell.type_index) << " cannot leave the session";
         out->value = WireValue::Pointer(handles_.Add(HandleTable::kObject, value));
     }
   }

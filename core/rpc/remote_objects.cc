@@ -174,14 +174,22 @@ class Outgoing {
     if (auto bytes = TryBytes(cell)) return Push(WireValue::Bytes(*bytes));
     if (DLTensor* tensor = TryDLTensor(cell)) return AddLocal(cell, *tensor);
     switch (cell.type_index) {
-      case kTVMFFINone: return Push(WireValue::None());
-      case kTVMFFIInt: return Push(WireValue::Int(cell.v_int64));
-      case kTVMFFIBool: return Push(WireValue::Bool(cell.v_int64 != 0));
-      case kTVMFFIFloat: return Push(WireValue::Float(cell.v_float64));
-      case kTVMFFIOpaquePtr: return Push(WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)));
-      case kTVMFFIDataType: return Push(WireValue::Dtype(cell.v_dtype));
-      case kTVMFFIDevice: return Push(WireValue::OfDevice(cell.v_device));
-      default: return AddObject(cell, position);
+      case kTVMFFINone:
+        return Push(WireValue::None());
+      case kTVMFFIInt:
+        return Push(WireValue::Int(cell.v_int64));
+      case kTVMFFIBool:
+        return Push(WireValue::Bool(cell.v_int64 != 0));
+      case kTVMFFIFloat:
+        return Push(WireValue::Float(cell.v_float64));
+      case kTVMFFIOpaquePtr:
+        return Push(WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)));
+      case kTVMFFIDataType:
+        return Push(WireValue::Dtype(cell.v_dtype));
+      case kTVMFFIDevice:
+        return Push(WireValue::OfDevice(cell.v_device));
+      default:
+        return AddObject(cell, position);
     }
   }
   const Sequence& values() const { return values_; }
@@ -246,14 +254,22 @@ Any Incoming(const SessionPtr& session, CallResult* result) {
   WireValue& value = result->value;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {
-    case kTVMFFINone: return nullptr;
-    case kTVMFFIInt: return value.v_int64;
-    case kTVMFFIBool: return value.v_int64 != 0;
-    case kTVMFFIFloat: return value.v_float64;
-    case kTVMFFIDataType: return value.v_dtype;
-    case kTVMFFIDevice: return value.v_device;
-    case kTVMFFIRawStr: return String(value.text);
-    case kTVMFFIByteArrayPtr: return Bytes(value.text);
+    case kTVMFFINone:
+      return nullptr;
+    case kTVMFFIInt:
+      return value.v_int64;
+    case kTVMFFIBool:
+      return value.v_int64 != 0;
+    case kTVMFFIFloat:
+      return value.v_float64;
+    case kTVMFFIDataType:
+      return value.v_dtype;
+    case kTVMFFIDevice:
+      return value.v_device;
+    case kTVMFFIRawStr:
+      return String(value.text);
+    case kTVMFFIByteArrayPtr:
+      return Bytes(value.text);
     case kTVMFFIDLTensorPtr: {
       auto tensor = Make<RemoteTensor>();
       tensor->session = session;
@@ -261,8 +277,10 @@ Any Incoming(const SessionPtr& session, CallResult* result) {
       tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
       return tensor;
     }
-    case kTVMFFIOpaquePtr: break;
-    default: ThrowProtocolError("a result of type index " + std::to_string(value.type));
+    case kTVMFFIOpaquePtr:
+      break;
+    default:
+      ThrowProtocolError("a result of type index " + std::to_string(value.type));
   }
   if (result->type == kTVMFFIOpaquePtr) return reinterpret_cast<void*>(value.v_handle);
   if (value.v_handle == 0) return nullptr;
@@ -313,8 +331,8 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
     sent.compact.CopyFrom(tensor);
     sent.original = &tensor;
   }
-  sent.read_only = cell.type_index == kTVMFFITensor &&
-                   (PortcallTensorGetFlags(cell.v_obj) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  sent.read_only =
+      cell.type_index == kTVMFFITensor && (PortcallTensorGetFlags(cell.v_obj) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
   sent.memory = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
   session_->CopyTo(sent.remote, sent.compact.raw_data(), NumBytes(tensor));
@@ -385,7 +403,8 @@ void CopyFromRemote(RemoteTensor remote, Tensor local) {
 }
 
 void CopyAmong(RemoteTensor from, RemoteTensor to) {
-  PORTCALL_CHECK(from->session == to->session, ValueError) << "the tensors belong to two sessions; copy through the host";
+  PORTCALL_CHECK(from->session == to->session, ValueError)
+      << "the tensors belong to two sessions; copy through the host";
   from->session->CopyAmong(from->wire, to->wire, 0);
 }
 
@@ -441,10 +460,14 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyFrom").set_body_typed(CopyFromRemote);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyAmong").set_body_typed(CopyAmong);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTensor t) { return Shape(t->wire.shape); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTensor t) {
+  return Shape(t->wire.shape);
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDtype").set_body_typed([](RemoteTensor t) { return t->wire.dtype; });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) { return t->wire.device; });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) { return RootModule(t->session); });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) {
+  return RootModule(t->session);
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorOffset").set_body_typed([](RemoteTensor t) {
   return static_cast<int64_t>(t->wire.byte_offset);
 });

@@ -14,8 +14,8 @@ constexpr size_t kMaxPendingFrees = 256;  // more are sent with a request of the
 // An answer, or a place for the bytes of a copy.
 struct Answer {
   Code code = Code::kNone;
-  std::string_view body;      // of a message
-  void* target = nullptr;     // where a CopyAck goes
+  std::string_view body;   // of a message
+  void* target = nullptr;  // where a CopyAck goes
   uint64_t target_size = 0;
 };
 
@@ -85,13 +85,12 @@ class RemoteSessionImpl : public RemoteSession {
 
   void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override {
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
-      Request(
-          Code::kCopyToRemote,
-          [&](Writer& out) {
-            out.Tensor(block);
-            out.Put<uint64_t>(size);
-          },
-          {}, {static_cast<const char*>(from) + offset, size});
+      Request(Code::kCopyToRemote,
+              [&](Writer& out) {
+                out.Tensor(block);
+                out.Put<uint64_t>(size);
+              },
+              {}, {static_cast<const char*>(from) + offset, size});
     });
   }
   void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override {
@@ -172,13 +171,17 @@ class RemoteSessionImpl : public RemoteSession {
     if (auto text = TryString(cell)) return WireValue::Text(*text);
     if (auto bytes = TryBytes(cell)) return WireValue::Bytes(*bytes);
     switch (cell.type_index) {
-      case kTVMFFINone: return WireValue::None();
-      case kTVMFFIInt: return WireValue::Int(cell.v_int64);
-      case kTVMFFIBool: return WireValue::Bool(cell.v_int64 != 0);
-      case kTVMFFIFloat: return WireValue::Float(cell.v_float64);
+      case kTVMFFINone:
+        return WireValue::None();
+      case kTVMFFIInt:
+        return WireValue::Int(cell.v_int64);
+      case kTVMFFIBool:
+        return WireValue::Bool(cell.v_int64 != 0);
+      case kTVMFFIFloat:
+        return WireValue::Float(cell.v_float64);
       default:
-        throw Error("TypeError", "a session constructor takes None, numbers, text and bytes, not " +
-                                     DescribeType(cell.type_index));
+        throw Error("TypeError",
+                    "a session constructor takes None, numbers, text and bytes, not " + DescribeType(cell.type_index));
     }
   }
 
@@ -233,8 +236,7 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // Large copies go in blocks where the server says that its packets are limited.
-  template <typename Copy>
-  void Blocks(const WireTensor& tensor, uint64_t nbytes, Copy&& copy) {
+  template <typename Copy> void Blocks(const WireTensor& tensor, uint64_t nbytes, Copy&& copy) {
     if (nbytes == 0) return;
     uint64_t limit = PacketLimit();
     uint64_t head = 44 + 8 * tensor.shape.size();
@@ -253,7 +255,8 @@ class RemoteSessionImpl : public RemoteSession {
     if (function) {
       CallResult result;
       Call(function, {}, &result);
-      if (result.value.type != kTVMFFIInt || result.value.v_int64 <= 0) ThrowProtocolError("a packet limit that is none");
+      if (result.value.type != kTVMFFIInt || result.value.v_int64 <= 0)
+        ThrowProtocolError("a packet limit that is none");
       limit = static_cast<uint64_t>(result.value.v_int64);
       Free(function);
     }
@@ -289,8 +292,8 @@ class RemoteSessionImpl : public RemoteSession {
 
   // One request and its answer. `read` gets the body of a Return; `to` is where a CopyAck of `to_size` bytes goes.
   void Request(Code code, const std::function<void(Writer&)>& write,
-               const std::function<void(std::string_view)>& read = {}, Chunk payload = {nullptr, 0},
-               void* to = nullptr, uint64_t to_size = 0) {
+               const std::function<void(std::string_view)>& read = {}, Chunk payload = {nullptr, 0}, void* to = nullptr,
+               uint64_t to_size = 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     PORTCALL_CHECK(!closed_, SessionClosedError) << "the session with " << options_.name << " is closed";
     auto start = std::chrono::steady_clock::now();
@@ -339,7 +342,8 @@ class RemoteSessionImpl : public RemoteSession {
   void Receive(Deadline deadline, Answer* answer) {
     for (;;) {
       switch (frames_.Next()) {
-        case FrameReader::kMessage: return TakeMessage(answer);
+        case FrameReader::kMessage:
+          return TakeMessage(answer);
         case FrameReader::kPayload:
           if (frames_.code() != Code::kCopyAck || frames_.payload_size() != answer->target_size) {
             ThrowProtocolError("a copy of " + std::to_string(answer->target_size) + " bytes was answered with " +
@@ -347,11 +351,15 @@ class RemoteSessionImpl : public RemoteSession {
           }
           frames_.Receive(answer->target);
           break;
-        case FrameReader::kPayloadEnd: answer->code = Code::kCopyAck; return;
+        case FrameReader::kPayloadEnd:
+          answer->code = Code::kCopyAck;
+          return;
         case FrameReader::kNeedBytes: {
           auto [space, room] = frames_.Space();
           size_t n = channel_->Receive(space, room, deadline);
-          if (n == 0) throw Error("SessionBrokenError", options_.name + " closed the connection" + (frames_.AtBoundary() ? "" : " in the middle of an answer"));
+          if (n == 0)
+            throw Error("SessionBrokenError", options_.name + " closed the connection" +
+                                                  (frames_.AtBoundary() ? "" : " in the middle of an answer"));
           stats_.bytes_received += n;
           frames_.Filled(n);
           break;

@@ -11,8 +11,8 @@
 namespace portcall::rpc {
 
 struct RemoteOptions {
-  std::string name;           // for messages: "127.0.0.1:9090"
-  double call_timeout = 0;    // seconds for one request and its answer; not positive: no limit
+  std::string name;         // for messages: "127.0.0.1:9090"
+  double call_timeout = 0;  // seconds for one request and its answer; not positive: no limit
   uint64_t max_frame = uint64_t{1} << 34;
 };
 

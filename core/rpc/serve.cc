@@ -21,7 +21,8 @@ EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
     options.constructor = [constructor](const std::string& name, const std::vector<Any>& args) {
       std::vector<Any> all = args;
       all.insert(all.begin(), Any(name));
-      Any module = constructor.CallPacked(reinterpret_cast<const TVMFFIAny*>(all.data()), static_cast<int32_t>(all.size()));
+      Any module =
+          constructor.CallPacked(reinterpret_cast<const TVMFFIAny*>(all.data()), static_cast<int32_t>(all.size()));
       return SessionOf(module.cast<Module>());
     };
   }
@@ -120,8 +121,9 @@ class EventDrivenServer {
 PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::vector<std::string> patterns) {
   auto server = std::make_shared<EventDrivenServer>(std::move(send), remote_key,
                                                     Endpoint(MakeLocalSession(std::move(patterns)), EndpointOptions()));
-  return PackedFunc(detail::Unpack([server](Bytes bytes, int64_t flags) { return server->Handle(bytes.view(), flags); }),
-                    "EventDrivenServer");
+  return PackedFunc(
+      detail::Unpack([server](Bytes bytes, int64_t flags) { return server->Handle(bytes.view(), flags); }),
+      "EventDrivenServer");
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFds").set_body_typed(ServeFds);
