@@ -31,8 +31,9 @@ $(VENV)/dev.txt: $(VENV)/run.txt # one after the other, under make -j too
 venv: $(VENV)/dev.txt ## the virtual environment, .venv
 
 $(BUILT): $(VENV)/run.txt $(COMPILED)
+	touch $@.new # before the build: a file that changes meanwhile is built the next time
 	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
-	touch $@
+	mv $@.new $@
 
 build: $(BUILT) ## compile, and install the package into .venv in editable mode
 

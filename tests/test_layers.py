@@ -25,12 +25,13 @@ PYTHON_LAYERS = [
     ["toolchain", "testing", "_linkage"],
     ["preflight"],
     ["bench"],
+    ["rpc"],
     ["cli"],
     ["__main__"],
 ]
 
 # The root itself is imported by what builds on the public names.
-ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "cli", "__main__"}
+ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "rpc", "cli", "__main__"}
 
 # Headers of the C++ API, from the bottom up.
 HEADER_LAYERS = [
@@ -63,7 +64,7 @@ def python_files() -> list[Path]:
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:
-    """(module of the package, whether at run time and at the top) of each import that concerns the package."""
+    """(module, whether for types only or late) of each import of something in the package."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
@@ -78,18 +79,26 @@ def imported(path: Path) -> list[tuple[str, bool]]:
             names = [f"portcall.{alias.name}" if whole else str(node.module) for alias in node.names]
         else:
             continue
-        found += [(name, is_for_types(node)) for name in names if name.partition(".")[0] == "portcall"]
+        for name in names:
+            if name.partition(".")[0] == "portcall":
+                found.append((name, is_for_types(node) or (name in LATE_IMPORTS and is_in_a_function(node))))
     return found
 
 
+def surroundings(node: ast.AST) -> list[ast.AST]:
+    """What a statement stands in, from the inside out."""
+    outer = []
+    while (node := getattr(node, "parent", None)) is not None:  # type: ignore[assignment]
+        outer.append(node)
+    return outer
+
+
 def is_for_types(node: ast.AST) -> bool:
-    """Whether a statement stands under ``if TYPE_CHECKING``."""
-    parent = getattr(node, "parent", None)
-    while parent is not None:
-        if isinstance(parent, ast.If) and ast.unparse(parent.test) == "TYPE_CHECKING":
-            return True
-        parent = getattr(parent, "parent", None)
-    return False
+    return any(isinstance(o, ast.If) and ast.unparse(o.test) == "TYPE_CHECKING" for o in surroundings(node))
+
+
+def is_in_a_function(node: ast.AST) -> bool:
+    return any(isinstance(o, (ast.FunctionDef, ast.AsyncFunctionDef)) for o in surroundings(node))
 
 
 def target_layer(name: str) -> str:
@@ -105,9 +114,9 @@ def test_every_module_has_a_layer() -> None:
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_python_imports_point_down(path: Path) -> None:
     here = layer_of(path)
-    for name, for_types in imported(path):
+    for name, exempt in imported(path):
         there = target_layer(name)
-        if for_types or there == here:
+        if exempt or there == here:
             continue
         if here == "__init__":
             assert there not in ABOVE_THE_ROOT, f"the root imports {name}, which is to load on first use"
@@ -116,9 +125,9 @@ def test_python_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)
 def test_the_command_line_uses_public_names_only(path: Path) -> None:
-    for name, for_types in imported(path):
+    for name, exempt in imported(path):
         inside = name.split(".")[1:2] == ["cli"]
-        assert for_types or inside or not any(part.startswith("_") for part in name.split(".")), f"{path.name}: {name}"
+        assert exempt or inside or not any(part.startswith("_") for part in name.split(".")), f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -187,7 +187,10 @@ def test_a_thread_of_cpp_may_be_the_one_that_drops_a_python_object(native: portc
     class Problem(Exception):
         pass
 
-    thing: Any = {"array": np.zeros(3), "exception": Problem()}.get(kind) if kind in ("array", "exception") else Thing()
+    things: dict[str, Any] = {"array": portcall.empty(3).numpy(), "exception": Problem()}  # an aligned array: no copy
+    thing = things.pop(kind, None)
+    thing = Thing() if thing is None else thing
+    things.clear()
     gone = weakref.ref(thing)
     native["keep"]([thing] if kind == "object in a list" else thing)
     del thing

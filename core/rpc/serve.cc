@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serving a session over a channel, and as a function of bytes for hosts that have their own event loop.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "portcall/module.h"
 #include "rpc/channel.h"
@@ -29,33 +35,86 @@ EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
   return options;
 }
 
-void Flush(Endpoint* endpoint, Channel* channel) {
-  while (!endpoint->output().empty()) {
-    endpoint->output().Sent(channel->Send(endpoint->output().Chunks(kMaxChunks), kNoDeadline));
+// What a supervisor in another process sees of a session, through memory that both map: whether all that was answered
+// has left this process whole, so that the supervisor may still say something after killing it, and how it ended.
+struct Progress {
+  enum State : uint32_t { kBusy = 0, kBetween = 1, kClosed = 2, kLost = 3 };
+  std::atomic<uint32_t> state{kBusy};
+  std::atomic<uint64_t> received{0};
+  std::atomic<uint64_t> sent{0};
+};
+static_assert(sizeof(Progress) == 24 && std::atomic<uint64_t>::is_always_lock_free);
+
+// Progress in the shared file `fd`, which is closed; or in memory of our own where there is none.
+class ProgressPage {
+ public:
+  explicit ProgressPage(int fd) {
+    if (fd < 0) return;
+    void* page = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int error = errno;
+    close(fd);
+    PORTCALL_CHECK(page != MAP_FAILED, OSError) << "cannot map the progress of the session: " << strerror(error);
+    shared_ = new (page) Progress();
   }
+  ~ProgressPage() {
+    if (shared_) munmap(shared_, sizeof(Progress));
+  }
+  ProgressPage(const ProgressPage&) = delete;
+  ProgressPage& operator=(const ProgressPage&) = delete;
+  Progress* operator->() { return shared_ ? shared_ : &own_; }
+
+ private:
+  Progress own_;
+  Progress* shared_ = nullptr;
+};
+
+void Flush(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
+  if (endpoint->output().empty()) return;
+  progress->state = Progress::kBusy;
+  while (!endpoint->output().empty()) {
+    size_t n = channel->Send(endpoint->output().Chunks(kMaxChunks), kNoDeadline);
+    endpoint->output().Sent(n);
+    progress->sent += n;
+  }
+  progress->state = Progress::kBetween;
 }
 
-// Serves until either side ends the session; returns how it ended: "closed", or "lost" inside a message.
-std::string Serve(Endpoint* endpoint, Channel* channel) {
+// Serves until either side ends the session; returns whether that was between two messages.
+bool Serve(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
+  progress->state = Progress::kBetween;
   while (!endpoint->closed()) {
     auto [space, room] = endpoint->Space();
     size_t n = channel->Receive(space, room, kNoDeadline);
-    if (n == 0) return endpoint->PeerClosed() ? "closed" : "lost";
+    if (n == 0) return endpoint->PeerClosed();
     endpoint->Filled(n);
+    progress->received += n;
     bool more;
     do {
       more = endpoint->Serve();
-      Flush(endpoint, channel);
+      Flush(endpoint, channel, progress);
     } while (more);
   }
-  return "closed";
+  return true;
+}
+
+std::string ServeSession(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
+                         PackedFunc constructor, int progress_fd) {
+  ProgressPage progress(progress_fd);
+  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor)));
+  std::unique_ptr<Channel> channel = MakeFdChannel(read_fd, write_fd);
+  bool whole = false;
+  try {
+    whole = Serve(&endpoint, channel.get(), progress);
+  } catch (const Error& error) {
+    if (error.kind() != "SessionBrokenError") throw;
+  }
+  progress->state = whole ? Progress::kClosed : Progress::kLost;
+  return whole ? "closed" : "lost";
 }
 
 std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
                      PackedFunc constructor) {
-  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor)));
-  std::unique_ptr<Channel> channel = MakeFdChannel(read_fd, write_fd);
-  return Serve(&endpoint, channel.get());
+  return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1);
 }
 
 // The endpoint as a function (bytes, flags) -> 0 closed, 1 go on, 2 call again to send more. flags: 1 bytes came,
@@ -127,6 +186,8 @@ PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::v
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFds").set_body_typed(ServeFds);
+// The same with a file of shared memory (24 bytes) through which another process sees the progress; -1 for none.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeSession").set_body_typed(ServeSession);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.EventDrivenServer").set_body_typed(MakeEventDrivenServer);
 PORTCALL_REGISTER_GLOBAL("rpc.CreateEventDrivenServer")
     .set_body_typed([](PackedFunc send, std::string, std::string remote_key) {

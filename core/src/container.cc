@@ -24,6 +24,8 @@ struct ArrayImpl final : Object {
   }
 };
 
+constexpr int64_t kMaxItems = int64_t{1} << 40;  // sizes in bytes stay far from overflow
+
 uint64_t Mix(uint64_t h) {
   h ^= h >> 33;
   h *= 0xff51afd7ed558ccdu;
@@ -109,6 +111,7 @@ struct MapImpl final : Object {
   std::vector<uint32_t> table;  // position + 1, or 0
 
   MapImpl(const TVMFFIAny* pairs, int64_t n) {
+    PORTCALL_CHECK(n >= 0, ValueError) << "a Map of " << n << " pairs";
     PORTCALL_CHECK(n < (int64_t{1} << 31), ValueError) << "a Map of " << n << " pairs is too large";
     size_t capacity = 4;
     while (capacity < static_cast<size_t>(n) * 2) capacity *= 2;
@@ -184,6 +187,8 @@ using namespace portcall;
 
 int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIObjectHandle* out) {
   return Guard([&] {
+    PORTCALL_CHECK(size < static_cast<size_t>(kMaxItems), ValueError)
+        << "a Shape of " << size << " extents is too large";
     auto* node = NewCountedNode<ShapeObj>(size * sizeof(int64_t));
     auto* copy = reinterpret_cast<int64_t*>(node + 1);
     if (size) std::memcpy(copy, values, size * sizeof(int64_t));
@@ -195,6 +200,7 @@ int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIObjectHandle* 
 int PortcallArrayCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out) {
   return Guard([&] {
     PORTCALL_CHECK(size >= 0, ValueError) << "an Array of " << size << " items";
+    PORTCALL_CHECK(size < kMaxItems, ValueError) << "an Array of " << size << " items is too large";
     auto* node = NewCountedNode<ArrayImpl>(static_cast<size_t>(size) * sizeof(Any));
     ObjectRef owner = ObjectRef::Steal(node);  // a failing copy below leaves the items made so far to the destructor
     node->cell.data = node->items();

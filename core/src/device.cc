@@ -40,7 +40,7 @@ thread_local DLPackManagedTensorAllocator thread_allocator = nullptr;
 
 void ReportAllocatorError(void* context, const char* kind, const char* message) {
   auto* text = static_cast<std::pair<std::string, std::string>*>(context);
-  *text = {kind ? kind : "RuntimeError", message ? message : "the tensor allocator failed"};
+  *text = {kind ? kind : "RuntimeError", message ? message : "the tensor allocator failed without saying why"};
 }
 
 PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
@@ -136,8 +136,13 @@ int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
   if (!allocator) return PortcallTensorAlloc(prototype, out);  // the devices' own memory
   return Guard([&] {
     std::pair<std::string, std::string> error;
+    ReportAllocatorError(&error, nullptr, nullptr);
     DLManagedTensorVersioned* managed = nullptr;
     if (allocator(prototype, &managed, &error, ReportAllocatorError) != 0) throw Error(error.first, error.second);
-    Check(TVMFFITensorFromDLPackVersioned(managed, 0, 0, out));
+    PORTCALL_CHECK(managed, RuntimeError) << "the tensor allocator gave no tensor";
+    if (TVMFFITensorFromDLPackVersioned(managed, 0, 0, out) != 0) {
+      if (managed->deleter) managed->deleter(managed);
+      ThrowRaised();
+    }
   });
 }

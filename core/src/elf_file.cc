@@ -68,10 +68,13 @@ class MappedFile {
     if (offset > size_ || count > (size_ - offset) / sizeof(T) || offset % alignof(T) != 0) return nullptr;
     return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset);
   }
+  // Empty for what is longer than any name that matters: a damaged file may have names without end.
   std::string Text(uint64_t offset) const {
+    constexpr size_t kLongest = 4096;
     const char* start = At<char>(offset);
     if (!start || offset >= size_) return {};
-    return std::string(start, strnlen(start, size_ - offset));
+    size_t length = strnlen(start, std::min(size_ - offset, kLongest));
+    return length < kLongest ? std::string(start, length) : std::string();
   }
 
  private:

@@ -10,7 +10,7 @@ using namespace portcall;
 
 namespace {
 
-std::mutex once_mutex;
+std::recursive_mutex once_mutex;  // an initialiser may initialise something else
 std::atomic<int (*)()> check_signals{nullptr};
 
 Any& ItemOf(void* list, int index) { return static_cast<Any*>(list)[index]; }
@@ -20,8 +20,8 @@ Any& ItemOf(void* list, int index) { return static_cast<Any*>(list)[index]; }
 int TVMFFIHandleInitOnce(void** slot, int (*init)(void** result)) {
   if (__atomic_load_n(slot, __ATOMIC_ACQUIRE)) return 0;
   return Guard([&] {
-    std::lock_guard<std::mutex> lock(once_mutex);
-    if (*slot) return;
+    std::lock_guard<std::recursive_mutex> lock(once_mutex);
+    if (__atomic_load_n(slot, __ATOMIC_ACQUIRE)) return;
     void* result = nullptr;
     Check(init(&result));
     PORTCALL_CHECK(result, RuntimeError) << "an initialiser of compiled code gave no handle";
@@ -48,7 +48,7 @@ int TVMBackendRegisterEnvCAPI(const char* name, void* symbol) { return TVMFFIEnv
 
 // Static data of classic code: `f` runs once for the handle.
 int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int) {
-  std::lock_guard<std::mutex> lock(once_mutex);
+  std::lock_guard<std::recursive_mutex> lock(once_mutex);
   if (*handle) return 0;
   int status = f(cdata);
   if (status == 0) *handle = handle;  // anything but null: "done"

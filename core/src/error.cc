@@ -41,8 +41,8 @@ struct ErrorImpl final : Object {
 
   static void UpdateBacktrace(TVMFFIObjectHandle self, const TVMFFIByteArray* text, int32_t mode) {
     auto* error = static_cast<ErrorImpl*>(static_cast<TVMFFIObject*>(self));
-    if (mode == 0) error->backtrace.clear();
-    error->backtrace.append(text->data, text->size);
+    std::string frames = mode == 0 ? std::string() : error->backtrace;
+    error->backtrace = frames.append(ToView(*text));  // `text` may be our own
     error->cell.backtrace = ToByteArray(error->backtrace);
   }
 };
@@ -114,5 +114,6 @@ const TVMFFIByteArray* TVMFFIBacktrace(const char* file, int line, const char* f
   int n = std::snprintf(text, sizeof(text), "  File \"%s\", line %d, in %s\n", file ? file : "<unknown>", line,
                         function ? function : "<unknown>");
   bytes = {text, n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1)};
+  if (bytes.size == sizeof(text) - 1) text[bytes.size - 1] = '\n';  // cut short, but a line all the same
   return &bytes;
 }

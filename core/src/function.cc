@@ -177,8 +177,12 @@ int TVMFFIFunctionGetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle* out
 }
 
 int TVMFFIFunctionSetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle func, int allow_override) {
-  return Guard(
-      [&] { GlobalTable::Get().Set(ToView(*name), ObjectRef::Borrow<PackedFunc>(func), allow_override != 0); });
+  return Guard([&] {
+    auto* obj = static_cast<TVMFFIObject*>(func);
+    PORTCALL_CHECK(!obj || obj->type_index == kTVMFFIFunction, TypeError)
+        << "'" << ToView(*name) << "' cannot be registered: it is no function but a " << DescribeType(obj->type_index);
+    GlobalTable::Get().Set(ToView(*name), ObjectRef::Borrow<PackedFunc>(func), allow_override != 0);
+  });
 }
 
 int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* info, int allow_override) {

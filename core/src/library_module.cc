@@ -222,14 +222,32 @@ std::string Advice(const std::string& why) {
   return why;
 }
 
+// The load that this thread is at. Constructors of the library leave the first error here: an exception would have
+// nobody to catch it.
+class LoadScope {
+ public:
+  LoadScope() : outer_(std::exchange(current_, this)) {}
+  ~LoadScope() { current_ = outer_; }
+  static LoadScope* current() { return current_; }
+  ObjectRef error;
+
+ private:
+  LoadScope* outer_;
+  static thread_local LoadScope* current_;
+};
+thread_local LoadScope* LoadScope::current_ = nullptr;
+
 // Maps the library; the result owns the mapping.
 void* Open(const std::string& path, const ElfFile& elf) {
+  LoadScope scope;
   bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
   void* owner = ours ? OpenWithRuntime(path) : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!owner) {
     const char* why = dlerror();
     FailToLoad(path, Advice(why ? why : "unknown reason"));
   }
+  // It stays mapped: what its constructors did before refers to its code.
+  if (scope.error.defined()) FailToLoad(path, std::string(Error(scope.error).message()));
   return owner;
 }
 
@@ -411,6 +429,10 @@ Module LoadLibrary(const std::string& path) {
 
 Module SystemLibrary(const std::string& prefix) {
   SystemTable& system = System();
+  // One thread at a time makes a module: its code has one context. Not the table's own lock, because a loader of an
+  // embedded module may ask for symbols, and for other system libraries.
+  static auto* making = new std::recursive_mutex();
+  std::lock_guard<std::recursive_mutex> one(*making);
   {
     std::lock_guard<std::mutex> lock(system.mutex);
     auto it = system.modules.find(prefix);
@@ -445,4 +467,17 @@ int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol) {
 
 int TVMBackendRegisterSystemLibSymbol(const char* name, void* symbol) {
   return TVMFFIEnvModRegisterSystemLibSymbol(name, symbol);
+}
+
+int PortcallModuleFailLoad() {
+  LoadScope* scope = LoadScope::current();
+  if (!scope) return -1;
+  TVMFFIObjectHandle error = nullptr;
+  TVMFFIErrorMoveFromRaised(&error);
+  if (!scope->error.defined()) {
+    scope->error = ObjectRef::Steal(error);
+  } else {
+    TVMFFIObjectDecRef(error);
+  }
+  return 0;
 }

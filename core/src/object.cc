@@ -56,7 +56,12 @@ class TypeTable {
     std::lock_guard<std::mutex> lock(mutex_);
     auto it = by_key_.find(std::string(key));
     if (it != by_key_.end()) return it->second;
-    if (index < 0) index = next_++;
+    PORTCALL_CHECK(parent < 0 || Find(parent), ValueError)
+        << "the parent of type '" << key << "' has the unknown index " << parent;
+    if (index < 0) {
+      while (Find(next_)) ++next_;
+      index = next_++;
+    }
     PORTCALL_CHECK(index < kMaxTypes, RuntimeError)
         << "more than " << kMaxTypes << " types; '" << key << "' was refused";
     PORTCALL_CHECK(!Find(index), ValueError) << "type index " << index << " of '" << key << "' belongs to another type";
@@ -161,7 +166,10 @@ int TVMFFIObjectDecRef(TVMFFIObjectHandle obj) {
 
 int TVMFFIObjectCreateOpaque(void* handle, int32_t type_index, void (*deleter)(void*), TVMFFIObjectHandle* out) {
   return Guard([&] {
-    PORTCALL_CHECK(IsObjectIndex(type_index), ValueError) << "type index " << type_index << " is not that of an object";
+    // The other types of the ABI have bodies that readers take for granted.
+    bool bodiless = type_index == kTVMFFIObject || type_index == kTVMFFIOpaquePyObject;
+    PORTCALL_CHECK(bodiless || type_index >= kTVMFFIDynObjectBegin, ValueError)
+        << "type index " << type_index << " is not that of an opaque object";
     auto* obj = NewNode<OpaqueObj>();
     obj->type_index = type_index;
     obj->handle = handle;

@@ -185,6 +185,7 @@ int FromDLPack(Managed* from, uint64_t flags, int32_t require_alignment, int32_t
   return Guard([&] {
     PORTCALL_CHECK(from, ValueError) << "there is no tensor to take over";
     const DLTensor& dl = from->dl_tensor;
+    CheckDescription(dl);
     auto address = reinterpret_cast<uintptr_t>(dl.data) + dl.byte_offset;
     PORTCALL_CHECK(require_alignment <= 0 || address % static_cast<uintptr_t>(require_alignment) == 0, ValueError)
         << "the tensor's data is not aligned to " << require_alignment << " bytes";
@@ -301,5 +302,12 @@ uint64_t PortcallTensorGetFlags(TVMFFIObjectHandle tensor) {
 }
 
 int PortcallTensorCopy(const DLTensor* from, const DLTensor* to) {
-  return Guard([&] { CopyTensor(*from, *to); });
+  return Guard([&] {
+    for (const DLTensor* tensor : {from, to}) {
+      PORTCALL_CHECK(tensor, ValueError) << "a copy needs two tensors";
+      CheckDescription(*tensor);
+      PORTCALL_CHECK(tensor->data || NumElements(*tensor) == 0, ValueError) << "a tensor without memory";
+    }
+    CopyTensor(*from, *to);
+  });
 }

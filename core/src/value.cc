@@ -25,7 +25,7 @@ template <typename Node> void MakeText(std::string_view content, int32_t small_i
   if (content.size() <= kSmallCapacity) {
     detail::SetCell(&cell, small_index);
     cell.small_str_len = static_cast<uint32_t>(content.size());
-    std::memcpy(cell.v_bytes, content.data(), content.size());
+    content.copy(cell.v_bytes, kSmallCapacity);
   } else {
     Node* node = NewCountedNode<Node>(content.size() + 1);
     char* data = reinterpret_cast<char*>(node + 1);
@@ -45,7 +45,7 @@ struct NamedType {
 };
 
 // Longer names first where one starts with another.
-constexpr std::array<NamedType, 19> kNamedTypes = {{
+constexpr std::array<NamedType, 18> kNamedTypes = {{
     {"float8_e4m3b11fnuz", kDLFloat8_e4m3b11fnuz, 8},
     {"float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8},
     {"float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8},
@@ -64,7 +64,6 @@ constexpr std::array<NamedType, 19> kNamedTypes = {{
     {"uint", kDLUInt, 0},
     {"bool", kDLBool, 8},
     {"int", kDLInt, 0},
-    {"void", kDLOpaqueHandle, 0},
 }};
 
 // Parses a decimal number at the front of `text` and removes it. False when there is none.
@@ -131,14 +130,22 @@ int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out) {
   return Guard([&] {
     PORTCALL_CHECK(words->size > 0 && words->size % 8 == 0, ValueError)
         << "a wide integer is given in words of 8 bytes, got " << words->size << " bytes";
-    if (words->size == 8) {  // fits: wide integers are only for what does not
+    // Words that only repeat the sign are left out; what fits into 64 bits then is no wide integer.
+    auto word = [&](size_t i) {
+      int64_t value;
+      std::memcpy(&value, words->data + 8 * i, 8);
+      return value;
+    };
+    size_t n = words->size / 8;
+    while (n > 1 && word(n - 1) == (word(n - 2) < 0 ? -1 : 0)) --n;
+    if (n == 1) {
       detail::SetCell(out, kTVMFFIInt);
-      std::memcpy(&out->v_int64, words->data, 8);
+      out->v_int64 = word(0);
       return;
     }
-    auto* node = NewCountedNode<BigIntObj>(words->size);
-    node->num_words = words->size / 8;
-    std::memcpy(static_cast<void*>(node + 1), words->data, words->size);
+    auto* node = NewCountedNode<BigIntObj>(8 * n);
+    node->num_words = n;
+    std::memcpy(static_cast<void*>(node + 1), words->data, 8 * n);
     detail::SetCell(out, kTVMFFIBigInt);
     out->v_obj = node;
   });
@@ -169,9 +176,11 @@ int TVMFFIAnyViewToOwnedAny(const TVMFFIAny* view, TVMFFIAny* out) {
   return Guard([&] {
     switch (view->type_index) {
       case kTVMFFIRawStr:
+        PORTCALL_CHECK(view->v_c_str, ValueError) << "a string has no address";
         *out = String(view->v_c_str).release();
         return;
       case kTVMFFIByteArrayPtr:
+        PORTCALL_CHECK(view->v_ptr, ValueError) << "bytes have no address";
         *out = Bytes(*TryBytes(*view)).release();
         return;
       case kTVMFFIObjectRValueRef: {

@@ -249,10 +249,10 @@ template <typename F> PackedFunc Typed(F f) { return PackedFunc(detail::Unpack(f
 }  // namespace
 
 TEST("an object that the caller gives away is taken without a second reference") {
-  ObjectRef shape = Shape{1, 2};
-  Any count = CallMoving(Typed([](Shape s) { return s.use_count(); }), &shape);
+  ObjectRef tensor = Tensor::Empty({1}, DataTypeFromString("int8"));
+  Any count = CallMoving(Typed([](Tensor t) { return t.use_count(); }), &tensor);
   CHECK_EQ(count.cast<int>(), 1);
-  CHECK(!shape.defined());
+  CHECK(!tensor.defined());
 }
 
 TEST("an object that the callee cannot use stays with its caller") {

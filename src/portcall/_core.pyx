@@ -1688,6 +1688,10 @@ def from_dlpack(source):
     cdef DLManagedTensorVersioned* managed_versioned
     if type(source).__name__ == "PyCapsule":
         capsule = source
+    elif not hasattr(source, "__dlpack__"):
+        raise errors.ArgumentError(f"from_dlpack() takes an object with __dlpack__, got {type(source).__name__}",
+                                   function="from_dlpack", expected="an object with __dlpack__",
+                                   got=type(source).__name__)
     elif type(source) in unversioned_types:
         capsule = source.__dlpack__()
     else:
@@ -1738,7 +1742,10 @@ def empty_tensor(tuple shape, DataType dtype not None, Device device not None):
     if len(shape) > 64:
         raise ValueError(f"a tensor with {len(shape)} dimensions; at most 64 are supported")
     for k, extent in enumerate(shape):
-        extents[k] = extent
+        try:
+            extents[k] = extent
+        except OverflowError:
+            raise ValueError(f"the tensor is too large (axis {k} has extent {extent})") from None
     memset(&prototype, 0, sizeof(prototype))
     prototype.shape = extents
     prototype.ndim = <int32_t>len(shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portcall import _core
+from portcall import _core, errors
 
 if TYPE_CHECKING:
     import numpy
@@ -64,7 +64,16 @@ _core.register_class(_TYPE_INDEX, DataType)
 
 
 def dtype(value: Any) -> DataType:
-    """Return the DataType of a name, of a NumPy type, or of anything NumPy takes as one."""
+    """Return the DataType of a name, of a NumPy type, or of anything NumPy takes as one.
+
+    Raises:
+        ValueError: the name is that of no type.
+        TypeError: NumPy takes ``value`` for no type; None, which NumPy takes for float64, is refused too.
+    """
+    if value is None:
+        raise errors.ArgumentError(
+            "dtype() takes a data type or its name, got None", expected="a data type", got="None"
+        )
     if isinstance(value, DataType):
         return value
     if isinstance(value, str):

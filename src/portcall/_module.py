@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from portcall import _core, errors
 from portcall._core import PackedFunc
 from portcall._device import Device
+from portcall._device import device as as_device
 from portcall._function import get_global_func, not_found
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Module(_core.Module):
     def time_evaluator(
         self,
         func_name: str,
-        dev: Device,
+        dev: Device | str,
         number: int = 10,
         repeat: int = 1,
         min_repeat_ms: int = 0,
@@ -135,8 +136,9 @@ class Module(_core.Module):
         self.get_function(func_name)  # a missing one is told with the names that resemble it
         if f_preproc:
             get_global_func(f_preproc)
+        target = as_device(dev)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
-            self, func_name, dev.device_type, dev.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
+            self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
             cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 from portcall import _core
 from portcall._device import Device, cpu
 from portcall._device import device as as_device
+from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Tensor(_core.Tensor):
         if self.readonly:
             raise ValueError("the tensor is read-only")
         if not isinstance(source, _core.Tensor):
-            source = _core.tensor_over(_array_like(source, self.dtype))
+            source = _core.tensor_over(array_like(source, self.dtype))
         self._copy_from(source)
         return self
 
@@ -136,13 +137,13 @@ def _as_array(tensor: Tensor) -> NDArray[Any]:
     return array if known else array.view(dtype)
 
 
-def _array_like(value: Any, dtype: Any) -> Any:
-    """Whatever NumPy can read, as an array; arrays as they are."""
+def array_like(value: Any, dtype: DataType | None = None) -> Any:
+    """Return whatever NumPy can read as an array; arrays as they are."""
     if hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
         return value
     import numpy
 
-    return numpy.asarray(value, dtype=dtype.numpy())
+    return numpy.asarray(value, dtype=None if dtype is None else dtype.numpy())
 
 
 def tensor_over_array(array: Any) -> Tensor:

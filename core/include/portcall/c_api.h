@@ -281,6 +281,9 @@ PORTCALL_API int PortcallTensorCopy(const DLTensor* from, const DLTensor* to);
 
 // ---- Modules ------------------------------------------------------------------------------------------------------
 
+// For constructors of libraries, where an exception would end the process: loading the library fails with this thread's
+// raised error. -1: this thread is loading none.
+PORTCALL_API int PortcallModuleFailLoad(void);
 // A module over a C++ portcall::ModuleNode (module.h), which it owns on success.
 PORTCALL_API int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out);
 // That node, borrowed; NULL for a module of another runtime.

@@ -3,7 +3,9 @@
 #ifndef PORTCALL_CONTAINER_H_
 #define PORTCALL_CONTAINER_H_
 
+#include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@ struct ShapeObj final : Object {
 
 class Shape : public ObjectRef {
   PORTCALL_OBJECT_REF(Shape, ShapeObj)
+  using OwnTraits = void;
 
   Shape(const int64_t* values, size_t size) {
     TVMFFIObjectHandle handle = nullptr;
@@ -59,6 +62,31 @@ template <typename T = Any> class Array : public ObjectRef {
   Array(std::initializer_list<T> items) : Array(items.begin(), items.end()) {}
   explicit Array(const std::vector<T>& items) : Array(items.begin(), items.end()) {}
 
+  // Walks the items, each converted when it is reached: `for (T item : array)`.
+  class Iterator {
+   public:
+    using value_type = T;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const T*;
+    using reference = T;
+    using iterator_category = std::input_iterator_tag;
+
+    explicit Iterator(const Any* item) noexcept : item_(item) {}
+    T operator*() const { return item_->template cast<T>(); }
+    Iterator& operator++() noexcept {
+      ++item_;
+      return *this;
+    }
+    Iterator operator++(int) noexcept { return Iterator(item_++); }
+    bool operator==(const Iterator& other) const noexcept { return item_ == other.item_; }
+    bool operator!=(const Iterator& other) const noexcept { return item_ != other.item_; }
+
+   private:
+    const Any* item_;
+  };
+  Iterator begin() const noexcept { return Iterator(items()); }
+  Iterator end() const noexcept { return Iterator(items() + size()); }
+
   size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
   bool empty() const noexcept { return size() == 0; }
   T operator[](size_t i) const { return items()[i].template cast<T>(); }
@@ -67,11 +95,7 @@ template <typename T = Any> class Array : public ObjectRef {
     return (*this)[i];
   }
   const Any* items() const noexcept { return ptr_ ? static_cast<const Any*>(node()->cell.data) : nullptr; }
-  std::vector<T> vector() const {
-    std::vector<T> out;
-    for (size_t i = 0; i < size(); ++i) out.push_back((*this)[i]);
-    return out;
-  }
+  std::vector<T> vector() const { return std::vector<T>(begin(), end()); }
 
  private:
   void Build(const std::vector<Any>& items) {
@@ -91,6 +115,14 @@ struct MapObj final : Object {
   uint64_t slots;
   void (*data_deleter)(void*);
 };
+
+namespace detail {
+// A key for messages: text in quotes, a number, or what it is.
+inline std::string DescribeKey(const TVMFFIAny& key) {
+  if (std::optional<std::string_view> text = TryString(key)) return "'" + std::string(*text) + "'";
+  return "the key (" + DescribeValue(key) + ")";
+}
+}  // namespace detail
 
 template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   PORTCALL_OBJECT_REF(Map, MapObj)
@@ -115,23 +147,46 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   std::optional<V> find(const K& key) const {
     const TVMFFIAny* value = Find(key);
     if (!value) return std::nullopt;
-    return ArgValue(value, 0, "").cast<V>();
+    return Cast<V>(*value);
   }
   V at(const K& key) const {
     std::optional<V> value = find(key);
-    PORTCALL_CHECK(value.has_value(), KeyError) << "the key is not in the Map";
+    PORTCALL_CHECK(value.has_value(), KeyError) << detail::DescribeKey(Any(key).cell()) << " is not in the Map";
     return *std::move(value);
   }
-  std::vector<std::pair<K, V>> items() const {
-    std::vector<std::pair<K, V>> out;
-    for (size_t i = 0; i < size(); ++i) {
-      const TVMFFIAny* pair = PortcallMapPairAt(ptr_, static_cast<int64_t>(i));
-      out.emplace_back(ArgValue(pair, 0, "").cast<K>(), ArgValue(pair + 1, 0, "").cast<V>());
+  std::vector<std::pair<K, V>> items() const { return std::vector<std::pair<K, V>>(begin(), end()); }
+
+  // Walks the pairs in order of insertion: `for (const auto& [key, value] : map)`.
+  class Iterator {
+   public:
+    using value_type = std::pair<K, V>;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const value_type*;
+    using reference = value_type;
+    using iterator_category = std::input_iterator_tag;
+
+    explicit Iterator(const TVMFFIAny* pair) noexcept : pair_(pair) {}
+    value_type operator*() const { return {Cast<K>(pair_[0]), Cast<V>(pair_[1])}; }
+    Iterator& operator++() noexcept {
+      pair_ += 2;
+      return *this;
     }
-    return out;
-  }
+    Iterator operator++(int) noexcept {
+      Iterator old = *this;
+      ++*this;
+      return old;
+    }
+    bool operator==(const Iterator& other) const noexcept { return pair_ == other.pair_; }
+    bool operator!=(const Iterator& other) const noexcept { return pair_ != other.pair_; }
+
+   private:
+    const TVMFFIAny* pair_;
+  };
+  Iterator begin() const noexcept { return Iterator(size() ? PortcallMapPairAt(ptr_, 0) : nullptr); }
+  Iterator end() const noexcept { return Iterator(size() ? PortcallMapPairAt(ptr_, 0) + 2 * size() : nullptr); }
 
  private:
+  template <typename T> static T Cast(const TVMFFIAny& cell) { return ArgValue(&cell, -1, "").cast<T>(); }
   const TVMFFIAny* Find(const K& key) const {
     Any cell(key);
     return ptr_ ? PortcallMapFind(ptr_, &cell.cell()) : nullptr;
@@ -156,6 +211,19 @@ template <typename T> struct TypeTraits<Array<T>> {
   static void To(Array<T> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
 
+// An Array of integers will do: it is what a tuple becomes in Python.
+template <> struct TypeTraits<Shape> {
+  static std::string Name() { return "Shape"; }
+  static std::optional<Shape> TryFrom(const TVMFFIAny& value) {
+    if (value.type_index == kTVMFFINone) return Shape();
+    if (value.type_index == kTVMFFIShape) return ObjectRef::Borrow<Shape>(value.v_obj);
+    std::optional<Array<int64_t>> array = TypeTraits<Array<int64_t>>::TryFrom(value);
+    if (!array) return std::nullopt;
+    return Shape(array->vector());
+  }
+  static void To(Shape value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
+};
+
 template <typename K, typename V> struct TypeTraits<Map<K, V>> {
   static std::string Name() {
     if constexpr (std::is_same_v<K, Any> && std::is_same_v<V, Any>) return "Map";
@@ -178,11 +246,25 @@ template <typename T> struct TypeTraits<std::vector<T>> {
   static std::string Name() { return TypeTraits<Array<T>>::Name(); }
   static std::optional<std::vector<T>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return std::nullopt;
+    if constexpr (std::is_integral_v<T>) {
+      if (value.type_index == kTVMFFIShape) return FromShape(ObjectRef::Borrow<Shape>(value.v_obj));
+    }
     std::optional<Array<T>> array = TypeTraits<Array<T>>::TryFrom(value);
     if (!array) return std::nullopt;
     return array->vector();
   }
   static void To(const std::vector<T>& value, TVMFFIAny* out) { TypeTraits<Array<T>>::To(Array<T>(value), out); }
+
+ private:
+  static std::optional<std::vector<T>> FromShape(const Shape& shape) {
+    std::vector<T> extents;
+    for (int64_t extent : shape) {
+      std::optional<T> fits = Any(extent).try_cast<T>();
+      if (!fits) return std::nullopt;
+      extents.push_back(*fits);
+    }
+    return extents;
+  }
 };
 
 }  // namespace portcall

@@ -27,7 +27,7 @@ inline const PortcallDeviceAPI& DeviceApiOf(Device device) {
 class DeviceRegistration {
  public:
   DeviceRegistration(int32_t device_type, const PortcallDeviceAPI& api) {
-    Check(PortcallDeviceRegister(device_type, &api));
+    CheckAtLoad(PortcallDeviceRegister(device_type, &api));
   }
 };
 

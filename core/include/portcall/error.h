@@ -68,6 +68,11 @@ inline void Check(int status) {
   if (status != 0) ThrowRaised();
 }
 
+// The same for what runs in constructors of libraries: there the loader throws.
+inline void CheckAtLoad(int status) {
+  if (status != 0 && PortcallModuleFailLoad() != 0) ThrowRaised();
+}
+
 namespace detail {
 // The exception that is being handled becomes this thread's last error. Out of line: it is the same for every Guard.
 [[gnu::noinline, gnu::cold]] inline int RaiseCurrentException() noexcept {
@@ -132,9 +137,8 @@ class Message {
 };
 }  // namespace detail
 
-#define PORTCALL_THROW(Kind)                                            \
-  ::portcall::detail::Thrower(#Kind, __FILE__, __LINE__, __func__) & \
-      ::portcall::detail::Message().stream()
+#define PORTCALL_THROW(Kind) \
+  ::portcall::detail::Thrower(#Kind, __FILE__, __LINE__, __func__) & ::portcall::detail::Message().stream()
 #define PORTCALL_CHECK(condition, Kind) \
   if (condition) {                      \
   } else PORTCALL_THROW(Kind)

@@ -156,8 +156,9 @@ template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public Pac
   TypedPackedFunc(PackedFunc func) : PackedFunc(std::move(func)) {}  // NOLINT(google-explicit-constructor)
   template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, A...> && !std::is_base_of_v<ObjectRef, F>>>
   TypedPackedFunc(F body, std::string name = {})  // NOLINT(google-explicit-constructor)
-      : PackedFunc(detail::Unpack([f = std::move(body)](A... args) mutable -> R { return f(std::forward<A>(args)...); }),
-                   std::move(name)) {}
+      : PackedFunc(
+            detail::Unpack([f = std::move(body)](A... args) mutable -> R { return f(std::forward<A>(args)...); }),
+            std::move(name)) {}
 
   R operator()(A... args) const {
     if constexpr (std::is_void_v<R>) {
@@ -206,7 +207,9 @@ class Registry {
   static Registry Register(std::string name, bool can_override = false) { return {std::move(name), can_override}; }
 
   template <typename F> Registry& set_body(F body) {
-    Set(name_, PackedFunc(std::move(body), name_, flags_), can_override_);
+    PackedFunc func(std::move(body), name_, flags_);
+    TVMFFIByteArray key = ToByteArray(name_);
+    CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), can_override_ ? 1 : 0));
     return *this;
   }
   template <typename F> Registry& set_body_typed(F body) { return set_body(detail::Unpack(std::move(body))); }

@@ -121,7 +121,11 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
     PORTCALL_CHECK(defined(), ValueError) << "the tensor is None";
     return &node()->dl;
   }
-  void CopyFrom(const DLTensor& from) const { Check(PortcallTensorCopy(&from, dl_tensor())); }
+  bool is_read_only() const { return (PortcallTensorGetFlags(ptr_) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0; }
+  void CopyFrom(const DLTensor& from) const {
+    PORTCALL_CHECK(!is_read_only(), ValueError) << "the tensor is read-only";
+    Check(PortcallTensorCopy(&from, dl_tensor()));
+  }
   void CopyFrom(const Tensor& from) const { CopyFrom(*from.dl_tensor()); }
 };
 

@@ -103,6 +103,7 @@ class Any;
 template <typename T, typename = void> struct TypeTraits {
   static constexpr bool kUndefined = true;
 };
+template <> struct TypeTraits<Any>;  // said before anything asks for it
 
 namespace detail {
 template <typename T, typename = void> struct CanTravel : std::true_type {};
@@ -132,7 +133,8 @@ struct IsWritable<T, std::void_t<decltype(TypeTraits<T>::To(std::declval<T>(), s
 // Reads an argument. One that the caller gives away is moved from where that is possible, and read like any other
 // where it is not.
 template <typename T> std::optional<T> Read(const TVMFFIAny& value) {
-  static_assert(IsReadable<T>::value, "no function takes an argument of this type: portcall::TypeTraits has no TryFrom");
+  static_assert(IsReadable<T>::value,
+                "no function takes an argument of this type: portcall::TypeTraits has no TryFrom");
   if constexpr (!kPlainReference<T> && !std::is_same_v<T, Any>) {
     if (value.type_index == kTVMFFIObjectRValueRef) {
       auto* object = *static_cast<TVMFFIObject**>(value.v_ptr);
@@ -181,6 +183,8 @@ class Any {
   template <typename T,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<T>, Any> && detail::kCanTravel<std::decay_t<T>>>>
   Any(T&& value) {  // NOLINT(google-explicit-constructor)
+    static_assert(detail::IsWritable<std::decay_t<T>>::value,
+                  "no value holds this type: portcall::TypeTraits has no To (what is borrowed cannot be kept)");
     TypeTraits<std::decay_t<T>>::To(std::forward<T>(value), &cell_);
   }
 
@@ -287,6 +291,13 @@ template <int kSmall, typename Derived> class StringBase {
   }
   ~StringBase() {
     if (IsObject(cell_)) Release(cell_.v_obj);
+  }
+
+  // Takes over a cell of this kind that the caller owns.
+  static Derived Steal(const TVMFFIAny& owned) noexcept {
+    Derived text;
+    text.cell_ = owned;
+    return text;
   }
 
   const char* data() const noexcept { return view().data(); }
@@ -518,8 +529,8 @@ template <> struct TypeTraits<String> {
 template <> struct TypeTraits<Bytes> {
   static std::string Name() { return "bytes"; }
   static std::optional<Bytes> TryFrom(const TVMFFIAny& value) {
-    if (std::optional<std::string_view> content = TryBytes(value)) return Bytes(*content);
-    return std::nullopt;
+    if (!TryBytes(value)) return std::nullopt;
+    return Bytes::Steal(Any::Copy(value).release());
   }
   static void To(Bytes value, TVMFFIAny* out) { *out = value.release(); }
 };

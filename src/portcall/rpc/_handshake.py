@@ -143,12 +143,24 @@ def parse_words(text: bytes, role: str) -> Hello:
     return Hello(key, options)
 
 
+def _missing(rest: bytes) -> int:
+    if len(rest) < _CODE.size:
+        return _CODE.size - len(rest)
+    if len(rest) < _HEAD.size:
+        return _HEAD.size - len(rest)
+    return max(1, _HEAD.size + int(_HEAD.unpack_from(rest)[1]) - len(rest))
+
+
 class HelloReader:
     """Reads what a client opens with, in any split. ``transcript`` is what was read; the rest stays in ``rest``."""
 
     def __init__(self) -> None:
         self.rest = b""
         self.transcript = b""
+
+    def missing(self) -> int:
+        """How many bytes the hello lacks at least: whoever reads no more never reads into the session."""
+        return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | None:
         """Return the hello once it is complete.
@@ -188,11 +200,7 @@ class ReplyReader:
 
     def missing(self) -> int:
         """How many bytes the next message lacks at least: whoever reads no more never reads into the session."""
-        if len(self.rest) < _CODE.size:
-            return _CODE.size - len(self.rest)
-        if len(self.rest) < _HEAD.size:
-            return _HEAD.size - len(self.rest)
-        return max(1, _HEAD.size + int(_HEAD.unpack_from(self.rest)[1]) - len(self.rest))
+        return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | Notice | None:
         """Return the next message once it is complete; notices may come before the reply.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,22 @@ from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func
-from portcall._tensor import Tensor, empty
+from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from portcall.rpc._session import Session
+
+
+def _session_of(module: Any) -> Session:
+    raise errors.InternalError("sessions are not imported")
+
+
+def find_sessions_by(finder: Callable[[Any], Session]) -> None:
+    """Have ``finder`` return the Session of a module of type ``rpc``: sessions are made one layer up."""
+    global _session_of
+    _session_of = finder
 
 
 class RemoteDevice(Device):
@@ -59,9 +70,7 @@ class RemoteTensor(_core.Object):
     @property
     def session(self) -> Session:
         """The session that owns the memory."""
-        from portcall.rpc._session import session_of  # the two know each other
-
-        return session_of(get_global_func("portcall.rpc.TensorSession")(self))
+        return _session_of(get_global_func("portcall.rpc.TensorSession")(self))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +105,7 @@ class RemoteTensor(_core.Object):
     def numpy(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Fetch the elements, into ``out`` if one is given, and return them."""
         if out is not None:
-            get_global_func("portcall.rpc.CopyFrom")(self, _core.tensor_over(out))
+            get_global_func("portcall.rpc.CopyFrom")(self, tensor_over_array(out))
             return out
         local = empty(self.shape, self.dtype)
         get_global_func("portcall.rpc.CopyFrom")(self, local)
@@ -112,11 +121,7 @@ class RemoteTensor(_core.Object):
         if isinstance(source, RemoteTensor):
             get_global_func("portcall.rpc.CopyAmong")(source, self)
             return self
-        if not (hasattr(source, "__dlpack__") or hasattr(source, "__array_interface__")):
-            import numpy
-
-            source = numpy.asarray(source, dtype=self.dtype.numpy())
-        get_global_func("portcall.rpc.CopyTo")(self, _core.tensor_over(source))
+        get_global_func("portcall.rpc.CopyTo")(self, tensor_over_array(array_like(source, self.dtype)))
         return self
 
     def copyto(self, target: Any) -> Any:
@@ -124,7 +129,7 @@ class RemoteTensor(_core.Object):
         if isinstance(target, RemoteTensor):
             return target.copyfrom(self)
         get_global_func("portcall.rpc.CopyFrom")(
-            self, target if isinstance(target, Tensor) else _core.tensor_over(target)
+            self, target if isinstance(target, Tensor) else tensor_over_array(target)
         )
         return target
 

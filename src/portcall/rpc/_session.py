@@ -19,8 +19,9 @@ from portcall._core import PackedFunc
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found
 from portcall._module import Module
+from portcall._tensor import array_like, tensor_over_array
 from portcall.rpc import _handshake
-from portcall.rpc._remote import RemoteDevice, RemoteTensor
+from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc._transport import TLSOptions, as_descriptor, open_socket, parse_address, read_token
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -112,13 +113,7 @@ class Session:
 
     def tensor(self, source: Any, device: Any = None) -> RemoteTensor:
         """Return a tensor with the elements of an array, or of numbers in lists."""
-        from portcall import _core
-
-        if not (hasattr(source, "__dlpack__") or hasattr(source, "__array_interface__")):
-            import numpy
-
-            source = numpy.asarray(source)
-        local = _core.tensor_over(source)
+        local = tensor_over_array(array_like(source))
         with self._clock("copy"):
             return self.empty(local.shape, local.dtype, device).copyfrom(local)
 
@@ -249,6 +244,9 @@ _sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictiona
 def session_of(module: Module) -> Session:
     """Return the Session of a module of type ``rpc``."""
     return _sessions.get(get_global_func("portcall.rpc.SessionId")(module)) or Session(module, "a session")
+
+
+find_sessions_by(session_of)
 
 
 def connect(

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Never trust a caller: each wrong call, load or registration gives its error, and the process is as healthy as before."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import errors, testing
+
+echo = portcall.get_global_func("testing.echo")
+apply = portcall.get_global_func("testing.apply")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the bad calls work with."""
+
+    native: portcall.Module
+    folder: Path
+
+    def write(self, name: str, content: bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must fail, the exact class of its error and what its text must match."""
+
+    what: str
+    call: Callable[[Place], Any]
+    error: type[BaseException]
+    message: str
+
+
+def glob(name: str) -> portcall.PackedFunc:
+    return portcall.get_global_func(name)
+
+
+def readonly(n: int = 4) -> np.ndarray[Any, Any]:
+    array = np.zeros(n, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def elf_header(machine: int = 62, bits: int = 2, kind: int = 3) -> bytes:
+    """A header that says it is an ELF file, with nothing behind it."""
+    ident = b"\x7fELF" + bytes([bits, 1, 1]) + bytes(9)
+    return ident + struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
+
+
+class Evil:
+    """An object that fails wherever it is touched."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(f"touched {name}")
+
+
+class EvilIndex:
+    def __index__(self) -> int:
+        raise ZeroDivisionError("no index")
+
+
+class EvilMapping(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise ZeroDivisionError("no items")
+
+
+F32 = np.float32
+NotFound, Argument, Load = errors.FunctionNotFoundError, errors.ArgumentError, errors.ModuleLoadError
+
+CALLS = [
+    Bad("a name that nobody registered", lambda p: glob("portcall_test.absent"), NotFound, "no global function is named"),
+    Bad("a name that is no text", lambda p: glob(5), TypeError, "expected str, got int"),  # type: ignore[arg-type]
+    Bad("a name that is None", lambda p: glob(None), TypeError, "NoneType"),  # type: ignore[arg-type]
+    Bad("a name with half a surrogate pair", lambda p: glob("\ud800"), UnicodeEncodeError, "surrogates not allowed"),
+    Bad("too few arguments", lambda p: p.native["add"](1), Argument, r"add\(\): expected 2 arguments, got 1"),
+    Bad("too many arguments", lambda p: p.native["add"](1, 2, 3), Argument, r"add\(\): expected 2 arguments, got 3"),
+    Bad("far too many arguments", lambda p: p.native["add"](*range(10_000)), Argument, "expected 2 arguments, got 10000"),
+    Bad("no arguments at all", lambda p: echo(), Argument, "expected at least 1 arguments, got 0"),
+    Bad("a keyword", lambda p: echo(x=1), Argument, "positional arguments only, got x="),
+    Bad("text for a number", lambda p: p.native["add"]("1", 2), Argument, r"add\(\): argument #0: expected int, got str"),
+    Bad("a float for an int", lambda p: p.native["add"](1, 2.5), Argument, "argument #1: expected int, got float"),
+    Bad("None for a number", lambda p: p.native["add"](None, 2), Argument, "argument #0: expected int, got None"),
+    Bad("a list for a number", lambda p: p.native["add"]([1], 2), Argument, "argument #0: expected int, got Array"),
+    Bad("an array for a number", lambda p: p.native["add"](np.zeros(1), 2), Argument, "#0: expected int, got Tensor"),
+    Bad("a wide integer", lambda p: p.native["add"](2**70, 2), Argument, "argument #0: expected int, got BigInt"),
+    Bad("a number for a tensor", lambda p: p.native["fill"](1, 2.0), Argument, r"fill\(\): argument #0: expected Tensor, got int"),
+    Bad("None for a tensor", lambda p: p.native["fill"](None, 2.0), Argument, "argument #0: expected Tensor, got None"),
+    Bad("an object for a tensor", lambda p: p.native["fill"](object(), 1.0), Argument, "expected a number, str, .*got object"),
+    Bad("a set for compiled code", lambda p: p.native["fill"]({1}, 1.0), Argument, "argument #0: expected a number, .*got set"),
+    Bad("a number for a function", lambda p: p.native["apply"](5, 1), Argument, "expected Function, got int"),
+    Bad("a function that is None", lambda p: p.native["apply"](None, 1), TypeError, "called a null PackedFunc"),
+    Bad("doubles for floats", lambda p: p.native["fill"](np.zeros(3), 1.0), TypeError, "expected a tensor of float32, got float64"),
+    Bad("an array of objects", lambda p: echo(np.array([object()])), Argument, "no tensor has such elements"),
+    Bad("an array of text", lambda p: echo(np.array(["a"])), Argument, "dtype <U1 cannot be passed"),
+    Bad("an array of records", lambda p: echo(np.zeros(2, "i4,f4")), Argument, "no tensor has such elements"),
+    Bad("an array of dates", lambda p: echo(np.zeros(2, "M8[s]")), Argument, "no tensor has such elements"),
+    Bad("an array of long doubles", lambda p: echo(np.zeros(2, "g")), Argument, "no tensor has such elements"),
+    Bad("the other byte order", lambda p: echo(np.zeros(2, ">i4")), Argument, "in the other order"),
+    Bad("odd strides", lambda p: echo(np.zeros(2, [("a", "i1"), ("b", "f4")])["b"]), Argument, "ascontiguousarray"),
+    Bad("a read-only array", lambda p: p.native["fill"](readonly(), 1.0), Argument, "expected a writable tensor"),
+    Bad("a read-only tensor", lambda p: p.native["fill"](echo(readonly()), 1.0), Argument, "expected a writable tensor"),
+    Bad("In around a number", lambda p: p.native["fill"](portcall.In(3), 1.0), Argument, "an array inside portcall.In"),
+    Bad("In around nothing", lambda p: portcall.In(), TypeError, "argument"),  # type: ignore[call-arg]
+    Bad("half a surrogate pair", lambda p: echo("\ud800"), Argument, "text that UTF-8 can express"),
+    Bad("the same inside a list", lambda p: echo(["ok", "\udbff"]), Argument, "item 1: expected text"),
+    Bad("a list that contains itself", lambda p: echo(loop_of_lists()), RecursionError, "while passing a container"),
+    Bad("a very deep list", lambda p: echo(functools.reduce(lambda x, _: [x], range(10**5), 0)), RecursionError, "container"),
+    Bad("an object that fails everywhere", lambda p: echo(Evil()), ZeroDivisionError, "touched"),
+    Bad("an index that fails", lambda p: echo(EvilIndex()), ZeroDivisionError, "no index"),
+    Bad("a mapping that fails", lambda p: echo(EvilMapping(a=1)), ZeroDivisionError, "no items"),
+    Bad("an unmade object", lambda p: echo(portcall.Object.__new__(portcall.Object)), Argument, "Object that was never made"),
+    Bad("an unmade array", lambda p: len(portcall.Array.__new__(portcall.Array)), ValueError, "Array was never made"),
+    Bad("an unmade map", lambda p: len(portcall.Map.__new__(portcall.Map)), ValueError, "Map was never made"),
+    Bad("an unmade tensor", lambda p: portcall.Tensor.__new__(portcall.Tensor).shape, ValueError, "never made"),
+    Bad("an unmade module", lambda p: portcall.Module.__new__(portcall.Module)["f"], Argument, "Module that was never made"),
+    Bad("an object of its class", lambda p: portcall.Object(), TypeError, "made by a function of portcall"),
+    Bad("a module of its class", lambda p: portcall.Module(), TypeError, "made by a function of portcall"),
+    Bad("a function of its class", lambda p: portcall.PackedFunc(len), TypeError, "use portcall.convert"),
+    Bad("a call that fails silently", lambda p: p.native["fail_silently"](), RuntimeError, "without setting an error"),
+    Bad("a result of no type", lambda p: p.native["return_unknown_index"](), errors.InternalError, "unknown type index 55"),
+    Bad("a result that is borrowed", lambda p: p.native["return_borrowed_tensor"](portcall.empty(1)), errors.InternalError, "borrowed"),
+    Bad("a callback with another signature", lambda p: apply(lambda: 1, 2), TypeError, "takes 0 positional arguments but 1 was"),
+    Bad("a callback that returns what cannot be passed", lambda p: apply(lambda: "\ud800"), Argument, "UTF-8"),
+    Bad("a callback that returns a loop", lambda p: apply(loop_of_lists), RecursionError, "container"),
+    Bad("an endless recursion", lambda p: recurse(), RecursionError, "recursion"),
+]  # fmt: skip
+
+MAKING = [
+    Bad("a negative extent", lambda p: portcall.empty((2, -1)), ValueError, "extent -1 of axis 1 is negative"),
+    Bad("an extent that is a float", lambda p: portcall.empty((2.5,)), TypeError, "'float' object cannot be interpreted"),
+    Bad("an extent that is text", lambda p: portcall.empty("34"), TypeError, "'str' object cannot be interpreted"),
+    Bad("a shape that is None", lambda p: portcall.empty(None), TypeError, "'NoneType' object cannot be interpreted"),
+    Bad("an extent beyond int64", lambda p: portcall.empty(2**64), ValueError, "too large"),
+    Bad("a product beyond all memory", lambda p: portcall.empty((2**40, 2**40)), ValueError, "too large"),
+    Bad("more than there is", lambda p: portcall.empty(2**48), MemoryError, "out of memory"),
+    Bad("too many dimensions", lambda p: portcall.empty((1,) * 65), ValueError, "65 dimensions; at most 64"),
+    Bad("a data type of no name", lambda p: portcall.empty(2, "float33x"), ValueError, "unknown data type 'float33x'"),
+    Bad("a data type of no size", lambda p: portcall.empty(2, "void"), ValueError, "data type 'void'"),
+    Bad("a data type of too many bits", lambda p: portcall.dtype("int256"), ValueError, "unknown data type 'int256'"),
+    Bad("a data type of no lanes", lambda p: portcall.dtype("int8x0"), ValueError, "unknown data type"),
+    Bad("a data type with a space", lambda p: portcall.dtype("int8 "), ValueError, "unknown data type"),
+    Bad("a data type that is None", lambda p: portcall.dtype(None), Argument, "data type"),
+    Bad("a data type that is an object", lambda p: portcall.dtype(object()), TypeError, "data type"),
+    Bad("a data type that NumPy alone has", lambda p: portcall.dtype("M8[s]"), ValueError, "unknown data type"),
+    Bad("a device of no kind", lambda p: portcall.device("abacus"), ValueError, "unknown device kind 'abacus'"),
+    Bad("a device that is None", lambda p: portcall.device(None), Argument, "got NoneType"),
+    Bad("a device of an unknown kind", lambda p: portcall.empty(2, device="hexagon"), errors.DeviceError, "'hexagon'"),
+    Bad("a device that is not there", lambda p: portcall.empty(2, device="cpu:7"), errors.DeviceError, "got cpu:7"),
+    Bad("a device of a number too wide", lambda p: portcall.device(2**40), OverflowError, "int"),
+    Bad("a tensor of text", lambda p: portcall.tensor("abc"), Argument, "no tensor has such elements"),
+    Bad("a tensor of None", lambda p: portcall.tensor(None), Argument, "no tensor has such elements"),
+    Bad("a tensor of ragged lists", lambda p: portcall.tensor([[1], [2, 3]]), ValueError, "inhomogeneous"),
+    Bad("a copy of another shape", lambda p: portcall.empty(2).copyfrom(np.zeros(3, F32)), ValueError, "equal shapes"),
+    Bad("a copy of another type", lambda p: portcall.empty(2).copyfrom(np.zeros(2, int)), TypeError, "equal data types"),
+    Bad("a copy to text", lambda p: portcall.empty(2).copyto("x"), Argument, "expected an array"),
+    Bad("a copy into a read-only array", lambda p: portcall.empty(4).copyto(readonly()), ValueError, "read-only"),
+    Bad("from_dlpack of a number", lambda p: portcall.from_dlpack(5), Argument, "DLPack"),
+    Bad("from_dlpack of a strange capsule", lambda p: portcall.from_dlpack(strange_capsule()), Argument, "nobody has used yet"),
+    Bad("an array index out of range", lambda p: portcall.Array([1])[1], IndexError, "index 1 is out of range for 1 items"),
+    Bad("a key that is not there", lambda p: portcall.Map({1: 2})[3], KeyError, "3"),
+    Bad("a map of no pairs", lambda p: portcall.Map([1, 2]), TypeError, "sequence"),
+    Bad("an array of a number", lambda p: portcall.Array(5), TypeError, "not iterable"),
+    Bad("a policy of another name", lambda p: portcall.set_alignment_policy("maybe"), ValueError, "'copy' or 'error'"),
+]  # fmt: skip
+
+LOADS = [
+    Bad("a file that is not there", lambda p: portcall.load_module(p.folder / "absent.so"), Load, "'.*absent.so': No such file"),
+    Bad("a folder", lambda p: portcall.load_module(p.folder), Load, "cannot load"),
+    Bad("a path that is no path", lambda p: portcall.load_module(5), TypeError, "str, bytes or os.PathLike"),
+    Bad("a path that is None", lambda p: portcall.load_module(None), TypeError, "NoneType"),
+    Bad("a path of bytes", lambda p: portcall.load_module(os.fsencode(p.folder / "x.so")), Load, "'.*x.so': No such file"),
+    Bad("an empty path", lambda p: portcall.load_module(""), Load, "cannot (load|open) ''"),
+    Bad("a path with a NUL", lambda p: portcall.load_module("a\0b.so"), Load, "No such file"),
+    Bad("an empty file", lambda p: portcall.load_module(p.write("empty.so", b"")), Load, "cannot load '.*empty.so'"),
+    Bad("a text file", lambda p: portcall.load_module(p.write("text.so", b"hello\n" * 50)), Load, "not an ELF|no shared library"),
+    Bad("half a header", lambda p: portcall.load_module(p.write("half.so", elf_header()[:30])), Load, "cannot load"),
+    Bad("a header alone", lambda p: portcall.load_module(p.write("header.so", elf_header())), Load, "cannot load"),
+    Bad("another machine", lambda p: portcall.load_module(p.write("arm.so", elf_header(machine=183))), Load, "a library for AArch64; this process runs on"),
+    Bad("another word size", lambda p: portcall.load_module(p.write("b32.so", elf_header(bits=1))), Load, "cannot load"),
+    Bad("random bytes after a header", lambda p: portcall.load_module(p.write("noise.so", elf_header() + bytes(range(256)) * 9)), Load, "cannot load"),
+    Bad("a library of no functions", lambda p: portcall.load_module(system_library()), Load, "exports no function of TVM"),
+    Bad("a function that the library lacks", lambda p: p.native["ad"], NotFound, "has no function 'ad'; did you mean 'add'"),
+    Bad("a function of the compiler", lambda p: p.native["_library_ctx"], NotFound, "has no function '_library_ctx'"),
+    Bad("a function of no name", lambda p: p.native[""], NotFound, "has no function ''"),
+    Bad("a function of a number", lambda p: p.native[5], Argument, "expected str, got int"),  # type: ignore[index]
+    Bad("an entry that the library lacks", lambda p: p.native(), NotFound, "has no function 'main'"),
+    Bad("a source that it lacks", lambda p: p.native.get_source(), ValueError, "has no source"),
+    Bad("an import of nothing", lambda p: p.native.import_module(None), (ValueError, TypeError), "None|null"),  # type: ignore[arg-type]
+    Bad("an import of itself", lambda p: p.native.import_module(p.native), ValueError, "import"),
+    Bad("an import of a tensor", lambda p: p.native.import_module(portcall.empty(1)), Argument, "expected Module, got Tensor"),  # type: ignore[arg-type]
+    Bad("a system library of a number", lambda p: portcall.system_lib(5), Argument, "expected str, got int"),  # type: ignore[arg-type]
+    Bad("a timing of nothing", lambda p: p.native.time_evaluator("absent", portcall.cpu()), NotFound, "has no function 'absent'"),
+    Bad("a timing of no runs", lambda p: p.native.time_evaluator("add", portcall.cpu(), number=0)(1, 2), ValueError, "number"),
+    Bad("a timing of no repeats", lambda p: p.native.time_evaluator("add", portcall.cpu(), repeat=0)(1, 2), ValueError, "repeat"),
+    Bad("a timing without rest", lambda p: p.native.time_evaluator("add", portcall.cpu(), repeats_to_cooldown=0)(1, 2), ValueError, "repeats_to_cooldown"),
+    Bad("a timing on no device", lambda p: p.native.time_evaluator("add", "abacus")(1, 2), ValueError, "unknown device kind"),
+    Bad("a timing of a failing call", lambda p: p.native.time_evaluator("refuse", portcall.cpu())(5), ValueError, "refused 5"),
+]  # fmt: skip
+
+REGISTRATIONS = [
+    Bad("a number", lambda p: portcall.register_func("portcall_test.x", 5), Argument, r"register_func\(\) takes a callable, got int"),
+    Bad("None", lambda p: portcall.register_func(None), Argument, "takes a callable, got NoneType"),
+    Bad("a number as a name", lambda p: portcall.register_func(5, len), Argument, "callable|name"),
+    Bad("an empty name", lambda p: portcall.register_func("", len), ValueError, "needs a name"),
+    Bad("a callable without a name", lambda p: portcall.register_func(functools.partial(len)), Argument, "no name of its own"),
+    Bad("a decorated number", lambda p: portcall.register_func("portcall_test.x")(5), Argument, "takes a callable, got int"),
+    Bad("a name that is taken", lambda p: portcall.register_func("testing.echo", len), errors.AlreadyRegisteredError, "already registered"),
+    Bad("a removal of nothing", lambda p: portcall.remove_global_func("portcall_test.x"), NotFound, "no global function is named"),
+    Bad("a conversion of a number", lambda p: portcall.convert(5), Argument, r"convert\(\) takes a callable, got int"),
+    Bad("a conversion of text", lambda p: portcall.convert("len"), Argument, r"convert\(\) takes a callable, got str"),
+    Bad("an error that is none", lambda p: portcall.register_error("X", int), Argument, "takes a class of exceptions"),
+    Bad("an error that ends programs", lambda p: portcall.register_error("X", SystemExit), Argument, "takes a class of exceptions"),
+    Bad("an error of a number", lambda p: portcall.register_error(5), Argument, "takes a class of exceptions"),
+]  # fmt: skip
+
+
+def loop_of_lists() -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    return loop
+
+
+def recurse() -> Any:
+    return apply(recurse)
+
+
+def strange_capsule() -> Any:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(1, b"something else", None)
+
+
+def system_library() -> str:
+    """A library that is no business of ours: the mathematics of C."""
+    maps = Path("/proc/self/maps").read_text()
+    found = re.search(r"/\S*/libm[.-]\S*", maps)
+    assert found
+    return found[0]
+
+
+@pytest.mark.parametrize("bad", [*CALLS, *MAKING, *LOADS, *REGISTRATIONS], ids=lambda b: b.what)
+def test_bad_input_gives_its_error_and_leaves_the_process_healthy(bad: Bad, native: portcall.Module, tmp_path: Path) -> None:
+    place = Place(native, tmp_path)
+    with testing.no_leaks():
+        with pytest.raises(bad.error, match=re.compile(bad.message, re.DOTALL)) as caught:
+            bad.call(place)
+        assert type(caught.value) is bad.error or isinstance(bad.error, tuple), type(caught.value)
+        caught.value.__traceback__ = None  # its frames hold what the call made
+        del caught
+    assert native["add"](20, 22) == 42
+    assert apply(lambda x: x + 1, 1) == 2
+    with pytest.raises(ValueError, match="refused 1"):
+        native["refuse"](1)
+    assert portcall.get_global_func("portcall_test.x", allow_missing=True) is None
+
+
+def test_the_table_is_long_enough_and_says_each_thing_once() -> None:
+    whats = [bad.what for bad in (*CALLS, *MAKING, *LOADS, *REGISTRATIONS)]
+    assert len(set(whats)) == len(whats) >= 60
+
+
+def test_a_library_that_registers_a_taken_name_is_refused_and_does_not_end_the_process(tmp_path: Path) -> None:
+    """The registration runs in a constructor of the library, where an exception would have nobody to catch it."""
+    source = tmp_path / "taken.cc"
+    source.write_text("""
+#include <portcall/portcall.h>
+PORTCALL_REGISTER_GLOBAL("testing.echo").set_body_typed([](int64_t x) { return x; });
+PORTCALL_EXPORT_TYPED(f, [] { return 1; })
+""")
+    code = f"""
+import portcall
+from portcall import toolchain
+library = toolchain.create_shared({str(source)!r}, {str(tmp_path / "taken.so")!r})
+try:
+    portcall.load_module(library)
+except portcall.errors.ModuleLoadError as error:
+    print(error)
+print(portcall.get_global_func("testing.echo")("healthy"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.search(r"taken.so': .*'testing.echo' is already registered", first)
+    assert second == "healthy"
