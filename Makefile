@@ -30,8 +30,9 @@ $(VENV)/dev.txt: $(VENV)/run.txt # one after the other, under make -j too
 
 venv: $(VENV)/dev.txt ## the virtual environment, .venv
 
+# The stamp has the time when the build began: what changes meanwhile is built the next time.
 $(BUILT): $(VENV)/run.txt $(COMPILED)
-	touch $@.new # before the build: a file that changes meanwhile is built the next time
+	touch $@.new
 	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
 	mv $@.new $@
 

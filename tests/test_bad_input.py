@@ -171,7 +171,7 @@ MAKING = [
     Bad("a copy of another type", lambda p: portcall.empty(2).copyfrom(np.zeros(2, int)), TypeError, "equal data types"),
     Bad("a copy to text", lambda p: portcall.empty(2).copyto("x"), Argument, "expected an array"),
     Bad("a copy into a read-only array", lambda p: portcall.empty(4).copyto(readonly()), ValueError, "read-only"),
-    Bad("from_dlpack of a number", lambda p: portcall.from_dlpack(5), Argument, "DLPack"),
+    Bad("from_dlpack of a number", lambda p: portcall.from_dlpack(5), Argument, "takes an object with __dlpack__, got int"),
     Bad("from_dlpack of a strange capsule", lambda p: portcall.from_dlpack(strange_capsule()), Argument, "nobody has used yet"),
     Bad("an array index out of range", lambda p: portcall.Array([1])[1], IndexError, "index 1 is out of range for 1 items"),
     Bad("a key that is not there", lambda p: portcall.Map({1: 2})[3], KeyError, "3"),
@@ -256,7 +256,9 @@ def system_library() -> str:
 
 
 @pytest.mark.parametrize("bad", [*CALLS, *MAKING, *LOADS, *REGISTRATIONS], ids=lambda b: b.what)
-def test_bad_input_gives_its_error_and_leaves_the_process_healthy(bad: Bad, native: portcall.Module, tmp_path: Path) -> None:
+def test_bad_input_gives_its_error_and_leaves_the_process_healthy(
+    bad: Bad, native: portcall.Module, tmp_path: Path
+) -> None:
     place = Place(native, tmp_path)
     with testing.no_leaks():
         with pytest.raises(bad.error, match=re.compile(bad.message, re.DOTALL)) as caught:

@@ -194,7 +194,21 @@ def test_a_missing_key_is_a_key_error_with_the_key() -> None:
 @pytest.mark.parametrize(
     "key",
     ["", "short", "a long key on the heap", "nul\0inside", b"", b"raw", b"raw bytes on the heap", 0, -1, 2**63 - 1]
-    + [2**63, -(2**64), 2**200, True, False, None, 1.5, 0.0, float("inf"), (1, 2), ((1, "a"), 2**70), Shape((3, 4)), ()],
+    + [
+        2**63,
+        -(2**64),
+        2**200,
+        True,
+        False,
+        None,
+        1.5,
+        0.0,
+        float("inf"),
+        (1, 2),
+        ((1, "a"), 2**70),
+        Shape((3, 4)),
+        (),
+    ],
     ids=repr,
 )
 def test_a_key_of_every_type_is_found_by_its_value(key: Any) -> None:

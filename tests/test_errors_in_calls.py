@@ -69,7 +69,9 @@ def test_an_exception_of_python_comes_through_cpp_as_the_same_object(error: Exce
     assert caught.value is error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt("^C"), SystemExit(3), GeneratorExit()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt("^C"), SystemExit(3), GeneratorExit()], ids=lambda e: type(e).__name__
+)
 def test_exceptions_that_end_programs_come_through_cpp_too(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         apply(raising(error))
@@ -207,7 +209,9 @@ def test_a_builtin_that_takes_more_than_a_message_arrives_as_a_runtime_error(kin
         raise_error(kind, "the message")
 
 
-@pytest.mark.parametrize("kind", ["SomeUnknownError", "tvm.error.SchedulingError", "", "int", "KeyboardInterrupt", "日本"])
+@pytest.mark.parametrize(
+    "kind", ["SomeUnknownError", "tvm.error.SchedulingError", "", "int", "KeyboardInterrupt", "日本"]
+)
 def test_an_unknown_kind_is_a_runtime_error_with_the_kind_in_its_text(kind: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         raise_error(kind, "what happened")
@@ -357,7 +361,9 @@ def test_an_argument_error_of_the_binding_has_the_same_facts(native: portcall.Mo
         native["add"](1, object())
     error = caught.value
     assert (error.function, error.position, error.got) == ("add", 1, "object")
-    assert str(error).startswith("add(): argument #1: expected a number, str, bytes, tensor, function or container, got")
+    assert str(error).startswith(
+        "add(): argument #1: expected a number, str, bytes, tensor, function or container, got"
+    )
 
 
 def test_an_argument_error_pickles_with_its_facts() -> None:

@@ -92,7 +92,13 @@ def test_there_is_a_version() -> None:
 
 def test_a_process_that_imported_ends_without_a_word() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "import portcall; keep = portcall.get_global_func('testing.echo')([len])"],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            "import portcall; keep = portcall.get_global_func('testing.echo')([len])",
+        ],
         capture_output=True,
         text=True,
         check=False,

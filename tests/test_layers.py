@@ -120,7 +120,9 @@ def test_python_imports_point_down(path: Path) -> None:
             continue
         if here == "__init__":
             assert there not in ABOVE_THE_ROOT, f"the root imports {name}, which is to load on first use"
-        assert rank(PYTHON_LAYERS, there) < rank(PYTHON_LAYERS, here), f"{path.name} imports {name}, which is not below it"
+        assert rank(PYTHON_LAYERS, there) < rank(PYTHON_LAYERS, here), (
+            f"{path.name} imports {name}, which is not below it"
+        )
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)

@@ -200,7 +200,10 @@ def test_cpp_functions_check_how_many_arguments_they_get() -> None:
 
 
 def test_state_of_a_cpp_function_stays_with_it() -> None:
-    first, second = portcall.get_global_func("portcall_test.counter")(), portcall.get_global_func("portcall_test.counter")()
+    first, second = (
+        portcall.get_global_func("portcall_test.counter")(),
+        portcall.get_global_func("portcall_test.counter")(),
+    )
     assert [first(1), first(2), second(10)] == [1, 3, 10]
 
 

@@ -121,7 +121,9 @@ def test_a_tensor_without_elements_works(shape: tuple[int, ...]) -> None:
     assert echo(np.zeros(shape)).shape == shape
 
 
-@pytest.mark.parametrize("dtype", [*PLAIN, "complex64", "bool", "bfloat16", "float8_e4m3fn", "float32x4", "float4_e2m1fn"])
+@pytest.mark.parametrize(
+    "dtype", [*PLAIN, "complex64", "bool", "bfloat16", "float8_e4m3fn", "float32x4", "float4_e2m1fn"]
+)
 def test_the_size_in_bytes_counts_packed_elements(dtype: str) -> None:
     t = portcall.empty((3, 5), dtype)
     element = portcall.dtype(dtype)
@@ -151,7 +153,9 @@ def test_a_tensor_is_made_of_a_numpy_scalar() -> None:
     assert t.numpy() == 2.5
 
 
-@pytest.mark.parametrize("source", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(np.int64(7), (2, 2))])
+@pytest.mark.parametrize(
+    "source", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(np.int64(7), (2, 2))]
+)
 def test_a_tensor_is_made_of_an_array_with_strides(source: Any) -> None:
     assert np.array_equal(portcall.tensor(source).numpy(), source)
 
@@ -289,11 +293,7 @@ def test_numpy_copies_into_a_given_array() -> None:
         t.numpy(out=out)
 
 
-@given(
-    hnp.arrays(
-        st.sampled_from(NUMPY_DTYPES), hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
-    )
-)
+@given(hnp.arrays(st.sampled_from(NUMPY_DTYPES), hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)))
 def test_any_array_survives_the_way_there_and_back(array: Any) -> None:
     back = echo(array).numpy()
     assert back.dtype == array.dtype
@@ -668,7 +668,9 @@ def test_readonly_arrays_are_refused_unless_marked_in(native: portcall.Module) -
     x, y = aligned(4), aligned(4)
     x[:] = [1, 2, 3, 4]
     x.flags.writeable = False
-    with pytest.raises(errors.ArgumentError, match=r"add_one\(\): argument #0: expected a writable tensor.*portcall.In"):
+    with pytest.raises(
+        errors.ArgumentError, match=r"add_one\(\): argument #0: expected a writable tensor.*portcall.In"
+    ):
         native["add_one"](x, y)
     with pytest.raises(errors.ArgumentError, match="writable"):
         native["add_one"](echo(x), y)

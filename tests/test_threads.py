@@ -103,7 +103,11 @@ def test_one_function_may_be_called_and_dropped_by_all_threads() -> None:
 
 
 def test_shared_containers_and_tensors_are_read_by_all_threads() -> None:
-    array, mapping, tensor = echo(list(range(100))), echo({str(k): k for k in range(100)}), portcall.tensor(np.arange(100))
+    array, mapping, tensor = (
+        echo(list(range(100))),
+        echo({str(k): k for k in range(100)}),
+        portcall.tensor(np.arange(100)),
+    )
 
     def work(k: int) -> None:
         for n in range(100):

@@ -112,7 +112,8 @@ def test_an_integer_of_64_bits_comes_back(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [INT64_MAX + 1, INT64_MIN - 1, 2**64 - 1, 2**64, -(2**64), 2**127, -(2**127), 2**128 - 1, 10**300, -(10**300)]
+    "value",
+    [INT64_MAX + 1, INT64_MIN - 1, 2**64 - 1, 2**64, -(2**64), 2**127, -(2**127), 2**128 - 1, 10**300, -(10**300)],
 )
 def test_a_wider_integer_comes_back_whole(value: int) -> None:
     assert same(echo(value), value)
@@ -209,7 +210,9 @@ def test_a_file_name_that_is_not_utf8_can_be_passed() -> None:
 
 @pytest.mark.parametrize("value", ["\ud800", "x\udfff", "long enough to be on the heap \ud912"])
 def test_half_a_surrogate_pair_is_refused_with_its_position(value: str) -> None:
-    with pytest.raises(portcall.errors.ArgumentError, match=r"testing.echo\(\): argument #0: expected .*UTF-8.*surrogate"):
+    with pytest.raises(
+        portcall.errors.ArgumentError, match=r"testing.echo\(\): argument #0: expected .*UTF-8.*surrogate"
+    ):
         echo(value)
 
 

@@ -94,8 +94,12 @@ bool GiveForeignError(TVMFFIObjectHandle error) noexcept {
 bool IsForeignRuntimePresent() noexcept { return Foreign() != nullptr; }
 
 bool IsForeignRuntimeGlobal() noexcept {
-  // The global scope is searched before this library's own.
-  return dlsym(RTLD_DEFAULT, "TVMFFIErrorSetRaised") != reinterpret_cast<void*>(&TVMFFIErrorSetRaised);
+  // Its names come before this library's own. Asked of the program, because RTLD_DEFAULT would begin with this library:
+  // it is linked with -Bsymbolic.
+  void* program = dlopen(nullptr, RTLD_LAZY | RTLD_LOCAL);
+  void* first = program ? dlsym(program, "TVMFFIErrorSetRaised") : nullptr;
+  if (program) dlclose(program);
+  return first && first != reinterpret_cast<void*>(&TVMFFIErrorSetRaised);
 }
 
 }  // namespace portcall

@@ -232,6 +232,13 @@ cdef extern from *:
       return -1;
     }
 
+    // An array of which compiled code got an aligned copy; copied back after the call.
+    struct Scratch {
+      char* original;
+      char* copy;
+      size_t nbytes;
+    };
+
     // One call: its cells, the objects that they own, and what else lives until it is over.
     struct Frame {
       TVMFFIAny* cells = nullptr;
@@ -240,12 +247,16 @@ cdef extern from *:
       int32_t flags = 0;
       PyObject* func = nullptr;      // the function called, for messages; borrowed, may be null
       DLTensor* tensors = nullptr;   // a place for each argument, or null
+      Scratch* scratch = nullptr;    // a place for each argument, or null
+      int num_scratch = 0;
       PyObject* copies = nullptr;    // a list of (original, scratch, only read) tensors, or null
 
       ~Frame() { Release(); }
       void Release() {
         for (int i = 0; i < num_held; ++i) TVMFFI_RELEASE(held[i]);
         num_held = 0;
+        for (int i = 0; i < num_scratch; ++i) free(scratch[i].copy);
+        num_scratch = 0;
         Py_CLEAR(copies);
       }
     };
@@ -256,10 +267,12 @@ cdef extern from *:
       TVMFFIAny cell_space[kStackArgs];
       TVMFFIObjectHandle held_space[kStackArgs];
       DLTensor tensor_space[kStackArgs];
+      Scratch scratch_space[kStackArgs];
       StackFrame() {
         cells = cell_space;
         held = held_space;
         tensors = tensor_space;
+        scratch = scratch_space;
       }
     };
 
@@ -277,6 +290,17 @@ cdef extern from *:
       }
     };
 
+    // dlpack.h, 1.2: what the capsule __dlpack_c_exchange_api__ of a type points to.
+    struct DLPackExchange {
+      uint32_t major, minor;
+      void* previous;
+      void* allocate;
+      int (*from_object)(void*, DLManagedTensorVersioned**);
+      void* to_object;
+      int (*borrow)(void*, DLTensor*);
+      int (*current_stream)(int32_t, int32_t, void**);
+    };
+
     #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
     """
     ctypedef struct NumpyDescr:
@@ -292,7 +316,14 @@ cdef extern from *:
         NumpyDescr* descr
         int flags
 
+    cppclass Scratch:
+        char* original
+        char* copy
+        size_t nbytes
+
     cppclass Frame:
+        Scratch* scratch
+        int num_scratch
         TVMFFIAny* cells
         void** held
         int num_held
@@ -309,12 +340,18 @@ cdef extern from *:
         PyObject** items
         void Add(object)
 
+    ctypedef struct DLPackExchange:
+        int (*from_object)(void*, DLManagedTensorVersioned**) except -1
+
     enum:
         kStackArgs
 
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)
     int RaiseWithFrames(object, list) except -1
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
+
+cdef extern from "stdlib.h" nogil:
+    void* aligned_alloc(size_t, size_t)
 
 cdef extern from "Python.h":
     ctypedef struct PyThreadState:
@@ -333,12 +370,22 @@ cdef extern from "Python.h":
     bint Py_IsInitialized() nogil
     int PyErr_CheckSignals() except -1
     void PyErr_Clear()
-    int Py_EnterRecursiveCall(const char*) except -1
+    int Py_EnterRecursiveCall(const char*) except *  # 1 or -1, by version
     void Py_LeaveRecursiveCall()
     PyTypeObject PyLong_Type
     PyTypeObject PyFloat_Type
     PyTypeObject PyUnicode_Type
     PyTypeObject PyBool_Type
+    PyTypeObject PyFunction_Type
+    PyTypeObject PyMethod_Type
+    PyTypeObject PyCFunction_Type
+    PyTypeObject PyList_Type
+    PyTypeObject PyTuple_Type
+    PyTypeObject PyDict_Type
+    PyTypeObject PyBytes_Type
+    bint PyType_IsSubtype(PyTypeObject*, PyTypeObject*)
+    bint PyIndex_Check(object)
+    object PyNumber_Index(object)
     PyObject* Py_None
     PyObject* Py_True
 
@@ -354,6 +401,8 @@ cdef enum:
     kAlignment = 64
     kMaxSpareBytes = 64 << 20
     kNumNumpyTypes = 24
+    kSmallCopy = 1 << 18
+    kMaxExchangeTables = 1000
     kNumpyUserTypes = 256
 
 
@@ -749,7 +798,10 @@ cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
     if unlikely(frame.flags & kPortcallFunctionLibrary and not (
             array.flags & kNumpyContiguous and array.flags & kNumpyWriteable
             and <uintptr_t>array.data % kAlignment == 0)):
-        return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+        if (not frame.flags & kPortcallFunctionGenerated or frame.tensors == NULL or not copies_allowed
+                or not array.flags & kNumpyContiguous or not array.flags & kNumpyWriteable):
+            return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+        return set_aligned_copy(frame, i, arg)
     if frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL:
         tensor = &frame.tensors[i]
         describe_ndarray(arg, tensor)
@@ -758,6 +810,37 @@ cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
         return 0
     memory_of_ndarray(arg, &handle)
     return own(frame, i, handle)
+
+
+cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:
+    """Pass a copy of an array that only its address keeps from compiled code. The same memory gets one copy."""
+    global copy_count, copy_nbytes
+    cdef DLTensor* tensor = &frame.tensors[i]
+    cdef Scratch* scratch
+    cdef size_t nbytes
+    cdef int k
+    describe_ndarray(arg, tensor)
+    nbytes = <size_t>num_elements(tensor) * tensor.dtype.bits * tensor.dtype.lanes // 8
+    if nbytes > kSmallCopy:
+        return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+    frame.cells[i].type_index = kTVMFFIDLTensorPtr
+    frame.cells[i].v_ptr = tensor
+    for k in range(frame.num_scratch):
+        if frame.scratch[k].original == <char*>tensor.data and frame.scratch[k].nbytes == nbytes:
+            tensor.data = frame.scratch[k].copy
+            return 0
+    scratch = &frame.scratch[frame.num_scratch]
+    scratch.copy = <char*>aligned_alloc(64, (nbytes + 63) & ~<size_t>63)
+    if scratch.copy == NULL:
+        raise MemoryError
+    scratch.original = <char*>tensor.data
+    scratch.nbytes = nbytes
+    frame.num_scratch += 1
+    memcpy(scratch.copy, scratch.original, nbytes)
+    tensor.data = scratch.copy
+    copy_count += 1
+    copy_nbytes += nbytes
+    return 0
 
 
 cdef void release_python(void* owner) noexcept nogil:
@@ -904,6 +987,32 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     cdef TVMFFIAny* cell = &frame.cells[i]
     cdef TVMFFIByteArray view
     cdef object plain
+    cdef PyTypeObject* kind = Py_TYPE(<PyObject*>arg)
+    if kind == &PyFunction_Type or kind == &PyMethod_Type or kind == &PyCFunction_Type:
+        return own(frame, i, function_handle(arg, getattr(arg, "__name__", "")))
+    if kind == &PyList_Type or kind == &PyTuple_Type:
+        return own(frame, i, make_array(arg))
+    if kind == &PyDict_Type:
+        own(frame, i, make_map(arg))
+        return check_map(frame, i)
+    if kind == &PyBytes_Type:
+        view.data = PyBytes_AS_STRING(arg)
+        view.size = PyBytes_GET_SIZE(arg)
+        return own_cell(frame, i, core.bytes_from_byte_array(&view, cell))
+    if numpy_integer != NULL:  # their item() takes fifteen times as long
+        if PyType_IsSubtype(kind, numpy_integer) and PyIndex_Check(arg):
+            plain = PyNumber_Index(arg)
+            return set_argument(frame, i, <PyObject*>plain)
+        if PyType_IsSubtype(kind, numpy_floating):
+            cell.type_index = kTVMFFIFloat
+            cell.v_float64 = arg
+            return 0
+        if kind == numpy_bool:
+            cell.type_index = kTVMFFIBool
+            cell.v_int64 = bool(arg)
+            return 0
+    if exchange_of(arg) != NULL and not getattr(arg, "requires_grad", False):  # torch leaves that check to us
+        return set_exchanged(frame, i, arg)
     if isinstance(arg, Tensor):
         return set_tensor(frame, i, <Tensor>arg, False)
     if isinstance(arg, Object):
@@ -936,6 +1045,38 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         view.size = PyBytes_GET_SIZE(data)
         return own_cell(frame, i, core.bytes_from_byte_array(&view, cell))
     return set_rest(frame, i, arg)
+
+
+cdef dict exchange_tables = {}  # type -> address of its table of DLPack functions, 0 where it has none
+
+
+cdef DLPackExchange* exchange_of(arg) except? NULL:
+    """What lets us take a tensor from an object without calling Python; null when its type has none."""
+    kind = type(arg)
+    address = exchange_tables.get(kind)
+    if address is None:
+        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+        address = 0
+        if PyCapsule_IsValid(capsule, "dlpack_exchange_api"):
+            address = <uintptr_t>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+        if len(exchange_tables) > kMaxExchangeTables:  # types that come and go are not kept for ever
+            exchange_tables.clear()
+        exchange_tables[kind] = address
+    return <DLPackExchange*><uintptr_t>address
+
+
+cdef int set_exchanged(Frame* frame, int i, arg) except -1:
+    cdef DLManagedTensorVersioned* managed
+    cdef void* handle
+    exchange_of(arg).from_object(<PyObject*>arg, &managed)
+    if unlikely(managed.dl_tensor.device.device_type != kDLCPU):  # the producer has streams to wait for
+        managed.deleter(managed)
+        return set_made_tensor(frame, i, from_dlpack(arg), False)
+    if core.tensor_from_dlpack_versioned(managed, 0, 0, &handle) != 0:
+        raise_raised(None)
+    if frame.flags & kPortcallFunctionLibrary:
+        return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
+    return own(frame, i, handle)
 
 
 cdef int check_map(Frame* frame, int i) except -1:
@@ -993,17 +1134,23 @@ cdef object python_scalar(scalar):
 
 
 cdef object numpy_generic = None
+cdef PyTypeObject* numpy_integer = NULL
+cdef PyTypeObject* numpy_floating = NULL
+cdef PyTypeObject* numpy_bool = NULL
 
 
 cdef bint learn_numpy(arg):
     """Note the array type the first time that one is seen; NumPy is not imported for this."""
-    global ndarray_type, numpy_generic
+    global ndarray_type, numpy_generic, numpy_integer, numpy_floating, numpy_bool
     import sys
     numpy = sys.modules.get("numpy")
     if ndarray_type != NULL or numpy is None:
         return False
     ndarray_type = <PyTypeObject*>numpy.ndarray
     numpy_generic = numpy.generic
+    numpy_integer = <PyTypeObject*>numpy.integer
+    numpy_floating = <PyTypeObject*>numpy.floating
+    numpy_bool = <PyTypeObject*>numpy.bool_
     return True
 
 
@@ -1053,18 +1200,50 @@ cdef Cells cells_of(items):
         Py_LeaveRecursiveCall()
 
 
+cdef int fill(Frame* frame, tuple values) except -1:
+    """Write a container's items, which may be containers: as deep as Python's own recursion may go."""
+    cdef int i
+    Py_EnterRecursiveCall(" while passing a container")
+    try:
+        for i in range(<int>len(values)):
+            set_argument(frame, i, <PyObject*>values[i])
+    finally:
+        Py_LeaveRecursiveCall()
+    return 0
+
+
 cdef void* make_array(items) except NULL:
-    cdef Cells cells = cells_of(items)
+    cdef StackFrame frame
+    cdef Cells cells
     cdef void* handle
+    cdef tuple values = tuple(items)
+    if len(values) <= kStackArgs:
+        fill(&frame, values)
+        if core.array_create(frame.cells, len(values), &handle) != 0:
+            raise_raised(None)
+        return handle
+    cells = cells_of(values)
     if core.array_create(cells.frame.cells, cells.size, &handle) != 0:
         raise_raised(None)
     return handle
 
 
 cdef void* make_map(mapping) except NULL:
-    flat = [part for pair in mapping.items() for part in pair]
-    cdef Cells cells = cells_of(flat)
+    cdef StackFrame frame
+    cdef Cells cells
     cdef void* handle
+    cdef list pairs = []
+    cdef tuple flat
+    for key, value in mapping.items():
+        pairs.append(key)
+        pairs.append(value)
+    flat = tuple(pairs)
+    if len(flat) <= kStackArgs:
+        fill(&frame, flat)
+        if core.map_create(frame.cells, len(flat) // 2, &handle) != 0:
+            raise_raised(None)
+        return handle
+    cells = cells_of(flat)
     if core.map_create(cells.frame.cells, cells.size // 2, &handle) != 0:
         raise_raised(None)
     return handle
@@ -1350,6 +1529,9 @@ cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyO
 
 cdef inline object finish(Frame* frame, TVMFFIAny* result, PackedFunc func):
     """Copy back what was copied, and convert the result."""
+    cdef int k
+    for k in range(frame.num_scratch):
+        memcpy(frame.scratch[k].original, frame.scratch[k].copy, frame.scratch[k].nbytes)
     if unlikely(frame.copies != NULL):
         copy_back(frame)
     if unlikely(result.type_index == kTVMFFIDLTensorPtr):
@@ -1425,13 +1607,17 @@ cdef int give_value(value, TVMFFIAny* out) except -1:
     return 0
 
 
-cdef PackedFunc make_function(callable_, name):
+cdef void* function_handle(callable_, name) except NULL:
     cdef void* handle
     text = str(name).encode(errors="replace")
     if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, text, &handle) != 0:
         raise_raised(None)
     Py_INCREF(callable_)
-    return wrap_function(handle)
+    return handle
+
+
+cdef PackedFunc make_function(callable_, name):
+    return wrap_function(function_handle(callable_, name))
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@
         │   └── AuthenticationError                                       a token or a certificate was wrong, or is missing
         ├── SessionClosedError                                            we closed it
         ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
-        ├── SessionTimeoutError (TimeoutError)                            no answer in time, or the session's time is over
+        ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
         ├── ProtocolError                                                 somebody broke the protocol
         │   ├── LocalProtocolError                                        we did
         │   └── RemoteProtocolError                                       the peer did

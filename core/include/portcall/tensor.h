@@ -44,10 +44,9 @@ inline size_t NumElements(const DLTensor& tensor) noexcept {
 inline size_t NumBytes(const DLTensor& tensor) noexcept { return NumBytes(tensor.dtype, NumElements(tensor)); }
 
 inline bool IsContiguous(const DLTensor& tensor) noexcept {
-  if (!tensor.strides) return true;
+  if (!tensor.strides || NumElements(tensor) == 0) return true;
   int64_t expected = 1;
   for (int32_t i = tensor.ndim; i-- > 0;) {
-    if (tensor.shape[i] == 0) return true;
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
     expected *= tensor.shape[i];
   }

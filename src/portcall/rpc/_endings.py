@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How sessions end, in words for the log, for the client's connection, and for a client that asks later. No I/O here."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import signal
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+
+PROGRESS_BYTES = 24
+_PROGRESS = struct.Struct("<IxxxxQQ")
+_BETWEEN, _CLOSED, _LOST = 1, 2, 3
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a session's process has told about itself: see ``Progress`` in core/rpc/serve.cc.
+
+    Attributes:
+        state: 1 when every answer has been sent whole, 2 and 3 once it ended, between or inside of messages.
+        received, sent: bytes.
+    """
+
+    state: int = 0
+    received: int = 0
+    sent: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Progress:
+        return cls(*_PROGRESS.unpack(data)) if len(data) == _PROGRESS.size else cls()
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether a message may follow on the connection."""
+        return self.state == _BETWEEN
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a session ended.
+
+    Attributes:
+        how: ``closed`` and ``lost`` by the client; ``crash`` and ``exit`` by itself; else what the server ended it for.
+        signal: the name of the signal that it crashed with.
+        code: the status that it exited with.
+        limit: the limit that it ran into, in words.
+    """
+
+    how: str
+    signal: str = ""
+    code: int = 0
+    limit: str = ""
+
+    @property
+    def text(self) -> str:
+        return {
+            "closed": "closed by the client",
+            "lost": "the client went away in the middle of a message",
+            "crash": f"crashed with {self.signal}",
+            "exit": f"its process exited with code {self.code}",
+            "expired": f"its time of {self.limit} was over",
+            "disk": f"its files took more than {self.limit}",
+            "abandoned": "its client had gone and its work did not end",
+            "stopped": "the server was stopped",
+        }.get(self.how, self.how)
+
+    @property
+    def failed(self) -> bool:
+        return self.how not in ("closed", "stopped")
+
+    def words(self) -> dict[str, str]:
+        """Return the options of an answer to a client that asks."""
+        words = {"ended": self.how}
+        if self.signal:
+            words["signal"] = self.signal
+        if self.how == "exit":
+            words["code"] = str(self.code)
+        if self.how == "expired":
+            words["expired"] = "1"
+        return words
+
+
+def ending_of(status: int, progress: Progress, verdict: Ending | None) -> Ending:
+    """Return how a process ended, of its wait status, of what it told, and of why the server killed it, if it did."""
+    code = os.waitstatus_to_exitcode(status)
+    if progress.state in (_CLOSED, _LOST) and code == 0:
+        return Ending("closed" if progress.state == _CLOSED else "lost")
+    if verdict is not None:
+        return verdict
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:  # a real-time signal has no name of its own
+            name = f"SIG{-code}"
+        return Ending("crash", signal=name)
+    return Ending("exit", code=code)
+
+
+def expiry_text(seconds: float) -> str:
+    """Return what TVM clients know a session's end in time by."""
+    return (
+        f'RPCSessionTimeoutError: Your {float(seconds)}s session has expired, try to increase the "session_timeout" '
+        "value."
+    )
+
+
+def exception_frame(text: str) -> bytes:
+    """Return the message of the RPC protocol that says that something failed: see docs/wire.md."""
+    data = text.encode()
+    body = struct.pack("<iiiQ", 5, 1, 8, len(data)) + data
+    return struct.pack("<Q", len(body)) + body
+
+
+class Endings:
+    """The endings of the last sessions, for those who know their secrets."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[str, tuple[str, Ending]] = OrderedDict()
+
+    def add(self, number: int, secret: str, ending: Ending) -> None:
+        self._entries[str(number)] = (secret, ending)
+        if len(self._entries) > _REMEMBERED:
+            self._entries.popitem(last=False)
+
+    def ask(self, reason: str) -> dict[str, str]:
+        """Return the words for a client that asks with ``number.secret``."""
+        number, _, secret = reason.partition(".")
+        known, ending = self._entries.get(number, ("", None))
+        if ending is None or not hmac.compare_digest(known.encode(), secret.encode()):
+            return {"ended": "unknown"}
+        return ending.words()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server is told: where it listens, who may come, what they may use, and how much of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+LogStyle = Literal["text", "json", "none"]
+
+# What every session may use; --import and --expose add to it.
+BASE_PATTERNS = (
+    "tvm.rpc.server.*",
+    "portcall.rpc.file_*",
+    "portcall.rpc.ModuleGetSource",
+    "testing.*",
+    "ffi.SystemLib",
+    "runtime.RPCTimeEvaluator",
+    "cache_flush_cpu_non_first_arg",
+)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
+
+    Attributes:
+        host: the address to bind.
+        port: the TCP port; 0 takes a free one.
+        port_end: take the first free port below this one, from ``port`` on; 0 tries ``port`` alone.
+        unix: path of a Unix socket to listen on instead, for this user alone.
+        key: what clients must ask for.
+        custom_addr: the address by which others reach this server, for a tracker.
+        imports: Python files to run before the first session; sessions may use what they register.
+        libraries: shared libraries to load likewise.
+        expose: patterns, such as ``demo.*``, of further global functions that sessions may use.
+        no_fork: start a fresh Python for each session.
+        allow_connect: a session may go on to another server (``rpc.Connect``); without a token and on loopback it may.
+        token: what clients must prove to know; TVM clients cannot.
+        insecure: listen beyond this machine without token or mutual TLS.
+        tls_certificate, tls_key: PEM files; the server then speaks TLS only.
+        tls_ca: PEM file of the authority whose clients are let in (mutual TLS).
+        max_sessions: how many sessions at once; further clients wait in line.
+        session_timeout: how long a session may last, whatever its client asks for.
+        handshake_timeout: how long a client may take to say who it is.
+        max_handshakes: how many connections may be on their way to a session.
+        lost_client_grace: how long a session may go on with its work after its client has gone.
+        memory_limit: data memory (RLIMIT_DATA) of each process of a session.
+        disk_limit: bytes of files in a session's directory.
+        max_frame: length of a message; the contents of tensors are not counted.
+        work_dir: where the sessions' directories are made; the system's place for such when empty.
+        stop_with_stdin: stop when standard input ends.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 9090
+    port_end: int = 0
+    unix: str = ""
+    key: str = ""
+    custom_addr: str = ""
+    imports: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    expose: tuple[str, ...] = ()
+    no_fork: bool = False
+    allow_connect: bool = False
+    token: str = field(default="", repr=False)
+    insecure: bool = False
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    max_sessions: int = 0
+    session_timeout: float = 0
+    handshake_timeout: float = 10
+    max_handshakes: int = 64
+    lost_client_grace: float = 10
+    memory_limit: int = 0
+    disk_limit: int = 0
+    max_frame: int = 1 << 30
+    work_dir: str = ""
+    log: LogStyle = "text"
+    stop_with_stdin: bool = False
+
+    def __post_init__(self) -> None:
+        if self.key != "".join(self.key.split()):
+            raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"the port {self.port} is none: 0 to 65535")
+        if self.port_end and not self.port < self.port_end <= 65536:
+            raise ValueError(f"the ports from {self.port} to below {self.port_end} are none")
+        if self.tls_ca and not self.tls_certificate:
+            raise ValueError("mutual TLS needs a certificate of the server too: --tls-cert and --tls-key")
+        if self.tls_key and not self.tls_certificate:
+            raise ValueError("the TLS key has no certificate: --tls-cert")
+        for name in ("max_sessions", "session_timeout", "memory_limit", "disk_limit"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is negative")
+        for name in ("handshake_timeout", "max_handshakes", "max_frame"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether clients must prove who they are."""
+        return bool(self.token or self.tls_ca)
+
+    @property
+    def local(self) -> bool:
+        """Whether only processes of this machine can connect."""
+        return bool(self.unix) or is_loopback(self.host)
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether sessions may go on to other servers."""
+        return self.allow_connect or (self.local and not self.authenticated)
+
+    def check_exposure(self) -> None:
+        """Refuse to listen beyond this machine without anything that keeps strangers out.
+
+        Raises:
+            ValueError: says what to add.
+        """
+        if not (self.local or self.authenticated or self.insecure):
+            raise ValueError(
+                f"whoever reaches {self.host or 'this machine'} could run any code here: give --token-file FILE (or "
+                "PORTCALL_TOKEN), or --tls-cert, --tls-key and --tls-ca; or say --insecure in a network that you trust"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``from_dict`` reads: only values that JSON has."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ServerOptions:
+        """Make options of what ``to_dict`` returned, before or after JSON."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    def without_secrets(self) -> ServerOptions:
+        """Return what processes that run sessions may know."""
+        return dataclasses.replace(self, token="")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address; names other than localhost count as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False

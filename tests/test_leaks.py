@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing is left behind: not by any kind of call, not by errors, not at the end of the process. And the checks see it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import testing
+
+ROOT = Path(__file__).parents[1]
+
+echo = portcall.get_global_func("testing.echo")
+apply = portcall.get_global_func("testing.apply")
+
+
+# ---- The public checks ------------------------------------------------------------------------------------------------
+
+
+def test_live_nodes_counts_by_type() -> None:
+    before = testing.live_nodes()
+    tensors = [portcall.empty(3) for _ in range(4)]
+    array = echo(["a text on the heap", b"and some bytes, too", 2**80, tensors[0]])
+    after = testing.live_nodes()
+    grown = {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
+    assert grown == {"ffi.Tensor": 4, "ffi.Array": 1, "ffi.String": 1, "ffi.Bytes": 1, "ffi.BigInt": 1}
+    del tensors, array
+    assert testing.live_nodes() == before
+
+
+def test_no_leaks_names_what_was_left() -> None:
+    kept: list[Any] = []
+    with pytest.raises(AssertionError, match=r"left behind: 2 ffi.Tensor$"), testing.no_leaks():
+        kept += [portcall.empty(1), portcall.empty(1)]
+
+
+def test_no_leaks_is_silent_when_nothing_is_left() -> None:
+    with testing.no_leaks():
+        echo([portcall.empty(1), {"a": [1, 2]}])
+
+
+def test_no_leaks_collects_circles_first() -> None:
+    with testing.no_leaks():
+        circle: list[Any] = [portcall.empty(1)]
+        circle.append(circle)
+        del circle
+
+
+def test_no_leaks_does_not_hide_an_error_of_the_block() -> None:
+    kept = []
+    with pytest.raises(KeyError, match="mine"), testing.no_leaks():
+        kept.append(portcall.empty(1))
+        raise KeyError("mine")
+
+
+# ---- The check of every test ------------------------------------------------------------------------------------------
+
+LEAKY = {
+    "nodes of type ffi.Tensor": "import portcall\nkept = []\ndef test_it():\n    kept.append(portcall.empty(1))",
+    "nodes of type ffi.Function": "import portcall\ndef test_it():\n    portcall.register_func('left.over', len)",
+    "thread 'left over'": """
+import threading
+def test_it():
+    threading.Thread(target=threading.Event().wait, name="left over", daemon=True).start()""",
+    "child process": """
+import subprocess
+kept = []
+def test_it():
+    kept.append(subprocess.Popen(["sleep", "60"]))
+def teardown_module():
+    kept[0].kill()
+    kept[0].wait()""",
+    "open file": "kept = []\ndef test_it():\n    kept.append(open('/proc/self/status'))\ndef teardown_module():\n    kept[0].close()",
+    "open file socket:": """
+import socket
+kept = []
+def test_it():
+    kept.append(socket.socket())
+def teardown_module():
+    kept[0].close()""",
+}
+
+
+def run_pytest(folder: Path, code: str) -> str:
+    path = folder / "test_leaky.py"
+    path.write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    done = subprocess.run(
+        [*command, "-c", str(ROOT / "pyproject.toml"), str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("what", LEAKY)
+def test_a_test_that_leaves_something_behind_fails(what: str, tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, LEAKY[what])
+    assert f"left behind: {what}" in output
+    assert "1 passed, 1 error" in output
+
+
+def test_a_test_that_leaves_nothing_behind_passes(tmp_path: Path) -> None:
+    assert "1 passed" in run_pytest(tmp_path, "import portcall\ndef test_it():\n    portcall.empty(1)")
+
+
+# ---- Every kind of call -----------------------------------------------------------------------------------------------
+
+
+class Thing:
+    def __call__(self, *_: Any) -> None: ...
+
+
+def raise_value_error(*_: Any) -> None:
+    raise ValueError("on purpose")
+
+
+def misaligned() -> np.ndarray[Any, Any]:
+    raw = np.zeros(128, np.uint8)
+    start = (4 - raw.ctypes.data) % 64
+    return raw[start : start + 16].view(np.float32)
+
+
+CALLS: dict[str, Callable[[portcall.Module], Any]] = {
+    "small values": lambda lib: echo(1) and echo("short") and echo(b"raw") and echo(1.5),
+    "values on the heap": lambda lib: (echo("a text on the heap"), echo(b"bytes on the heap"), echo(2**100)),
+    "nested containers": lambda lib: echo([1, "a text on the heap", {"a key on the heap": [Thing(), None]}]),
+    "shapes and types": lambda lib: (echo(portcall.Shape((1, 2))), echo(portcall.dtype("int8")), echo(portcall.cpu())),
+    "pointers": lambda lib: echo(ctypes.c_void_p(5)),
+    "objects": lambda lib: echo(Thing.__new__),
+    "arrays": lambda lib: echo(np.zeros(3)).numpy(),
+    "misaligned arrays": lambda lib: lib["fill"](misaligned(), 1.0),
+    "the same array twice": lambda lib: (lambda a: lib["same_memory"](a, a))(misaligned()),
+    "In": lambda lib: lib["fill"](portcall.In(misaligned()), 1.0),
+    "DLPack": lambda lib: portcall.from_dlpack(np.from_dlpack(portcall.tensor([1, 2]))),
+    "capsules that nobody used": lambda lib: (portcall.empty(2).__dlpack__(), portcall.empty(2).__dlpack__(max_version=(1, 0))),
+    "a lent tensor": lambda lib: lib["lend"](lambda t: t.numpy().__setitem__(0, 10)),
+    "callbacks": lambda lib: apply(lambda x: [x, "a text on the heap"], {"k": [1]}),
+    "callbacks in a thread of C++": lambda lib: lib["call_in_thread"](lambda x: [x], "a text on the heap"),
+    "functions as values": lambda lib: echo([portcall.convert(Thing()), Thing()]),
+    "many arguments": lambda lib: apply(lambda *xs: len(xs), *["a text on the heap"] * 20),
+    "what C++ keeps and drops": lambda lib: (lib["keep"]([Thing(), portcall.empty(1)]), lib["kept"](), lib["drop"]()),
+    "errors of C++": lambda lib: lib["refuse"](1),
+    "errors of Python through C++": lambda lib: apply(raise_value_error, portcall.empty(1), "a text on the heap"),
+    "errors of a thread": lambda lib: lib["call_in_thread"](raise_value_error, [1]),
+    "silent errors": lambda lib: lib["fail_silently"](),
+    "wrong arguments": lambda lib: lib["add"]("a text on the heap", [portcall.empty(1)]),
+    "half-made arguments": lambda lib: lib["add"]([1, portcall.empty(1)], misaligned(), object()),
+    "half-made containers": lambda lib: echo([portcall.empty(1), {"k": ["a text on the heap", "\ud800"]}]),
+    "half-made tensors": lambda lib: portcall.empty((2, -1)),
+    "a failed copy": lambda lib: portcall.empty(2).copyfrom(np.zeros(3, np.float32)),
+    "errors as values": lambda lib: echo([ValueError("a"), KeyError("b")]),
+    "registration": lambda lib: (portcall.register_func("portcall_test.l", Thing()), portcall.remove_global_func("portcall_test.l")),
+    "look-ups": lambda lib: (portcall.list_global_func_names(), lib["add"], lib.list_function_names()),
+    "missing functions": lambda lib: portcall.get_global_func("portcall_test.missing"),
+}  # fmt: skip
+
+
+def call_and_swallow(call: Callable[[portcall.Module], Any], lib: portcall.Module) -> None:
+    try:
+        call(lib)
+    except (ValueError, TypeError, RuntimeError):
+        pass
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_no_kind_of_call_leaves_anything_behind(what: str, native: portcall.Module) -> None:
+    """Neither nodes of the core nor blocks of Python's memory: after two hundred calls as many as after twenty."""
+    call = CALLS[what]
+    for _ in range(20):
+        call_and_swallow(call, native)
+    with testing.no_leaks():
+        blocks = sys.getallocatedblocks()
+        for _ in range(200):
+            call_and_swallow(call, native)
+        gc.collect()
+        grown = sys.getallocatedblocks() - blocks
+    assert grown < 100, f"{grown} more blocks of Python's memory"
+
+
+def test_shared_constants_keep_their_reference_counts(native: portcall.Module) -> None:
+    constants = [None, True, False, 5, "interned", b"b", (), len, int, ValueError, np.float32]
+    before = [sys.getrefcount(c) for c in constants]
+    for _ in range(1000):
+        for constant in constants:
+            echo(constant)
+            apply(lambda x: x, constant)
+            echo([constant])
+    assert all(abs(sys.getrefcount(c) - b) < 200 for c, b in zip(constants, before, strict=True))
+
+
+def test_an_object_is_released_after_a_failing_call(native: portcall.Module) -> None:
+    thing = Thing()
+    gone = weakref.ref(thing)
+    with pytest.raises(TypeError):
+        native["add"](thing, [thing, {"k": thing}], thing)
+    del thing
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_exception_is_released_when_its_handler_is_done() -> None:
+    class Problem(Exception):
+        pass
+
+    problem = Problem()
+    gone = weakref.ref(problem)
+
+    def fail() -> None:
+        raise problem
+
+    with pytest.raises(Problem):
+        apply(fail)
+    problem.__traceback__ = None
+    del problem, fail
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_function_in_a_circle_with_its_object_is_collected() -> None:
+    """A PackedFunc hides what it holds from Python's collector; the object that holds it is visible."""
+    thing = Thing()
+    gone = weakref.ref(thing)
+    thing.func = portcall.convert(len)  # type: ignore[attr-defined]
+    thing.myself = thing  # type: ignore[attr-defined]
+    del thing
+    gc.collect()
+    assert gone() is None
+
+
+# ---- The end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_ends_with_what_it_began_with(build_native: Callable[[str], Path]) -> None:
+    """All but the functions that the library registered for good."""
+    code = f"""
+import gc, numpy as np, portcall
+from portcall import testing
+def work():
+    lib = portcall.load_module({str(build_native("functions.cc"))!r})
+    lib["fill"](np.zeros(1000, np.float32)[1:], 2.0)
+    portcall.get_global_func("testing.apply")(lambda *xs: list(xs), [1, "a text on the heap"], {{"k": portcall.empty(4)}})
+    lib["call_in_thread"](lambda x: x, ["a text on the heap"])
+    try:
+        lib["refuse"](1)
+    except ValueError:
+        pass
+work()
+gc.collect()
+before = testing.live_nodes()
+for _ in range(50):
+    work()
+gc.collect()
+assert testing.live_nodes() == before, (testing.live_nodes(), before)
+assert set(before) <= {{"ffi.Function", "ffi.Module"}}, before
+print("clean")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "clean\n", done.stderr
