@@ -117,6 +117,17 @@ std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> pattern
   return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1);
 }
 
+// Over a transport that somebody wrote in another language.
+std::string ServeFunctions(PackedFunc send, PackedFunc receive, PackedFunc close, std::vector<std::string> patterns,
+                           int64_t max_frame) {
+  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, nullptr));
+  std::unique_ptr<Channel> channel =
+      MakeFunctionChannel(std::move(send), std::move(receive), std::move(close));
+  std::string end = Serve(&endpoint, channel.get());
+  channel->Close();
+  return end;
+}
+
 // The endpoint as a function (bytes, flags) -> 0 closed, 1 go on, 2 call again to send more. flags: 1 bytes came,
 // 2 there is room to send. `send(bytes)` returns how many it took.
 class EventDrivenServer {
@@ -186,6 +197,7 @@ PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::v
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFds").set_body_typed(ServeFds);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFunctions").set_body_typed(ServeFunctions);
 // The same with a file of shared memory (24 bytes) through which another process sees the progress; -1 for none.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeSession").set_body_typed(ServeSession);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.EventDrivenServer").set_body_typed(MakeEventDrivenServer);

@@ -8,13 +8,14 @@ with more of them than it began with has lost a reference somewhere, in Python, 
 from __future__ import annotations
 
 import gc
+import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from portcall import _core
 from portcall._function import get_global_func
 
-__all__ = ["live_nodes", "no_leaks"]
+__all__ = ["MemoryTransport", "live_nodes", "memory_transports", "no_leaks"]
 
 
 def live_nodes() -> dict[str, int]:
@@ -45,3 +46,38 @@ def no_leaks() -> Iterator[None]:
     left = [f"{after[key] - before.get(key, 0)} {key}" for key in after if after[key] > before.get(key, 0)]
     if left:
         raise AssertionError(f"left behind: {', '.join(left)}")
+
+
+class MemoryTransport:
+    """One end of a connection inside this process; see ``portcall.rpc.connect_over`` and ``serve_over``."""
+
+    def __init__(self, incoming: queue.SimpleQueue[bytes], outgoing: queue.SimpleQueue[bytes]) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._left = b""
+        self._ended = False
+
+    def send(self, data: bytes) -> int:
+        """Send all of the bytes."""
+        self._outgoing.put(data)
+        return len(data)
+
+    def receive(self, most: int) -> bytes:
+        """Wait for bytes; none once either end has closed."""
+        if not self._left and not self._ended:
+            self._left = self._incoming.get()
+            self._ended = not self._left
+        part, self._left = self._left[:most], self._left[most:]
+        return part
+
+    def close(self) -> None:
+        """End the connection for both ends."""
+        self._outgoing.put(b"")
+        self._incoming.put(b"")
+
+
+def memory_transports() -> tuple[MemoryTransport, MemoryTransport]:
+    """Return the two ends of a connection inside this process."""
+    one: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    other: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    return MemoryTransport(one, other), MemoryTransport(other, one)

@@ -8,6 +8,10 @@
 A server is a command: ``portcall serve``.
 """
 
+from portcall.rpc._popen import PopenSession as PopenSession
+from portcall.rpc._popen import Transport as Transport
+from portcall.rpc._popen import connect_over as connect_over
+from portcall.rpc._popen import serve_over as serve_over
 from portcall.rpc._remote import RemoteDevice as RemoteDevice
 from portcall.rpc._remote import RemoteObject as RemoteObject
 from portcall.rpc._remote import RemoteTensor as RemoteTensor

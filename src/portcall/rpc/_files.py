@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+"""placeholder"""
+def register(directory: str, disk_limit: int) -> None: ...

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of one session: shake hands, give up what it must not keep, serve, end.
+
+Rules:
+
+* The supervisor decides (key, place in the queue, proof); this process carries its bytes. It never learns the token.
+* Before the first request of the client is read, the link to the supervisor and the key of TLS are gone.
+* Whatever runs here may crash, hang or lie: nobody waits for it without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import ssl
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from portcall._function import convert, get_global_func, list_global_func_names
+from portcall._module import Module, load_module
+from portcall.errors import RemoteProtocolError
+from portcall.rpc import _files, _handshake, _transport
+from portcall.rpc._control import Link
+from portcall.rpc._options import BASE_PATTERNS, ServerOptions
+from portcall.rpc._session import connect
+
+PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
+_PR_SET_PDEATHSIG = 1
+_FNMATCH_SPECIAL = re.compile(r"([\\*?\[\]])")
+_loaded: list[Module] = []  # libraries stay loaded as long as the process lives
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a session begins with.
+
+    Attributes:
+        directory: its own, empty.
+        client: descriptor of the connection.
+        link: descriptor of the link to the supervisor.
+        progress: descriptor of the shared memory that tells the supervisor how far the session is.
+    """
+
+    directory: str
+    client: int
+    link: int
+    progress: int
+
+
+def load_user_code(options: ServerOptions) -> tuple[str, ...]:
+    """Run the files of --import, load the libraries, and return the patterns of what sessions may use.
+
+    Raises:
+        Exception: whatever the user's code raises.
+    """
+    before = set(list_global_func_names())
+    _loaded.extend(load_module(path) for path in options.libraries)
+    for number, path in enumerate(options.imports):
+        name = f"portcall_import_{number}_{Path(path).stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"'{path}' is no Python file (.py)")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    added = sorted(set(list_global_func_names()) - before)
+    return (*BASE_PATTERNS, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
+
+
+def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
+    """Serve one client in this process; return the exit code. ``patterns`` is called once the client is let in."""
+    settle(start)
+    client = accept_client(socket.socket(fileno=start.client), options)
+    if client is None or not shake_hands(client, Link.adopt(start.link)):
+        return 0
+    descriptor, pump = give_up_socket(client)
+    offered = list(patterns())
+    limit_resources(options)
+    _files.register(start.directory, options.disk_limit)
+    call_hook("tvm.rpc.server.start")
+    serve = get_global_func("portcall.rpc.ServeSession")
+    how = serve(descriptor, descriptor, offered, options.max_frame, constructor(options, offered), start.progress)
+    if how == "closed":
+        call_hook("tvm.rpc.server.shutdown")
+    wait_for_pump(pump)
+    return 0
+
+
+def settle(start: Start) -> None:
+    """Become a process of its own, which ends with its parent, in the session's directory."""
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(start.directory)
+    os.environ["PWD"] = start.directory
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was quicker
+        os._exit(1)
+
+
+# ---- The hand-shake -----------------------------------------------------------------------------------------------
+
+
+def tls_context(options: ServerOptions) -> ssl.SSLContext:
+    """Return what the server's side of TLS needs.
+
+    Raises:
+        OSError: a file is missing, or holds no certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(options.tls_certificate, options.tls_key or None)
+    if options.tls_ca:
+        context.load_verify_locations(options.tls_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def accept_client(sock: socket.socket, options: ServerOptions) -> socket.socket | None:
+    """Set the connection up, with TLS where the server has a certificate; None when the client does not manage it.
+
+    The supervisor ends a client that takes too long.
+    """
+    sock.setblocking(True)
+    if sock.family != socket.AF_UNIX:
+        _transport.tune(sock)
+    if not options.tls_certificate:
+        return sock
+    try:
+        return tls_context(options).wrap_socket(sock, server_side=True)
+    except OSError:  # no TLS, no certificate of its own, or gone
+        sock.close()
+        return None
+
+
+def shake_hands(client: socket.socket, link: Link) -> bool:
+    """Carry bytes between client and supervisor until it says what is next; return whether to serve."""
+    reader = _handshake.HelloReader()
+    with link:
+        try:
+            while reader.feed(receive(client, reader.missing())) is None:
+                pass
+            link.send({"hello": reader.transcript.hex()})
+            while (order := next_order(client, link)) is not None:
+                client.sendall(bytes.fromhex(order["send"]))
+                if order["then"] in ("serve", "end"):
+                    return bool(order["then"] == "serve")
+                if order["then"] == "proof":
+                    proof = b""
+                    while len(proof) < _handshake.PROOF_BYTES:
+                        proof += receive(client, _handshake.PROOF_BYTES - len(proof))
+                    link.send({"proof": proof.hex()})
+        except RemoteProtocolError as error:
+            if reader.transcript:  # it speaks the protocol, but said nonsense
+                client.sendall(_handshake.refusal(_handshake.MISMATCH))
+            link.send({"failed": str(error)})
+        except (OSError, EOFError):  # the client is gone
+            pass
+    return False
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    data = sock.recv(size)
+    if not data:
+        raise EOFError
+    return data
+
+
+def next_order(client: socket.socket, link: Link) -> dict[str, Any] | None:
+    """Wait for the supervisor; None when it, or the client, has gone."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    poll.register(client, select.POLLRDHUP)
+    for descriptor, _ in poll.poll():
+        if descriptor == link.fileno():
+            received = link.receive()
+            return received[0] if received else None
+    return None
+
+
+def give_up_socket(client: socket.socket) -> tuple[int, int]:
+    """Return a descriptor that carries the client's bytes in clear, and the process that pumps them, if there is one.
+
+    With TLS that process alone keeps the keys.
+    """
+    if not isinstance(client, ssl.SSLSocket):
+        return client.detach(), 0
+    ours, theirs = socket.socketpair()
+    pump = os.fork()
+    if pump == 0:
+        code = 1
+        try:
+            ours.close()
+            _transport._pump(client, theirs)
+            code = 0
+        finally:
+            os._exit(code)
+    theirs.close()
+    os.close(client.detach())  # without a word: the pump goes on with it
+    gc.collect()
+    return ours.detach(), pump
+
+
+def wait_for_pump(pump: int) -> None:
+    if pump:
+        handle = os.pidfd_open(pump)
+        select.select([handle], [], [], PUMP_GRACE)
+        os.close(handle)
+
+
+# ---- Serving ------------------------------------------------------------------------------------------------------
+
+
+def limit_resources(options: ServerOptions) -> None:
+    """Set the limits of this process and all that it starts."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if options.memory_limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (options.memory_limit, options.memory_limit))
+    if options.disk_limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (options.disk_limit, options.disk_limit))
+
+
+def call_hook(name: str) -> None:
+    """Call a function that the user may have registered for this moment."""
+    hook = get_global_func(name, allow_missing=True)
+    if hook is not None:
+        hook()
+
+
+def constructor(options: ServerOptions, patterns: list[str]) -> Any:
+    """Return the function that makes the session that a client asks for by name, instead of one of this process."""
+
+    def construct(name: str, *args: Any) -> Module:
+        if name == "rpc.LocalSession":
+            if args:
+                raise ValueError("rpc.LocalSession takes no arguments")
+            local: Module = get_global_func("portcall.rpc.LocalSession")(patterns)
+            return local
+        if name == "rpc.Connect":
+            if not options.may_connect:
+                raise PermissionError("this server does not go on to others for its clients; start it with --allow-connect")
+            return connect_further(*args)
+        raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")
+
+    return convert(construct)
+
+
+def connect_further(url: str, port: int, key: str = "", logging: bool = False, *further: Any) -> Module:
+    return connect(url, port, key, session_constructor_args=further).module
+
+
+# ---- A process of its own -----------------------------------------------------------------------------------------
+
+
+def exit_with(session: Callable[[], int]) -> None:
+    """End this process with what ``session`` returns; nothing of the parent's is cleaned up a second time."""
+    code = 1
+    try:
+        code = session()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Serve a session in a fresh process: the way where forking is not safe."""
+    options = ServerOptions.from_dict(json.loads(sys.argv[1]))
+    start = Start(**json.loads(sys.argv[2]))
+    exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that sessions are forked from. It has run the user's code, and does nothing but start, end and report.
+
+A session starts in milliseconds and shares memory with its siblings, since nothing has to be loaded again. Where the
+user's code started threads, a fork would take half of their work along: then each session gets a fresh Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import traceback
+from typing import Any
+
+from portcall.rpc._control import Link
+from portcall.rpc._options import ServerOptions
+from portcall.rpc._worker import Start, exit_with, load_user_code, run_session
+
+_SPAWN = "from portcall.rpc._worker import main; main()"
+
+
+class Zygote:
+    """Starts sessions as the supervisor orders, and tells it how they end.
+
+    Orders: ``start`` with a number, a directory and three descriptors; ``kill`` with a number; ``stop``.
+    Reports: ``ready`` or ``failed`` once, then ``ended`` with a number and a wait status.
+    """
+
+    def __init__(self, link: Link, options: ServerOptions, base: str) -> None:
+        self._link = link
+        self._options = options
+        self._base = base
+        self._patterns: tuple[str, ...] = ()
+        self._reason = ""  # why it spawns; empty: it forks
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
+        self._children: dict[int, tuple[int, int]] = {}  # by handle: process, number of the session
+
+    def prepare(self) -> None:
+        """Run the user's code and choose how to start sessions.
+
+        Raises:
+            Exception: whatever the user's code raises.
+        """
+        self._patterns = load_user_code(self._options)
+        self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
+        gc.collect()
+        gc.freeze()
+        self._link.send({"ready": "spawn" if self._reason else "fork", "why": self._reason})
+
+    def run(self) -> None:
+        """Work until the supervisor says stop, or is gone."""
+        while True:
+            for handle, _ in self._poll.poll():
+                if handle != self._link.fileno():
+                    self._reap(handle)
+                elif not self._obey():
+                    return
+
+    def _obey(self) -> bool:
+        received = self._link.receive()
+        if received is None:
+            self._end_all()
+            shutil.rmtree(self._base, ignore_errors=True)
+            return False
+        order, descriptors = received
+        if "start" in order:
+            self._start(order["start"], order["directory"], descriptors)
+        elif "kill" in order:
+            for handle, (pid, number) in self._children.items():
+                if number == order["kill"]:
+                    kill_group(pid)
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+        elif "stop" in order:
+            self._end_all()
+            return False
+        return True
+
+    def _start(self, number: int, directory: str, descriptors: list[int]) -> None:
+        start = Start(directory, *descriptors)
+        try:
+            pid = self._spawn(start) if self._reason else self._fork(start)
+            handle = os.pidfd_open(pid)
+        except OSError as error:
+            self._link.send({"ended": number, "status": 1 << 8, "error": f"cannot start a process: {error}"})
+        else:
+            self._children[handle] = pid, number
+            self._poll.register(handle, select.POLLIN)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _fork(self, start: Start) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._link.close()
+            for handle in self._children:
+                os.close(handle)
+            exit_with(lambda: run_session(start, self._options, lambda: self._patterns))
+        return pid
+
+    def _spawn(self, start: Start) -> int:
+        descriptors = (start.client, start.link, start.progress)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, True)
+        words = [sys.executable, "-c", _SPAWN, json.dumps(self._options.to_dict()), json.dumps(dataclasses.asdict(start))]
+        return os.posix_spawn(sys.executable, words, os.environ)
+
+    def _reap(self, handle: int) -> None:
+        pid, number = self._children.pop(handle)
+        kill_group(pid)  # before its number can be given to another: what the session started ends with it
+        status = os.waitpid(pid, 0)[1]
+        self._poll.unregister(handle)
+        os.close(handle)
+        with contextlib.suppress(OSError):
+            self._link.send({"ended": number, "status": status})
+
+    def _end_all(self) -> None:
+        for handle, (pid, _) in list(self._children.items()):
+            kill_group(pid)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            self._reap(handle)
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def threads_in_the_way() -> str:
+    """Say which threads forbid to fork; empty when none do.
+
+    Some libraries end their threads at a fork and start them again when they have work, as OpenBLAS does for NumPy:
+    they are gone after a fork for trial.
+    """
+    if count_threads() == 1:
+        return ""
+    trial = os.fork()
+    if trial == 0:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    left = count_threads() - 1
+    return f"the imported code has {left} thread{'s'[: left > 1]} running" if left else ""
+
+
+def count_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def main() -> None:
+    """Run as the process that the supervisor starts, with the descriptor of the link as only argument."""
+    link = Link.adopt(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    received = link.receive()
+    if received is None:
+        return
+    order: dict[str, Any] = received[0]
+    zygote = Zygote(link, ServerOptions.from_dict(order["options"]), order["base"])
+    try:
+        zygote.prepare()
+    except BaseException as error:
+        trace = "".join(traceback.format_exception(error))
+        link.send({"failed": f"{type(error).__name__}: {error}"[:4000], "trace": trace[-16000:]})
+        return
+    zygote.run()
