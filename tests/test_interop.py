@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """apache-tvm, apache-tvm-ffi and portcall share a process, whichever is imported first, and it ends in peace.
 
-Each test is a process of its own that runs one scenario of scripts/interop.py.
+Each test is a process of its own that runs scenarios of scripts/interop.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ORDERS = [",".join(order) for order in itertools.permutations(("tvm_ffi", "tvm", "portcall"))]
-EVERY_ORDER = pytest.mark.parametrize("order", ORDERS)
+EVERY_ORDER = pytest.mark.parametrize(
+    "order", [",".join(o) for o in itertools.permutations(("tvm_ffi", "tvm", "portcall"))]
+)
 FIRST_AND_LAST = pytest.mark.parametrize("order", ["portcall,tvm_ffi,tvm", "tvm_ffi,tvm,portcall"])
 
 
@@ -25,55 +26,126 @@ def run(*words: str | Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def scenario(order: str, name: str, libraries: dict[str, Path], folder: Path) -> None:
+def scenarios(order: str, libraries: dict[str, Path], folder: Path, *names: str) -> None:
     paths = {name: str(path) for name, path in libraries.items()} | {"folder": str(folder)}
-    run(SCRIPTS / "interop.py", order, name, json.dumps(paths))
+    run(SCRIPTS / "interop.py", order, ",".join(names), json.dumps(paths))
 
 
 @EVERY_ORDER
-def test_both_run_the_same_files_when_ours_loads_them_first(
+def test_same_files_run_in_both_when_this_package_loads_them_first(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
-    scenario(order, "same_files_ours_first", libraries, tmp_path)
+    scenarios(order, libraries, tmp_path, "same_files_ours_first")
 
 
 @EVERY_ORDER
-def test_both_run_the_same_files_when_theirs_loads_them_first(
+def test_same_files_run_in_both_when_the_other_loads_them_first(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
-    scenario(order, "same_files_theirs_first", libraries, tmp_path)
+    scenarios(order, libraries, tmp_path, "same_files_theirs_first")
 
 
 @EVERY_ORDER
-def test_both_run_different_files(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
-    scenario(order, "different_files", libraries, tmp_path)
-
-
-@EVERY_ORDER
-def test_compiling_works_after_this_package_was_used(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
-    scenario(order, "compiling_works_afterwards", libraries, tmp_path)
-
-
-@EVERY_ORDER
-def test_system_libraries_are_apart(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
-    scenario(order, "system_libraries_are_apart", libraries, tmp_path)
+def test_different_files_run_in_both_and_compiling_works(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    scenarios(order, libraries, tmp_path, "different_files", "compiling_works_afterwards")
 
 
 @FIRST_AND_LAST
-@pytest.mark.parametrize(
-    "name",
-    [
-        "same_files_loaded_before_either_is_used",
-        "same_files_after_ours_are_gone",
-        "from_many_threads",
-        "registries_are_apart",
-        "tensors_go_both_ways",
-        "tensors_outlive_their_makers",
-        "functions_go_both_ways",
-        "exceptions_go_both_ways",
-        "libraries_on_headers_meet_both",
-        "handled_errors_are_not_reported_again",
-    ],
-)
-def test_both_in_one_process(order: str, name: str, libraries: dict[str, Path], tmp_path: Path) -> None:
-    scenario(order, name, libraries, tmp_path)
+def test_same_files_run_in_both_when_each_is_loaded_before_either_is_used(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    scenarios(order, libraries, tmp_path, "same_files_loaded_before_either_is_used")
+
+
+@FIRST_AND_LAST
+def test_same_files_run_in_both_when_modules_come_and_go(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    scenarios(order, libraries, tmp_path, "same_files_after_ours_are_gone")
+
+
+@FIRST_AND_LAST
+def test_both_run_kernels_from_many_threads(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+    scenarios(order, libraries, tmp_path, "from_many_threads")
+
+
+@FIRST_AND_LAST
+def test_registries_and_system_libraries_are_apart(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+    scenarios(order, libraries, tmp_path, "registries_are_apart", "system_libraries_are_apart")
+
+
+@FIRST_AND_LAST
+def test_tensors_go_both_ways_and_outlive_their_makers(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+    scenarios(order, libraries, tmp_path, "tensors_go_both_ways", "tensors_outlive_their_makers")
+
+
+@FIRST_AND_LAST
+def test_functions_and_exceptions_go_both_ways(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+    scenarios(order, libraries, tmp_path, "functions_go_both_ways", "exceptions_go_both_ways")
+
+
+@FIRST_AND_LAST
+def test_libraries_on_headers_of_the_other_work_in_both(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+    scenarios(order, libraries, tmp_path, "libraries_on_headers_meet_both", "handled_errors_are_not_reported_again")
+
+
+def test_library_linked_with_the_other_runtime_loads_it(libraries: dict[str, Path]) -> None:
+    script = f"""
+import sys, portcall
+lib = portcall.load_module({str(libraries["tvm_ffi_kernels_linked"])!r})
+assert lib["add_int"](1, 2) == 3
+assert "tvm_ffi" not in sys.modules
+try:
+    lib["raise_value_error"](3)
+except ValueError as error:
+    assert str(error) == "x is 3, which is wrong"
+    print("done")
+"""
+    run("-c", script)
+
+
+def test_library_linked_with_a_runtime_that_is_absent_names_its_package(libraries: dict[str, Path]) -> None:
+    path = str(libraries["tvm_ffi_kernels_linked"])
+    message = (
+        f"cannot load '{path}': libtvm_ffi.so: cannot open shared object file: No such file or directory; it was linked "
+        "with libtvm_ffi.so: install apache-tvm-ffi, or link it without"
+    )
+    script = f"""
+import sys, portcall
+sys.modules["tvm_ffi"] = None
+try:
+    portcall.load_module({path!r})
+except portcall.errors.ModuleLoadError as error:
+    assert str(error) == {message!r}, str(error)
+    assert error.path == {path!r}
+portcall.load_module({str(libraries["tvm_ffi_kernels_unlinked"])!r})["add_int"](1, 2)
+print("done")
+"""
+    run("-c", script)
+
+
+def test_package_can_be_imported_after_a_library_brought_its_runtime(libraries: dict[str, Path]) -> None:
+    script = f"""
+import portcall
+lib = portcall.load_module({str(libraries["tvm_ffi_kernels_linked"])!r})
+import tvm_ffi
+assert tvm_ffi.get_global_func("testing.echo")("text") == "text"
+tvm_ffi.register_global_func("portcall_test.theirs", lambda x: x + 1)
+assert lib["call_global"]("portcall_test.theirs", 4) == 5
+print("done")
+"""
+    run("-c", script)
+
+
+def test_nothing_of_the_other_runtimes_is_loaded_without_need(libraries: dict[str, Path]) -> None:
+    script = f"""
+import sys, portcall
+for path in {[str(libraries[name]) for name in ("elementwise", "packed", "tvm_ffi_kernels_unlinked", "classic")]!r}:
+    portcall.load_module(path)
+assert not [name for name in sys.modules if name.startswith("tvm")]
+assert "libtvm" not in open("/proc/self/maps").read()
+print("done")
+"""
+    run("-c", script)

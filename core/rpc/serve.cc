@@ -97,19 +97,25 @@ bool Serve(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
   return true;
 }
 
-std::string ServeSession(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
-                         PackedFunc constructor, int progress_fd) {
+std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string> patterns, int64_t max_frame,
+                      PackedFunc constructor, int progress_fd) {
   ProgressPage progress(progress_fd);
   Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor)));
-  std::unique_ptr<Channel> channel = MakeFdChannel(read_fd, write_fd);
   bool whole = false;
   try {
     whole = Serve(&endpoint, channel.get(), progress);
   } catch (const Error& error) {
     if (error.kind() != "SessionBrokenError") throw;
   }
+  channel->Close();
   progress->state = whole ? Progress::kClosed : Progress::kLost;
   return whole ? "closed" : "lost";
+}
+
+std::string ServeSession(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
+                         PackedFunc constructor, int progress_fd) {
+  return ServeOver(MakeFdChannel(read_fd, write_fd), std::move(patterns), max_frame, std::move(constructor),
+                   progress_fd);
 }
 
 std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
@@ -120,12 +126,8 @@ std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> pattern
 // Over a transport that somebody wrote in another language.
 std::string ServeFunctions(PackedFunc send, PackedFunc receive, PackedFunc close, std::vector<std::string> patterns,
                            int64_t max_frame) {
-  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, nullptr));
-  std::unique_ptr<Channel> channel =
-      MakeFunctionChannel(std::move(send), std::move(receive), std::move(close));
-  std::string end = Serve(&endpoint, channel.get());
-  channel->Close();
-  return end;
+  return ServeOver(MakeFunctionChannel(std::move(send), std::move(receive), std::move(close)), std::move(patterns),
+                   max_frame, nullptr, -1);
 }
 
 // The endpoint as a function (bytes, flags) -> 0 closed, 1 go on, 2 call again to send more. flags: 1 bytes came,

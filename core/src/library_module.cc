@@ -46,6 +46,11 @@ Identity IdentityOf(const std::string& path) {
   return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
 }
 
+// A system library: its constructors, which run once for a mapping, tell one runtime about it.
+bool RegistersItself(const ElfFile& elf) {
+  return elf.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf.Imports("TVMBackendRegisterSystemLibSymbol");
+}
+
 // ---- One mapped library -------------------------------------------------------------------------------------------
 
 class Library {
@@ -68,11 +73,7 @@ class Library {
   }
 
   // Others may hold addresses of it for ever.
-  bool stays() const {
-    bool registers_itself =
-        elf_.Imports("TVMFFIEnvModRegisterSystemLibSymbol") || elf_.Imports("TVMBackendRegisterSystemLibSymbol");
-    return !(flags_ & kPortcallFunctionGenerated) || registers_itself;
-  }
+  bool stays() const { return !(flags_ & kPortcallFunctionGenerated) || RegistersItself(elf_); }
 
   // The address of something that this library itself defines, or null.
   void* Find(const std::string& name) const {
@@ -267,6 +268,7 @@ void FillContext(const Library& library, const Module& module) {
 bool HasContext(const ElfFile& elf) {
   auto defined = [&](const char* name) { return elf.Defines(name); };
   if (std::any_of(std::begin(kModuleContexts), std::end(kModuleContexts), defined)) return true;
+  if (RegistersItself(elf)) return true;
   std::vector<ContextSymbol> symbols = ContextSymbols();
   return std::any_of(symbols.begin(), symbols.end(),
                      [&](const ContextSymbol& symbol) { return elf.Defines(symbol.name.c_str()); });

@@ -27,14 +27,19 @@ COMMANDS = {
     "demo": ("portcall.cli.demo", "Compile a C++ kernel, run it, check it and time it."),
     "run": ("portcall.cli.run", "Call a function of a library and show what it did."),
     "bench": ("portcall.cli.bench", "Time a function of a library."),
+    "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
     "inspect": ("portcall.cli.inspect", "Say what a library offers and needs, without loading it."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
     "version": ("portcall.cli.version", "Print the version."),
 }
 
+# Names by which users of TVM know a command.
+ALIASES = {"server": "serve"}
+
 cli = LazyGroup(
     "portcall",
     commands_table=COMMANDS,
+    aliases=ALIASES,
     examples=EXAMPLES,
     help="Call compiled functions: load a library, run it, check it, time it.",
 )

@@ -74,15 +74,24 @@ class Command(click.Command):
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are run or asked for help, not when they are listed."""
 
-    def __init__(self, name: str, commands_table: dict[str, tuple[str, str]], examples: str, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        commands_table: dict[str, tuple[str, str]],
+        examples: str,
+        aliases: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(name, context_settings={"max_content_width": HELP_WIDTH}, **options)
         self.commands_table = commands_table
+        self.aliases = aliases or {}
         self.examples = examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = self.aliases.get(cmd_name, cmd_name)
         if cmd_name not in self.commands_table:
             return None
         module, summary = self.commands_table[cmd_name]

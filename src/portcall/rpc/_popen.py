@@ -16,7 +16,14 @@ from portcall import errors
 from portcall._function import get_global_func
 from portcall.rpc._session import Session
 
-_OFFERED = ("*",)  # the child is ours: it may do what we may
+# Serves one session on the descriptors that its command line names. It is ours, and may do what we may.
+_CHILD = """\
+import sys
+from portcall._function import get_global_func
+import portcall.rpc
+read_fd, write_fd = map(int, sys.argv[1:])
+get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
+"""
 
 
 class Transport(Protocol):
@@ -60,7 +67,7 @@ class PopenSession(Session):
     """
 
     def __init__(self, binary: str | os.PathLike[str] | None = None) -> None:
-        command = [sys.executable, "-m", "portcall.rpc._popen"] if binary is None else [os.fspath(binary)]
+        command = [sys.executable, "-c", _CHILD] if binary is None else [os.fspath(binary)]
         if binary is not None and not Path(binary).exists():
             raise FileNotFoundError(f"{os.fspath(binary)}: there is no such program")
         ours, theirs = socket.socketpair()
@@ -92,13 +99,3 @@ class PopenSession(Session):
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
-
-
-def main() -> None:
-    """Serve one session on the descriptors that the command line names."""
-    read_fd, write_fd = int(sys.argv[1]), int(sys.argv[2])
-    get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, list(_OFFERED), 0, None)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall serve``: let other processes and machines call functions here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portcall.bench import parse_size
+from portcall.cli._command import Command, read_duration
+from portcall.cli._errors import INTERRUPTED, CommandError
+
+if TYPE_CHECKING:
+    from portcall.rpc import ServerOptions
+
+EXAMPLES = """
+portcall serve                                                this machine only, port 9090
+portcall serve --port 0 --import my_functions.py              a free port, with functions of yours
+portcall serve --max-sessions 1 --session-timeout 10m         one at a time, for ten minutes at most
+portcall serve --host 0.0.0.0 --key rasp --token-file token   for other machines that know the token
+portcall serve --unix /run/user/1000/portcall.sock            no network at all
+"""
+
+
+def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
+    """Turn an option such as ``64MiB`` into bytes; a callback of click."""
+    try:
+        return 0 if value is None else parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+@click.command("serve", cls=Command, examples=EXAMPLES)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0 takes a free one.")
+@click.option("--port-end", type=click.IntRange(1, 65536), help="Take the first free port below this one.")
+@click.option("--unix", metavar="PATH", default="", help="Listen on a Unix socket instead, for this user alone.")
+@click.option("--key", default="", help="What clients must ask for; a label, no secret.")
+@click.option("--custom-addr", default="", help="Address by which others reach this server, for a tracker.")
+@click.option("--import", "imports", multiple=True, type=click.Path(), metavar="FILE.py",
+              help="Run a Python file; sessions may use what it registers. Can be repeated.")  # fmt: skip
+@click.option("--load-library", default="", metavar="A:B", help="Load libraries likewise, separated by colons.")
+@click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
+@click.option("--allow-connect", is_flag=True, help="Let sessions go on to other servers.")
+@click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN.")
+@click.option("--tls-cert", default="", type=click.Path(), help="Certificate of this server (PEM): speak TLS only.")
+@click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
+@click.option("--tls-ca", default="", type=click.Path(), help="Let in clients with a certificate of this authority.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without token or mutual TLS.")
+@click.option("--max-sessions", type=click.IntRange(min=0), default=0, help="Further clients wait in line; 0: any number.")
+@click.option("--session-timeout", callback=read_duration, metavar="TIME", help="How long a session may last: 10m.")
+@click.option("--handshake-timeout", callback=read_duration, default="10s", show_default=True, metavar="TIME",
+              help="How long a client may take to say who it is.")  # fmt: skip
+@click.option("--memory-limit", callback=read_size, metavar="SIZE", help="Data memory of a session's process: 2GiB.")
+@click.option("--disk-limit", callback=read_size, metavar="SIZE", help="Files in a session's directory.")
+@click.option("--max-frame", callback=read_size, default="1GiB", show_default=True, metavar="SIZE",
+              help="Length of a message; contents of tensors do not count.")  # fmt: skip
+@click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Where the sessions' directories are.")
+@click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address when ready.")
+@click.option("--log-json", is_flag=True, help="Log JSON objects to standard error.")
+@click.option("--silent", is_flag=True, help="Log nothing.")
+@click.option("--no-fork", is_flag=True, help="Start a fresh Python for each session.")
+@click.pass_context
+def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, **given: Any) -> None:
+    """The first line on standard output is "listening on HOST:PORT"; with --json it is a JSON object.
+
+    Each session is a process of its own with a directory of its own. Uploaded code has the rights of this user.
+    """
+    from portcall import rpc
+
+    def say_ready(address: Any) -> None:
+        facts = rpc.ready_facts(address)
+        if ready_file:
+            write_whole(Path(ready_file), json.dumps(facts) + "\n")
+        if json_to not in (None, "-"):
+            write_whole(Path(str(json_to)), json.dumps(facts) + "\n")
+        click.echo(json.dumps(facts) if json_to == "-" else f"listening on {facts['address']}")
+
+    try:
+        ended_by = rpc.serve(make_options(given), say_ready)
+    except rpc.StartError as error:
+        raise CommandError(str(error), "", "correct the file, or leave out --import or --load-library") from error
+    finally:
+        if ready_file:
+            Path(ready_file).unlink(missing_ok=True)
+    ctx.exit(INTERRUPTED if ended_by == signal.SIGINT else 0)
+
+
+def make_options(given: dict[str, Any]) -> ServerOptions:
+    """Turn what was given on the command line, and the token's file or variable, into the options of a server."""
+    from portcall import rpc
+
+    log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
+    libraries = [path for path in given["load_library"].split(":") if path]
+    same = ("host", "port", "unix", "key", "custom_addr", "expose", "allow_connect", "insecure", "max_sessions",
+            "handshake_timeout", "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
+    return rpc.ServerOptions(
+        **{name: given[name] for name in same},
+        port_end=given["port_end"] or 0,
+        imports=tuple(map(os.path.abspath, given["imports"])),
+        libraries=tuple(map(os.path.abspath, libraries)),
+        token=read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
+        tls_certificate=given["tls_cert"],
+        tls_key=given["tls_key"],
+        tls_ca=given["tls_ca"],
+        session_timeout=given["session_timeout"] or 0,
+        log=log,
+    )
+
+
+def read_token_file(path: str | None) -> str:
+    if path is None:
+        return ""
+    token = Path(path).read_text(encoding="utf-8").strip()
+    if not token:
+        raise CommandError(f"the token file '{path}' is empty", "", f"openssl rand -hex 32 > {path}")
+    return token
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader sees whole or not at all."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
