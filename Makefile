@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan lint tidy format bench wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -61,6 +61,17 @@ core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefine
 # randomizes addresses widely.
 core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
 	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
+
+CLANGXX ?= $(shell command -v clang++ clang++-14 | head -n 1)
+FUZZ_SECONDS ?= 300
+fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for each of them (clang; apt install clang)
+	cmake -S . -B build/fuzz -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_FUZZ=ON \
+		-DPORTCALL_SANITIZE=address -DCMAKE_CXX_COMPILER=$(CLANGXX)
+	cmake --build build/fuzz
+	set -e; for target in $(patsubst core/fuzz/fuzz_%.cc,%,$(wildcard core/fuzz/fuzz_*.cc)); do \
+		mkdir -p build/fuzz/found/$$target; \
+		build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ \
+			build/fuzz/found/$$target core/fuzz/corpus/$$target; done
 
 lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Python
 	ruff check

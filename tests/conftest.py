@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import libraries as kernel_libraries
 
 import portcall
+from kernels import libraries as kernel_libraries
 from portcall import testing, toolchain
 
 ROOT = Path(__file__).parents[1]

@@ -109,8 +109,8 @@ except ValueError as error:
 def test_library_linked_with_a_runtime_that_is_absent_names_its_package(libraries: dict[str, Path]) -> None:
     path = str(libraries["tvm_ffi_kernels_linked"])
     message = (
-        f"cannot load '{path}': libtvm_ffi.so: cannot open shared object file: No such file or directory; it was linked "
-        "with libtvm_ffi.so: install apache-tvm-ffi, or link it without"
+        f"cannot load '{path}': libtvm_ffi.so: cannot open shared object file: No such file or directory; it was "
+        "linked with libtvm_ffi.so: install apache-tvm-ffi, or link it without"
     )
     script = f"""
 import sys, portcall

@@ -68,7 +68,7 @@ def imported(path: Path) -> list[tuple[str, bool]]:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
-            child.parent = node  # type: ignore[attr-defined]
+            child.parent = node
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def imported(path: Path) -> list[tuple[str, bool]]:
 def surroundings(node: ast.AST) -> list[ast.AST]:
     """What a statement stands in, from the inside out."""
     outer = []
-    while (node := getattr(node, "parent", None)) is not None:  # type: ignore[assignment]
+    while (node := getattr(node, "parent", None)) is not None:
         outer.append(node)
     return outer
 
@@ -154,7 +154,7 @@ def test_the_binding_imports_errors_only() -> None:
     assert re.findall(r"^from portcall import (.+)$", source, re.MULTILINE) == ["errors"]
 
 
-# ---- C++ --------------------------------------------------------------------------------------------------------------
+# ---- C++ -------------------------------------------------------------------------------------------------------------
 
 
 def included(path: Path, public: bool) -> list[str]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is left behind: not by any kind of call, not by errors, not at the end of the process. And the checks see it."""
+"""Nothing is left behind by any kind of call, by errors, or at the end of the process; and the checks would see it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import subprocess
@@ -24,7 +25,7 @@ echo = portcall.get_global_func("testing.echo")
 apply = portcall.get_global_func("testing.apply")
 
 
-# ---- The public checks ------------------------------------------------------------------------------------------------
+# ---- The public checks -----------------------------------------------------------------------------------------------
 
 
 def test_live_nodes_counts_by_type() -> None:
@@ -58,12 +59,17 @@ def test_no_leaks_collects_circles_first() -> None:
 
 def test_no_leaks_does_not_hide_an_error_of_the_block() -> None:
     kept = []
-    with pytest.raises(KeyError, match="mine"), testing.no_leaks():
-        kept.append(portcall.empty(1))
-        raise KeyError("mine")
+
+    def leak_and_fail() -> None:
+        with testing.no_leaks():
+            kept.append(portcall.empty(1))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        leak_and_fail()
 
 
-# ---- The check of every test ------------------------------------------------------------------------------------------
+# ---- The check of every test -----------------------------------------------------------------------------------------
 
 LEAKY = {
     "nodes of type ffi.Tensor": "import portcall\nkept = []\ndef test_it():\n    kept.append(portcall.empty(1))",
@@ -80,7 +86,12 @@ def test_it():
 def teardown_module():
     kept[0].kill()
     kept[0].wait()""",
-    "open file": "kept = []\ndef test_it():\n    kept.append(open('/proc/self/status'))\ndef teardown_module():\n    kept[0].close()",
+    "open file /proc": """
+kept = []
+def test_it():
+    kept.append(open("/proc/self/status"))
+def teardown_module():
+    kept[0].close()""",
     "open file socket:": """
 import socket
 kept = []
@@ -112,7 +123,7 @@ def test_a_test_that_leaves_nothing_behind_passes(tmp_path: Path) -> None:
     assert "1 passed" in run_pytest(tmp_path, "import portcall\ndef test_it():\n    portcall.empty(1)")
 
 
-# ---- Every kind of call -----------------------------------------------------------------------------------------------
+# ---- Every kind of call ----------------------------------------------------------------------------------------------
 
 
 class Thing:
@@ -141,7 +152,8 @@ CALLS: dict[str, Callable[[portcall.Module], Any]] = {
     "the same array twice": lambda lib: (lambda a: lib["same_memory"](a, a))(misaligned()),
     "In": lambda lib: lib["fill"](portcall.In(misaligned()), 1.0),
     "DLPack": lambda lib: portcall.from_dlpack(np.from_dlpack(portcall.tensor([1, 2]))),
-    "capsules that nobody used": lambda lib: (portcall.empty(2).__dlpack__(), portcall.empty(2).__dlpack__(max_version=(1, 0))),
+    "capsules that nobody used":
+        lambda lib: (portcall.empty(2).__dlpack__(), portcall.empty(2).__dlpack__(max_version=(1, 0))),
     "a lent tensor": lambda lib: lib["lend"](lambda t: t.numpy().__setitem__(0, 10)),
     "callbacks": lambda lib: apply(lambda x: [x, "a text on the heap"], {"k": [1]}),
     "callbacks in a thread of C++": lambda lib: lib["call_in_thread"](lambda x: [x], "a text on the heap"),
@@ -158,17 +170,16 @@ CALLS: dict[str, Callable[[portcall.Module], Any]] = {
     "half-made tensors": lambda lib: portcall.empty((2, -1)),
     "a failed copy": lambda lib: portcall.empty(2).copyfrom(np.zeros(3, np.float32)),
     "errors as values": lambda lib: echo([ValueError("a"), KeyError("b")]),
-    "registration": lambda lib: (portcall.register_func("portcall_test.l", Thing()), portcall.remove_global_func("portcall_test.l")),
+    "registration":
+        lambda lib: (portcall.register_func("leaks.x", Thing()), portcall.remove_global_func("leaks.x")),
     "look-ups": lambda lib: (portcall.list_global_func_names(), lib["add"], lib.list_function_names()),
     "missing functions": lambda lib: portcall.get_global_func("portcall_test.missing"),
 }  # fmt: skip
 
 
 def call_and_swallow(call: Callable[[portcall.Module], Any], lib: portcall.Module) -> None:
-    try:
+    with contextlib.suppress(ValueError, TypeError, RuntimeError):
         call(lib)
-    except (ValueError, TypeError, RuntimeError):
-        pass
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -211,16 +222,17 @@ def test_an_exception_is_released_when_its_handler_is_done() -> None:
     class Problem(Exception):
         pass
 
-    problem = Problem()
-    gone = weakref.ref(problem)
-
     def fail() -> None:
-        raise problem
+        raise Problem
 
-    with pytest.raises(Problem):
-        apply(fail)
-    problem.__traceback__ = None
-    del problem, fail
+    def handle() -> weakref.ref[Problem]:
+        try:
+            apply(fail)
+        except Problem as problem:
+            return weakref.ref(problem)
+        raise AssertionError("nothing was raised")
+
+    gone = handle()
     gc.collect()
     assert gone() is None
 
@@ -229,14 +241,14 @@ def test_a_function_in_a_circle_with_its_object_is_collected() -> None:
     """A PackedFunc hides what it holds from Python's collector; the object that holds it is visible."""
     thing = Thing()
     gone = weakref.ref(thing)
-    thing.func = portcall.convert(len)  # type: ignore[attr-defined]
-    thing.myself = thing  # type: ignore[attr-defined]
+    thing.func = portcall.convert(len)
+    thing.myself = thing
     del thing
     gc.collect()
     assert gone() is None
 
 
-# ---- The end ----------------------------------------------------------------------------------------------------------
+# ---- The end ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_process_ends_with_what_it_began_with(build_native: Callable[[str], Path]) -> None:
@@ -247,7 +259,8 @@ from portcall import testing
 def work():
     lib = portcall.load_module({str(build_native("functions.cc"))!r})
     lib["fill"](np.zeros(1000, np.float32)[1:], 2.0)
-    portcall.get_global_func("testing.apply")(lambda *xs: list(xs), [1, "a text on the heap"], {{"k": portcall.empty(4)}})
+    apply = portcall.get_global_func("testing.apply")
+    apply(lambda *xs: list(xs), [1, "a text on the heap"], {{"k": portcall.empty(4)}})
     lib["call_in_thread"](lambda x: x, ["a text on the heap"])
     try:
         lib["refuse"](1)

@@ -30,7 +30,7 @@ def name() -> Any:
         portcall.remove_global_func("portcall_test.registered")
 
 
-# ---- Registration -----------------------------------------------------------------------------------------------------
+# ---- Registration ----------------------------------------------------------------------------------------------------
 
 
 def test_a_registered_function_is_found_and_called(name: str) -> None:
@@ -136,18 +136,18 @@ def test_any_text_but_the_empty_one_is_a_name(odd: str) -> None:
     assert portcall.get_global_func(odd, allow_missing=True) is None
 
 
-# ---- Look-up ----------------------------------------------------------------------------------------------------------
+# ---- Look-up ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_name_is_an_error_unless_allowed() -> None:
-    with pytest.raises(FunctionNotFoundError, match="no global function is named 'portcall_test.absent'") as caught:
+    with pytest.raises(FunctionNotFoundError, match=r"no global function is named 'portcall_test.absent'") as caught:
         portcall.get_global_func("portcall_test.absent")
     assert caught.value.name == "portcall_test.absent"
     assert portcall.get_global_func("portcall_test.absent", allow_missing=True) is None
 
 
 def test_a_missing_name_is_answered_with_near_ones() -> None:
-    with pytest.raises(FunctionNotFoundError, match="did you mean 'testing.echo'") as caught:
+    with pytest.raises(FunctionNotFoundError, match=r"did you mean 'testing.echo'") as caught:
         portcall.get_global_func("testing.ecko")
     assert "testing.echo" in caught.value.near
 
@@ -183,7 +183,7 @@ def test_a_removed_name_is_gone_and_cannot_be_removed_again(name: str) -> None:
         portcall.remove_global_func(name)
 
 
-# ---- Both directions --------------------------------------------------------------------------------------------------
+# ---- Both directions -------------------------------------------------------------------------------------------------
 
 
 def test_functions_that_cpp_registers_are_called_by_name() -> None:
@@ -228,7 +228,7 @@ def test_a_call_takes_any_number_of_arguments(n: int) -> None:
     assert portcall.get_global_func("testing.apply")(lambda *xs: list(xs), *range(n)) == list(range(n))
 
 
-# ---- PackedFunc -------------------------------------------------------------------------------------------------------
+# ---- PackedFunc ------------------------------------------------------------------------------------------------------
 
 
 def test_convert_keeps_the_name_of_a_function() -> None:
@@ -258,7 +258,7 @@ def test_packed_funcs_are_equal_when_they_are_one_function() -> None:
 
 
 def test_a_packed_func_is_not_made_by_its_class() -> None:
-    with pytest.raises(TypeError, match="portcall.convert"):
+    with pytest.raises(TypeError, match=r"portcall.convert"):
         portcall.PackedFunc(len)
     unmade = portcall.PackedFunc.__new__(portcall.PackedFunc)
     with pytest.raises(TypeError):
@@ -286,7 +286,7 @@ def test_a_packed_func_is_released_when_nobody_holds_it() -> None:
     assert gone() is None
 
 
-# ---- Threads ----------------------------------------------------------------------------------------------------------
+# ---- Threads ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_registry_serves_many_threads_at_once() -> None:

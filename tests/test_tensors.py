@@ -66,7 +66,7 @@ class Copies:
         self.count, self.nbytes = after[0] - self.before[0], after[1] - self.before[1]
 
 
-# ---- Making and describing --------------------------------------------------------------------------------------------
+# ---- Making and describing -------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_describes_itself() -> None:
@@ -169,11 +169,11 @@ def test_a_size_that_no_memory_has_is_refused() -> None:
     for shape in [(2**62,), (2**40, 2**40), (2**62, 2**62, 0), (2**63 - 1, 2)]:
         with pytest.raises((ValueError, MemoryError)):
             portcall.empty(shape)
-    with pytest.raises(MemoryError, match="out of memory: .* bytes on cpu:0"):
+    with pytest.raises(MemoryError, match=r"out of memory: .* bytes on cpu:0"):
         portcall.empty(2**50)
 
 
-# ---- NumPy ------------------------------------------------------------------------------------------------------------
+# ---- NumPy -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *EXTENDED_DTYPES], ids=str)
@@ -261,7 +261,7 @@ def test_strides_and_offsets_are_those_of_the_array() -> None:
 
 def test_strides_that_are_no_multiple_of_the_elements_are_refused() -> None:
     record = np.zeros(4, np.dtype([("a", "i1"), ("b", "f4")]))
-    with pytest.raises(errors.ArgumentError, match="np.ascontiguousarray"):
+    with pytest.raises(errors.ArgumentError, match=r"np.ascontiguousarray"):
         echo(record["b"])
 
 
@@ -313,7 +313,7 @@ def test_any_view_of_an_array_is_copied_right(data: st.DataObject) -> None:
     assert np.array_equal(target, view)
 
 
-# ---- Copies -----------------------------------------------------------------------------------------------------------
+# ---- Copies ----------------------------------------------------------------------------------------------------------
 
 
 def test_copyfrom_takes_arrays_tensors_and_numbers() -> None:
@@ -371,7 +371,7 @@ def test_a_copy_of_overlapping_rows_moves_them() -> None:
     assert np.array_equal(array[1:], expected)
 
 
-# ---- DLPack -----------------------------------------------------------------------------------------------------------
+# ---- DLPack ----------------------------------------------------------------------------------------------------------
 
 
 class Unversioned:
@@ -542,7 +542,8 @@ def test_an_exporter_that_gives_no_capsule_is_refused() -> None:
 
 @pytest.mark.peers
 def test_torch_tensors_go_both_ways() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     source = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     t = echo(source)
     assert t.data_ptr == source.data_ptr()
@@ -558,7 +559,8 @@ def test_torch_tensors_go_both_ways() -> None:
 
 @pytest.mark.peers
 def test_a_torch_tensor_that_needs_a_gradient_is_refused_by_torch() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     with pytest.raises((BufferError, RuntimeError), match="grad"):
         echo(torch.zeros(2, requires_grad=True))
 
@@ -580,7 +582,7 @@ print("ok")
     assert done.stdout == "ok\n", done.stderr
 
 
-# ---- Compiled code: alignment, strides, read-only ----------------------------------------------------------------------
+# ---- Compiled code: alignment, strides, read-only --------------------------------------------------------------------
 
 
 def test_aligned_compact_arrays_are_passed_as_they_are(native: portcall.Module) -> None:
@@ -699,9 +701,9 @@ def test_in_marks_arrays_only(native: portcall.Module, value: Any) -> None:
 def test_the_policy_error_refuses_copies(native: portcall.Module) -> None:
     portcall.set_alignment_policy("error")
     assert native["address_of"](aligned(4)) % 64 == 0
-    with pytest.raises(errors.ArgumentError, match="expected a compact tensor aligned to 64 bytes.*not aligned"):
+    with pytest.raises(errors.ArgumentError, match=r"expected a compact tensor aligned to 64 bytes.*not aligned"):
         native["address_of"](aligned(4, offset=16))
-    with pytest.raises(errors.ArgumentError, match="not compact.*set_alignment_policy"):
+    with pytest.raises(errors.ArgumentError, match=r"not compact.*set_alignment_policy"):
         native["address_of"](aligned((4, 4))[:, ::2])
     portcall.set_alignment_policy("copy")
     assert native["address_of"](aligned(4, offset=16)) % 64 == 0
@@ -765,7 +767,7 @@ def test_a_tensor_that_cpp_made_outlives_everything_else(native: portcall.Module
     assert t.data_ptr % 64 == 0
 
 
-# ---- Tensors that are lent for one call -------------------------------------------------------------------------------
+# ---- Tensors that are lent for one call ------------------------------------------------------------------------------
 
 
 def test_a_lent_tensor_is_used_inside_the_call(native: portcall.Module) -> None:
@@ -833,7 +835,7 @@ def test_a_kernel_of_tvm_lends_its_tensors(libraries: Any, register: Any) -> Non
         tensor.numpy()
 
 
-# ---- Odds and ends ----------------------------------------------------------------------------------------------------
+# ---- Odds and ends ---------------------------------------------------------------------------------------------------
 
 
 def test_a_tensor_is_made_by_functions_only() -> None:

@@ -40,7 +40,7 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
         raise failures[0]
 
 
-# ---- Many callers -----------------------------------------------------------------------------------------------------
+# ---- Many callers ----------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_call_with_callbacks_for_a_second(native: portcall.Module) -> None:
@@ -95,7 +95,7 @@ def test_one_function_may_be_called_and_dropped_by_all_threads() -> None:
         for n in range(500):
             copies = echo([holders[k]] * 3)
             assert copies[2](n) == n + 1
-        holders[k] = None  # type: ignore[call-overload]
+        holders[k] = None
 
     in_threads(8, work)
     gc.collect()
@@ -116,7 +116,7 @@ def test_shared_containers_and_tensors_are_read_by_all_threads() -> None:
     in_threads(8, work)
 
 
-# ---- The interpreter lock ---------------------------------------------------------------------------------------------
+# ---- The interpreter lock --------------------------------------------------------------------------------------------
 
 
 def test_a_library_function_lets_other_python_threads_run(native: portcall.Module) -> None:
@@ -154,7 +154,7 @@ def test_short_functions_say_so() -> None:
     assert not portcall.get_global_func("testing.test_raise_error").is_short
 
 
-# ---- Threads of C++ ---------------------------------------------------------------------------------------------------
+# ---- Threads of C++ --------------------------------------------------------------------------------------------------
 
 
 def test_a_thread_of_cpp_calls_python(native: portcall.Module) -> None:

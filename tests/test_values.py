@@ -53,7 +53,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-# ---- Type indices -----------------------------------------------------------------------------------------------------
+# ---- Type indices ----------------------------------------------------------------------------------------------------
 
 
 class Anything:
@@ -97,7 +97,7 @@ def test_a_module_is_passed_as_a_module(native: portcall.Module) -> None:
     assert isinstance(echo(native), portcall.Module)
 
 
-# ---- None, integers, booleans, floats ---------------------------------------------------------------------------------
+# ---- None, integers, booleans, floats --------------------------------------------------------------------------------
 
 
 def test_none_comes_back_as_none() -> None:
@@ -160,7 +160,7 @@ def test_a_float_is_no_integer() -> None:
         portcall.get_global_func("portcall_test.add")(1, 2.0)
 
 
-# ---- Text -------------------------------------------------------------------------------------------------------------
+# ---- Text ------------------------------------------------------------------------------------------------------------
 
 TEXTS = [
     "",
@@ -235,7 +235,7 @@ def test_text_and_bytes_are_not_interchangeable() -> None:
         portcall.get_global_func("portcall_test.text_from")("abc")
 
 
-# ---- Data types, devices, pointers ------------------------------------------------------------------------------------
+# ---- Data types, devices, pointers -----------------------------------------------------------------------------------
 
 DTYPE_NAMES = [
     *(f"int{bits}" for bits in (1, 4, 8, 16, 32, 64)),
@@ -298,7 +298,7 @@ def test_a_pointer_comes_back_as_one(address: int) -> None:
     assert (back.value or 0) == address
 
 
-# ---- Subclasses, enums, NumPy scalars ---------------------------------------------------------------------------------
+# ---- Subclasses, enums, NumPy scalars --------------------------------------------------------------------------------
 
 
 class Celsius(int):
@@ -419,7 +419,7 @@ def test_a_class_is_passed_as_a_function_that_makes_instances() -> None:
     assert isinstance(made(), Anything)
 
 
-# ---- Functions, exceptions --------------------------------------------------------------------------------------------
+# ---- Functions, exceptions -------------------------------------------------------------------------------------------
 
 
 def test_a_python_function_comes_back_as_a_packed_func_that_calls_it() -> None:
@@ -436,7 +436,7 @@ def test_an_exception_as_a_value_is_the_same_object() -> None:
     assert echo([error])[0] is error
 
 
-# ---- Laws -------------------------------------------------------------------------------------------------------------
+# ---- Laws ------------------------------------------------------------------------------------------------------------
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | text | st.binary(max_size=20)

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -11,16 +12,25 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 
 namespace portcall::rpc {
 namespace {
 
 constexpr size_t kMaxChunks = 16;
+constexpr size_t kMaxFunctionChunk = 1 << 20;
+constexpr int kForever = -1;
+constexpr int kSignalInterval = 1000;  // milliseconds
 
 class FdChannel : public Channel {
  public:
-  FdChannel(int read_fd, int write_fd) : read_fd_(read_fd), write_fd_(write_fd) {
+  FdChannel(int read_fd, int write_fd, bool interactive)
+      : read_fd_(read_fd), write_fd_(write_fd), longest_wait_(interactive ? kSignalInterval : kForever) {
     for (int fd : {read_fd, write_fd}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    int type;
+    socklen_t size = sizeof(type);
+    bool socket = read_fd == write_fd && getsockopt(read_fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+    if (!socket) wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
   ~FdChannel() override { Close(); }
 
@@ -41,19 +51,30 @@ class FdChannel : public Channel {
     for (;;) {
       CheckOpen();
       ssize_t n = read(read_fd_, data, size);
-      if (n >= 0) return static_cast<size_t>(n);
-      if (errno == ECONNRESET) return 0;
+      if (n > 0) return static_cast<size_t>(n);
+      if (n == 0 || errno == ECONNRESET) {
+        CheckOpen();  // an interrupt looks like the peer's end
+        return 0;
+      }
       if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) Lost("receiving");
       Wait(read_fd_, POLLIN, deadline);
     }
   }
 
-  void Interrupt() override { shutdown(write_fd_, SHUT_RDWR); }
-  void Close() override {
+  void Interrupt() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_ = true;
+    if (read_fd_ < 0) return;
+    if (wake_fd_ < 0) shutdown(read_fd_, SHUT_RDWR);
+    else eventfd_write(wake_fd_, 1);
+  }
+  void Close() noexcept override {
+    std::lock_guard<std::mutex> lock(mutex_);
     if (read_fd_ < 0) return;
     close(read_fd_);
     if (write_fd_ != read_fd_) close(write_fd_);
-    read_fd_ = write_fd_ = -1;
+    if (wake_fd_ >= 0) close(wake_fd_);
+    read_fd_ = write_fd_ = wake_fd_ = -1;
   }
 
  private:
@@ -65,25 +86,31 @@ class FdChannel : public Channel {
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
   }
 
-  void CheckOpen() const { PORTCALL_CHECK(read_fd_ >= 0, SessionClosedError) << "the connection has been closed"; }
+  void CheckOpen() const {
+    PORTCALL_CHECK(read_fd_ >= 0 && !interrupted_, SessionClosedError) << "the connection has been closed";
+  }
 
   [[noreturn]] static void Lost(const char* doing) {
     throw Error("SessionBrokenError", std::string("the connection was lost while ") + doing + ": " + strerror(errno));
   }
 
-  static void Wait(int fd, short events, Deadline deadline) {
-    int timeout = -1;
+  void Wait(int fd, short events, Deadline deadline) const {
+    int timeout = longest_wait_;
     if (deadline != kNoDeadline) {
       auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-      PORTCALL_CHECK(left > 0, SessionTimeoutError) << "the peer did not answer in time";
-      timeout = static_cast<int>(std::min<int64_t>(left, 1 << 30));
+      PORTCALL_CHECK(left > 0, SessionTimeoutError) << kTimeIsUp;
+      timeout = static_cast<int>(std::min<int64_t>(left, longest_wait_ < 0 ? 1 << 30 : longest_wait_));
     }
-    pollfd entry{fd, events, 0};
+    pollfd entries[2] = {{fd, events, 0}, {wake_fd_, POLLIN, 0}};  // a negative one is passed over
     // A signal may belong to the embedding language, which then has something to raise.
-    if (poll(&entry, 1, timeout) < 0) Check(TVMFFIEnvCheckSignals());
+    if (poll(entries, 2, timeout) <= 0) Check(TVMFFIEnvCheckSignals());
   }
 
   int read_fd_, write_fd_;
+  const int longest_wait_;
+  int wake_fd_ = -1;  // of an interrupt, where there is no socket to shut down
+  std::atomic<bool> interrupted_{false};
+  std::mutex mutex_;  // of Interrupt against Close: a number that was closed may be somebody else's at once
 };
 
 class FunctionChannel : public Channel {
@@ -91,15 +118,19 @@ class FunctionChannel : public Channel {
   FunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close)
       : send_(std::move(send)), receive_(std::move(receive)), close_(std::move(close)) {}
 
-  size_t Send(const std::vector<Chunk>& chunks, Deadline) override {
+  size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) override {
+    PORTCALL_CHECK(std::chrono::steady_clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
     std::string bytes;
-    for (const Chunk& chunk : chunks) bytes.append(static_cast<const char*>(chunk.data), chunk.size);
+    for (const Chunk& chunk : chunks) {  // a part of much: what is not taken is copied again
+      bytes.append(static_cast<const char*>(chunk.data), std::min(chunk.size, kMaxFunctionChunk - bytes.size()));
+    }
     int64_t n = send_(Bytes(bytes));
     PORTCALL_CHECK(n > 0 && static_cast<size_t>(n) <= bytes.size(), SessionBrokenError)
         << "the transport's send() took " << n << " of " << bytes.size() << " bytes";
     return static_cast<size_t>(n);
   }
-  size_t Receive(void* data, size_t size, Deadline) override {
+  size_t Receive(void* data, size_t size, Deadline deadline) override {
+    PORTCALL_CHECK(std::chrono::steady_clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
     Any result = receive_(static_cast<int64_t>(std::min<size_t>(size, 1 << 30)));
     Bytes bytes = result.cast<Bytes>();
     PORTCALL_CHECK(bytes.size() <= size, SessionBrokenError)
@@ -108,8 +139,12 @@ class FunctionChannel : public Channel {
     return bytes.size();
   }
   void Interrupt() override { Close(); }
-  void Close() override {
-    if (!closed_.exchange(true) && close_.defined()) close_();
+  void Close() noexcept override {
+    if (closed_.exchange(true) || !close_.defined()) return;
+    Guard([&] { close_(); });
+    TVMFFIObjectHandle dropped = nullptr;
+    TVMFFIErrorMoveFromRaised(&dropped);
+    if (dropped) TVMFFIObjectDecRef(dropped);
   }
 
  private:
@@ -124,8 +159,8 @@ Deadline DeadlineIn(double seconds) {
   return std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
 }
 
-std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd) {
-  return std::make_unique<FdChannel>(read_fd, write_fd);
+std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd, bool interactive) {
+  return std::make_unique<FdChannel>(read_fd, write_fd, interactive);
 }
 
 std::unique_ptr<Channel> MakeFunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close) {

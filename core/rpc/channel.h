@@ -15,6 +15,7 @@ namespace portcall::rpc {
 
 using Deadline = std::chrono::steady_clock::time_point;
 constexpr Deadline kNoDeadline = Deadline::max();
+constexpr std::string_view kTimeIsUp = "the peer did not answer in time";  // what a SessionTimeoutError says
 
 Deadline DeadlineIn(double seconds);  // never for a value that is not positive
 
@@ -27,15 +28,16 @@ class Channel {
   virtual size_t Receive(void* data, size_t size, Deadline deadline) = 0;
   // Wakes a thread that is sending or receiving, which then fails. The one call that may come from another thread.
   virtual void Interrupt() = 0;
-  virtual void Close() = 0;
+  virtual void Close() noexcept = 0;
 };
 
 // Throw SessionTimeoutError past the deadline, SessionBrokenError when the connection is lost, and whatever a signal
 // handler of the embedding language raised.
 //
 // Over file descriptors, which may be one (a socket) or two (pipes), made non-blocking and owned from now on.
-std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd);
-// Over functions: send(bytes) -> count, receive(most) -> bytes (empty: closed), close().
+// `interactive`: signals are looked for once a second too, in case one came between a look and the wait.
+std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd, bool interactive = false);
+// Over functions: send(bytes) -> count, receive(most) -> bytes (empty: closed), close(). What close() raises is dropped.
 std::unique_ptr<Channel> MakeFunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close);
 
 }  // namespace portcall::rpc

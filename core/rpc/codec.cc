@@ -4,8 +4,8 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr int32_t kMaxDimensions = 64;
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 62;
+constexpr int32_t kMaxValues = 1 << 20;  // a value takes more room here than on the wire
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
 
@@ -196,7 +196,7 @@ WireValue Reader::Value() {
 
 Sequence Reader::Values() {
   auto count = Take<int32_t>();
-  if (count < 0 || static_cast<uint64_t>(count) > left() / sizeof(int32_t)) {
+  if (count < 0 || count > kMaxValues || static_cast<uint64_t>(count) > left() / sizeof(int32_t)) {
     ThrowProtocolError("a sequence of " + std::to_string(count) + " values in " + std::to_string(left()) + " bytes");
   }
   Sequence values;

@@ -18,6 +18,7 @@ namespace portcall::rpc {
 
 constexpr std::string_view kProtocolVersion = "0.8.0";
 constexpr int32_t kRemoteObject = 115;  // type index of a reference to an object of the server
+constexpr int32_t kMaxDimensions = 64;
 
 enum class Code : int32_t {
   kNone = 0,

@@ -7,6 +7,7 @@ namespace portcall::rpc {
 namespace {
 
 constexpr size_t kDirectBytes = 32 << 10;  // smaller payloads are cheaper copied than sent on their own
+constexpr size_t kFullQueue = 256 << 10;
 
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
 
@@ -61,6 +62,14 @@ void SendQueue::Direct(const void* data, size_t size, Any owner) {
   ++direct_;
 }
 
+size_t SendQueue::size() const {
+  size_t total = 0;
+  for (const Part& part : parts_) total += part.size();
+  return total - sent_;
+}
+
+bool SendQueue::full() const { return direct_ > 0 || size() >= kFullQueue; }
+
 std::vector<Chunk> SendQueue::Chunks(size_t most) const {
   std::vector<Chunk> chunks;
   size_t skip = sent_;
@@ -93,7 +102,7 @@ Endpoint::Endpoint(std::shared_ptr<Session> session, EndpointOptions options)
 
 bool Endpoint::Serve() {
   try {
-    while (!closed_ && !output_.has_direct()) {
+    while (!closed_ && !output_.full()) {
       FrameReader::Event event = frames_.Next();
       if (event == FrameReader::kNeedBytes) return false;
       Step(event);
@@ -142,6 +151,10 @@ void Endpoint::Answer(Code code, Reader body) {
   PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
   if (code == Code::kCallFunc) return CallFunc(body);
   if (code == Code::kCopyFromRemote) return CopyFromRemote(body);
+  if (code == Code::kCopyToRemote) {  // its head is wrong, or it would not have come as a message: this finds how
+    body.Tensor();
+    body.Take<uint64_t>();
+  }
   if (!IsSysCall(code)) ThrowProtocolError("no request has code " + std::to_string(static_cast<int32_t>(code)));
   Sequence args = body.Values();
   body.ExpectEnd();
@@ -265,27 +278,31 @@ void Endpoint::CopyFromRemote(Reader body) {
   auto nbytes = body.Take<uint64_t>();
   body.ExpectEnd();
   Any owner;
-  std::string stage;
-  void* address = session_->Address(from, nbytes, &owner);
+  void* address = session_->Address(from, nbytes, Access::kRead, &owner);
   if (!address) {
-    PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
-    stage.resize(nbytes);
-    if (nbytes) session_->CopyFrom(from, stage.data(), nbytes);
-    address = stage.data();
+    Tensor stage = Stage(nbytes);
+    address = stage.raw_data();
+    if (nbytes) session_->CopyFrom(from, address, nbytes);
+    owner = std::move(stage);
   }
   Writer writer(output_.text());
   writer.Begin(Code::kCopyAck);
   writer.End(nbytes);
-  if (owner != nullptr && nbytes >= kDirectBytes) {
+  if (nbytes >= kDirectBytes) {
     output_.Direct(address, nbytes, std::move(owner));
   } else {
     output_.text()->append(static_cast<const char*>(address), nbytes);
   }
 }
 
+// Memory that the system hands out as it is filled: a length alone costs nothing.
+Tensor Endpoint::Stage(uint64_t nbytes) const {
+  PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
+  return Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1});
+}
+
 void Endpoint::BeginCopyTo(Reader head) {
   copy_error_ = nullptr;
-  copy_direct_ = false;
   uint64_t size = frames_.payload_size();
   try {
     if (frames_.code() != Code::kCopyToRemote) ThrowProtocolError("a CopyAck came where a request was expected");
@@ -295,12 +312,10 @@ void Endpoint::BeginCopyTo(Reader head) {
     if (nbytes != size) {
       ThrowProtocolError("a copy of " + std::to_string(nbytes) + " bytes carries " + std::to_string(size));
     }
-    void* address = session_->Address(copy_to_, nbytes, &copy_owner_);
-    copy_direct_ = address != nullptr;
+    void* address = session_->Address(copy_to_, nbytes, Access::kWrite, &copy_owner_);
     if (!address) {
-      PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
-      copy_stage_.resize(nbytes);
-      address = copy_stage_.data();
+      copy_stage_ = Stage(nbytes);
+      address = copy_stage_.raw_data();
     }
     frames_.Receive(address);
   } catch (const Error& error) {  // the bytes are skipped, then the error is the answer
@@ -313,13 +328,13 @@ void Endpoint::EndCopyTo() {
     if (copy_error_) {
       Exception(*copy_error_);
     } else {
-      if (!copy_direct_) session_->CopyTo(copy_to_, copy_stage_.data(), copy_stage_.size());
+      if (copy_stage_.defined()) session_->CopyTo(copy_to_, copy_stage_.raw_data(), copy_stage_.numel());
       ReturnNone();
     }
   } catch (const Error& error) {
     Exception(error);
   }
-  copy_stage_ = std::string();
+  copy_stage_ = Tensor();
   copy_owner_ = nullptr;
 }
 
@@ -331,21 +346,26 @@ Sequence Endpoint::NoneOnly() {
   return values;
 }
 
-void Endpoint::Return(const Sequence& values) {
-  Writer writer(output_.text());
-  writer.Begin(Code::kReturn);
-  writer.Values(values, Form::kReply);
-  writer.End();
+// All of a message or, when memory runs out half-way, nothing of it.
+void Endpoint::Write(Code code, const Sequence& values) {
+  std::string* out = output_.text();
+  size_t start = out->size();
+  try {
+    Writer writer(out);
+    writer.Begin(code);
+    writer.Values(values, Form::kReply);
+    writer.End();
+  } catch (...) {
+    out->resize(start);
+    throw;
+  }
 }
 
 void Endpoint::Exception(const Error& error) {
   Sequence values;
   std::string text(error.what());
   values.push_back(WireValue::Text(text));
-  Writer writer(output_.text());
-  writer.Begin(Code::kException);
-  writer.Values(values, Form::kReply);
-  writer.End();
+  Write(Code::kException, values);
 }
 
 void Endpoint::Shutdown() {

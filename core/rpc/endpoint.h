@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "portcall/tensor.h"
 #include "rpc/frames.h"
 #include "rpc/session.h"
 
@@ -27,8 +28,11 @@ class SendQueue {
  public:
   std::string* text() { return &Last().bytes; }           // append here
   void Direct(const void* data, size_t size, Any owner);  // bytes that `owner` keeps
-  bool empty() const { return parts_.empty(); }
-  bool has_direct() const { return direct_ > 0; }
+  bool empty() const { return size() == 0; }
+  size_t size() const;
+  // Whether nothing should be added before something was sent: there is much, or something that is sent from where it
+  // lies, which the next request might change.
+  bool full() const;
   std::vector<Chunk> Chunks(size_t most) const;
   void Sent(size_t n);
 
@@ -57,12 +61,12 @@ class Endpoint {
  public:
   Endpoint(std::shared_ptr<Session> session, EndpointOptions options);
 
-  // Receiving: put bytes where Space() says, tell how many, then serve what has arrived. Serve stops when an answer is
-  // to be sent from where it lies, since the next request might change it: send, then call it again. Returns whether it
-  // stopped for that.
+  // Receiving: put bytes where Space() says, tell how many, then serve what has arrived. Serve stops when the output is
+  // full: send, then call it again. Returns whether it stopped for that.
   std::pair<char*, size_t> Space() { return frames_.Space(); }
   void Filled(size_t n) { frames_.Filled(n); }
   bool Serve();
+  size_t waiting() const { return frames_.buffered(); }  // bytes that were received and not served
   // The peer closed its side. Returns whether that was between two messages.
   bool PeerClosed();
 
@@ -79,7 +83,10 @@ class Endpoint {
   void BeginCopyTo(Reader head);
   void EndCopyTo();
 
-  void Return(const Sequence& values);
+  Tensor Stage(uint64_t nbytes) const;
+
+  void Write(Code code, const Sequence& values);
+  void Return(const Sequence& values) { Write(Code::kReturn, values); }
   void ReturnNone() { Return(NoneOnly()); }
   void Exception(const Error& error);
   void Shutdown();
@@ -93,9 +100,8 @@ class Endpoint {
   bool closed_ = false;
   // The copy that is being received.
   WireTensor copy_to_;
-  Any copy_owner_;
-  std::string copy_stage_;
-  bool copy_direct_ = false;
+  Any copy_owner_;     // of the memory that the bytes go to
+  Tensor copy_stage_;  // which is this where the session's own cannot be reached
   std::unique_ptr<Error> copy_error_;
 };
 

@@ -36,6 +36,7 @@ class FrameReader {
   std::string_view body() const { return body_; }
   uint64_t payload_size() const { return payload_left_; }
   void Receive(void* target) { target_ = static_cast<char*>(target); }  // null: skip the bytes
+  size_t buffered() const { return Available(); }                       // bytes that arrived and wait
   // Whether the peer may close here without breaking a message.
   bool AtBoundary() const { return state_ == kHeader && begin_ == end_; }
 

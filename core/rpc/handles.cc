@@ -22,7 +22,7 @@ const char* NameOf(HandleTable::Kind kind) {
   return "";
 }
 
-bool IsMemory(HandleTable::Kind kind) { return kind == HandleTable::kMemory || kind == HandleTable::kStream; }
+bool IsObjectLike(HandleTable::Kind kind) { return kind != HandleTable::kMemory && kind != HandleTable::kStream; }
 
 }  // namespace
 
@@ -68,7 +68,7 @@ Any HandleTable::Get(uint64_t handle, Kind kind) const {
 Any HandleTable::GetObject(uint64_t handle) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const Entry& entry = Find(handle);
-  PORTCALL_CHECK(!IsMemory(entry.kind), TypeError)
+  PORTCALL_CHECK(IsObjectLike(entry.kind), TypeError)
       << "the handle " << handle << " names " << NameOf(entry.kind) << ", not an object";
   return entry.value;
 }
@@ -86,15 +86,16 @@ bool HandleTable::Has(uint64_t handle) const {
   return entries_.count(handle) != 0;
 }
 
-void HandleTable::Free(uint64_t handle, bool memory) {
+void HandleTable::Free(uint64_t handle, Kind kind) {
   Any gone;  // released after the lock: what goes may run code of its owner
   std::lock_guard<std::mutex> lock(mutex_);
   const Entry& entry = Find(handle);
-  PORTCALL_CHECK(IsMemory(entry.kind) == memory, TypeError)
+  PORTCALL_CHECK(entry.kind == kind || (kind == kObject && IsObjectLike(entry.kind)), TypeError)
       << "the handle " << handle << " names " << NameOf(entry.kind) << ", which is freed otherwise";
   auto it = entries_.find(handle);
   if (--it->second.references > 0) return;
-  if (!it->second.name.empty()) by_name_.erase(it->second.name);
+  auto named = by_name_.find(it->second.name);
+  if (named != by_name_.end() && named->second == handle) by_name_.erase(named);
   gone = std::move(it->second.value);
   entries_.erase(it);
 }

@@ -27,8 +27,8 @@ class HandleTable {
   Any GetObject(uint64_t handle) const;  // any kind but memory and streams
   Any GetMemory(uint64_t handle) const;  // memory, or a tensor
   bool Has(uint64_t handle) const;
-  // Drops one reference. Throws as Get does.
-  void Free(uint64_t handle, bool memory);
+  // Drops one reference. Throws as Get does; kObject stands for a function, module, object or tensor.
+  void Free(uint64_t handle, Kind kind);
   void Clear();
   size_t size() const;
 

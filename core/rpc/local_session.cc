@@ -8,6 +8,9 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
 
 #include "portcall/device.h"
 #include "portcall/module.h"
@@ -18,9 +21,40 @@ namespace {
 
 constexpr uint64_t kMaxAlignment = 4096;
 
+// Memory of a device, by whatever its API calls an address.
+struct Block {
+  DLDevice device;
+  void* data;
+};
+
+void ReleaseBlock(void* owner) {
+  std::unique_ptr<Block> block(static_cast<Block*>(owner));
+  const PortcallDeviceAPI& api = DeviceApiOf(block->device);  // kinds are never unregistered
+  api.free(api.ctx, block->device, block->data);
+}
+
+Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) {
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  auto block = std::make_unique<Block>(Block{device, nullptr});
+  Check(api.alloc(api.ctx, device, std::max<uint64_t>(nbytes, 1), std::max<uint64_t>(alignment, kTensorAlignment), hint,
+                  &block->data));
+  auto extent = static_cast<int64_t>(nbytes);
+  DLTensor description{};
+  description.data = block->data;
+  description.device = device;
+  description.ndim = 1;
+  description.dtype = {kDLUInt, 8, 1};
+  description.shape = &extent;
+  TVMFFIObjectHandle handle = nullptr;
+  Check(PortcallTensorFromMemory(&description, 0, block.get(), ReleaseBlock, &handle));
+  block.release();
+  return ObjectRef::Steal<Tensor>(handle);
+}
+
 class LocalSession : public Session {
  public:
   explicit LocalSession(std::vector<std::string> patterns) : patterns_(std::move(patterns)) {}
+  ~LocalSession() override { FreeStreams(); }
 
   uint64_t GetFunction(std::string_view name) override {
     std::string key(name);
@@ -44,7 +78,7 @@ class LocalSession : public Session {
   }
 
   void Free(uint64_t handle) override {
-    if (handle) handles_.Free(handle, false);
+    if (handle) handles_.Free(handle, HandleTable::kObject);
   }
 
   uint64_t Alloc(const WireTensor& like, std::optional<std::string_view> scope) override {
@@ -53,16 +87,15 @@ class LocalSession : public Session {
     return AllocData(like.device, like.NumBytes(), kTensorAlignment, like.dtype);
   }
 
-  uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType) override {
+  uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {
     PORTCALL_CHECK(alignment <= kMaxAlignment && (alignment & (alignment - 1)) == 0, ValueError)
         << "alignment " << alignment << " is not a power of two up to " << kMaxAlignment;
     PORTCALL_CHECK(nbytes < uint64_t{1} << 62, ValueError) << "cannot allocate " << nbytes << " bytes";
-    Tensor block = Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, device);
-    return handles_.Add(HandleTable::kMemory, block);
+    return handles_.Add(HandleTable::kMemory, AllocBlock(device, nbytes, alignment, hint));
   }
 
   void FreeData(DLDevice, uint64_t data) override {
-    if (data) handles_.Free(data, true);
+    if (data) handles_.Free(data, HandleTable::kMemory);
   }
 
   void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override {
@@ -85,9 +118,10 @@ class LocalSession : public Session {
     Bytes(to, nbytes).CopyFrom(Bytes(from, nbytes));
   }
 
-  void* Address(const WireTensor& tensor, uint64_t nbytes, Any* owner) override {
+  void* Address(const WireTensor& tensor, uint64_t nbytes, Access access, Any* owner) override {
     if (nbytes == 0) return nullptr;
     Tensor bytes = Bytes(tensor, nbytes);
+    PORTCALL_CHECK(access == Access::kRead || !bytes.is_read_only(), ValueError) << "the tensor is read-only";
     if (bytes.device().device_type != kDLCPU) return nullptr;
     *owner = bytes;
     return bytes.raw_data();
@@ -97,9 +131,11 @@ class LocalSession : public Session {
     PackedFunc get = Registry::Get("runtime.GetDeviceAttr");
     *owner = get(device.device_type, device.device_id, attr);
     CallResult result;
-    SetResult(*owner, &result);
+    SetResult(std::move(*owner), &result);
     // The field writes whether a device exists as an int.
     if (result.type == kTVMFFIBool) return WireValue::Int(result.value.v_int64);
+    *owner = std::move(result.owner);
+    if (auto text = TryString(owner->cell())) return WireValue::Text(*text);  // a short one lies in the cell itself
     return std::move(result.value);
   }
 
@@ -113,28 +149,42 @@ class LocalSession : public Session {
     if (!api.create_stream) return 0;
     void* stream = nullptr;
     Check(api.create_stream(api.ctx, device, &stream));
-    return stream ? handles_.Add(HandleTable::kStream, stream) : 0;
+    if (!stream) return 0;
+    uint64_t handle = handles_.Add(HandleTable::kStream, stream);
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    stream_devices_.emplace(handle, device);
+    return handle;
   }
   void FreeStream(DLDevice device, uint64_t stream) override {
     if (!stream) return;
-    void* native = StreamOf(stream);
+    void* native = StreamOf(device, stream);
     const PortcallDeviceAPI& api = DeviceApiOf(device);
-    handles_.Free(stream, true);
-    if (current_stream_ == stream) SetStream(device, 0);
+    if (GetStream(device) == stream) SetStream(device, 0);
+    handles_.Free(stream, HandleTable::kStream);
+    {
+      std::lock_guard<std::mutex> lock(streams_mutex_);
+      stream_devices_.erase(stream);
+    }
     if (api.free_stream) Check(api.free_stream(api.ctx, device, native));
   }
   void SetStream(DLDevice device, uint64_t stream) override {
-    Check(TVMFFIEnvSetStream(device.device_type, device.device_id, StreamOf(stream), nullptr));
-    current_stream_ = stream;
+    Check(TVMFFIEnvSetStream(device.device_type, device.device_id, StreamOf(device, stream), nullptr));
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    current_streams_[{device.device_type, device.device_id}] = stream;
   }
-  uint64_t GetStream(DLDevice) override { return current_stream_; }
+  uint64_t GetStream(DLDevice device) override {
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    auto it = current_streams_.find({device.device_type, device.device_id});
+    return it == current_streams_.end() ? 0 : it->second;
+  }
   void SyncStream(DLDevice device, uint64_t stream) override {
-    Check(PortcallDeviceSync(device,
-                             stream ? StreamOf(stream) : TVMFFIEnvGetStream(device.device_type, device.device_id)));
+    Check(PortcallDeviceSync(
+        device, stream ? StreamOf(device, stream) : TVMFFIEnvGetStream(device.device_type, device.device_id)));
   }
 
   void Close() override {
     closed_ = true;
+    FreeStreams();
     handles_.Clear();
   }
   bool closed() const override { return closed_; }
@@ -145,15 +195,36 @@ class LocalSession : public Session {
                        [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
   }
 
-  void* StreamOf(uint64_t stream) const {
-    return stream ? handles_.Get(stream, HandleTable::kStream).cast<void*>() : nullptr;
+  // What the device calls the stream. A stream of another device would be an address of somebody else's to it.
+  void* StreamOf(DLDevice device, uint64_t stream) const {
+    if (!stream) return nullptr;
+    void* native = handles_.Get(stream, HandleTable::kStream).cast<void*>();
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    auto it = stream_devices_.find(stream);
+    PORTCALL_CHECK(it != stream_devices_.end() && it->second == device, ValueError)
+        << "the stream " << stream << " is not one of " << ToString(device);
+    return native;
+  }
+
+  void FreeStreams() {
+    std::map<uint64_t, DLDevice> streams;
+    {
+      std::lock_guard<std::mutex> lock(streams_mutex_);
+      streams = stream_devices_;
+    }
+    for (const auto& [stream, device] : streams) {
+      try {
+        FreeStream(device, stream);
+      } catch (const Error&) {  // the device fails; there is nobody left to tell
+      }
+    }
   }
 
   // A view of the memory that a tensor names, after a check that it lies within it.
   Tensor View(const WireTensor& tensor, const std::vector<int64_t>& shape, DLDataType dtype, uint64_t nbytes) const {
     Tensor block = handles_.GetMemory(tensor.data).cast<Tensor>();
     const DLTensor& dl = *block.dl_tensor();
-    uint64_t size = portcall::NumBytes(dl);
+    uint64_t size = portcall::NumBytes(dl), flags = PortcallTensorGetFlags(block.get());
     PORTCALL_CHECK(tensor.byte_offset <= size && nbytes <= size - tensor.byte_offset, ValueError)
         << nbytes << " bytes at offset " << tensor.byte_offset << " go past the end of memory of " << size << " bytes";
     DLTensor view = dl;
@@ -168,7 +239,7 @@ class LocalSession : public Session {
     }
     TVMFFIObjectHandle handle = nullptr;
     auto release = [](void* owner) { Release(static_cast<TVMFFIObject*>(owner)); };
-    Check(PortcallTensorFromMemory(&view, 0, block.get(), release, &handle));
+    Check(PortcallTensorFromMemory(&view, flags, block.get(), release, &handle));
     Retain(block.get());
     return ObjectRef::Steal<Tensor>(handle);
   }
@@ -293,8 +364,10 @@ class LocalSession : public Session {
 
   std::vector<std::string> patterns_;
   HandleTable handles_;
-  uint64_t current_stream_ = 0;
-  bool closed_ = false;
+  mutable std::mutex streams_mutex_;
+  std::map<uint64_t, DLDevice> stream_devices_;
+  std::map<std::pair<int32_t, int32_t>, uint64_t> current_streams_;
+  std::atomic<bool> closed_{false};
 };
 
 }  // namespace

@@ -12,8 +12,8 @@
 
 namespace portcall::rpc {
 
-// This process as a session. `patterns` name the global functions that it offers ("testing.*"); others exist for it no
-// more than if nobody had registered them.
+// This process as a session. `patterns` name the global functions that it offers ("testing.*"); asking for another one
+// is an error that says how to offer it.
 std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns);
 
 }  // namespace portcall::rpc

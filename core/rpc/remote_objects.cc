@@ -19,6 +19,13 @@ namespace {
 
 using SessionPtr = std::shared_ptr<Session>;
 
+// The session, unless it is this process and was closed; a remote one says itself how it ended.
+const SessionPtr& Opened(const SessionPtr& session) {
+  PORTCALL_CHECK(!session->closed() || dynamic_cast<RemoteSession*>(session.get()), SessionClosedError)
+      << "the session with this process is closed";
+  return session;
+}
+
 // A handle that is given back with its last user.
 class OwnedHandle {
  public:
@@ -116,7 +123,7 @@ class RpcModule : public ModuleNode {
       PackedFunc found = ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
       return found.defined() ? MakeFunction(RemoteFunctionOf(found)->handle, name) : found;
     }
-    uint64_t function = session->GetFunction(name);
+    uint64_t function = Opened(session)->GetFunction(name);
     return function ? MakeFunction(std::make_shared<OwnedHandle>(session, function), name) : PackedFunc();
   }
   std::string GetSource(const std::string& format) override {
@@ -146,7 +153,8 @@ class RpcModule : public ModuleNode {
     PackedFunc& func = server_functions_[name];
     if (!func.defined()) {
       uint64_t function = handle_->session()->GetFunction(name);
-      PORTCALL_CHECK(function, RemoteError) << "the server has no function '" << name << "'";
+      PORTCALL_CHECK(function, FunctionNotFoundError)
+          << "the server has no function '" << name << "', which this needs; TVM servers lack those of portcall";
       func = MakeFunction(std::make_shared<OwnedHandle>(handle_->session(), function), name);
     }
     return func;
@@ -194,23 +202,31 @@ class Outgoing {
   }
   const Sequence& values() const { return values_; }
 
+  // What keeps the memory of an argument, for a function that returns the tensor it was given; null for no argument's.
+  std::shared_ptr<void> OwnerOf(uint64_t data) const {
+    auto it = owners_.find(data);
+    return it == owners_.end() ? nullptr : it->second;
+  }
+
   void CopyBack() {
     for (const Sent& sent : sent_) {
       if (sent.read_only) continue;
-      uint64_t nbytes = NumBytes(*sent.compact.dl_tensor());
+      uint64_t nbytes = NumBytes(*sent.given);
       if (nbytes == 0) continue;
-      session_->CopyFrom(sent.remote, sent.compact.raw_data(), nbytes);
-      if (sent.original) Check(PortcallTensorCopy(sent.compact.dl_tensor(), sent.original));
+      session_->CopyFrom(sent.remote, sent.data(), nbytes);
+      if (sent.stage.defined()) Check(PortcallTensorCopy(sent.stage.dl_tensor(), sent.given));
     }
   }
 
  private:
   struct Sent {
+    const DLTensor* given;
     WireTensor remote;
-    std::shared_ptr<void> memory;
-    Tensor compact;            // the bytes that travel
-    const DLTensor* original;  // where they go in the end, if that is not compact memory of the host
+    Tensor stage;  // the bytes that travel, unless the given ones are compact and on the host
     bool read_only;
+    void* data() const {
+      return stage.defined() ? stage.raw_data() : static_cast<char*>(given->data) + given->byte_offset;
+    }
   };
 
   void Push(WireValue value) { values_.push_back(std::move(value)); }
@@ -223,6 +239,7 @@ class Outgoing {
     ObjectRef object = IsObject(cell) ? ObjectRef::Borrow(cell.v_obj) : ObjectRef();
     if (auto* tensor = object.as<RemoteTensorObj>()) {
       if (tensor->session != session_) Foreign(position, "a tensor");
+      owners_[tensor->wire.data] = tensor->owner;
       return Push(WireValue::Tensor(tensor->wire));
     }
     if (auto* remote = object.as<RemoteObjectObj>()) {
@@ -248,9 +265,11 @@ class Outgoing {
   SessionPtr session_;
   Sequence values_;
   std::vector<Sent> sent_;
+  std::map<uint64_t, std::shared_ptr<void>> owners_;
 };
 
-Any Incoming(const SessionPtr& session, CallResult* result) {
+// `lender` keeps the memory of a tensor that comes without a handle of its own.
+Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {
@@ -274,7 +293,7 @@ Any Incoming(const SessionPtr& session, CallResult* result) {
       auto tensor = Make<RemoteTensor>();
       tensor->session = session;
       tensor->wire = std::move(*value.tensor);
-      tensor->owner = std::make_shared<OwnedHandle>(session, result->handle);
+      tensor->owner = lender ? std::move(lender) : std::make_shared<OwnedHandle>(session, result->handle);
       return tensor;
     }
     case kTVMFFIOpaquePtr:
@@ -295,13 +314,15 @@ Any Incoming(const SessionPtr& session, CallResult* result) {
 int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
   auto* func = static_cast<RemoteFunction*>(self);
   return Guard([&] {
-    const SessionPtr& session = func->handle->session();
+    const SessionPtr& session = Opened(func->handle->session());
     Outgoing outgoing(session);
     for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
     CallResult result;
     session->Call(func->handle->value(), outgoing.values(), &result);
     outgoing.CopyBack();
-    *out = Incoming(session, &result).release();
+    std::shared_ptr<void> lender;
+    if (result.value.tensor && !result.handle) lender = outgoing.OwnerOf(result.value.tensor->data);
+    *out = Incoming(session, &result, std::move(lender)).release();
   });
 }
 
@@ -321,21 +342,28 @@ WireTensor Describe(const DLTensor& tensor, DLDevice device) {
   return wire;
 }
 
+bool AreSame(const DLTensor& a, const DLTensor& b) {
+  auto equal = [&](const int64_t* x, const int64_t* y) { return x == y || (x && y && std::equal(x, x + a.ndim, y)); };
+  return a.data == b.data && a.byte_offset == b.byte_offset && a.device == b.device && a.dtype == b.dtype &&
+         a.ndim == b.ndim && equal(a.shape, b.shape) && equal(a.strides, b.strides);
+}
+
 void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
-  Sent sent{Describe(tensor, Cpu()), nullptr, {}, nullptr, false};
-  bool direct = tensor.device.device_type == kDLCPU && IsContiguous(tensor);
-  if (direct && cell.type_index == kTVMFFITensor) {
-    sent.compact = ObjectRef::Borrow<Tensor>(cell.v_obj);
-  } else {
-    sent.compact = Tensor::Empty(sent.remote.shape, tensor.dtype);
-    sent.compact.CopyFrom(tensor);
-    sent.original = &tensor;
-  }
-  sent.read_only =
+  bool read_only =
       cell.type_index == kTVMFFITensor && (PortcallTensorGetFlags(cell.v_obj) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  for (Sent& sent : sent_) {  // an array that is given twice is one array over there, too
+    if (!AreSame(*sent.given, tensor)) continue;
+    sent.read_only = sent.read_only && read_only;
+    return Push(WireValue::Tensor(sent.remote));
+  }
+  Sent sent{&tensor, Describe(tensor, Cpu()), {}, read_only};
+  if (tensor.device.device_type != kDLCPU || !IsContiguous(tensor)) {
+    sent.stage = Tensor::Empty(sent.remote.shape, tensor.dtype);
+    sent.stage.CopyFrom(tensor);
+  }
   sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
-  sent.memory = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
-  session_->CopyTo(sent.remote, sent.compact.raw_data(), NumBytes(tensor));
+  owners_[sent.remote.data] = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
+  session_->CopyTo(sent.remote, sent.data(), NumBytes(tensor));
   Push(WireValue::Tensor(sent.remote));
   sent_.push_back(std::move(sent));
 }
@@ -349,7 +377,7 @@ RemoteTensor EmptyTensor(Module root, std::vector<int64_t> shape, DLDataType dty
   tensor->wire.dtype = dtype;
   tensor->wire.shape = std::move(shape);
   tensor->wire.NumBytes();
-  tensor->wire.data = tensor->session->Alloc(tensor->wire, std::nullopt);
+  tensor->wire.data = Opened(tensor->session)->Alloc(tensor->wire, std::nullopt);
   tensor->owner = std::make_shared<OwnedMemory>(tensor->session, tensor->wire.device, tensor->wire.data);
   return tensor;
 }
@@ -368,14 +396,15 @@ RemoteTensor ViewTensor(RemoteTensor base, std::vector<int64_t> shape, DLDataTyp
   return view;
 }
 
+void CheckSame(const std::vector<int64_t>& shape, DLDataType dtype, const WireTensor& wire) {
+  PORTCALL_CHECK(shape == wire.shape, ValueError)
+      << "a copy needs equal shapes: " << ToString(Shape(shape)) << " and " << ToString(Shape(wire.shape));
+  PORTCALL_CHECK(dtype == wire.dtype, TypeError)
+      << "a copy needs equal data types: " << ToString(dtype) << " and " << ToString(wire.dtype);
+}
 void CheckSame(const RemoteTensor& remote, const Tensor& local) {
   const DLTensor& dl = *local.dl_tensor();
-  const WireTensor& wire = remote->wire;
-  PORTCALL_CHECK(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim) == wire.shape, ValueError)
-      << "a copy needs equal shapes: " << ToString(Shape(dl.shape, static_cast<size_t>(dl.ndim))) << " and "
-      << ToString(Shape(wire.shape));
-  PORTCALL_CHECK(dl.dtype == wire.dtype, TypeError)
-      << "a copy needs equal data types: " << ToString(dl.dtype) << " and " << ToString(wire.dtype);
+  CheckSame(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype, remote->wire);
 }
 
 bool IsDirect(const Tensor& tensor) { return tensor.device().device_type == kDLCPU && tensor.is_contiguous(); }
@@ -392,20 +421,21 @@ void CopyToRemote(RemoteTensor remote, Tensor local) {
     source = CompactLike(local);
     source.CopyFrom(local);
   }
-  remote->session->CopyTo(remote->wire, source.raw_data(), remote->wire.NumBytes());
+  Opened(remote->session)->CopyTo(remote->wire, source.raw_data(), remote->wire.NumBytes());
 }
 
 void CopyFromRemote(RemoteTensor remote, Tensor local) {
   CheckSame(remote, local);
   Tensor target = IsDirect(local) ? local : CompactLike(local);
-  remote->session->CopyFrom(remote->wire, target.raw_data(), remote->wire.NumBytes());
+  Opened(remote->session)->CopyFrom(remote->wire, target.raw_data(), remote->wire.NumBytes());
   if (!target.same_as(local)) local.CopyFrom(target);
 }
 
 void CopyAmong(RemoteTensor from, RemoteTensor to) {
   PORTCALL_CHECK(from->session == to->session, ValueError)
-      << "the tensors belong to two sessions; copy through the host";
-  from->session->CopyAmong(from->wire, to->wire, 0);
+      << "the tensors belong to two sessions; copy through the host: target.copyfrom(source.numpy())";
+  CheckSame(from->wire.shape, from->wire.dtype, to->wire);
+  Opened(from->session)->CopyAmong(from->wire, to->wire, 0);
 }
 
 Map<String, Any> StatsOf(Module root) {
@@ -414,7 +444,26 @@ Map<String, Any> StatsOf(Module root) {
   return Map<String, Any>({{"requests", static_cast<int64_t>(stats.requests)},
                            {"bytes_sent", static_cast<int64_t>(stats.bytes_sent)},
                            {"bytes_received", static_cast<int64_t>(stats.bytes_received)},
-                           {"waited", stats.waited}});
+                           {"waited", stats.waited},
+                           {"run", stats.run},
+                           {"copy", stats.copy},
+                           {"fetch", stats.fetch}});
+}
+
+// The request that is on its way: what it is, seconds since it began and since bytes came or went, bytes sent, to send,
+// received and to receive. Nothing where there is none.
+Array<Any> ActivityOf(Module root) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  Activity now = remote ? remote->activity() : Activity();
+  if (now.code == Code::kNone) return {};
+  auto count = [](uint64_t bytes) { return Any(static_cast<int64_t>(bytes)); };
+  return Array<Any>({Any(now.what), Any(now.seconds), Any(now.silent), count(now.sent),
+                     count(now.to_send), count(now.received), count(now.to_receive)});
+}
+
+std::string NameOf(Module root) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  return remote ? remote->options().name : "this process";
 }
 
 Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_timeout, std::vector<Any> constructor) {
@@ -427,7 +476,7 @@ Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_t
 }
 
 Module ConnectFds(int read_fd, int write_fd, std::string name, double call_timeout, std::vector<Any> constructor) {
-  return Connect(MakeFdChannel(read_fd, write_fd), std::move(name), call_timeout, std::move(constructor));
+  return Connect(MakeFdChannel(read_fd, write_fd, true), std::move(name), call_timeout, std::move(constructor));
 }
 
 Module ConnectFunctions(PackedFunc send, PackedFunc receive, PackedFunc close, std::string name, double call_timeout,
@@ -455,6 +504,8 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root
   return reinterpret_cast<int64_t>(SessionOf(root).get());
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed(NameOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);

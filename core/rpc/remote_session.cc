@@ -6,10 +6,19 @@
 #include <functional>
 #include <mutex>
 
+#include "portcall/container.h"
+#include "rpc/turn.h"
+
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxPendingFrees = 256;  // more are sent with a request of their own thread's next use
+constexpr size_t kMaxPendingFrees = 256;  // with one request: their answers must fit into what a connection holds
+constexpr size_t kKeptBuffer = 1 << 20;   // a larger request gives its memory back
+constexpr double kLastWordsTime = 0.2;    // seconds
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // An answer, or a place for the bytes of a copy.
 struct Answer {
@@ -19,23 +28,38 @@ struct Answer {
   uint64_t target_size = 0;
 };
 
-// The error that an Exception message stands for.
-[[noreturn]] void ThrowRemote(std::string_view body) {
-  Reader reader(body);
-  Sequence values = reader.Values();
-  reader.ExpectEnd();
-  if (values.empty() || values[0].type != kTVMFFIRawStr) ThrowProtocolError("an Exception without a message");
-  constexpr std::string_view kTimeout = "RPCSessionTimeoutError: ";
-  if (values[0].text.substr(0, kTimeout.size()) == kTimeout) {
-    throw Error("SessionTimeoutError", values[0].text.substr(kTimeout.size()));
+// What was asked for, in words.
+const char* NameOf(Code code) {
+  switch (code) {
+    case Code::kInitServer:
+      return "opening the session";
+    case Code::kCallFunc:
+      return "a call";
+    case Code::kCopyToRemote:
+      return "a copy to it";
+    case Code::kCopyFromRemote:
+      return "a copy from it";
+    case Code::kDevStreamSync:
+      return "the work of a device";
+    default:
+      return "a request";
   }
-  throw Error("RemoteError", values[0].text);
+}
+
+std::string Rounded(double number) {
+  std::ostringstream out;
+  out.precision(3);
+  out << number;
+  return out.str();
 }
 
 class RemoteSessionImpl : public RemoteSession {
  public:
   RemoteSessionImpl(std::unique_ptr<Channel> channel, RemoteOptions options)
-      : channel_(std::move(channel)), options_(std::move(options)), frames_(options_.max_frame) {}
+      : channel_(std::move(channel)),
+        options_(std::move(options)),
+        call_timeout_(options_.call_timeout),
+        frames_(options_.max_frame) {}
   ~RemoteSessionImpl() override { Close(); }
 
   void InitServer(const std::vector<Any>& constructor_args) override {
@@ -111,7 +135,7 @@ class RemoteSessionImpl : public RemoteSession {
     args.push_back(WireValue::Pointer(stream));
     SysCall(Code::kCopyAmongRemote, args);
   }
-  void* Address(const WireTensor&, uint64_t, Any*) override { return nullptr; }
+  void* Address(const WireTensor&, uint64_t, Access, Any*) override { return nullptr; }
 
   WireValue GetAttr(DLDevice device, int64_t attr, Any* owner) override {
     Sequence args;
@@ -133,16 +157,15 @@ class RemoteSessionImpl : public RemoteSession {
 
   // Says goodbye without waiting for anybody: a request that is under way elsewhere is cut off.
   void Close() override {
-    bool was_open = !closed_.exchange(true);
-    if (!was_open) return;
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return channel_->Interrupt();  // the request that is cut off closes the channel
+    if (closed_.exchange(true)) return;
+    std::unique_lock<Turn> turn(turn_, std::try_to_lock);
+    if (!turn.owns_lock()) return channel_->Interrupt();  // the request that is cut off closes the channel
     try {
       std::string goodbye;
       Writer writer(&goodbye);
       writer.Begin(Code::kShutdown);
       writer.End();
-      channel_->Send({{goodbye.data(), goodbye.size()}}, DeadlineIn(0.2));
+      channel_->Send({{goodbye.data(), goodbye.size()}}, Clock::now());
     } catch (const Error&) {  // the peer is gone already
     }
     channel_->Close();
@@ -151,15 +174,21 @@ class RemoteSessionImpl : public RemoteSession {
 
   const RemoteOptions& options() const override { return options_; }
   SessionStats stats() const override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(stats_mutex_);
     return stats_;
   }
-  void set_call_timeout(double seconds) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    options_.call_timeout = seconds;
+  Activity activity() const override {
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    Activity now = activity_;
+    now.seconds = SecondsSince(began_);
+    now.silent = SecondsSince(last_bytes_);
+    return now;
   }
+  void set_call_timeout(double seconds) override { call_timeout_ = seconds; }
 
  private:
+  static constexpr uint64_t kUnknown = UINT64_MAX;
+
   struct PendingFree {
     Code code;
     DLDevice device;
@@ -203,7 +232,11 @@ class RemoteSessionImpl : public RemoteSession {
     if (values.size() < 2 || values[0].type != kTVMFFIInt) ThrowProtocolError("the answer to a call has no result");
     result->type = static_cast<int32_t>(values[0].v_int64);
     result->value = std::move(values[1]);
-    if (values.size() > 2) result->handle = values[2].v_handle;
+    if (result->value.tensor) result->value.tensor->NumBytes();  // throws for a shape that is none
+    if (values.size() > 2) {
+      if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is no handle");
+      result->handle = values[2].v_handle;
+    }
     Keep(&result->value, &result->owner);
   }
 
@@ -249,16 +282,17 @@ class RemoteSessionImpl : public RemoteSession {
   }
   // Asked once; 0: there is none.
   uint64_t PacketLimit() {
-    if (packet_limit_) return *packet_limit_;
+    uint64_t known = packet_limit_;
+    if (known != kUnknown) return known;
     uint64_t function = GetFunction("tvm.rpc.server.GetCRTMaxPacketSize");
     uint64_t limit = 0;
     if (function) {
       CallResult result;
       Call(function, {}, &result);
+      Free(function);
       if (result.value.type != kTVMFFIInt || result.value.v_int64 <= 0)
         ThrowProtocolError("a packet limit that is none");
       limit = static_cast<uint64_t>(result.value.v_int64);
-      Free(function);
     }
     packet_limit_ = limit;
     return limit;
@@ -294,43 +328,170 @@ class RemoteSessionImpl : public RemoteSession {
   void Request(Code code, const std::function<void(Writer&)>& write,
                const std::function<void(std::string_view)>& read = {}, Chunk payload = {nullptr, 0}, void* to = nullptr,
                uint64_t to_size = 0) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    PORTCALL_CHECK(!closed_, SessionClosedError) << "the session with " << options_.name << " is closed";
-    auto start = std::chrono::steady_clock::now();
-    Deadline deadline = DeadlineIn(options_.call_timeout);
+    std::lock_guard<Turn> turn(turn_);
+    CheckOpen();
+    Deadline deadline = DeadlineIn(call_timeout_);
+    if (out_.capacity() > kKeptBuffer) out_ = std::string();
     out_.clear();
     size_t frees = WriteFrees(&out_);
     Writer writer(&out_);
     writer.Begin(code);
     write(writer);
     writer.End(payload.size);
-    Answer answer;
-    answer.target = to;
-    answer.target_size = to_size;
+    Begin(code, out_.size() + payload.size, to_size);
+    std::optional<Error> failure;
     try {
-      Send({{out_.data(), out_.size()}, payload}, deadline);
-      for (; frees > 0; --frees) {  // what they answered is of no interest: the handles are gone either way
+      SendOrHearWhy({{out_.data(), out_.size()}, payload}, deadline);
+      for (; frees > 0; --frees) {
         Answer ignored;
         Receive(deadline, &ignored);
+        // That a handle was not freed is of no interest: it is gone either way.
+        if (ignored.code == Code::kException) RemoteErrorOf(ignored.body);
       }
+      Answer answer;
+      answer.target = to;
+      answer.target_size = to_size;
       Receive(deadline, &answer);
-      ++stats_.requests;
-      stats_.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      End();
       if (answer.code == Code::kReturn && read) read(answer.body);
       if (answer.code == Code::kReturn && to_size) ThrowProtocolError("a copy was answered without its bytes");
+      if (answer.code == Code::kException) failure = RemoteErrorOf(answer.body);
+    } catch (const Error& error) {
+      End();
+      bool by_us = closed_.exchange(true);
+      channel_->Close();
+      Over(error, by_us);
+      throw;
     } catch (...) {
+      End();
       closed_ = true;
       channel_->Close();
       throw;
     }
-    if (answer.code == Code::kException) ThrowRemote(answer.body);
+    if (closed_) channel_->Close();  // somebody closed the session and could not wait for us
+    if (failure) throw *failure;
+  }
+
+  void Begin(Code code, uint64_t to_send, uint64_t to_receive) {
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    began_ = last_bytes_ = Clock::now();
+    activity_ = {code, NameOf(code), 0, 0, 0, to_send, 0, to_receive};
+  }
+  void End() {
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    if (activity_.code == Code::kNone) return;  // it has ended already
+    double seconds = SecondsSince(began_);
+    ++stats_.requests;
+    stats_.waited += seconds;
+    if (activity_.code == Code::kCallFunc) stats_.run += seconds;
+    if (activity_.code == Code::kCopyToRemote || activity_.code == Code::kCopyAmongRemote) stats_.copy += seconds;
+    if (activity_.code == Code::kCopyFromRemote) stats_.fetch += seconds;
+    waited_for_ = activity_;
+    waited_for_.seconds = seconds;
+    waited_for_.silent = SecondsSince(last_bytes_);
+    activity_ = {};
+  }
+  void CountBytes(uint64_t sent, uint64_t received) {
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    last_bytes_ = Clock::now();
+    stats_.bytes_sent += sent;
+    stats_.bytes_received += received;
+    activity_.sent += sent;
+    activity_.received += received;
+  }
+
+  // ---- Ends of the session ----
+
+  // An error with facts: front ends read the peer and the session from the extra context, not from the text.
+  Error ErrorOf(std::string_view kind, std::string_view message) const {
+    auto id = reinterpret_cast<int64_t>(static_cast<const Session*>(this));
+    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name), Any(id)}));
+  }
+
+  void CheckOpen() const {
+    if (!closed_) return;
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    if (end_text_.empty()) throw ErrorOf("SessionClosedError", "the session with " + options_.name + " is closed");
+    throw ErrorOf(end_kind_, end_text_);
+  }
+
+  // Says how the session ended, now and to whoever uses it later. Returns for errors that are not of the session.
+  void Over(const Error& error, bool by_us) {
+    std::string session = "the session with " + options_.name;
+    std::string kind(error.kind()), message(error.message());
+    if (by_us) throw ErrorOf("SessionClosedError", session + " was closed while it waited for " + Doing());
+    if (kind == "SessionTimeoutError" && message == kTimeIsUp) {
+      SetEnd("SessionClosedError", session + " is closed: " + Doing() + " ran out of time");
+      throw ErrorOf(kind, options_.name + " did not answer in time: " + Waited() +
+                              "; the session is closed; raise " +
+                              (waited_for_.code == Code::kInitServer ? "timeout=" : "call_timeout=") +
+                              " if it may take longer");
+    }
+    if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
+      SetEnd(kind, session + " is over: " + message);
+      throw ErrorOf(kind, message);
+    }
+    if (kind == "RemoteProtocolError") {
+      SetEnd(kind, session + " is over, because the peer broke the protocol: " + message);
+      throw ErrorOf(kind, options_.name + " broke the protocol: " + message + "; the session is closed");
+    }
+    SetEnd("SessionClosedError", session + " is closed: " + Doing() + " was interrupted by " + kind);
+  }
+  void SetEnd(std::string kind, std::string text) {
+    std::lock_guard<std::mutex> lock(stats_mutex_);
+    end_kind_ = std::move(kind);
+    end_text_ = std::move(text);
+  }
+
+  const char* Doing() const { return waited_for_.what; }
+  std::string Waited() const {
+    const Activity& done = waited_for_;
+    std::string text = std::string(Doing()) + " took more than " + Rounded(done.seconds) + " s, of which nothing came " +
+                       "or went for " + Rounded(done.silent) + " s (sent " + std::to_string(done.sent) + " of " +
+                       std::to_string(done.to_send) + " bytes, received " + std::to_string(done.received);
+    return text + (done.to_receive ? " of " + std::to_string(done.to_receive) : "") + ")";
+  }
+
+  // The error that an Exception message stands for. A server that ends a session says so once, asked or not: that throws.
+  Error RemoteErrorOf(std::string_view body) {
+    Reader reader(body);
+    Sequence values = reader.Values();
+    reader.ExpectEnd();
+    if (values.empty() || values[0].type != kTVMFFIRawStr) ThrowProtocolError("an Exception without a message");
+    constexpr std::string_view kTimeout = "RPCSessionTimeoutError: ";
+    if (values[0].text.substr(0, kTimeout.size()) == kTimeout) {
+      throw Error("SessionTimeoutError", values[0].text.substr(kTimeout.size()));
+    }
+    return ErrorOf("RemoteError", values[0].text);
+  }
+
+  // A server that gives up half-way through a request says why before it closes the connection.
+  void SendOrHearWhy(std::vector<Chunk> chunks, Deadline deadline) {
+    try {
+      Send(std::move(chunks), deadline);
+    } catch (const Error& lost) {
+      if (lost.kind() != "SessionBrokenError") throw;
+      HearWhy();
+      throw;
+    }
+  }
+  void HearWhy() {
+    try {
+      for (size_t i = 0; i <= kMaxPendingFrees; ++i) {
+        Answer answer;
+        Receive(DeadlineIn(kLastWordsTime), &answer);
+        if (answer.code == Code::kException) RemoteErrorOf(answer.body);
+      }
+    } catch (const Error& why) {
+      if (why.kind() == "SessionTimeoutError" && why.message() != kTimeIsUp) throw;  // else that was all
+    }
   }
 
   void Send(std::vector<Chunk> chunks, Deadline deadline) {
     if (chunks.back().size == 0) chunks.pop_back();
     while (!chunks.empty()) {
       size_t n = channel_->Send(chunks, deadline);
-      stats_.bytes_sent += n;
+      CountBytes(n, 0);
       while (!chunks.empty() && n >= chunks.front().size) {
         n -= chunks.front().size;
         chunks.erase(chunks.begin());
@@ -345,7 +506,7 @@ class RemoteSessionImpl : public RemoteSession {
         case FrameReader::kMessage:
           return TakeMessage(answer);
         case FrameReader::kPayload:
-          if (frames_.code() != Code::kCopyAck || frames_.payload_size() != answer->target_size) {
+          if (frames_.code() != Code::kCopyAck || !answer->target || frames_.payload_size() != answer->target_size) {
             ThrowProtocolError("a copy of " + std::to_string(answer->target_size) + " bytes was answered with " +
                                std::to_string(frames_.payload_size()));
           }
@@ -360,7 +521,7 @@ class RemoteSessionImpl : public RemoteSession {
           if (n == 0)
             throw Error("SessionBrokenError", options_.name + " closed the connection" +
                                                   (frames_.AtBoundary() ? "" : " in the middle of an answer"));
-          stats_.bytes_received += n;
+          CountBytes(0, n);
           frames_.Filled(n);
           break;
         }
@@ -379,14 +540,20 @@ class RemoteSessionImpl : public RemoteSession {
     }
   }
 
-  mutable std::mutex mutex_;  // of a request, from its first byte to the last of its answer
+  Turn turn_;  // of a request, from its first byte to the last of its answer
   std::unique_ptr<Channel> channel_;
-  RemoteOptions options_;
+  const RemoteOptions options_;
+  std::atomic<double> call_timeout_;
   FrameReader frames_;
   std::string out_;
+  mutable std::mutex stats_mutex_;  // of these:
   SessionStats stats_;
+  Activity activity_;
+  Clock::time_point began_, last_bytes_;
+  std::string end_kind_, end_text_;  // what using it raises, where it was not simply closed
+  Activity waited_for_;              // of the request that ended last
   std::atomic<bool> closed_{false};
-  std::optional<uint64_t> packet_limit_;
+  std::atomic<uint64_t> packet_limit_{kUnknown};
   std::mutex frees_mutex_;
   std::vector<PendingFree> frees_;
 };

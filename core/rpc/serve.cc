@@ -19,6 +19,8 @@ namespace portcall::rpc {
 namespace {
 
 constexpr size_t kMaxChunks = 16;
+constexpr int32_t kMaxKeyBytes = 4096;
+constexpr size_t kMaxFunctionChunk = 1 << 20;
 
 EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
   EndpointOptions options;
@@ -134,47 +136,65 @@ std::string ServeFunctions(PackedFunc send, PackedFunc receive, PackedFunc close
 // 2 there is room to send. `send(bytes)` returns how many it took.
 class EventDrivenServer {
  public:
-  EventDrivenServer(PackedFunc send, std::string remote_key, Endpoint endpoint)
-      : send_(std::move(send)), endpoint_(std::move(endpoint)), wants_key_(remote_key == "%toinit") {}
+  EventDrivenServer(PackedFunc send, std::string remote_key, std::shared_ptr<Session> session, EndpointOptions options)
+      : send_(std::move(send)),
+        max_waiting_(options.max_frame),
+        endpoint_(std::move(session), std::move(options)),
+        wants_key_(remote_key == "%toinit") {}
 
   int64_t Handle(std::string_view bytes, int64_t flags) {
-    if (wants_key_) bytes = TakeKey(bytes);
-    if (flags & 2) SendSome();
-    Serve();
+    PORTCALL_CHECK(!busy_.exchange(true), RuntimeError)
+        << "the server is at work already: it takes bytes from one thread, and not from a function that it serves";
+    struct Done {
+      std::atomic<bool>* busy;
+      ~Done() { *busy = false; }
+    } done{&busy_};
+    bool writable = (flags & 2) != 0;
+    if (wants_key_ && !endpoint_.closed()) bytes = TakeKey(bytes);
+    Pump(writable);
     while (!bytes.empty() && !endpoint_.closed()) {
       auto [space, room] = endpoint_.Space();
       size_t n = std::min(bytes.size(), room);
       std::memcpy(space, bytes.data(), n);
       bytes.remove_prefix(n);
       endpoint_.Filled(n);
-      Serve();
+      Pump(writable);
+      if (endpoint_.output().full() && endpoint_.waiting() > max_waiting_) {
+        Fail("the peer sends requests and takes no answers");
+      }
     }
-    if (flags & 2) SendSome();
     if (!endpoint_.output().empty()) return 2;
     return endpoint_.closed() ? 0 : 1;
   }
 
  private:
+  [[noreturn]] void Fail(const std::string& what) {
+    endpoint_.PeerClosed();
+    key_ = std::string();
+    ThrowProtocolError(what);
+  }
   // The rest of the hand-shake that the host left to us: a length and a key.
   std::string_view TakeKey(std::string_view bytes) {
     key_.append(bytes);
     int32_t size = 0;
     if (key_.size() < sizeof(size)) return {};
     std::memcpy(&size, key_.data(), sizeof(size));
-    if (size < 0 || size > 4096) ThrowProtocolError("a key of " + std::to_string(size) + " bytes");
+    if (size < 0 || size > kMaxKeyBytes) Fail("a key of " + std::to_string(size) + " bytes");
     size_t head = sizeof(size) + static_cast<size_t>(size);
     if (key_.size() < head) return {};
     wants_key_ = false;
-    rest_ = key_.substr(head);
-    return rest_;
+    return std::string_view(key_).substr(head);
   }
-  void Serve() {
-    while (endpoint_.Serve() && SendSome()) {
-    }
+  // Serves what has arrived, and sends as often as the answers fill the output.
+  void Pump(bool writable) {
+    bool more;
+    do more = endpoint_.Serve();
+    while (writable && SendSome() && more);
   }
   bool SendSome() {
     while (!endpoint_.output().empty()) {
       Chunk chunk = endpoint_.output().Chunks(1)[0];
+      chunk.size = std::min(chunk.size, kMaxFunctionChunk);  // what is not taken is copied again
       int64_t n = send_(Bytes({static_cast<const char*>(chunk.data), chunk.size}));
       PORTCALL_CHECK(n >= 0 && static_cast<size_t>(n) <= chunk.size, ValueError)
           << "send() took " << n << " of " << chunk.size << " bytes";
@@ -185,14 +205,16 @@ class EventDrivenServer {
   }
 
   PackedFunc send_;
+  const size_t max_waiting_;
   Endpoint endpoint_;
   bool wants_key_;
-  std::string key_, rest_;
+  std::string key_;
+  std::atomic<bool> busy_{false};
 };
 
 PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::vector<std::string> patterns) {
-  auto server = std::make_shared<EventDrivenServer>(std::move(send), remote_key,
-                                                    Endpoint(MakeLocalSession(std::move(patterns)), EndpointOptions()));
+  auto server = std::make_shared<EventDrivenServer>(std::move(send), remote_key, MakeLocalSession(std::move(patterns)),
+                                                    EndpointOptions());
   return PackedFunc(
       detail::Unpack([server](Bytes bytes, int64_t flags) { return server->Handle(bytes.view(), flags); }),
       "EventDrivenServer");

@@ -24,6 +24,8 @@ struct CallResult {
   Any owner;  // keeps what value.text points to
 };
 
+enum class Access { kRead, kWrite };
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -38,9 +40,9 @@ class Session {
   virtual void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) = 0;
   virtual void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) = 0;
   virtual void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t stream) = 0;
-  // Where `nbytes` of the tensor lie in this process, so that a transport can read and write them, and what keeps them
+  // Where `nbytes` of the tensor lie in this process, so that a transport can read or write them, and what keeps them
   // there; null: use CopyTo and CopyFrom.
-  virtual void* Address(const WireTensor& tensor, uint64_t nbytes, Any* owner) = 0;
+  virtual void* Address(const WireTensor& tensor, uint64_t nbytes, Access access, Any* owner) = 0;
 
   virtual WireValue GetAttr(DLDevice device, int64_t attr, Any* owner) = 0;
   virtual void SetDevice(DLDevice device) = 0;

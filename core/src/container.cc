@@ -13,15 +13,42 @@
 namespace portcall {
 namespace {
 
+// Lets go of the items of a container. Containers nest as deep as memory allows, and the stack does not: deep down,
+// items wait until the outermost container is done.
+void ReleaseItems(Any* items, size_t n) noexcept {
+  constexpr int kMaxDepth = 100;
+  struct Release {
+    int depth = 0;
+    std::vector<Any> waiting;
+  };
+  thread_local Release* current = nullptr;
+  if (current) {
+    if (current->depth == kMaxDepth) {
+      for (size_t i = 0; i < n; ++i) current->waiting.push_back(std::move(items[i]));
+      return;
+    }
+    ++current->depth;
+    for (size_t i = 0; i < n; ++i) items[i].reset();
+    --current->depth;
+    return;
+  }
+  Release outermost;
+  current = &outermost;
+  for (size_t i = 0; i < n; ++i) items[i].reset();
+  while (!outermost.waiting.empty()) {
+    Any next = std::move(outermost.waiting.back());
+    outermost.waiting.pop_back();
+    next.reset();
+  }
+  current = nullptr;
+}
+
 struct ArrayImpl final : Object {
-  static constexpr const char* kTypeKey = "ffi.Array";
   static constexpr int32_t kTypeIndex = kTVMFFIArray;
   TVMFFISeqCell cell{};
 
   Any* items() { return reinterpret_cast<Any*>(this + 1); }
-  ~ArrayImpl() {
-    for (int64_t i = 0; i < cell.size; ++i) items()[i].~Any();
-  }
+  ~ArrayImpl() { ReleaseItems(items(), static_cast<size_t>(cell.size)); }
 };
 
 constexpr int64_t kMaxItems = int64_t{1} << 40;  // sizes in bytes stay far from overflow
@@ -100,7 +127,6 @@ bool EqualCells(const TVMFFIAny& a, const TVMFFIAny& b) {
 }
 
 struct MapImpl final : Object {
-  static constexpr const char* kTypeKey = "ffi.Map";
   static constexpr int32_t kTypeIndex = kTVMFFIMap;
 
   const TVMFFIAny* data = nullptr;  // as MapObj shows it: size pairs
@@ -122,6 +148,7 @@ struct MapImpl final : Object {
     size = cells.size() / 2;
     slots = table.size();
   }
+  ~MapImpl() { ReleaseItems(cells.data(), cells.size()); }
 
   uint32_t* Locate(const TVMFFIAny& key) {
     size_t mask = table.size() - 1;

@@ -48,6 +48,7 @@ PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type
   Device device{type, id};
   const PortcallDeviceAPI& api = DeviceApiOf(device);
   Any value;
+  if (attr < kPortcallAttrExist || attr > kPortcallAttrAvailableGlobalMemory) return value;  // nobody knows it
   Check(api.get_attr(api.ctx, device, static_cast<PortcallDeviceAttr>(attr), value.out()));
   return value;
 });

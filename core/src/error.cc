@@ -14,7 +14,6 @@ namespace portcall {
 namespace {
 
 struct ErrorImpl final : Object {
-  static constexpr const char* kTypeKey = "ffi.Error";
   static constexpr int32_t kTypeIndex = kTVMFFIError;
 
   TVMFFIErrorCell cell{};  // what the ABI shows; the strings below are what it points to

@@ -14,7 +14,6 @@ namespace portcall {
 namespace {
 
 struct FunctionImpl final : Object {
-  static constexpr const char* kTypeKey = "ffi.Function";
   static constexpr int32_t kTypeIndex = kTVMFFIFunction;
 
   TVMFFIFunctionCell cell{Call, nullptr};

@@ -354,6 +354,7 @@ class SystemNode : public ModuleNode {
   std::string EntryName() override { return "main"; }
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    FillContext(self);
     for (const std::string& symbol : {kPrefix + prefix_ + name, kPrefix + name}) {
       if (void* address = Find(symbol)) {
         return LibraryNode::Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self,
@@ -387,6 +388,13 @@ class SystemNode : public ModuleNode {
   void* FindSpecial(const std::string& name) const {
     void* address = Find(prefix_ + name);
     return address ? address : Find(name);
+  }
+
+  // Not once for all: code may register itself after somebody has asked for this module.
+  void FillContext(const Module& self) const {
+    for (const char* name : {"__tvm_ffi__library_ctx", "__tvm_module_ctx"}) {
+      if (auto* slot = static_cast<void**>(FindSpecial(name))) __atomic_store_n(slot, self.get(), __ATOMIC_RELEASE);
+    }
   }
 
  private:
@@ -443,9 +451,7 @@ Module SystemLibrary(const std::string& prefix) {
   auto node = std::make_unique<SystemNode>(prefix);
   SystemNode* impl = node.get();
   Module module(std::move(node));
-  for (const char* name : {"__tvm_ffi__library_ctx", "__tvm_module_ctx"}) {
-    if (auto* slot = static_cast<void**>(impl->FindSpecial(name))) *slot = module.get();
-  }
+  impl->FillContext(module);
   Module root = module;
   if (auto* blob = static_cast<const char*>(impl->FindSpecial("__tvm_ffi__library_bin"))) {
     uint64_t nbytes = 0;

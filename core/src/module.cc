@@ -32,7 +32,6 @@ class UnknownNode : public ModuleNode {
 };
 
 struct ModuleImpl final : Object {
-  static constexpr const char* kTypeKey = "ffi.Module";
   static constexpr int32_t kTypeIndex = kTVMFFIModule;
   std::unique_ptr<ModuleNode> impl;
   std::mutex mutex;  // guards the two below

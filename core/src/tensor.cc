@@ -13,7 +13,6 @@ namespace portcall {
 namespace {
 
 struct TensorImpl final : Object {  // ndim extents and ndim strides follow
-  static constexpr const char* kTypeKey = "ffi.Tensor";
   static constexpr int32_t kTypeIndex = kTVMFFITensor;
 
   DLTensor dl{};

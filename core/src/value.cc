@@ -15,7 +15,6 @@ namespace {
 constexpr size_t kSmallCapacity = 7;
 
 struct BigIntObj final : Object {  // words follow, least significant first
-  static constexpr const char* kTypeKey = "ffi.BigInt";
   static constexpr int32_t kTypeIndex = kTVMFFIBigInt;
   uint64_t num_words;
 };

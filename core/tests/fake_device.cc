@@ -21,6 +21,8 @@ FakeDevice& FakeDevice::Of(int32_t kind) {
     api.alloc = Alloc;
     api.free = Free;
     api.copy = Copy;
+    api.create_stream = Create;
+    api.free_stream = Destroy;
     api.sync_stream = Sync;
     Check(PortcallDeviceRegister(kind, &api));
   }
@@ -49,11 +51,21 @@ std::vector<int32_t> FakeDevice::chosen() const {
   return chosen_;
 }
 
-void* FakeDevice::CreateStream() { return new char; }
+void* FakeDevice::CreateStream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++created_;
+  return new char;
+}
+
+int FakeDevice::streams() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return created_;
+}
 
 void FakeDevice::FreeStream(void* stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   streams_.erase(stream);
+  --created_;
   delete static_cast<char*>(stream);
 }
 
@@ -124,6 +136,16 @@ int FakeDevice::Copy(void* ctx, const void* from, size_t from_offset, DLDevice f
     PORTCALL_CHECK(source && target, InternalError) << "a copy outside of every block";
     self->streams_[stream].push_back([=] { std::memmove(target, source, nbytes); });
   });
+}
+
+int FakeDevice::Create(void* ctx, DLDevice, void** out) {
+  *out = Self(ctx)->CreateStream();
+  return 0;
+}
+
+int FakeDevice::Destroy(void* ctx, DLDevice, void* stream) {
+  Self(ctx)->FreeStream(stream);
+  return 0;
 }
 
 int FakeDevice::Sync(void* ctx, DLDevice, void* stream) {

@@ -21,6 +21,7 @@ class FakeDevice {
   portcall::Device device(int32_t index = 0) const { return {kind_, index}; }
   size_t blocks() const;                // in use
   size_t pending() const;               // copies that wait
+  int streams() const;                  // that were created and not freed
   void set_capacity(size_t capacity);   // in bytes, of all blocks together
   std::vector<int32_t> chosen() const;  // the devices that __tvm_set_device named
   void* CreateStream();
@@ -36,6 +37,8 @@ class FakeDevice {
   static int Free(void* ctx, DLDevice device, void* ptr);
   static int Copy(void* ctx, const void* from, size_t from_offset, DLDevice from_device, void* to, size_t to_offset,
                   DLDevice to_device, size_t nbytes, void* stream);
+  static int Create(void* ctx, DLDevice device, void** out);
+  static int Destroy(void* ctx, DLDevice device, void* stream);
   static int Sync(void* ctx, DLDevice device, void* stream);
 
   char* Resolve(const void* address, size_t offset, DLDevice device, size_t nbytes);
@@ -47,5 +50,6 @@ class FakeDevice {
   size_t in_use_ = 0;
   size_t capacity_ = SIZE_MAX;
   std::map<void*, std::deque<std::function<void()>>> streams_;
+  int created_ = 0;  // streams
   std::vector<int32_t> chosen_;
 };

@@ -15,10 +15,6 @@
 
 using namespace portcall;
 
-// Huge requests fail as they do without a sanitizer.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
-
 namespace {
 
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};

@@ -236,12 +236,14 @@ namespace {
 // Calls with one argument that the callee may move from.
 Any CallMoving(const PackedFunc& func, ObjectRef* variable) {
   TVMFFIObject* object = variable->release();
-  TVMFFIAny cell;
+  TVMFFIAny cell, result;
   detail::SetCell(&cell, kTVMFFIObjectRValueRef);
+  detail::SetCell(&result, kTVMFFINone);
   cell.v_ptr = &object;
-  Any result = func.CallPacked(&cell, 1);
+  int status = TVMFFIFunctionCall(func.get(), &cell, 1, &result);
   *variable = ObjectRef::Steal(object);
-  return result;
+  Check(status);
+  return Any::Steal(result);
 }
 
 template <typename F> PackedFunc Typed(F f) { return PackedFunc(detail::Unpack(f)); }

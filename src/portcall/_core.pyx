@@ -922,6 +922,16 @@ cdef int set_made_tensor(Frame* frame, int i, Tensor tensor, bint only_read) exc
     return hold(frame, i, tensor) if frame.cells[i].v_ptr == tensor.handle else 0
 
 
+cdef Tensor read_only_view(Tensor tensor):
+    cdef void* handle
+    if core.tensor_get_flags(tensor.handle) & DLPACK_FLAG_BITMASK_READ_ONLY:
+        return tensor
+    if core.tensor_from_memory(tensor.dl(), DLPACK_FLAG_BITMASK_READ_ONLY, <void*>tensor, release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(tensor)
+    return <Tensor>wrap(classes[kTVMFFITensor], handle)
+
+
 cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
     """A compact, aligned copy for one call. The same memory passed twice gets one copy."""
     global copy_count, copy_nbytes, copy_warned
@@ -932,8 +942,9 @@ cdef Tensor scratch_of(Frame* frame, int i, Tensor tensor, bint only_read):
             "one that is not compact" if not is_compact(dl) else "one that is not aligned",
             'make it with portcall.empty or portcall.tensor, or allow copies: portcall.set_alignment_policy("copy")')
     copies = <list>frame.copies if frame.copies != NULL else []
-    for original, scratch, _ in copies:
+    for k, (original, scratch, unwritten) in enumerate(copies):
         if same_memory((<Tensor>original).dl(), dl):
+            copies[k] = original, scratch, unwritten and only_read
             return scratch
     made = spare_tensor(tensor)
     copy_tensor(dl, made.dl())
@@ -1022,6 +1033,8 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         value = as_tensor((<In>arg).value)
         if value is None:
             raise argument_error(frame, i, "an array inside portcall.In", type((<In>arg).value).__name__)
+        if not frame.flags & kPortcallFunctionLibrary:  # there is no argument's type to say so; the tensor does
+            value = read_only_view(<Tensor>value)
         return set_made_tensor(frame, i, value, True)
     if isinstance(arg, DataType):
         set_cell(cell, kTVMFFIDataType)
@@ -1626,7 +1639,9 @@ cdef dict error_classes = {}  # kind -> exception class
 
 
 def register_error_class(str kind, cls):
-    """Have errors of ``kind`` arrive as ``cls``, which is called with the message alone."""
+    """Have errors of ``kind`` arrive as ``cls``, which is called with the message, and with the facts that the core adds
+    to errors of that kind by name.
+    """
     error_classes[kind] = cls
 
 
@@ -1655,34 +1670,37 @@ cdef object take_exception(void* handle):
     try:
         if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
             return opaque_value(extra)
-        facts = argument_facts(extra) if extra != NULL else None
+        facts = error_facts(extra) if extra != NULL else {}
         message = text_of(cell.message)
-        if facts is not None:
+        if "position" in facts:
             return errors.ArgumentError(message, **facts)
-        return exception_of_kind(text_of(cell.kind), message)
+        return exception_of_kind(text_of(cell.kind), message, facts)
     finally:
         core.object_dec_ref(handle)
 
 
-cdef object exception_of_kind(str kind, str message):
+cdef object exception_of_kind(str kind, str message, dict facts):
     cls = error_classes.get(kind)
     try:
         if cls is not None:
-            return cls(message)
+            return cls(message, **facts)
     except Exception as error:  # a class that is not made from its message alone must not hide the error
         message = f"{message} ({cls.__name__} could not be made from this message: {error})"
     return RuntimeError(f"{kind}: {message}")
 
 
-cdef object argument_facts(TVMFFIObject* extra):
-    """What the core says about a refused argument: an Array that starts with a tag."""
+cdef dict error_facts(TVMFFIObject* extra):
+    """What the core adds to an error: an Array that starts with a tag. Of a refused argument, or of a session."""
     if extra.type_index != kTVMFFIArray:
-        return None
+        return {}
     core.object_inc_ref(extra)
-    items = array_items(wrap(Object, extra))
-    if len(items) != 5 or items[0] != "portcall.ArgumentError":
-        return None
-    return {"function": items[1], "position": None if items[2] < 0 else items[2], "expected": items[3], "got": items[4]}
+    tag, *items = array_items(wrap(Object, extra)) or [None]
+    if tag == "portcall.ArgumentError" and len(items) == 4:
+        function, position, expected, got = items
+        return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
+    if tag == "portcall.RPCError" and len(items) == 2:
+        return {"peer": items[0], "session_id": items[1]}
+    return {}
 
 
 cdef int raise_raised(PackedFunc func) except -1:

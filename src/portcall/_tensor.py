@@ -23,6 +23,9 @@ _CPU = 1
 class Tensor(_core.Tensor):
     """A tensor. Its memory lives as long as anything refers to it: this object, an array made from it, a library.
 
+    One exception: a tensor that compiled code lends to a function for a call. After the call it raises ValueError, and
+    arrays made from it are no longer valid; ``copyto(portcall.cpu())`` inside the function makes one to keep.
+
     ``shape``, ``strides`` (in elements), ``dtype``, ``device``, ``ndim``, ``size``, ``nbytes``, ``data_ptr``,
     ``is_contiguous`` and ``readonly`` describe it.
     """

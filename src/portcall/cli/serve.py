@@ -16,7 +16,7 @@ from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
-    from portcall.rpc import ServerOptions
+    from portcall.rpc._options import ServerOptions
 
 EXAMPLES = """
 portcall serve                                                this machine only, port 9090
@@ -52,7 +52,7 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tls-ca", default="", type=click.Path(), help="Let in clients with a certificate of this authority.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without token or mutual TLS.")
-@click.option("--max-sessions", type=click.IntRange(min=0), default=0, help="Further clients wait in line; 0: any number.")
+@click.option("--max-sessions", type=click.IntRange(min=0), default=0, help="Further clients wait; 0: any number.")
 @click.option("--session-timeout", callback=read_duration, metavar="TIME", help="How long a session may last: 10m.")
 @click.option("--handshake-timeout", callback=read_duration, default="10s", show_default=True, metavar="TIME",
               help="How long a client may take to say who it is.")  # fmt: skip
@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
     Each session is a process of its own with a directory of its own. Uploaded code has the rights of this user.
     """
-    from portcall import rpc
+    from portcall.rpc import _server as rpc
 
     def say_ready(address: Any) -> None:
         facts = rpc.ready_facts(address)
@@ -93,7 +93,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
 def make_options(given: dict[str, Any]) -> ServerOptions:
     """Turn what was given on the command line, and the token's file or variable, into the options of a server."""
-    from portcall import rpc
+    from portcall.rpc import _server as rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
     libraries = [path for path in given["load_library"].split(":") if path]

@@ -8,6 +8,7 @@
 A server is a command: ``portcall serve``.
 """
 
+from portcall.rpc._connect import connect as connect
 from portcall.rpc._popen import PopenSession as PopenSession
 from portcall.rpc._popen import Transport as Transport
 from portcall.rpc._popen import connect_over as connect_over
@@ -15,7 +16,7 @@ from portcall.rpc._popen import serve_over as serve_over
 from portcall.rpc._remote import RemoteDevice as RemoteDevice
 from portcall.rpc._remote import RemoteObject as RemoteObject
 from portcall.rpc._remote import RemoteTensor as RemoteTensor
+from portcall.rpc._session import Activity as Activity
 from portcall.rpc._session import LocalSession as LocalSession
 from portcall.rpc._session import Session as Session
-from portcall.rpc._session import connect as connect
 from portcall.rpc._transport import TLSOptions as TLSOptions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sessions end, in words for the log, for the client's connection, and for a client that asks later. No I/O here."""
+"""How sessions end: in words for the log, for the connection, and for a client that asks later. No I/O here."""
 
 from __future__ import annotations
 
@@ -39,34 +39,45 @@ class Progress:
         return self.state == _BETWEEN
 
 
+TEXTS = {
+    "closed": "closed by the client",
+    "lost": "the client went away in the middle of a message",
+    "crash": "crashed with {signal}",
+    "exit": "its process exited with code {code}",
+    "expired": "its time of {detail} was over",
+    "disk": "its files took more than {detail}",
+    "abandoned": "its client had gone and its work did not end",
+    "stopped": "the server was stopped",
+    "silent": "said nothing for {detail} in the hand-shake",
+    "crowded": "was silent while others wanted to connect",
+    "left": "left in the hand-shake",
+    "unstarted": "{detail}",
+    "orphaned": "the process that sessions start from ended, and it with it",
+}
+OUT_OF_MEMORY = " (the kernel does that to a process when memory runs out)"
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a session ended.
 
     Attributes:
-        how: ``closed`` and ``lost`` by the client; ``crash`` and ``exit`` by itself; else what the server ended it for.
+        how: a key of ``TEXTS``: ``closed`` and ``lost`` by the client, ``crash`` and ``exit`` by itself, else what the
+            server ended it for.
         signal: the name of the signal that it crashed with.
         code: the status that it exited with.
-        limit: the limit that it ran into, in words.
+        detail: the limit that it ran into, or what went wrong.
     """
 
     how: str
     signal: str = ""
     code: int = 0
-    limit: str = ""
+    detail: str = ""
 
     @property
     def text(self) -> str:
-        return {
-            "closed": "closed by the client",
-            "lost": "the client went away in the middle of a message",
-            "crash": f"crashed with {self.signal}",
-            "exit": f"its process exited with code {self.code}",
-            "expired": f"its time of {self.limit} was over",
-            "disk": f"its files took more than {self.limit}",
-            "abandoned": "its client had gone and its work did not end",
-            "stopped": "the server was stopped",
-        }.get(self.how, self.how)
+        text = TEXTS[self.how].format(signal=self.signal, code=self.code, detail=self.detail)
+        return text + OUT_OF_MEMORY if self.signal == "SIGKILL" else text
 
     @property
     def failed(self) -> bool:

@@ -134,7 +134,8 @@ class ServerOptions:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ServerOptions:
         """Make options of what ``to_dict`` returned, before or after JSON."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        read: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**read)
 
     def without_secrets(self) -> ServerOptions:
         """Return what processes that run sessions may know."""

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from portcall import errors
 from portcall._function import get_global_func
+from portcall.rpc import _files
 from portcall.rpc._session import Session
 
-# Serves one session on the descriptors that its command line names. It is ours, and may do what we may.
-_CHILD = """\
-import sys
-from portcall._function import get_global_func
-import portcall.rpc
-read_fd, write_fd = map(int, sys.argv[1:])
-get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
-"""
+_R = TypeVar("_R")
+_CHILD = "from portcall.rpc._popen import main; main()"
+_PATIENCE = 1.0  # seconds for a child to end by itself, once the pipe has
 
 
 class Transport(Protocol):
@@ -36,24 +35,46 @@ class Transport(Protocol):
         """Return between one byte and ``most``; none once the peer has closed."""
 
     def close(self) -> None:
-        """End the connection; calling this again does nothing."""
+        """End the connection; calling this again does nothing. It may come while another thread receives."""
 
 
 def connect_over(transport: Transport, name: str = "a transport") -> Session:
     """Open a session over a transport, whose other end serves with ``serve_over``.
 
+    How long a request may take is decided by the transport: what it raises ends the session.
+
     Raises:
-        SessionBrokenError: the peer closed.
+        SessionBrokenError: the peer closed, or the transport failed.
+        SessionTimeoutError: the transport's time was over.
     """
     root = get_global_func("portcall.rpc.ConnectFunctions")(
-        transport.send, transport.receive, transport.close, name, 0.0, []
+        _translated(transport.send, name), _translated(transport.receive, name), transport.close, name, 0.0, []
     )
     return Session(root, name)
 
 
 def serve_over(transport: Transport, expose: Sequence[str] = ()) -> None:
     """Serve a session over a transport until it ends; ``expose`` names the global functions that it may use."""
-    get_global_func("portcall.rpc.ServeFunctions")(transport.send, transport.receive, transport.close, list(expose), 0)
+    get_global_func("portcall.rpc.ServeFunctions")(
+        _translated(transport.send, "the client"), _translated(transport.receive, "the client"), transport.close,
+        list(expose), 0,
+    )  # fmt: skip
+
+
+def _translated(method: Callable[..., _R], peer: str) -> Callable[..., _R]:
+    """The method, with its failures as those of a session."""
+
+    def call(*args: Any) -> _R:
+        try:
+            return method(*args)
+        except errors.RPCError:
+            raise
+        except TimeoutError as error:
+            raise errors.SessionTimeoutError(f"the transport to {peer} gave up: {error}", peer=peer) from error
+        except OSError as error:
+            raise errors.SessionBrokenError(f"the transport to {peer} failed: {error}", peer=peer) from error
+
+    return call
 
 
 class PopenSession(Session):
@@ -61,27 +82,42 @@ class PopenSession(Session):
 
     Parameters:
         binary: a program that is started as ``binary READ_FD WRITE_FD`` and serves there; this Python by default.
+        timeout: seconds until the child must have answered; None to wait for ever.
+        call_timeout: seconds that one request may take; 0 for no limit.
 
     Raises:
         FileNotFoundError, PermissionError: there is no such program, or it cannot be run.
+        SessionBrokenError, RemoteCrashError: it ended without a word.
+        SessionTimeoutError: it did not answer.
     """
 
-    def __init__(self, binary: str | os.PathLike[str] | None = None) -> None:
-        command = [sys.executable, "-c", _CHILD] if binary is None else [os.fspath(binary)]
+    def __init__(
+        self, binary: str | os.PathLike[str] | None = None, timeout: float | None = 60.0, call_timeout: float = 0
+    ) -> None:
         if binary is not None and not Path(binary).exists():
             raise FileNotFoundError(f"{os.fspath(binary)}: there is no such program")
+        self._directory = tempfile.mkdtemp(prefix="portcall-") if binary is None else ""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             number = str(theirs.fileno())
-            self._child = subprocess.Popen([*command, number, number], pass_fds=[theirs.fileno()])
+            command = [sys.executable, "-c", _CHILD] if binary is None else [os.fspath(binary)]
+            try:
+                # A process group of its own: Ctrl-C is for us, and we end it.
+                self._child = subprocess.Popen([*command, number, number, *filter(None, [self._directory])],
+                                               pass_fds=[theirs.fileno()], start_new_session=True)  # fmt: skip
+            except BaseException:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                raise
             descriptor = ours.detach()
         name = f"process {self._child.pid}"
         try:
-            root = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, 0.0, [])
-        except errors.RPCError:
+            root = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, timeout or 0.0, [])
+        except BaseException as error:
+            why = self._how_it_ended() if isinstance(error, errors.SessionBrokenError) else None
             self._end_child()
-            raise
-        super().__init__(root, name)
+            raise why or error from None
+        super().__init__(root, name, self._how_it_ended)
+        self.set_call_timeout(call_timeout)
 
     @property
     def pid(self) -> int:
@@ -93,9 +129,35 @@ class PopenSession(Session):
         super().close()
         self._end_child()
 
+    def _how_it_ended(self) -> errors.RPCError | None:
+        peer = f"process {self._child.pid}"
+        try:
+            code = self._child.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return None
+        if code < 0:
+            name = signal.Signals(-code).name
+            return errors.RemoteCrashError(f"{peer} crashed with {name}", peer=peer, signal=name)
+        return errors.RemoteCrashError(f"{peer} exited with code {code}", peer=peer)
+
     def _end_child(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout=1.0)  # it leaves by itself when the pipe closes
+            self._child.wait(timeout=_PATIENCE)  # it leaves by itself when the pipe closes
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def main() -> None:
+    """Run as the child: serve one session on the descriptors, and with the directory, that the command line names.
+
+    It is the parent's own, and may do what the parent may.
+    """
+    read_fd, write_fd, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    _files.register(directory, 0)
+    try:
+        get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import copy
 import re
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from portcall.rpc._session import Session
 
 
+# The sessions whose Session is alive, by the number that the core gives each.
+sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 _finders: list[Callable[[Any], Session]] = []
 
 
@@ -164,8 +169,15 @@ _core.register_object_class("portcall.rpc.Object", RemoteObject)
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _KIND = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): (.*)", re.DOTALL)
+# What each hop of a chain of sessions puts in front, in words of TVM and of portcall.
+_HOPS = re.compile(r"(?:RPCError: Error caught from RPC call:\n|RemoteError: )+")
+
+
+def without_escapes(text: str) -> str:
+    """Return a peer's text without what a terminal would obey; lines stay."""
+    return _ESCAPES.sub("", text)
 
 
 @cache
@@ -174,30 +186,43 @@ def _class_of(kind: str) -> type[errors.RemoteError]:
     base = getattr(builtins, kind, None)
     if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(errors.RemoteError, base):
         return errors.RemoteError
-    try:
-        return type("RemoteError", (errors.RemoteError, base), {"__module__": "portcall.errors", "__reduce__": _reduce})
-    except TypeError:  # an exception with a layout of its own
-        return errors.RemoteError
+    with contextlib.suppress(TypeError):  # an exception with a layout, or with arguments, of its own
+        body = {"__module__": "portcall.errors", "__reduce__": _reduce, "__str__": BaseException.__str__}
+        made = type("RemoteError", (errors.RemoteError, base), body)
+        made("a message", peer="", kind=kind)
+        return made
+    return errors.RemoteError
 
 
 def _reduce(error: errors.RemoteError) -> tuple[Any, ...]:
-    return remote_error, (f"{error.kind}: {error.message}", error.peer)
+    return remote_error, (str(error), error.peer)
 
 
-def remote_error(text: str, peer: str = "") -> errors.RemoteError:
+def remote_error(text: str, peer: str = "", session_id: int = 0) -> errors.RemoteError:
     """Return the exception for the text that a peer sent, without what a terminal would obey."""
-    text = _ESCAPES.sub("", text)
+    text = without_escapes(text)
+    hops = _HOPS.match(text)
+    text = text[hops.end() :] if hops else text
     match = _KIND.fullmatch(text)
     kind, message = match.groups() if match else ("", text)
     return _class_of(kind)(message, peer=peer, kind=kind)
 
 
+def broken_error(message: str, peer: str = "", session_id: int = 0) -> errors.RPCError:
+    """Return the exception for a session that ended by itself: the server is asked why, where it can be."""
+    session = sessions.get(session_id)
+    reason = session.why_broken() if session is not None else None
+    return copy.copy(reason) if reason else errors.SessionBrokenError(message, peer=peer)
+
+
+def _with_peer(cls: type[errors.RPCError]) -> Callable[..., errors.RPCError]:
+    return lambda message, peer="", session_id=0: cls(without_escapes(message), peer=peer)
+
+
 def _register_errors() -> None:
-    for cls in (
-        errors.SessionClosedError, errors.SessionBrokenError, errors.SessionTimeoutError, errors.VersionMismatchError,
-        errors.RemoteProtocolError,
-    ):  # fmt: skip
-        _core.register_error_class(cls.__name__, cls)
+    for cls in (errors.SessionClosedError, errors.SessionTimeoutError, errors.RemoteProtocolError):
+        _core.register_error_class(cls.__name__, _with_peer(cls))
+    _core.register_error_class("SessionBrokenError", broken_error)
     _core.register_error_class("RemoteError", remote_error)
 
 

@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from portcall.errors import ConnectError
 from portcall.rpc._log import Log
-from portcall.rpc._options import ServerOptions
+from portcall.rpc._options import ServerOptions as ServerOptions
+from portcall.rpc._supervisor import StartError as StartError
 from portcall.rpc._supervisor import Supervisor
 from portcall.rpc._transport import Address
 
@@ -62,9 +62,8 @@ class Server:
             given[name] = tuple(os.path.abspath(path) for path in given.get(name, ()))
         self.options = ServerOptions(**given)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=Path.cwd().anchor, env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )  # fmt: skip
+            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.pid = self._process.pid
         try:
             ready = self._start()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import socket
+import tempfile
+import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,39 +18,74 @@ from typing import Any
 from portcall import _device, errors
 from portcall._core import PackedFunc
 from portcall._dtype import dtype as as_dtype
-from portcall._function import get_global_func, not_found
+from portcall._function import get_global_func, not_found, register_func, remove_global_func
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
-from portcall.rpc import _handshake
-from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by
-from portcall.rpc._transport import TLSOptions, as_descriptor, open_socket, parse_address, read_token
+from portcall.rpc._files import Files, Folder
+from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _CHUNK = 4 << 20
+_LOCAL_FUNCTIONS = ("portcall.rpc.local.*", "portcall.rpc.Module*", "tvm.rpc.server.*Module*", "runtime.RPCTimeEvaluator")
+_CLOCKS = ("queue", "connect", "upload", "load", "copy", "run", "fetch")
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """What a portcall server gives to ask later why a session ended."""
+class Activity:
+    """The request that a session waits for.
 
-    session_id: str
-    secret: str
+    Attributes:
+        what: what was asked for, in words.
+        seconds: since it began.
+        silent: seconds since bytes came or went.
+        sent, to_send, received, to_receive: bytes; ``to_receive`` is 0 where nobody knows.
+    """
+
+    what: str
+    seconds: float
+    silent: float
+    sent: int
+    to_send: int
+    received: int
+    to_receive: int
+
+    def __str__(self) -> str:
+        if self.sent < self.to_send:
+            state = f"sent {self.sent:,} of {self.to_send:,} bytes"
+        elif self.to_receive and self.received:
+            state = f"received {self.received:,} of {self.to_receive:,} bytes"
+        else:
+            state = "sent"
+        silent = f", the peer silent for {self.silent:.0f} s" if self.silent >= 1 else ""
+        return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
 
 
 class Session:
     """A session with a server. A context manager; everything that it owns is gone once it is closed.
+
+    ``connect`` opens one; so do LocalSession, PopenSession and ``connect_over``.
 
     Attributes:
         name: for messages: the peer's address, unless another was given.
         module: the session as a Module of type ``rpc``.
     """
 
-    def __init__(self, module: Module, name: str, reason: Callable[[], errors.RPCError | None] | None = None) -> None:
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        reason: Callable[[], errors.RPCError | None] | None = None,
+        clocks: dict[str, float] | None = None,
+        pump: threading.Thread | None = None,
+    ) -> None:
         self.module = module
         self.name = name
         self._reason = reason
-        self._clocks: dict[str, float] = {}
-        _sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
+        self._known_reason: errors.RPCError | None = None
+        self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
+        self._lock = threading.Lock()
+        self._pump = pump  # the thread that does TLS
+        sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
     # ---- Functions and modules ----
 
@@ -59,9 +95,13 @@ class Session:
         Raises:
             FunctionNotFoundError: it offers none of that name.
         """
-        func: PackedFunc | None = get_global_func("ffi.ModuleGetFunction")(self.module, name, False)
+        func = self._find(name)
         if func is None:
             raise not_found(f"{self.name} offers no function {name!r}; serve it with --import FILE.py", name, [])
+        return func
+
+    def _find(self, name: str) -> PackedFunc | None:
+        func: PackedFunc | None = get_global_func("ffi.ModuleGetFunction")(self.module, name, False)
         return func
 
     __getitem__ = get_function
@@ -114,8 +154,7 @@ class Session:
     def tensor(self, source: Any, device: Any = None) -> RemoteTensor:
         """Return a tensor with the elements of an array, or of numbers in lists."""
         local = tensor_over_array(array_like(source))
-        with self._clock("copy"):
-            return self.empty(local.shape, local.dtype, device).copyfrom(local)
+        return self.empty(local.shape, local.dtype, device).copyfrom(local)
 
     def _own_device(self, device: Any) -> RemoteDevice:
         if device is None:
@@ -146,47 +185,46 @@ class Session:
             if not target:
                 raise errors.ArgumentError("upload() of bytes needs a name: target=", function="upload", position=1,
                                            expected="a name", got="None")  # fmt: skip
+            data = memoryview(source).cast("B")
+            pieces = (bytes(data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK))
             with self._clock("upload"):
-                return self._upload_bytes(bytes(source), target, progress)
+                self._upload(pieces, len(data), target, progress)
+            return target
         path = Path(source)
         name = target or path.name
-        with self._clock("upload"):
-            if self._offers("portcall.rpc.file_write"):
-                self._upload_file(path, name, progress)
-            else:
-                self._upload_bytes(path.read_bytes(), name, progress)
+        with path.open("rb") as file, self._clock("upload"):
+            self._upload(iter(lambda: file.read(_CHUNK), b""), path.stat().st_size, name, progress)
         return name
 
-    def _offers(self, name: str) -> bool:
-        func = get_global_func("ffi.ModuleGetFunction")(self.module, name, False)
-        return func is not None
+    def _upload(self, pieces: Iterator[bytes], size: int, name: str, progress: Progress | None) -> None:
+        """Send a file piece by piece; in one message where the server takes no pieces."""
+        write = self._find("portcall.rpc.file_write")
+        if write is None:
+            self.get_function("tvm.rpc.server.upload")(name, b"".join(pieces))
+            if progress:
+                progress(size, size)
+            return
+        done = 0
+        for piece in itertools.chain([next(pieces, b"")], pieces):  # an empty file is one, too
+            write(name, done, piece)
+            done += len(piece)
+            if progress:
+                progress(done, size)
 
-    def _upload_bytes(self, data: bytes, name: str, progress: Progress | None) -> str:
-        self.get_function("tvm.rpc.server.upload")(name, data)
-        if progress:
-            progress(len(data), len(data))
-        return name
-
-    def _upload_file(self, path: Path, name: str, progress: Progress | None) -> None:
-        write = self.get_function("portcall.rpc.file_write")
-        size, done = path.stat().st_size, 0
-        with path.open("rb") as file:
-            while True:
-                chunk = file.read(_CHUNK)
-                if not chunk and done:
-                    return
-                write(name, done, chunk)
-                done += len(chunk)
-                if progress:
-                    progress(done, size)
-                if done >= size:
-                    return
-
-    def download(self, path: str) -> bytes:
+    def download(self, path: str, progress: Progress | None = None) -> bytes:
         """Fetch a file of the session's directory."""
         with self._clock("fetch"):
-            data: bytes = self.get_function("tvm.rpc.server.download")(path)
-        return data
+            read = self._find("portcall.rpc.file_read")
+            if read is None:
+                data: bytes = self.get_function("tvm.rpc.server.download")(path)
+                return data
+            size = self.get_function("portcall.rpc.file_size")(path)
+            gathered = bytearray()
+            while len(gathered) < size and (piece := read(path, len(gathered), _CHUNK)):
+                gathered += piece
+                if progress:
+                    progress(len(gathered), size)
+            return bytes(gathered)
 
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; one that is not there is no error."""
@@ -209,24 +247,56 @@ class Session:
         return bool(get_global_func("portcall.rpc.IsClosed")(self.module))
 
     def close(self) -> None:
-        """End the session. What it owned cannot be used any more; calling this again does nothing."""
+        """End the session. What it owned cannot be used any more; calling this again does nothing.
+
+        A request that is under way in another thread is cut off, and raises SessionClosedError there.
+        """
         get_global_func("portcall.rpc.Close")(self.module)
+        if self._pump is not None:
+            self._pump.join(timeout=1.0)
 
     def why_broken(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
-        return self._reason() if self._reason else None
+        if self._known_reason is None and self._reason is not None:
+            self._known_reason = self._reason()
+        return self._known_reason
+
+    def activity(self) -> Activity | None:
+        """Return what the session waits for at this moment, if it does: for a display, from another thread."""
+        facts = get_global_func("portcall.rpc.Activity")(self.module)
+        return Activity(*facts) if len(facts) else None
+
+    def set_call_timeout(self, seconds: float) -> None:
+        """Let each request from now on take so long at most; 0 for no limit."""
+        get_global_func("portcall.rpc.SetCallTimeout")(self.module, float(seconds))
 
     def stats(self) -> dict[str, Any]:
-        """Return counts of requests and bytes, and the seconds spent connecting, uploading, loading, copying."""
-        return {**dict(get_global_func("portcall.rpc.Stats")(self.module)), "seconds": dict(self._clocks)}
+        """Return counts of requests and bytes, and the seconds that each kind of work took, in ``seconds``.
+
+        ``queue`` and ``connect`` are over once the session is open; ``upload`` and ``load`` are those of this object;
+        ``copy``, ``run`` and ``fetch`` are copies to the session, calls, and copies and downloads from it.
+        """
+        counts = dict(get_global_func("portcall.rpc.Stats")(self.module))
+        with self._lock:
+            seconds = dict(self._clocks)
+        for clock in ("copy", "run", "fetch"):
+            seconds[clock] += counts.pop(clock)
+        return {**counts, "seconds": seconds}
 
     @contextlib.contextmanager
     def _clock(self, what: str) -> Iterator[None]:
-        start = time.perf_counter()
+        """Count the time of a block for a clock, and not for that of calls, of which it may consist."""
+        start, run = time.perf_counter(), self._seconds_of_calls()
         try:
             yield
         finally:
-            self._clocks[what] = self._clocks.get(what, 0.0) + time.perf_counter() - start
+            run = self._seconds_of_calls() - run
+            with self._lock:
+                self._clocks[what] += time.perf_counter() - start
+                self._clocks["run"] -= run
+
+    def _seconds_of_calls(self) -> float:
+        return float(get_global_func("portcall.rpc.Stats")(self.module)["run"])
 
     def __enter__(self) -> Session:
         return self
@@ -238,161 +308,48 @@ class Session:
         return f"<portcall.rpc.Session with {self.name}{', closed' if self.closed else ''}>"
 
 
-_sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
-
-
 def session_of(module: Module) -> Session:
     """Return the Session of a module of type ``rpc``."""
-    return _sessions.get(get_global_func("portcall.rpc.SessionId")(module)) or Session(module, "a session")
+    found = sessions.get(get_global_func("portcall.rpc.SessionId")(module))
+    return found or Session(module, get_global_func("portcall.rpc.SessionName")(module))
 
 
 find_sessions_by(session_of)
 
 
-def connect(
-    url: str,
-    port: int | None = None,
-    key: str = "",
-    timeout: float | None = 10.0,
-    session_timeout: float = 0,
-    session_constructor_args: Sequence[Any] | None = None,
-    *,
-    token: str | None = None,
-    tls: TLSOptions | None = None,
-    call_timeout: float = 0,
-    name: str = "",
-    on_wait: Callable[[str], None] | None = None,
-) -> Session:
-    """Open a session with a server of portcall or of TVM.
+class LocalSession(Session):
+    """This process as a session: the same interface without a wire, with a directory of its own for files.
 
     Parameters:
-        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
-        key: the key that the server was started with.
-        timeout: seconds to wait for the connection and the server's first answer; None to wait for ever.
-        session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
-        session_constructor_args: the name of a session constructor of the server, and its arguments:
-            ``["rpc.Connect", host, port, key, False]`` goes one hop further.
-        token: the server's token; by default that of the environment variable PORTCALL_TOKEN. With one, a server that
-            does not prove that it knows it is refused.
-        call_timeout: seconds that one request may take; 0 for no limit.
-        on_wait: called with the server's words while it lets us wait.
-
-    Raises:
-        ConnectError: nobody listens there.
-        KeyMismatchError, AuthenticationError, VersionMismatchError: the server refused, or is not to be trusted.
-        SessionTimeoutError: no answer in time; the message says what was waited for.
+        expose: patterns of the global functions that it offers.
     """
-    address = parse_address(url, port)
-    peer = str(address)
-    secret = read_token(token)
-    start = time.perf_counter()
-    sock = open_socket(address, timeout, tls)
-    try:
-        ticket = _shake_hands(sock, peer, key, session_timeout, secret, timeout, on_wait)
-    except BaseException:
-        sock.close()
-        raise
-    descriptor = as_descriptor(sock)
-    root = get_global_func("portcall.rpc.ConnectFds")(
-        descriptor, descriptor, name or peer, float(call_timeout), list(session_constructor_args or [])
-    )
-    session = Session(root, name or peer, _asker(address, timeout, tls, ticket))
-    session._clocks["connect"] = time.perf_counter() - start
-    return session
-
-
-def _shake_hands(
-    sock: socket.socket, peer: str, key: str, session_timeout: float, secret: str, timeout: float | None,
-    on_wait: Callable[[str], None] | None,
-) -> Ticket | None:  # fmt: skip
-    hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
-    waiting_for = "the server's answer"
-    try:
-        sock.sendall(hello)
-        reader = _handshake.ReplyReader(key)
-        while True:
-            # One byte more than a message has could belong to the session: read what is missing and no more.
-            message = reader.feed(_read_exactly(sock, reader.missing()))
-            if isinstance(message, _handshake.Notice):
-                waiting_for = message.text
-                if on_wait:
-                    on_wait(message.text)
-            elif message is not None:
-                break
-        _prove(sock, message, secret, hello + reader.transcript, peer)
-    except TimeoutError:
-        raise errors.SessionTimeoutError(f"{peer}: no answer within {timeout:g} s; waited for: {waiting_for}",
-                                         peer=peer) from None  # fmt: skip
-    except (ConnectionError, EOFError) as error:
-        if isinstance(error, errors.RPCError):
-            raise
-        raise errors.ConnectError(f"{peer} closed the connection in the hand-shake; it may be busy with another "
-                                  "client, or not be an RPC server", peer=peer) from None  # fmt: skip
-    if "session" in message.options:
-        return Ticket(message.options["session"], message.options.get("secret", ""))
-    return None
-
-
-def _read_exactly(sock: socket.socket, size: int) -> bytes:
-    data = sock.recv(size)
-    if not data:
-        raise EOFError
-    return data
-
-
-def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript: bytes, peer: str) -> None:
-    wanted = reply.options.get("auth") == "token"
-    if wanted and not secret:
-        raise errors.AuthenticationError(
-            f"{peer} wants a token; pass token= or set PORTCALL_TOKEN to the one it was started with", peer=peer
-        )
-    if secret and not wanted:
-        raise errors.AuthenticationError(
-            f"{peer} did not prove that it knows the token; it has none, or is not the server you mean", peer=peer
-        )
-    if not wanted:
-        return
-    sock.sendall(_handshake.proof(secret, "client", transcript))
-    answer = b""
-    while len(answer) < _handshake.PROOF_BYTES:
-        try:
-            answer += _read_exactly(sock, _handshake.PROOF_BYTES - len(answer))
-        except EOFError:
-            raise errors.AuthenticationError(f"{peer} refused the token", peer=peer) from None
-    _handshake.check_proof(answer, secret, "server", transcript)
-
-
-def _asker(
-    address: Any, timeout: float | None, tls: TLSOptions | None, ticket: Ticket | None
-) -> Callable[[], errors.RPCError | None] | None:
-    """A function that asks the server, on a new connection, why a session ended."""
-    if ticket is None:
-        return None
-    peer = str(address)
-
-    def ask() -> errors.RPCError | None:
-        try:
-            with open_socket(address, timeout or 5.0, tls) as sock:
-                sock.sendall(_handshake.reason_hello(ticket.session_id, ticket.secret))
-                reader = _handshake.ReplyReader("")
-                while (message := reader.feed(_read_exactly(sock, reader.missing()))) is None:
-                    pass
-        except (errors.RPCError, OSError, EOFError):
-            return None
-        if not isinstance(message, _handshake.Hello):
-            return None
-        if signal := message.options.get("signal", ""):
-            return errors.RemoteCrashError(f"the session with {peer} crashed over there with {signal}", peer=peer,
-                                           signal=signal)  # fmt: skip
-        if "expired" in message.options:
-            return errors.SessionTimeoutError(f"the time of the session with {peer} is over", peer=peer)
-        return None
-
-    return ask
-
-
-class LocalSession(Session):
-    """This process as a session: the same interface without a wire."""
 
     def __init__(self, expose: Sequence[str] = ("*",)) -> None:
-        super().__init__(get_global_func("portcall.rpc.LocalSession")(list(expose)), "this process")
+        offered = [*expose, *_LOCAL_FUNCTIONS]
+        super().__init__(get_global_func("portcall.rpc.LocalSession")(offered), "this process")
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Folder | None = None
+
+    def _find(self, name: str) -> PackedFunc | None:
+        """Return a function. Those for files are those of the session, whatever a server in this process registered."""
+        family, _, method = name.rpartition(".")
+        if family not in ("tvm.rpc.server", "portcall.rpc") or not hasattr(Files, method):
+            return super()._find(name)
+        if self._folder is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="portcall-")
+            self._folder = Folder(self._directory.name)
+        # A result such as a module is the session's only if the session calls the function: for that it needs a name.
+        unique = f"portcall.rpc.local.{method}.{id(self)}.{threading.get_ident()}"
+        register_func(unique, getattr(Files(self._folder), method))
+        try:
+            return super()._find(unique)
+        finally:
+            remove_global_func(unique)
+
+    def close(self) -> None:
+        """End the session, and delete its directory."""
+        super().close()
+        if self._folder is not None and self._directory is not None:
+            self._folder.close()
+            self._directory.cleanup()
+            self._folder = self._directory = None

@@ -43,6 +43,7 @@ from portcall.rpc._worker import tls_context
 LINGER = 5.0  # seconds for a client to read what was said to it at the end
 ZYGOTE_PATIENCE = 5.0  # seconds for the zygote to take an order, or to stop
 STALE_HANDSHAKE = 1.0  # seconds after which a silent connection makes room for others, where there are too many
+LEAVING = 1.0  # seconds for a worker to notice that its client left in the hand-shake
 DISK_INTERVAL = 1.0
 _ZYGOTE = "from portcall.rpc._zygote import main; main()"
 
@@ -111,7 +112,7 @@ class Supervisor:
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is told now, not to the first client
         self._listener, self._address = listen(self._options)
-        self._base = tempfile.mkdtemp(prefix="portcall-", dir=self._options.work_dir or None)
+        self._base = tempfile.mkdtemp(prefix="portcall-serve-", dir=self._options.work_dir or None)
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             self._catch_signals()
@@ -144,12 +145,15 @@ class Supervisor:
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._watch(reader.fileno(), select.EPOLLIN, lambda _: reader.recv(64) and None)
+        self._watch(reader.fileno(), select.EPOLLIN, self._on_wakeup)
         if self._options.stop_with_stdin:
             self._watch(sys.stdin.fileno(), select.EPOLLIN, self._on_stdin)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stop_signal = number
+
+    def _on_wakeup(self, _: int) -> None:
+        self._signals[0].recv(64)  # the handler has noted which
 
     def _on_stdin(self, _: int) -> None:
         if not os.read(sys.stdin.fileno(), 4096):
@@ -250,10 +254,10 @@ class Supervisor:
 
     def _on_deadline(self, client: _Client) -> None:
         if client.state == SERVING:
-            how = client.verdict or Ending("expired", limit=f"{client.limit:g} s")
-            self._kill(client, how)
+            why = Ending("expired", detail=f"{client.limit:g} s")
         else:
-            self._kill(client, Ending(f"said nothing for {self._options.handshake_timeout:g} s in the hand-shake"))
+            why = Ending("silent", detail=f"{self._options.handshake_timeout:g} s")
+        self._kill(client, client.verdict or why)
 
     # ---- Accepting ----
 
@@ -261,7 +265,7 @@ class Supervisor:
         try:
             sock, address = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return
+            return None
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 raise
@@ -290,7 +294,7 @@ class Supervisor:
         waiting = sum(c.state == WAITING for c in self._clients.values())
         if len(shaking) + waiting >= self._options.max_handshakes:
             if shaking and now - shaking[0].since > STALE_HANDSHAKE and shaking[0].verdict is None:
-                self._kill(shaking[0], Ending("was silent for too long while others wanted to connect"))
+                self._kill(shaking[0], Ending("crowded"))
             return
         self._watch(self._listener.fileno(), select.EPOLLIN, self._accept)
         self._accepting = True
@@ -426,13 +430,11 @@ class Supervisor:
 
     def _on_gone(self, client: _Client) -> None:
         """The client has closed its side: its session may finish what it does, within limits."""
-        if client.state != SERVING:
-            return self._kill(client, Ending("the client left in the hand-shake"))
-        until = time.monotonic() + self._options.lost_client_grace
+        serving = client.state == SERVING
+        until = time.monotonic() + (self._options.lost_client_grace if serving else LEAVING)
         if client.deadline is None or until < client.deadline:
             client.deadline = until
-            client.verdict = Ending("abandoned")
-        return None
+            client.verdict = Ending("abandoned" if serving else "left")
 
     def _kill(self, client: _Client, why: Ending) -> None:
         client.verdict = why
@@ -443,7 +445,7 @@ class Supervisor:
         try:
             received = self._link.receive()
         except TimeoutError:
-            return
+            return None
         if received is None:
             return self._on_zygote_lost()
         report = received[0]
@@ -451,7 +453,7 @@ class Supervisor:
         if client is None:
             return None
         if "error" in report:
-            client.verdict = Ending(report["error"])
+            client.verdict = Ending("unstarted", detail=report["error"])
         self._finish(client, report["status"])
         self._serve_queue()
         return None
@@ -466,6 +468,7 @@ class Supervisor:
         self._zygote = None
         self._log.write("restart", f"the process that sessions start from ended ({status}), and all sessions with it")
         for client in list(self._clients.values()):
+            client.verdict = client.verdict or Ending("orphaned")
             self._finish(client, signal.SIGKILL)
         self._start_zygote()
 
@@ -495,13 +498,13 @@ class Supervisor:
         if client.state == SERVING:
             seconds = time.monotonic() - client.since
             self._log.write(
-                "ended", f"ended after {seconds:.1f} s: {ending.text}", client.number, how=ending.how,
-                signal=ending.signal, code=ending.code, seconds=round(seconds, 3), received=progress.received,
-                sent=progress.sent,
+                "ended", f"ended after {seconds:.1f} s: {ending.text}", client.number, peer=client.peer,
+                how=ending.how, signal=ending.signal, code=ending.code, seconds=round(seconds, 3),
+                received=progress.received, sent=progress.sent,
             )  # fmt: skip
-        elif client.state != ENDING and client.verdict:
-            text = f"{client.peer} is not served: {ending.text}"
-            self._log.write("dropped", text, client.number, peer=client.peer)
+        elif client.state != ENDING:
+            gone = Ending("left") if ending == Ending("exit") else ending
+            self._log.write("dropped", f"{client.peer} {gone.text}", client.number, peer=client.peer, how=gone.how)
 
     def _last_words(self, client: _Client, ending: Ending) -> bytes:
         """Return the message for the client's connection. A portcall client asks for all but the end of its time."""
@@ -543,9 +546,9 @@ class Supervisor:
     def _remove(self, directory: str) -> None:
         """Delete a directory; one that is not empty by a process of its own, for it may hold a million files."""
         try:
-            os.rmdir(directory)
-        except FileNotFoundError:
-            return
+            for name in ("files", "tmp", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(os.path.join(directory, name))
         except OSError:
             pid = os.fork()
             if pid == 0:
@@ -563,9 +566,10 @@ class Supervisor:
 
     def _check_disk(self, now: float) -> None:
         """End sessions whose files take too much. A slow disk is looked at less often."""
+        limit = self._options.disk_limit
         for client in list(self._clients.values()):
-            if client.state == SERVING and disk_usage(client.directory, self._options.disk_limit) > self._options.disk_limit:
-                self._kill(client, Ending("disk", limit=f"{self._options.disk_limit} bytes"))
+            if client.state == SERVING and disk_usage(client.directory, limit) > limit:
+                self._kill(client, Ending("disk", detail=f"{limit} bytes"))
         took = time.monotonic() - now
         self._next_disk_check = now + max(DISK_INTERVAL, 20 * took)
 

@@ -17,6 +17,7 @@ from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutErr
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # a dead peer is noticed within 40 s
 _CHUNK = 256 << 10
+_DRAIN_TIME = 5.0  # seconds for the last bytes of a connection that has ended
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ class TLSOptions:
     server_name: str = ""
 
     def context(self) -> ssl.SSLContext:
+        """Return what the client's side of TLS needs.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: a file holds no certificate or key.
+        """
+        for path in (self.ca, self.certificate, self.key):
+            if path:
+                os.stat(path)  # for the name, which the errors of TLS lack
         context = ssl.create_default_context(cafile=self.ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate:
@@ -86,31 +96,47 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
         ConnectError: nobody listens there, or the name is not known.
         AuthenticationError: the server's certificate is not to be trusted.
         SessionTimeoutError: no answer in time.
+        FileNotFoundError: there is no file of that name, of those that TLS needs.
     """
+    context = tls.context() if tls else None
     peer = str(address)
     try:
-        if address.path:
-            sock = socket.socket(socket.AF_UNIX)
-            sock.settimeout(timeout)
-            sock.connect(address.path)
-        else:
-            sock = socket.create_connection((address.host, address.port), timeout)
-            tune(sock)
+        sock = _connect_socket(address, timeout)
     except TimeoutError:
-        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s", peer=peer) from None
+        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s; is it up, and the port open in its "
+                                  "firewall?", peer=peer) from None  # fmt: skip
     except OSError as error:
-        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}; is a server running there? "
-                           f"portcall serve --port {address.port or 9090}", peer=peer) from None  # fmt: skip
-    if tls is None:
+        serve = f"portcall serve --unix {address.path}" if address.path else f"portcall serve --port {address.port}"
+        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}; is a server running there? {serve}",
+                           peer=peer) from None  # fmt: skip
+    if tls is None or context is None:
         return sock
     try:
-        return tls.context().wrap_socket(sock, server_hostname=tls.server_name or address.host or "localhost")
-    except ssl.SSLError as error:
-        sock.close()
-        raise AuthenticationError(f"TLS with {peer} failed: {error.reason or error}", peer=peer) from None
+        return context.wrap_socket(sock, server_hostname=tls.server_name or address.host or "localhost")
+    except TimeoutError:
+        raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s; does it speak TLS?",
+                                  peer=peer) from None  # fmt: skip
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationError(f"the certificate of {peer} is not to be trusted: {error.verify_message}; the file of its "
+                                  "authority is given with TLSOptions(ca=)", peer=peer) from None  # fmt: skip
     except OSError as error:
+        raise ConnectError(f"TLS with {peer} failed: {getattr(error, 'reason', None) or error}; does it speak TLS?",
+                           peer=peer) from None  # fmt: skip
+
+
+def _connect_socket(address: Address, timeout: float | None) -> socket.socket:
+    if not address.path:
+        sock = socket.create_connection((address.host, address.port), timeout)
+        tune(sock)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address.path)
+    except BaseException:
         sock.close()
-        raise ConnectError(f"TLS with {peer} failed: {error}", peer=peer) from None
+        raise
+    return sock
 
 
 def tune(sock: socket.socket) -> None:
@@ -122,18 +148,19 @@ def tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def as_descriptor(sock: socket.socket) -> int:
-    """Give up a socket for a descriptor that carries the same bytes, in clear."""
+def as_descriptor(sock: socket.socket) -> tuple[int, threading.Thread | None]:
+    """Give up a socket for a descriptor that carries the same bytes, in clear, and the thread that pumps them for TLS."""
     if not isinstance(sock, ssl.SSLSocket):
         sock.setblocking(True)
-        return sock.detach()
+        return sock.detach(), None
     ours, theirs = socket.socketpair()
-    threading.Thread(target=_pump, args=(sock, theirs), name="portcall-tls", daemon=True).start()
-    return ours.detach()
+    pump = threading.Thread(target=_pump, args=(sock, theirs), name="portcall-tls", daemon=True)
+    pump.start()
+    return ours.detach(), pump
 
 
 def _pump(secure: ssl.SSLSocket, plain: socket.socket) -> None:
-    """Move bytes both ways until one side ends."""
+    """Move bytes both ways until one side ends; what it had sent before still arrives."""
     secure.setblocking(False)
     plain.setblocking(False)
     to_plain, to_secure = bytearray(), bytearray()
@@ -144,11 +171,12 @@ def _pump(secure: ssl.SSLSocket, plain: socket.socket) -> None:
                     selectors.EVENT_WRITE if outgoing else 0
                 )
                 _watch(selector, sock, want)
-            if not secure.pending():
+            if not secure.pending() or len(to_plain) >= _CHUNK:
                 selector.select()
-            if not (_receive(secure, to_plain) and _receive(plain, to_secure)):
-                _drain(plain, to_plain)
-                return
+            if not _receive(secure, to_plain):
+                return _drain(plain, to_plain)
+            if not _receive(plain, to_secure):
+                return _drain(secure, to_secure)
             _send(plain, to_plain)
             _send(secure, to_secure)
 
@@ -182,7 +210,7 @@ def _send(sock: socket.socket, data: bytearray) -> None:
 
 
 def _drain(sock: socket.socket, data: bytearray) -> None:
-    sock.setblocking(True)
+    sock.settimeout(_DRAIN_TIME)
     sock.sendall(data)
 
 

@@ -23,6 +23,7 @@ import signal
 import socket
 import ssl
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,9 +34,9 @@ from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
 from portcall.rpc import _files, _handshake, _transport
+from portcall.rpc._connect import connect
 from portcall.rpc._control import Link
 from portcall.rpc._options import BASE_PATTERNS, ServerOptions
-from portcall.rpc._session import connect
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG = 1
@@ -48,7 +49,7 @@ class Start:
     """What a session begins with.
 
     Attributes:
-        directory: its own, empty.
+        directory: its own, empty; ``files`` in it is for what the client sends, ``tmp`` for what comes and goes.
         client: descriptor of the connection.
         link: descriptor of the link to the supervisor.
         progress: descriptor of the shared memory that tells the supervisor how far the session is.
@@ -73,6 +74,9 @@ def load_user_code(options: ServerOptions) -> tuple[str, ...]:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise ImportError(f"'{path}' is no Python file (.py)")
+        folder = os.path.dirname(path)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)  # it may import its neighbours
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -83,13 +87,14 @@ def load_user_code(options: ServerOptions) -> tuple[str, ...]:
 def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
     """Serve one client in this process; return the exit code. ``patterns`` is called once the client is let in."""
     settle(start)
-    client = accept_client(socket.socket(fileno=start.client), options)
-    if client is None or not shake_hands(client, Link.adopt(start.link)):
+    connection = let_in(start, options)
+    if connection is None:
         return 0
-    descriptor, pump = give_up_socket(client)
+    descriptor, pump = connection
+    gc.collect()  # the key of TLS, too
     offered = list(patterns())
     limit_resources(options)
-    _files.register(start.directory, options.disk_limit)
+    _files.register(os.getcwd(), options.disk_limit)
     call_hook("tvm.rpc.server.start")
     serve = get_global_func("portcall.rpc.ServeSession")
     how = serve(descriptor, descriptor, offered, options.max_frame, constructor(options, offered), start.progress)
@@ -99,6 +104,15 @@ def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Ite
     return 0
 
 
+def let_in(start: Start, options: ServerOptions) -> tuple[int, int] | None:
+    """Shake hands; return the descriptor to serve and the process that pumps TLS. None: the client is refused."""
+    with Link.adopt(start.link) as link:
+        client = accept_client(socket.socket(fileno=start.client), options, link)
+        if client is None or not shake_hands(client, link):
+            return None
+    return give_up_socket(client)
+
+
 def settle(start: Start) -> None:
     """Become a process of its own, which ends with its parent, in the session's directory."""
     with contextlib.suppress(PermissionError):
@@ -106,8 +120,11 @@ def settle(start: Start) -> None:
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    os.chdir(start.directory)
-    os.environ["PWD"] = start.directory
+    for name in ("files", "tmp"):
+        os.mkdir(os.path.join(start.directory, name), 0o700)
+    os.chdir(os.path.join(start.directory, "files"))
+    os.environ["PWD"] = os.getcwd()
+    os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(start.directory, "tmp")
 
 
 def die_with_parent() -> None:
@@ -136,7 +153,7 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext:
     return context
 
 
-def accept_client(sock: socket.socket, options: ServerOptions) -> socket.socket | None:
+def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> socket.socket | None:
     """Set the connection up, with TLS where the server has a certificate; None when the client does not manage it.
 
     The supervisor ends a client that takes too long.
@@ -148,7 +165,8 @@ def accept_client(sock: socket.socket, options: ServerOptions) -> socket.socket 
         return sock
     try:
         return tls_context(options).wrap_socket(sock, server_side=True)
-    except OSError:  # no TLS, no certificate of its own, or gone
+    except OSError as error:  # no TLS, no certificate of its own, or gone
+        link.send({"failed": f"did not manage TLS: {error}"})
         sock.close()
         return None
 
@@ -156,26 +174,26 @@ def accept_client(sock: socket.socket, options: ServerOptions) -> socket.socket 
 def shake_hands(client: socket.socket, link: Link) -> bool:
     """Carry bytes between client and supervisor until it says what is next; return whether to serve."""
     reader = _handshake.HelloReader()
-    with link:
-        try:
-            while reader.feed(receive(client, reader.missing())) is None:
-                pass
-            link.send({"hello": reader.transcript.hex()})
-            while (order := next_order(client, link)) is not None:
-                client.sendall(bytes.fromhex(order["send"]))
-                if order["then"] in ("serve", "end"):
-                    return bool(order["then"] == "serve")
-                if order["then"] == "proof":
-                    proof = b""
-                    while len(proof) < _handshake.PROOF_BYTES:
-                        proof += receive(client, _handshake.PROOF_BYTES - len(proof))
-                    link.send({"proof": proof.hex()})
-        except RemoteProtocolError as error:
-            if reader.transcript:  # it speaks the protocol, but said nonsense
-                client.sendall(_handshake.refusal(_handshake.MISMATCH))
-            link.send({"failed": str(error)})
-        except (OSError, EOFError):  # the client is gone
+    try:
+        while reader.feed(receive(client, reader.missing())) is None:
             pass
+        link.send({"hello": reader.transcript.hex()})
+        while (order := next_order(client, link)) is not None:
+            client.sendall(bytes.fromhex(order["send"]))
+            if order["then"] in ("serve", "end"):
+                return bool(order["then"] == "serve")
+            if order["then"] == "proof":
+                proof = b""
+                while len(proof) < _handshake.PROOF_BYTES:
+                    proof += receive(client, _handshake.PROOF_BYTES - len(proof))
+                link.send({"proof": proof.hex()})
+    except RemoteProtocolError as error:
+        if reader.transcript:  # it speaks the protocol, but said nonsense
+            with contextlib.suppress(OSError):
+                client.sendall(_handshake.refusal(_handshake.MISMATCH))
+        link.send({"failed": str(error)})
+    except (OSError, EOFError):  # the client is gone
+        pass
     return False
 
 
@@ -217,7 +235,6 @@ def give_up_socket(client: socket.socket) -> tuple[int, int]:
             os._exit(code)
     theirs.close()
     os.close(client.detach())  # without a word: the pump goes on with it
-    gc.collect()
     return ours.detach(), pump
 
 
@@ -258,7 +275,7 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
             return local
         if name == "rpc.Connect":
             if not options.may_connect:
-                raise PermissionError("this server does not go on to others for its clients; start it with --allow-connect")
+                raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(*args)
         raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")
 

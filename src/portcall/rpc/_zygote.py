@@ -109,8 +109,8 @@ class Zygote:
         descriptors = (start.client, start.link, start.progress)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
-        words = [sys.executable, "-c", _SPAWN, json.dumps(self._options.to_dict()), json.dumps(dataclasses.asdict(start))]
-        return os.posix_spawn(sys.executable, words, os.environ)
+        facts = [json.dumps(self._options.to_dict()), json.dumps(dataclasses.asdict(start))]
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", _SPAWN, *facts], os.environ)
 
     def _reap(self, handle: int) -> None:
         pid, number = self._children.pop(handle)

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes in any split to frames.
+#include <random>
+
+#include "check.h"
+#include "rpc/frames.h"
+#include "rpc_captures.h"
+#include "rpc_peer.h"
+
+using namespace rpc_test;
+
+namespace {
+
+// Everything that a reader reports of a stream, as one text. Payloads are received, or skipped when `skip`.
+class Listener {
+ public:
+  explicit Listener(uint64_t max_frame = 1 << 20, bool skip = false) : frames_(max_frame), skip_(skip) {}
+
+  void Give(std::string_view bytes, size_t most = SIZE_MAX) {
+    while (!bytes.empty()) {
+      auto [space, room] = frames_.Space();
+      CHECK(room > 0);
+      size_t n = std::min({bytes.size(), room, most});
+      std::memcpy(space, bytes.data(), n);
+      frames_.Filled(n);
+      bytes.remove_prefix(n);
+      Listen();
+    }
+  }
+  const std::string& heard() const { return heard_; }
+  FrameReader& frames() { return frames_; }
+
+ private:
+  void Listen() {
+    for (;;) {
+      FrameReader::Event event = frames_.Next();
+      if (event == FrameReader::kNeedBytes) return;
+      heard_ += '[' + std::to_string(event) + ' ';
+      if (event != FrameReader::kPayloadEnd) {
+        heard_ += std::to_string(static_cast<int>(frames_.code())) + ' ' + std::string(frames_.body());
+      }
+      if (event == FrameReader::kPayload && !skip_ && frames_.payload_size() <= 1 << 20) {
+        payload_.assign(frames_.payload_size(), '?');
+        frames_.Receive(payload_.data());
+      }
+      if (event == FrameReader::kPayloadEnd) heard_ += payload_;
+      heard_ += ']';
+    }
+  }
+
+  FrameReader frames_;
+  bool skip_;
+  std::string payload_, heard_;
+};
+
+std::string Heard(std::string_view bytes, size_t most = SIZE_MAX) {
+  Listener listener;
+  listener.Give(bytes, most);
+  return listener.heard();
+}
+
+std::string Stream() {
+  std::string bytes = Init() + Message(Code::kGetGlobalFunc, Values(WireValue::Text("testing.echo")));
+  bytes += CopyToOf(Describe(0x1000, {4, 25}), 100, std::string(100, 'a'));
+  bytes += CopyToOf(Describe(0x1000, {}), 0, "");
+  bytes += std::string(8, '\0');  // a frame of no content
+  bytes += Frame(Code::kCopyAck, [](Writer&) {}, 5) + "12345" + Frame(Code::kCopyAck);
+  bytes += CopyToOf(Describe(0x1000, {50000}), 50000, std::string(50000, 'b'));
+  return bytes + Message(Code::kReturn, Values(WireValue::Text(std::string(30000, 'c')))) + Frame(Code::kShutdown);
+}
+
+std::string KindOf(std::string_view bytes, uint64_t max_frame = 1 << 20) {
+  std::string error = Thrown([&] { Listener(max_frame).Give(bytes); });
+  return error.substr(0, error.find(':'));
+}
+
+std::string Length(uint64_t n) { return {reinterpret_cast<const char*>(&n), sizeof(n)}; }
+
+}  // namespace
+
+TEST("any split of a stream gives the same messages") {
+  std::string stream = Stream(), whole = Heard(stream);
+  CHECK(whole.size() > 80000);
+  for (size_t most : {1, 2, 3, 7, 8, 11, 12, 13, 64, 100, 4096, 60000}) CHECK(Heard(stream, most) == whole);
+  std::mt19937 random(3);
+  for (int i = 0; i < 50; ++i) {
+    Listener listener;
+    for (size_t at = 0; at < stream.size();) {
+      size_t n = std::min<size_t>(stream.size() - at, 1 + random() % (random() % 3 ? 40 : 20000));
+      listener.Give(std::string_view(stream).substr(at, n));
+      at += n;
+    }
+    CHECK(listener.heard() == whole);
+  }
+}
+
+TEST("what TVM said is the same in whichever pieces it arrives") {
+  std::string stream;
+  for (const Capture& capture : ReadCaptures()) {
+    if (capture.is_frame()) stream += capture.bytes;
+  }
+  CHECK(Heard(stream, 1) == Heard(stream));
+  CHECK(Heard(stream, 5) == Heard(stream));
+}
+
+TEST("a payload is received where it belongs, without a stop in between") {
+  std::string data(100000, 'x'), stream = CopyToOf(Describe(1, {100000}), data.size(), data);
+  FrameReader frames(1 << 20);
+  auto [space, room] = frames.Space();
+  std::memcpy(space, stream.data(), 60);
+  frames.Filled(60);
+  CHECK_EQ(frames.Next(), FrameReader::kPayload);
+  CHECK_EQ(frames.payload_size(), data.size());
+  std::string target(data.size(), '\0');
+  frames.Receive(target.data());
+  CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
+  auto [direct, left] = frames.Space();
+  CHECK(direct >= target.data() && direct + left == target.data() + target.size());
+  std::memcpy(direct, data.data(), left);
+  frames.Filled(left);
+  CHECK_EQ(frames.Next(), FrameReader::kPayloadEnd);
+  CHECK(target == data);
+}
+
+TEST("a payload that nobody wants is passed over") {
+  Listener listener(1 << 20, true);
+  listener.Give(CopyToOf(Describe(1, {1 << 22}), 1 << 22, std::string(1 << 22, 'x')) + Frame(Code::kShutdown), 5000);
+  CHECK(Contains(listener.heard(), "[1 1 ]"));
+  CHECK(listener.frames().Space().second < 200000);  // it was kept nowhere
+}
+
+TEST("the peer may close between two frames only") {
+  std::string frame = Init();
+  for (size_t size = 0; size <= frame.size(); ++size) {
+    Listener listener;
+    listener.Give(std::string_view(frame).substr(0, size));
+    CHECK_EQ(listener.frames().AtBoundary(), size == 0 || size == frame.size());
+  }
+}
+
+TEST("a frame that has no code, or is too long, is refused as soon as its length is known") {
+  for (uint64_t n : {1, 2, 3}) CHECK_EQ(KindOf(Length(n)), "RemoteProtocolError");
+  std::string code(4, '\3');
+  for (uint64_t n : {uint64_t{(1 << 20) + 1}, uint64_t{1} << 62, UINT64_MAX}) {
+    CHECK_EQ(KindOf(Length(n) + code), "RemoteProtocolError");
+  }
+  CHECK_EQ(KindOf(Length(1 << 20) + code), "");
+}
+
+TEST("the length of a copy is no reason to allocate") {
+  std::string head = CopyToOf(Describe(1, {1}), 1, "");
+  uint64_t length = uint64_t{1} << 62;
+  std::memcpy(head.data(), &length, sizeof(length));
+  Listener listener(1 << 20, true);
+  listener.Give(head);
+  CHECK(listener.frames().payload_size() > uint64_t{1} << 61);
+  CHECK(listener.frames().Space().second <= 1 << 17);
+}
+
+TEST("memory grows with what arrives of a frame, and is given back after it") {
+  std::string large = Message(Code::kReturn, Values(WireValue::Text(std::string(10 << 20, 'c'))));
+  FrameReader frames(1 << 30);
+  size_t arrived = 0;
+  for (; arrived < large.size();) {
+    auto [space, room] = frames.Space();
+    CHECK(room <= std::max<size_t>(arrived, 64 << 10));
+    size_t n = std::min(room, large.size() - arrived);
+    std::memcpy(space, large.data() + arrived, n);
+    frames.Filled(n);
+    arrived += n;
+    CHECK_EQ(frames.Next(), arrived == large.size() ? FrameReader::kMessage : FrameReader::kNeedBytes);
+  }
+  CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
+  CHECK(frames.Space().second < 1 << 20);
+}
+
+TEST("a reader that nobody asks for messages takes bytes in pieces of a good size") {
+  FrameReader frames(1 << 20);
+  int pieces = 0;
+  for (size_t total = 0; total < 4 << 20; ++pieces) {
+    auto [space, room] = frames.Space();
+    std::memset(space, 0, room);
+    frames.Filled(room);
+    total += room;
+  }
+  CHECK(pieces < 1000);
+  CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);  // nothing but frames without content
+}
+
+TEST("a copy whose head is wrong is a message, for its receiver to answer") {
+  for (int32_t ndim : {-1, 3, 65, INT32_MAX}) {
+    std::string copy = CopyToOf(Describe(1, {8}), 8, "12345678");
+    std::memcpy(copy.data() + 12 + 16, &ndim, sizeof(ndim));
+    CHECK_EQ(Heard(copy), "[1 7 " + copy.substr(12) + "]");
+  }
+  std::string tiny = Frame(Code::kCopyToRemote, [](Writer& out) { out.Put<uint64_t>(1); });
+  CHECK_EQ(Heard(tiny), "[1 7 " + tiny.substr(12) + "]");
+}
+
+TEST("any bytes give messages or RemoteProtocolError, in any split") {
+  std::mt19937 random(4);
+  std::string stream = Stream().substr(0, 500);
+  for (int i = 0; i < 5000; ++i) {
+    std::string bytes = stream;
+    for (size_t n = random() % 6; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
+    std::string kind = KindOf(bytes);
+    CHECK(kind.empty() || kind == "RemoteProtocolError");
+    Listener whole, pieces;
+    std::string one = Thrown([&] { whole.Give(bytes); }), other = Thrown([&] { pieces.Give(bytes, 1 + random() % 9); });
+    CHECK_EQ(one, other);
+    CHECK(whole.heard() == pieces.heard());
+  }
+}

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a session with a server: connect, shake hands, wait in its queue, prove who we are; and ask why it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from portcall import errors
+from portcall._function import get_global_func
+from portcall._module import Module
+from portcall.rpc import _handshake
+from portcall.rpc._remote import without_escapes
+from portcall.rpc._session import Session
+from portcall.rpc._transport import Address, TLSOptions, as_descriptor, open_socket, parse_address, read_token
+
+ASK_TIMEOUT = 5.0  # seconds for a server to say why a session ended
+ASK_AGAIN = (0.02, 0.05, 0.1, 0.3)  # seconds after which it is asked again, where it has not noticed yet
+OnWait = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a portcall server gives to ask later why a session ended."""
+
+    session_id: str
+    secret: str
+
+
+class Patience:
+    """The time that opening a session may take, and what it waits for."""
+
+    def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
+        self.peer = peer
+        self.timeout = timeout
+        self.waiting_for = "the connection"
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._on_wait = on_wait
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None for ever.
+
+        Raises:
+            SessionTimeoutError: there are none.
+        """
+        if self._until is None:
+            return None
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self.over()
+        return left
+
+    def over(self) -> errors.SessionTimeoutError:
+        text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}; raise timeout= to wait longer"
+        return errors.SessionTimeoutError(text, peer=self.peer)
+
+    def wait_for(self, what: str) -> None:
+        """Say what is waited for from now on."""
+        self.waiting_for = what
+        if self._on_wait:
+            self._on_wait(what)
+
+
+def connect(
+    url: str,
+    port: int | None = None,
+    key: str = "",
+    timeout: float | None = 10.0,
+    session_timeout: float = 0,
+    session_constructor_args: Sequence[Any] | None = None,
+    *,
+    token: str | None = None,
+    tls: TLSOptions | None = None,
+    call_timeout: float = 0,
+    name: str = "",
+    on_wait: OnWait | None = None,
+) -> Session:
+    """Open a session with a server of portcall or of TVM.
+
+    Parameters:
+        url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
+        key: the key that the server was started with.
+        timeout: seconds until the session must be open, the time in the server's queue included; None to wait for ever.
+        session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
+        session_constructor_args: the name of a session constructor of the server, and its arguments:
+            ``["rpc.Connect", host, port, key, False]`` goes one hop further.
+        token: the server's token; by default that of the environment variable PORTCALL_TOKEN. With one, a server that
+            does not prove that it knows it is refused.
+        call_timeout: seconds that one request may take; 0 for no limit.
+        name: for messages and logs, instead of the address.
+        on_wait: called with what is waited for now, such as the server's words on its queue.
+
+    Raises:
+        ConnectError: nobody listens there.
+        KeyMismatchError, AuthenticationError, VersionMismatchError: the server refused, or is not to be trusted.
+        SessionTimeoutError: no session in time; the message says what was waited for.
+    """
+    address = parse_address(url, port)
+    name = name or str(address)
+    secret = read_token(token)
+    start = time.perf_counter()
+    patience = Patience(name, timeout, on_wait)
+    patience.wait_for("the connection")
+    sock = open_socket(address, timeout, tls)
+    try:
+        ticket, queued = _shake_hands(sock, patience, key, session_timeout, secret)
+        left = patience.left()
+    except BaseException:
+        sock.close()
+        raise
+    ask = None if ticket is None else Asker(address, name, tls, ticket)
+    descriptor, pump = as_descriptor(sock)
+    patience.wait_for("the session to open")
+    try:
+        root = _open(descriptor, name, left, list(session_constructor_args or []), ask)
+    except BaseException:
+        if pump is not None:  # it ends, since the descriptor is closed
+            pump.join(timeout=1.0)
+        raise
+    get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
+    clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
+    return Session(root, name, ask, clocks, pump)
+
+
+def _open(descriptor: int, name: str, left: float | None, args: list[Any], ask: Asker | None) -> Module:
+    try:
+        root: Module = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, left or 0.0, args)
+    except errors.SessionBrokenError as error:
+        raise (ask() if ask else None) or error from None
+    except errors.RemoteError as error:
+        if error.kind == "VersionMismatchError":
+            raise errors.VersionMismatchError(f"{name}: {error.message}", peer=name) from None
+        raise
+    return root
+
+
+# ---- The hand-shake -----------------------------------------------------------------------------------------------
+
+
+def _shake_hands(
+    sock: socket.socket, patience: Patience, key: str, session_timeout: float, secret: str
+) -> tuple[Ticket | None, float]:
+    """Say hello, wait in the queue, prove; return the ticket, and the seconds spent in the queue."""
+    peer = patience.peer
+    hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
+    patience.wait_for("the server's answer")
+    queued_since = None
+    try:
+        sock.settimeout(patience.left())
+        sock.sendall(hello)
+        reader = _handshake.ReplyReader(key)
+        while True:
+            # One byte more than a message has could belong to the session: read what is missing and no more.
+            message = reader.feed(_read_some(sock, reader.missing(), patience))
+            if isinstance(message, _handshake.Hello):
+                break
+            if message is not None:
+                queued_since = queued_since or time.perf_counter()
+                patience.wait_for(without_escapes(message.text))
+        queued = 0.0 if queued_since is None else time.perf_counter() - queued_since
+        _prove(sock, message, secret, hello + reader.transcript, patience)
+    except errors.RPCError as error:
+        if error.peer:
+            raise
+        raise type(error)(f"{peer}: {error}", peer=peer) from None
+    except TimeoutError:
+        raise patience.over() from None
+    except ssl.SSLError as error:
+        raise errors.AuthenticationError(f"{peer} refused us: {error.reason}; it may want a certificate: "
+                                         "TLSOptions(certificate=, key=)", peer=peer) from None  # fmt: skip
+    except (OSError, EOFError):
+        raise errors.ConnectError(f"{peer} closed the connection in the hand-shake, while we waited for: "
+                                  f"{patience.waiting_for}; is it an RPC server?", peer=peer) from None  # fmt: skip
+    if "session" in message.options:
+        return Ticket(message.options["session"], message.options.get("secret", "")), queued
+    return None, queued
+
+
+def _read_some(sock: socket.socket, size: int, patience: Patience | None = None) -> bytes:
+    """Return between one byte and ``size``.
+
+    Raises:
+        EOFError: the peer has closed.
+    """
+    if patience is not None:
+        sock.settimeout(patience.left())
+    data = sock.recv(size)
+    if not data:
+        raise EOFError
+    return data
+
+
+def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript: bytes, patience: Patience) -> None:
+    peer = patience.peer
+    wanted = reply.options.get("auth") == "token"
+    if wanted and not secret:
+        raise errors.AuthenticationError(
+            f"{peer} wants a token; pass token= or set PORTCALL_TOKEN to the one it was started with", peer=peer
+        )
+    if secret and not wanted:
+        raise errors.AuthenticationError(
+            f"{peer} did not prove that it knows the token; it has none, or is not the server you mean", peer=peer
+        )
+    if not wanted:
+        return
+    patience.wait_for("the server's proof that it knows the token")
+    sock.sendall(_handshake.proof(secret, "client", transcript))
+    answer = b""
+    while len(answer) < _handshake.PROOF_BYTES:
+        try:
+            answer += _read_some(sock, _handshake.PROOF_BYTES - len(answer), patience)
+        except (ConnectionError, EOFError):
+            raise errors.AuthenticationError(f"{peer} refused the token; is it the one it was started with?", peer=peer) from None
+    _handshake.check_proof(answer, secret, "server", transcript)
+
+
+# ---- How a session ended ------------------------------------------------------------------------------------------
+
+
+class Asker:
+    """Asks a portcall server, on a new connection, why a session ended."""
+
+    def __init__(self, address: Address, name: str, tls: TLSOptions | None, ticket: Ticket) -> None:
+        self._address = address
+        self._name = name
+        self._tls = tls
+        self._ticket = ticket
+
+    def __call__(self) -> errors.RPCError | None:
+        """Return what is to be raised; None where the server does not know, or cannot be asked."""
+        with contextlib.suppress(errors.RPCError, OSError, EOFError):
+            for pause in (*ASK_AGAIN, None):
+                words = self._ask()
+                if words.get("ended") != "unknown" or pause is None:
+                    return self._explain(words)
+                time.sleep(pause)
+        return None
+
+    def _ask(self) -> dict[str, str]:
+        patience = Patience(self._name, ASK_TIMEOUT, None)
+        with open_socket(self._address, ASK_TIMEOUT, self._tls) as sock:
+            sock.sendall(_handshake.reason_hello(self._ticket.session_id, self._ticket.secret))
+            reader = _handshake.ReplyReader("")
+            while not isinstance(message := reader.feed(_read_some(sock, reader.missing(), patience)), _handshake.Hello):
+                pass
+        return message.options
+
+    def _explain(self, words: dict[str, str]) -> errors.RPCError | None:
+        peer, how = self._name, words.get("ended", "")
+        if how == "expired" or "expired" in words:
+            return errors.SessionTimeoutError(f"the time of the session with {peer} is over; ask for more with "
+                                              "session_timeout=, unless the server's own limit is less", peer=peer)  # fmt: skip
+        if signal := words.get("signal", ""):
+            return errors.RemoteCrashError(f"the session with {peer} crashed over there with {signal}; the server goes on: "
+                                           "connect again", peer=peer, signal=signal)  # fmt: skip
+        if how == "exit":
+            return errors.RemoteCrashError(f"the process of the session with {peer} exited over there with code "
+                                           f"{words.get('code', '?')}; the server goes on: connect again", peer=peer)  # fmt: skip
+        if how in _ENDINGS:
+            return errors.SessionBrokenError(f"{peer} ended the session: {_ENDINGS[how]}", peer=peer)
+        return None
+
+
+# What servers say beside crashes and time, in words for the user.
+_ENDINGS = {
+    "disk": "its files took more than the server allows (--disk-limit)",
+    "abandoned": "the connection was lost and its work did not end",
+    "lost": "the connection was lost in the middle of a message",
+    "stopped": "the server was stopped",
+}

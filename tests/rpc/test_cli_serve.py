@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall serve``: what it prints, what it accepts, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from portcall import rpc, toolchain
+from portcall.errors import ConnectError
+from portcall.rpc._log import Log, printable
+from portcall.rpc._options import ServerOptions
+from portcall.rpc._server import Server
+from rpc.raw_client import RawClient
+from rpc.serving import serving
+
+LIBRARY = """
+#include <portcall/portcall.h>
+PORTCALL_REGISTER_GLOBAL("library.twice").set_body_typed([](int64_t a) { return 2 * a; });
+"""
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "portcall", *map(str, words)]
+
+
+@contextmanager
+def started(*words: object) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["serve", "server"])
+def test_the_first_line_says_where_it_listens(name: str) -> None:
+    with started(name, "--port", "0") as process:
+        match = re.fullmatch(r"listening on (127\.0\.0\.1:\d+)\n", first_line(process))
+        assert match
+        with RawClient(match[1]).open() as client:
+            assert client.echo(1) == 1
+
+
+def test_ready_as_json_and_in_a_file_that_goes_with_the_server(tmp_path: Path) -> None:
+    place = tmp_path / "ready.json"
+    with serving("--ready-file", place) as server:
+        assert server.ready == json.loads(place.read_text())
+        assert server.ready["pid"] == server.process.pid
+        assert server.ready["host"] == "127.0.0.1"
+        assert server.port > 0
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_stops_it_with_the_code_of_the_house(number: signal.Signals, code: int) -> None:
+    with started("serve", "--port", "0", "--silent") as process:
+        first_line(process)
+        process.send_signal(number)
+        output, errors = process.communicate()
+        assert (process.returncode, output, errors) == (code, "", "")
+
+
+def test_a_taken_port_is_told_and_port_end_looks_further() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", port)
+        assert done.returncode == 1
+        assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+        assert "--port-end" in done.stderr
+        if port < 65000:
+            with started("serve", "--port", port, "--port-end", port + 50) as process:
+                assert int(first_line(process).rpartition(":")[2]) in range(port + 1, port + 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--host", "0.0.0.0", "--port", "0"], "--token-file"),
+        (["--key", "two words"], "white space"),
+        (["--session-timeout", "5"], "such as 500ms"),
+        (["--memory-limit", "5"], "such as 64MiB"),
+        (["--import", "missing.py", "--port", "0"], "missing.py"),
+        (["--import", "serve", "--port", "0"], "no Python file"),
+        (["--load-library", "missing.so", "--port", "0"], "missing.so"),
+        (["--tls-cert", "missing.pem", "--port", "0"], "o such file"),
+        (["--token-file", "missing"], "missing"),
+        (["--work-dir", "/no/such/place", "--port", "0"], "/no/such/place"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anybody_is_served(words: list[str], text: str) -> None:
+    done = run("serve", *words)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert text in done.stderr
+    assert "bug in portcall" not in done.stderr
+
+
+def test_an_error_in_an_imported_file_is_shown_with_its_trace(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def f():\n    raise KeyError('oops')\nf()\n")
+    done = run("serve", "--port", "0", "--import", tmp_path / "broken.py")
+    assert done.returncode == 1
+    assert "KeyError: 'oops'" in done.stderr
+    assert "broken.py" in done.stderr
+
+
+def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    done = run("serve", "--token-file", tmp_path / "token")
+    assert done.returncode == 1
+    assert "openssl rand -hex 32" in done.stderr
+
+
+def test_a_token_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("the token of this test\n")
+    with serving("--token-file", tmp_path / "token") as server:
+        with rpc.connect(server.address, token="the token of this test") as remote:
+            assert remote.get_function("testing.echo")(1) == 1
+
+
+def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) -> None:
+    (tmp_path / "library.cc").write_text(LIBRARY)
+    library = toolchain.create_shared(tmp_path / "library.cc", tmp_path / "library.so")
+    (tmp_path / "neighbour.py").write_text("NUMBER = 5\n")
+    (tmp_path / "mine.py").write_text(
+        "import portcall, neighbour\nprint('loading')\n"
+        "portcall.register_func('mine.number', lambda: neighbour.NUMBER)\n"
+    )
+    with serving("--load-library", f"{library}:", "--import", tmp_path / "mine.py") as server:
+        with rpc.connect(server.address) as remote:
+            assert remote.get_function("library.twice")(21) == 42
+            assert remote.get_function("mine.number")() == 5
+
+
+def test_the_habits_of_tvm_are_accepted() -> None:
+    words = ["--port-end", "65536", "--key", "rasp", "--custom-addr", "10.0.0.1", "--no-fork", "--silent"]
+    with started("server", "--host", "127.0.0.1", "--port", "0", *words) as process:
+        assert first_line(process).startswith("listening on 127.0.0.1:")
+
+
+def test_the_log_is_for_people_unless_asked_otherwise() -> None:
+    with started("serve", "--port", "0", "--key", "k") as process:
+        address = first_line(process).split()[-1]
+        with RawClient(address).open("k"):
+            pass
+        with RawClient(address) as client:
+            client.send(b"\x71\xf2\x0f\x00\x14\x00\x00\x00client:\x1b[31mred      ")
+            assert client.read(4) == b"\x73\xf2\x0f\x00"
+        process.terminate()
+        errors = process.communicate()[1]
+        assert re.search(r"^\d\d:\d\d:\d\d session 1: opened for 127\.0\.0\.1:\d+, a TVM client$", errors, re.MULTILINE)
+        assert r"\x1b[31mred" in errors
+        assert "\x1b" not in errors
+
+
+def test_control_characters_of_clients_do_not_reach_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\r\x07\x9b\n") == "a\\x1b[2Jb\\r\\x07\\x9b\n"
+
+
+def test_a_log_that_nobody_reads_any_more_does_not_stop_the_server() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    log = Log("text", stream)
+    for _ in range(2):
+        log.write("event", "text")
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+# ---- From Python --------------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_a_program_is_there_for_a_block(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import portcall\nportcall.register_func('mine.number', lambda: 5)\n")
+    with Server(key="k", imports=[tmp_path / "mine.py"]) as server:
+        assert str(server.port) in repr(server)
+        with rpc.connect(server.host, server.port, key="k") as remote:
+            assert remote.get_function("mine.number")() == 5
+        assert server.running
+    assert not server.running
+    assert server.terminate() == 0  # once more does nothing
+    assert "stopped" in repr(server)
+
+
+def test_a_server_that_cannot_start_says_why() -> None:
+    with pytest.raises(ConnectError, match="--token-file"):
+        Server(host="0.0.0.0")
+    with pytest.raises(TypeError, match="no_such_option"):
+        Server(no_such_option=1)
+
+
+def test_a_server_ends_with_the_program_that_started_it() -> None:
+    program = "import os\nfrom portcall.rpc._server import Server\ns = Server()\nprint(s.pid, flush=True)\nos._exit(0)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    assert select.select([handle], [], [], 30)[0]
+    os.close(handle)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"port": -1}, {"port": 70000}, {"port": 10, "port_end": 5}, {"tls_ca": "a"}, {"tls_key": "a"}, {"max_sessions": -1},
+     {"handshake_timeout": 0}, {"key": "a b"}],
+    ids=str,
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ServerOptions(**values)  # type: ignore[arg-type]
+
+
+def test_options_survive_json() -> None:
+    options = ServerOptions(imports=("a.py",), expose=("x.*", "y"), session_timeout=2.5)
+    assert ServerOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a session: reading and writing in its directory and nowhere else, and libraries made of what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portcall import toolchain
+from portcall.errors import CompileError
+from portcall.rpc._files import Files, Folder, unpack
+
+SOURCE = """
+#include <portcall/portcall.h>
+PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
+"""
+LEADING_OUT = ["../secret", "a/../../secret", "..", "sub/..", "/etc/passwd", "/", "//etc/passwd", "up/secret", "link/x"]
+ODD_NAMES = ["link", "up", "device", "pipe", "twin"]  # of files that are none, or not only of this directory
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A directory with everything in it that should not be followed, beside a secret."""
+    (tmp_path / "secret").write_text("secret")
+    made = tmp_path / "root"
+    (made / "sub").mkdir(parents=True)
+    (made / "link").symlink_to(tmp_path / "secret")
+    (made / "up").symlink_to(tmp_path)
+    (made / "device").symlink_to("/dev/zero")
+    os.mkfifo(made / "pipe")
+    os.link(tmp_path / "secret", made / "twin")
+    return made
+
+
+@pytest.fixture
+def folder(root: Path) -> Folder:
+    return Folder(str(root))
+
+
+@pytest.fixture
+def files(folder: Folder) -> Files:
+    yield Files(folder)  # type: ignore[misc]
+    folder.close()
+
+
+def test_what_is_uploaded_is_listed_downloaded_and_removed(files: Files, root: Path) -> None:
+    files.upload("sub/a.txt", b"hello")
+    assert files.listdir("sub") == "a.txt"
+    assert files.download("sub/a.txt") == files.download(str(root / "sub/a.txt")) == b"hello"
+    assert files.workpath("sub/a.txt") == str(root / "sub" / "a.txt")
+    files.remove("sub/a.txt")
+    files.remove("sub/a.txt")  # which is no error
+    assert files.listdir("sub") == ""
+    with pytest.raises(FileNotFoundError, match=r"cannot find file 'sub/a\.txt'"):
+        files.download("sub/a.txt")
+
+
+@pytest.mark.parametrize("path", [*LEADING_OUT, *ODD_NAMES])
+def test_nothing_outside_is_read(files: Files, path: str) -> None:
+    for read in (files.download, files.file_size, files.file_digest, files.load_module, files.download_linked_module):
+        with pytest.raises(OSError, match=r"."):
+            read(path)
+
+
+@pytest.mark.parametrize("path", LEADING_OUT)
+def test_nothing_outside_is_written_or_removed(files: Files, root: Path, path: str) -> None:
+    for act in (
+        lambda: files.upload(path, b"new"),
+        lambda: files.file_write(path, 6, b"x"),
+        lambda: files.remove(path),
+    ):
+        with pytest.raises(OSError, match=r"."):
+            act()
+    assert (root.parent / "secret").read_text() == "secret"
+    assert sorted(os.listdir(root.parent)) == ["root", "secret"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_link_gives_way_and_what_it_points_to_stays(files: Files, root: Path, name: str) -> None:
+    with pytest.raises(PermissionError):
+        files.file_write(name, 6, b"x")
+    files.upload(name, b"new")
+    assert files.download(name) == b"new"
+    files.remove(name)
+    assert (root.parent / "secret").read_text() == "secret"
+    assert sorted(os.listdir(root.parent)) == ["root", "secret"]
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "a", "sub", "/", "up", "\0", "é"]), max_size=6).map("/".join))
+def test_any_path_is_refused_or_inside(path: str) -> None:
+    folder = Folder("/tmp")
+    try:
+        whole = folder.path(path)
+    except (PermissionError, ValueError):
+        return
+    finally:
+        folder.close()
+    assert os.path.normpath(whole) == whole
+    assert whole == "/tmp" or whole.startswith("/tmp/")
+
+
+def test_folders_and_odd_arguments_are_refused_with_words(files: Files) -> None:
+    for act in (lambda: files.upload("sub", b""), lambda: files.remove("sub"), lambda: files.upload("", b"")):
+        with pytest.raises(IsADirectoryError):
+            act()
+    with pytest.raises(FileNotFoundError, match="cannot find folder 'none'"):
+        files.upload("none/a", b"")
+    with pytest.raises(TypeError, match="a path is str, not int"):
+        files.download(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="contents of a file is bytes, not float"):
+        files.upload("a", 2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="NUL"):
+        files.download("a\0b")
+
+
+def test_a_file_is_written_and_read_in_pieces(files: Files) -> None:
+    data = os.urandom(10_000)
+    done = 0
+    while done < len(data):
+        done = files.file_write("big", done, data[done : done + 3000])
+    assert files.file_size("big") == 10_000
+    assert b"".join(files.file_read("big", offset, 4096) for offset in range(0, 12_288, 4096)) == data
+    assert files.file_read("big", 20_000, 10) == b""
+    assert files.file_digest("big") == hashlib.sha256(data).hexdigest()
+    with pytest.raises(ValueError, match="has 10000 bytes"):
+        files.file_write("big", 5, b"")
+    with pytest.raises(ValueError, match="cannot read"):
+        files.file_read("big", -1, 10)
+    assert files.file_write("empty", 0, b"") == 0
+
+
+def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files, root: Path) -> None:
+    files.upload("a", b"old")
+    with (root / "a").open("rb") as before:
+        files.upload("a", b"newer")
+        assert before.read() == b"old"
+    assert files.download("a") == b"newer"
+
+
+def test_the_limit_counts_all_files(root: Path) -> None:
+    folder = Folder(str(root), limit=1000)
+    files = Files(folder)
+    files.upload("a", bytes(600))
+    with pytest.raises(OSError, match="--disk-limit"):
+        files.upload("b", bytes(600))
+    with pytest.raises(OSError, match="--disk-limit"):
+        files.file_write("a", 600, bytes(600))
+    files.upload("b", bytes(300))
+    folder.close()
+
+
+# ---- Modules ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def put(root: Path) -> Callable[[str, bytes], None]:
+    return lambda name, data: (root / name).write_bytes(data) and None
+
+
+def archive(*members: tuple[str, bytes | None], change: Callable[[tarfile.TarInfo], None] = lambda _: None) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data or b"")
+            info.type = tarfile.DIRTYPE if data is None else tarfile.REGTYPE
+            change(info)
+            tar.addfile(info, io.BytesIO(data) if data is not None and info.isreg() else None)
+    return made.getvalue()
+
+
+def test_sources_objects_and_archives_are_linked_and_loaded(
+    files: Files, root: Path, tmp_path: Path, put: Callable[[str, bytes], None]
+) -> None:
+    put("k.cc", SOURCE.encode())
+    assert files.load_module("k.cc")["add"](1, 2) == 3
+    assert "k.cc.so" in files.listdir()
+    compiler = toolchain.find_compiler("c++")
+    made = tmp_path / "k.o"
+    toolchain.execute((*compiler.command, *compiler.flags(), f"-I{toolchain.include_dir()}", "-c", str(root / "k.cc"), "-o",
+                       str(made)), "compiling")  # fmt: skip
+    put("k.o", made.read_bytes())
+    assert files.load_module("k.o")["add"](1, 2) == 3
+    put(
+        "k.tar",
+        archive(("lib", None), ("lib/k.o", made.read_bytes()), ("devc.c", b"int unused;"), ("notes.md", b"hello")),
+    )
+    for _ in range(2):
+        assert files.load_module("k.tar")["add"](1, 2) == 3
+    linked = files.download_linked_module("k.tar")
+    assert linked == files.download("k.tar.so") == files.download_linked_module("k.tar.so")
+    put("k.so", linked)
+    assert files.load_module("k.so")["add"](1, 2) == 3
+    assert not [name for name in os.listdir(root) if name.startswith(".")]
+
+
+def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes], None]) -> None:
+    put("bad.cc", b"this is no C++")
+    with pytest.raises(CompileError, match=r"bad\.cc"):
+        files.load_module("bad.cc")
+    put("notes.md", b"hello")
+    with pytest.raises(ValueError, match=r"its kind '\.md' is none of \.so"):
+        files.load_module("notes.md")
+    put("bad.tar", b"no archive")
+    with pytest.raises(ValueError, match="no tar archive"):
+        files.load_module("bad.tar")
+    put("empty.tar", archive(("notes.md", b"hello")))
+    with pytest.raises(ValueError, match="nothing to link"):
+        files.load_module("empty.tar")
+    with pytest.raises(FileNotFoundError, match="cannot find file"):
+        files.load_module("missing.so")
+
+
+@pytest.mark.parametrize("name", ["../a.c", "/tmp/a.c", "x/../../a.c", "..", "x/.."])
+def test_members_of_archives_that_lead_outside_are_refused(folder: Folder, tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.tar").write_bytes(archive((name, b"int x;")))
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(PermissionError, match="leads outside"):
+        unpack(tmp_path / "a.tar", place, folder)
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE], ids=repr
+)
+def test_archives_hold_ordinary_files_or_are_refused(folder: Folder, tmp_path: Path, kind: bytes) -> None:
+    def change(info: tarfile.TarInfo) -> None:
+        info.type, info.linkname, info.size = kind, "/etc/passwd", 0
+
+    (tmp_path / "a.tar").write_bytes(archive(("a.c", b""), change=change))
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(ValueError, match="no ordinary file"):
+        unpack(tmp_path / "a.tar", place, folder)
+    assert list(place.iterdir()) == []
+    folder.close()

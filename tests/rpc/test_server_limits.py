@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of a server: sessions, time, memory, disk, connections; and what it does when its own processes fail."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+
+from portcall.rpc._server import Server
+from rpc.raw_client import (
+    ACK,
+    ALLOC,
+    CALL,
+    COPY_FROM,
+    EXCEPTION,
+    NOTICE,
+    RETURN,
+    RawClient,
+    frame,
+    hello,
+    init,
+    integer,
+    sequence,
+    tensor,
+    text,
+)
+from rpc.serving import FUNCTIONS, serving
+
+EXPIRED = 'RPCSessionTimeoutError: Your {}s session has expired, try to increase the "session_timeout" value.'
+
+
+def hang(client: RawClient) -> None:
+    client.send(frame(CALL, struct.pack("<Q", client.function("demo.hang")) + sequence()))
+
+
+def read_notice(client: RawClient) -> str:
+    code, size = struct.unpack("<ii", client.read(8))
+    assert code == NOTICE
+    return client.read(size).decode()
+
+
+def pid_of(client: RawClient, name: str = "demo.pid") -> int:
+    (pid,) = struct.unpack_from("<q", client.call(name)[1], 20)
+    return int(pid)
+
+
+# ---- Time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_session_ends_in_time_and_says_so_in_the_words_of_the_field(busy: bool) -> None:
+    with serving() as server, RawClient(server.address).open(options=" -timeout=0.5") as client:
+        if busy:
+            hang(client)
+        code, body = client.read_frame()
+        assert (code, body[16:].decode()) == (EXCEPTION, EXPIRED.format(0.5))
+        assert client.at_end()
+        assert server.ended(client.name)["how"] == "expired"
+
+
+def test_the_server_caps_the_time_that_clients_ask_for() -> None:
+    with serving("--session-timeout", "500ms") as server:
+        for options in ("", " -timeout=1000"):
+            with RawClient(server.address).open(options=options) as client:
+                assert client.read_frame()[1][16:].decode() == EXPIRED.format(0.5)
+
+
+def test_nothing_is_said_in_the_middle_of_an_answer() -> None:
+    size = 64 << 20
+    with serving() as server, RawClient(server.address).open(options=" -timeout=2") as client:
+        _, body = client.ask(frame(ALLOC, sequence(struct.pack("<i", 7) + tensor(0, size), struct.pack("<i", 0))))
+        (data,) = struct.unpack_from("<Q", body, 8)
+        client.send(frame(COPY_FROM, tensor(data, size) + struct.pack("<Q", size)))
+        # So much is to come, and nobody reads it in time.
+        assert struct.unpack("<Qi", client.read(12)) == (size + 4, ACK)
+        assert server.ended(client.name)["how"] == "expired"
+        rest = b""
+        while piece := client.sock.recv(1 << 20):
+            rest += piece
+        assert len(rest) < size
+        assert b"RPCSessionTimeoutError" not in rest
+
+
+def test_work_whose_client_has_gone_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    with Server(imports=[tmp_path / "functions.py"], lost_client_grace=0.2, work_dir=str(tmp_path)) as server:
+        with RawClient(server.address).open() as client:
+            handle = os.pidfd_open(pid_of(client))
+            hang(client)
+        wait_end(handle)
+
+
+# ---- How many -----------------------------------------------------------------------------------------------------
+
+
+def test_clients_wait_in_line_and_portcall_clients_are_told() -> None:
+    with serving("--max-sessions", 1) as server:
+        first = RawClient(server.address).open()
+        waiting = [RawClient(server.address) for _ in range(3)]
+        for place, client in enumerate(waiting, start=1):
+            client.send(hello("", " -portcall=1"))
+            assert f"number {place} in its queue" in read_notice(client)
+        tvm = RawClient(server.address)
+        tvm.send(hello())
+        server.event("waiting", lambda event: event["place"] == 4)
+        waiting[0].close()  # whoever leaves the line lets the others move up
+        assert "number 1 " in read_notice(waiting[1])
+        assert "number 2 " in read_notice(waiting[2])
+        for client in (first, waiting[1], waiting[2]):
+            client.close()
+        assert tvm.read_reply() == "server:"
+        assert tvm.ask(init())[0] == RETURN
+        tvm.close()
+
+
+def test_a_client_that_asks_why_does_not_wait_in_line() -> None:
+    with serving("--max-sessions", 1) as server, RawClient(server.address).open(), RawClient(server.address) as client:
+        client.send(hello("", " -portcall=1 -reason=1.x"))
+        assert client.read_reply() == "server: -ended=unknown"
+
+
+def test_too_many_silent_connections_make_room() -> None:
+    with serving("--handshake-timeout", "1h") as server:
+        silent = [RawClient(server.address) for _ in range(80)]  # of which 64 are taken in
+        with RawClient(server.address).open() as client:
+            assert client.echo(1) == 1
+        server.event("dropped", lambda event: event["how"] == "crowded")
+        for one in silent:
+            one.close()
+
+
+def test_fifty_clients_at_once_are_all_served() -> None:
+    with serving() as server:
+        clients = [RawClient(server.address) for _ in range(50)]
+        for client in clients:
+            client.send(hello())
+        for number, client in enumerate(clients):
+            client.read_reply()
+            assert client.ask(init())[0] == RETURN
+            assert client.echo(number) == number
+        for client in clients:
+            client.close()
+
+
+# ---- Memory and disk ----------------------------------------------------------------------------------------------
+
+
+def test_memory_beyond_the_limit_is_refused_and_the_session_goes_on() -> None:
+    with serving("--memory-limit", "512MiB") as server, RawClient(server.address).open() as client:
+        code, body = client.call("demo.keep", integer(1 << 30))
+        assert (code, b"MemoryError" in body) == (EXCEPTION, True)
+        assert client.call("demo.keep", integer(1 << 20))[0] == RETURN
+
+
+def test_files_beyond_the_limit_are_refused() -> None:
+    with serving("--disk-limit", "1MiB") as server, RawClient(server.address).open() as client:
+        assert client.call("tvm.rpc.server.upload", text("a"), text("x" * 700_000))[0] == RETURN
+        code, body = client.call("tvm.rpc.server.upload", text("b"), text("x" * 700_000))
+        assert (code, b"--disk-limit" in body) == (EXCEPTION, True)
+        assert client.call("demo.litter", integer(2 << 20))[0] == EXCEPTION  # one file: the kernel refuses it
+        assert client.echo(1) == 1
+
+
+def test_a_session_whose_directory_grows_too_large_is_ended() -> None:
+    functions = (
+        FUNCTIONS
+        + """
+@register("scatter")
+def scatter():
+    for number in range(100):
+        with open(f"part{number}", "wb") as file:
+            file.write(bytes(500_000))
+"""
+    )
+    with serving("--disk-limit", "1MiB", functions=functions) as server, RawClient(server.address).open() as client:
+        assert client.call("demo.scatter")[0] == RETURN
+        assert server.ended(client.name)["how"] == "disk"
+
+
+def test_a_message_over_the_limit_is_refused() -> None:
+    with serving("--max-frame", "64KiB") as server, RawClient(server.address).open() as client:
+        assert b"limit" in client.call("tvm.rpc.server.upload", text("a"), text("x" * 70_000))[1]
+        assert client.read_frame()[0] == 1
+        assert client.at_end()
+
+
+# ---- The server's own processes -----------------------------------------------------------------------------------
+
+
+def test_sessions_start_in_fresh_processes_where_threads_run_or_forking_is_refused() -> None:
+    threads = FUNCTIONS + "\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    for words, functions, reason in (((), threads, "1 thread"), (("--no-fork",), FUNCTIONS, "--no-fork")):
+        with serving(*words, functions=functions) as server, RawClient(server.address).open() as client:
+            assert reason in server.event("spawning")["message"]
+            assert client.call("demo.scale", integer(2), integer(3))[0] == RETURN
+            client.call("demo.crash", integer(signal.SIGSEGV))
+            assert server.ended(client.name)["signal"] == "SIGSEGV"
+
+
+def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
+    with serving(functions="import numpy\nimport numpy.linalg\n" + FUNCTIONS) as server:
+        with RawClient(server.address).open() as client:
+            assert client.echo(1) == 1
+            server.event("opened")
+            assert "spawning" not in {event["event"] for event in server.log}
+
+
+def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() -> None:
+    with serving() as server, RawClient(server.address).open() as client:
+        os.kill(parent_of(pid_of(client)), signal.SIGKILL)
+        assert client.read_frame()[0] == EXCEPTION
+        assert client.at_end()
+        server.event("restart")
+        with RawClient(server.address).open() as another:
+            assert another.echo(1) == 1
+
+
+def test_sessions_and_directories_go_when_the_supervisor_is_killed() -> None:
+    with serving() as server:
+        client = RawClient(server.address).open()
+        handle = os.pidfd_open(parent_of(pid_of(client)))
+        server.process.kill()
+        server.process.wait()
+        server.stopped = True
+        assert client.at_end()
+        client.close()
+        wait_end(handle)
+        assert list(server.work.iterdir()) == []
+
+
+def wait_end(handle: int) -> None:
+    assert select.select([handle], [], [], 30)[0]
+    os.close(handle)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_nothing_is_left_open_after_a_hundred_sessions() -> None:
+    with serving() as server:
+        supervisor = Path(f"/proc/{server.process.pid}/fd")
+        with RawClient(server.address).open() as client:
+            zygote = Path(f"/proc/{parent_of(pid_of(client))}/fd")
+            name = client.name
+        server.ended(name)
+        before = len(list(supervisor.iterdir())), len(list(zygote.iterdir()))
+        for _ in range(100):
+            with RawClient(server.address).open() as client:
+                client.echo(1)
+                name = client.name
+            server.ended(name)
+        assert (len(list(supervisor.iterdir())), len(list(zygote.iterdir()))) == before

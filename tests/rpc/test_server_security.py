@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is let in, and what sessions may reach: tokens, TLS, addresses, Unix sockets, constructors, exposed names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from portcall import rpc
+from portcall.errors import AuthenticationError, RPCError
+from portcall.rpc import _handshake
+from portcall.rpc._options import ServerOptions, is_loopback
+from portcall.rpc._server import Server
+from rpc.raw_client import (
+    EXCEPTION,
+    GET_FUNCTION,
+    MISMATCH,
+    RETURN,
+    RawClient,
+    frame,
+    hello,
+    init,
+    integer,
+    sequence,
+    text,
+)
+from rpc.serving import serving
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+# ---- The token ----------------------------------------------------------------------------------------------------
+
+
+def shake(client: RawClient, token: str, options: str = " -portcall=1 -nonce=abc") -> bytes:
+    """Prove a token by hand; the server's proof, empty when it refuses."""
+    client.send(hello("", options))
+    words = client.read_reply()
+    assert "-auth=token" in words
+    assert "-nonce=" in words
+    reply = struct.pack("<ii", 0xFF271, len(words)) + words.encode()
+    transcript = hello("", options) + reply
+    client.send(_handshake.proof(token, "client", transcript))
+    try:
+        proof = client.read(32)
+    except EOFError:
+        return b""
+    _handshake.check_proof(proof, token, "server", transcript)
+    return proof
+
+
+def test_both_sides_prove_the_token_and_it_is_never_sent() -> None:
+    with serving(PORTCALL_TOKEN=TOKEN) as server:
+        with RawClient(server.address) as client:
+            assert len(shake(client, TOKEN)) == 32
+            assert client.ask(init())[0] == RETURN
+            assert client.echo(1) == 1
+        with rpc.connect(server.address, token=TOKEN) as remote:
+            assert remote.get_function("demo.scale")(3, 4) == 12
+
+
+def test_a_wrong_token_ends_the_connection_and_is_logged() -> None:
+    with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
+        assert shake(client, "wrong") == b""
+        assert "does not know the token" in server.event("refused")["message"]
+        with pytest.raises(AuthenticationError):
+            rpc.connect(server.address, token="wrong")
+        with pytest.raises(AuthenticationError, match="wants a token"):
+            rpc.connect(server.address, token="")
+
+
+def test_no_request_is_served_before_the_proof() -> None:
+    with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
+        client.send(hello("", " -portcall=1 -nonce=abc") + init() + frame(GET_FUNCTION, sequence(text("demo.pid"))))
+        client.read_reply()
+        assert client.at_end()
+
+
+def test_a_proof_of_another_session_is_worth_nothing() -> None:
+    with (
+        serving(PORTCALL_TOKEN=TOKEN) as server,
+        RawClient(server.address) as first,
+        RawClient(server.address) as second,
+    ):
+        proofs = []
+        for client in (first, second):
+            client.send(hello("", " -portcall=1 -nonce=abc"))
+            words = client.read_reply()
+            transcript = hello("", " -portcall=1 -nonce=abc") + struct.pack("<ii", 0xFF271, len(words)) + words.encode()
+            proofs.append(_handshake.proof(TOKEN, "client", transcript))
+        second.send(proofs[0])
+        assert second.at_end()
+        first.send(_handshake.proof(TOKEN, "server", b"") or proofs[0])
+        assert first.at_end()
+
+
+def test_a_server_with_a_token_refuses_tvm_clients() -> None:
+    with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
+        client.send(hello())
+        assert struct.unpack("<i", client.read(4)) == (MISMATCH,)
+        assert "TVM" in server.event("refused")["message"]
+
+
+def test_sessions_do_not_see_the_token() -> None:
+    with serving(PORTCALL_TOKEN=TOKEN) as server, rpc.connect(server.address, token=TOKEN) as remote:
+        assert remote.get_function("demo.environment")("PORTCALL_TOKEN") == ""
+        pid = remote.get_function("demo.pid")()
+        while pid != server.process.pid:  # nor do the processes that it comes from
+            for name in ("environ", "cmdline"):
+                assert TOKEN.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+            assert not in_memory(pid, TOKEN.encode())
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def in_memory(pid: int, secret: bytes) -> bool:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, rights, *_ = line.split()
+            if not rights.startswith("rw"):
+                continue
+            begin, end = (int(word, 16) for word in span.split("-"))
+            try:
+                memory.seek(begin)
+                if secret in memory.read(end - begin):
+                    return True
+            except (OSError, ValueError):
+                continue
+    return False
+
+
+def test_a_client_with_a_token_refuses_a_server_without_one() -> None:
+    with serving() as server, pytest.raises(AuthenticationError):
+        rpc.connect(server.address, token=TOKEN)
+
+
+def test_the_token_is_not_shown_with_the_options() -> None:
+    options = ServerOptions(token=TOKEN)
+    assert TOKEN not in repr(options)
+    assert options.without_secrets().token == ""
+
+
+# ---- Addresses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "board.local"])
+def test_other_addresses_than_loopback_need_protection(host: str) -> None:
+    with pytest.raises(ValueError, match="--token-file"):
+        ServerOptions(host=host).check_exposure()
+    ServerOptions(host=host, token="x").check_exposure()
+    ServerOptions(host=host, tls_certificate="a", tls_ca="b").check_exposure()
+    ServerOptions(host=host, insecure=True).check_exposure()
+    with pytest.raises(ValueError, match="--token-file"):
+        ServerOptions(host=host, tls_certificate="a").check_exposure()
+
+
+def test_loopback_is_what_only_this_machine_reaches() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "::", "example.org", "127.0.0.1.example.org")))
+
+
+def test_insecure_is_warned_of_at_each_start() -> None:
+    with serving("--host", "0.0.0.0", "--insecure") as server:
+        assert "can run any code" in server.event("insecure")["message"]
+        with RawClient(f"127.0.0.1:{server.port}").open() as client:
+            assert client.echo(1) == 1
+
+
+def test_a_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    with serving("--unix", path) as server:
+        assert server.address == f"unix:{path}"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with RawClient(server.address).open() as client:
+            assert client.echo(1) == 1
+        with rpc.connect(server.address) as remote:
+            assert remote.get_function("demo.scale")(3, 4) == 12
+        assert f"user {os.getuid()}" in server.event("opened")["message"]
+    assert not path.exists()
+
+
+def test_ipv6_loopback_works_where_there_is_one() -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with serving("--host", "::1") as server, rpc.connect(server.address) as remote:
+        assert remote.get_function("testing.echo")(1) == 1
+
+
+# ---- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority (ca), a server and a client that it vouches for, and a stranger."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command")
+    folder = tmp_path_factory.mktemp("certificates")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+
+    def run(*words: str) -> None:
+        subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
+
+    new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    for name in ("ca", "stranger"):
+        run(*new, "-x509", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", f"/CN={name}")
+    for name in ("server", "client"):
+        run(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    return folder
+
+
+def tls_words(certificates: Path, mutual: bool = False) -> list[object]:
+    words: list[object] = ["--tls-cert", certificates / "server.pem", "--tls-key", certificates / "server.key"]
+    return [*words, "--tls-ca", certificates / "ca.pem"] if mutual else words
+
+
+def client_tls(certificates: Path, name: str = "") -> rpc.TLSOptions:
+    own = (str(certificates / f"{name}.pem"), str(certificates / f"{name}.key")) if name else ("", "")
+    return rpc.TLSOptions(str(certificates / "ca.pem"), *own)
+
+
+def test_sessions_work_through_tls_in_both_directions(certificates: Path) -> None:
+    with serving(*tls_words(certificates)) as server:
+        with rpc.connect(server.address, tls=client_tls(certificates)) as remote:
+            assert remote.get_function("demo.scale")(3, 4) == 12
+            data = os.urandom(5_000_000)
+            remote.upload(data, "big")
+            assert remote.download("big") == data
+        with pytest.raises(AuthenticationError):
+            rpc.connect(server.address, tls=rpc.TLSOptions(str(certificates / "stranger.pem")))
+
+
+def test_clear_text_is_refused_by_a_server_with_tls(certificates: Path) -> None:
+    with serving(*tls_words(certificates)) as server, RawClient(server.address) as client:
+        client.send(hello())
+        assert "TLS" in server.event("refused")["message"]
+
+
+def test_mutual_tls_lets_in_whom_the_authority_vouches_for(certificates: Path) -> None:
+    with serving(*tls_words(certificates, mutual=True)) as server:
+        with rpc.connect(server.address, tls=client_tls(certificates, "client")) as remote:
+            assert remote.get_function("demo.scale")(3, 4) == 12
+        for name in ("", "stranger"):
+            with pytest.raises((OSError, AuthenticationError)):
+                rpc.connect(server.address, tls=client_tls(certificates, name))
+            server.event("refused", lambda event: "TLS" in event["message"])
+
+
+def test_tls_and_a_token_work_together_and_a_crash_ends_the_connection(certificates: Path) -> None:
+    with serving(*tls_words(certificates), PORTCALL_TOKEN=TOKEN) as server:
+        with rpc.connect(server.address, tls=client_tls(certificates), token=TOKEN) as remote:
+            with pytest.raises(RPCError):
+                remote.get_function("demo.crash")(11)
+        assert server.event("ended")["signal"] == "SIGSEGV"
+
+
+def test_the_serving_process_gives_up_the_key_of_tls(certificates: Path) -> None:
+    words = ["openssl", "ec", "-in", certificates / "server.key", "-noout", "-text"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    number = bytes.fromhex("".join(shown.partition("priv:")[2].partition("pub:")[0].split()).replace(":", ""))
+    with serving(*tls_words(certificates)) as server:
+        with rpc.connect(server.address, tls=client_tls(certificates)) as remote:
+            pid = remote.get_function("demo.pid")()
+            assert not in_memory(pid, number)
+            assert not in_memory(pid, number[::-1])
+
+
+def test_a_missing_certificate_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="does not start"):
+        Server(tls_certificate=str(tmp_path / "no.pem"))
+
+
+# ---- What sessions may reach --------------------------------------------------------------------------------------
+
+
+def test_expose_adds_names_by_pattern() -> None:
+    with serving("--expose", "portcall.Live*") as server, RawClient(server.address).open() as client:
+        assert client.call("portcall.LiveNodes")[0] == RETURN
+        assert "not offered" in client.error(frame(GET_FUNCTION, sequence(text("portcall.ListGlobalNames"))))
+
+
+def test_names_that_were_imported_are_offered_to_the_letter() -> None:
+    functions = "\n".join(["import portcall", *(f"portcall.register_func('{n}', id)" for n in ("odd[a]*", "even"))])
+    with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        assert client.call("odd[a]*", integer(1))[0] == RETURN
+        assert client.call("even", integer(1))[0] == RETURN
+
+
+def constructed(address: str, *arguments: bytes) -> tuple[int, bytes]:
+    with RawClient(address) as client:
+        client.send(hello())
+        client.read_reply()
+        return client.ask(init(*arguments))
+
+
+def test_the_local_constructor_equals_none_and_unknown_ones_are_refused() -> None:
+    with serving() as server:
+        with RawClient(server.address).open(arguments=(text("rpc.LocalSession"),)) as client:
+            assert client.echo(1) == 1
+            assert "not offered" in client.error(frame(GET_FUNCTION, sequence(text("portcall.LiveNodes"))))
+        for name in ("rpc.PopenSession", "rpc.WasmSession", "testing.echo", "os.system"):
+            code, body = constructed(server.address, text(name), text("x"))
+            assert (code, b"makes no sessions" in body) == (EXCEPTION, True)
+
+
+def test_going_on_to_another_server_is_for_unauthenticated_loopback_or_by_leave() -> None:
+    with serving() as target:
+        connect = (text("rpc.Connect"), text("127.0.0.1"), integer(target.port), text(""), integer(0))
+        with serving() as server, RawClient(server.address).open(arguments=connect) as client:
+            assert client.echo(1) == 1
+        with serving("--host", "0.0.0.0", "--insecure") as server:
+            code, body = constructed(f"127.0.0.1:{server.port}", *connect)
+            assert (code, b"--allow-connect" in body) == (EXCEPTION, True)
+        with serving("--host", "0.0.0.0", "--insecure", "--allow-connect") as server:
+            assert constructed(f"127.0.0.1:{server.port}", *connect)[0] == RETURN

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing in native code: how often what is called, what comes out, and which questions are refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import errors
+from portcall.bench import BenchmarkResult
+
+Evaluate = Callable[..., BenchmarkResult]
+Register = Callable[..., portcall.PackedFunc]
+
+
+class Counter:
+    """A function that kernels call back, and that says how often it was called with what."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.fails_at: int | None = None
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls.append(arguments)
+        if len(self.calls) == self.fails_at:
+            raise ConnectionResetError(f"call {self.fails_at}")
+
+
+@pytest.fixture
+def counter(register: Register) -> Iterator[Counter]:
+    made = Counter()
+    register("portcall_test.from_import", made)
+    yield made
+    made.calls.clear()
+
+
+@pytest.fixture
+def path(c_libraries: dict[str, Path], tmp_path: Path) -> Path:
+    """A library of its own for each test, whose ``call_import`` calls the counter."""
+    copy = tmp_path / "timed.so"
+    copy.write_bytes(c_libraries["modern"].read_bytes())
+    return copy
+
+
+def evaluator(path: Path, **options: Any) -> Evaluate:
+    return portcall.load_module(path).time_evaluator("call_import", portcall.cpu(0), **options)
+
+
+# ---- How often -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "repeat"), [(1, 1), (3, 2), (10, 1), (1, 20), (7, 5)])
+def test_function_is_called_once_and_then_number_times_in_each_repeat(
+    path: Path, counter: Counter, number: int, repeat: int
+) -> None:
+    result = evaluator(path, number=number, repeat=repeat)(1, "two")
+    assert len(counter.calls) == 1 + number * repeat
+    assert set(counter.calls) == {(1, "two")}
+    assert len(result.results) == repeat
+
+
+def test_ten_calls_once_are_measured_unless_told_otherwise(path: Path, counter: Counter) -> None:
+    result = evaluator(path)()
+    assert len(counter.calls) == 11
+    assert len(result.results) == 1
+
+
+def test_evaluator_can_be_used_again_with_other_arguments(path: Path, counter: Counter) -> None:
+    evaluate = evaluator(path, number=2, repeat=2)
+    for argument in ("first", "second"):
+        counter.calls.clear()
+        evaluate(argument)
+        assert counter.calls == [(argument,)] * 5
+
+
+def test_number_grows_until_a_repeat_takes_long_enough(path: Path, counter: Counter) -> None:
+    result = evaluator(path, number=1, repeat=1, min_repeat_ms=2)()
+    assert len(counter.calls) > 10  # a call takes far less than a millisecond
+    assert result.mean > 0
+
+
+def test_grown_number_is_kept_for_later_calls(path: Path, counter: Counter) -> None:
+    evaluate = evaluator(path, number=1, repeat=1, min_repeat_ms=2)
+    evaluate()
+    first = len(counter.calls)
+    counter.calls.clear()
+    evaluate()
+    # The first call ended with a loop of at least three eighths of all its calls: each loop is 1.618 times the last.
+    assert len(counter.calls) > 1 + (first - 1) * 3 // 8
+
+
+def test_first_loop_counts_when_growing_is_not_worth_a_single_zero(path: Path, counter: Counter) -> None:
+    evaluator(path, number=4, repeat=2, min_repeat_ms=3_600_000, limit_zero_time_iterations=0)()
+    assert len(counter.calls) == 1 + 4 * 2
+
+
+def test_pauses_and_cold_caches_change_no_count(path: Path, counter: Counter) -> None:
+    evaluator(path, number=2, repeat=3, cooldown_interval_ms=1, repeats_to_cooldown=2, cache_flush_bytes=4097)()
+    assert len(counter.calls) == 1 + 2 * 3
+
+
+def test_preparation_runs_before_each_repeat_with_all_arguments(
+    path: Path, counter: Counter, register: Register
+) -> None:
+    register("portcall_test.prepare", lambda *arguments: counter.calls.append(("prepare", *arguments)))
+    evaluator(path, number=2, repeat=2, f_preproc="portcall_test.prepare")(1, "two")
+    timed, prepared = (1, "two"), ("prepare", 1, "two")
+    assert counter.calls == [timed, prepared, timed, timed, prepared, timed, timed]
+
+
+def test_cache_of_all_arguments_but_the_first_can_be_flushed(path: Path, counter: Counter) -> None:
+    evaluate = evaluator(path, number=1, f_preproc="cache_flush_cpu_non_first_arg")
+    evaluate(np.zeros(3), np.arange(100.0), portcall.empty((3, 4), "int8"), np.zeros(0), np.zeros((5, 5))[::-2, ::3], 1)
+    assert len(counter.calls) == 2
+
+
+# ---- What comes out --------------------------------------------------------------------------------------------------
+
+
+def test_result_describes_the_measurements(path: Path, counter: Counter) -> None:
+    result = evaluator(path, number=5, repeat=4)()
+    assert isinstance(result, BenchmarkResult)
+    assert all(math.isfinite(seconds) and seconds >= 0 for seconds in result.results)
+    assert result.mean == pytest.approx(np.mean(result.results))
+    assert result.median == pytest.approx(np.median(result.results))
+    assert result.std == pytest.approx(np.std(result.results))
+    assert (result.min, result.max) == (min(result.results), max(result.results))
+    assert "median" in str(result)
+
+
+def test_kernel_that_is_timed_does_its_work(libraries: dict[str, Path]) -> None:
+    lib = portcall.load_module(libraries["elementwise"])
+    raw = np.zeros(129, "float32")
+    x, y = np.arange(64, dtype="float32"), raw[1:65]  # one of them at least is not aligned
+    lib.time_evaluator("add_one", portcall.cpu(0), number=3, repeat=2)(x, y)
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_device_may_be_given_as_text(path: Path, counter: Counter) -> None:
+    portcall.load_module(path).time_evaluator("call_import", "cpu:0", number=1)()
+    assert len(counter.calls) == 2
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_error_of_the_function_ends_the_measurement(path: Path, counter: Counter, call: int) -> None:
+    counter.fails_at = call
+    with pytest.raises(ConnectionResetError, match=f"call {call}"):
+        evaluator(path, number=2, repeat=2)()
+    assert len(counter.calls) == call
+
+
+def test_failing_check_of_the_kernel_is_the_error(libraries: dict[str, Path]) -> None:
+    evaluate = portcall.load_module(libraries["elementwise"]).time_evaluator("add_one", portcall.cpu(0))
+    with pytest.raises(TypeError, match="Expected 2 arguments"):
+        evaluate()
+    with pytest.raises(errors.ArgumentError, match=r"^add_one\(\): argument #0: expected .*, got Array$"):
+        evaluate([1], [2])
+
+
+def test_error_of_the_preparation_ends_the_measurement(path: Path, counter: Counter, register: Register) -> None:
+    def fail() -> None:
+        raise ValueError("unprepared")
+
+    register("portcall_test.unprepared", fail)
+    evaluate = evaluator(path, f_preproc="portcall_test.unprepared")
+    with pytest.raises(ValueError, match="unprepared"):
+        evaluate()
+    assert len(counter.calls) == 1
+
+
+def test_interrupt_ends_the_measurement(path: Path, register: Register) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    register("portcall_test.from_import", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        evaluator(path)()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "least"),
+    [
+        ("number", 0, 1),
+        ("number", -1, 1),
+        ("repeat", 0, 1),
+        ("min_repeat_ms", -1, 0),
+        ("limit_zero_time_iterations", -1, 0),
+        ("cooldown_interval_ms", -1, 0),
+        ("repeats_to_cooldown", 0, 1),
+        ("cache_flush_bytes", -1, 0),
+    ],
+)
+def test_option_that_makes_no_sense_is_named(path: Path, option: str, value: int, least: int) -> None:
+    with pytest.raises(ValueError, match=rf"^{option} must be at least {least}, got {value}$"):
+        evaluator(path, **{option: value})
+
+
+@pytest.mark.parametrize("value", [1.5, "ten", None, 2**40])
+def test_option_that_is_no_count_is_refused(path: Path, value: Any) -> None:
+    with pytest.raises((TypeError, OverflowError, ValueError)):
+        evaluator(path, number=value)
+
+
+def test_missing_function_is_named_with_near_ones(path: Path) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match="did you mean 'call_import'"):
+        portcall.load_module(path).time_evaluator("call_imports", portcall.cpu(0))
+
+
+def test_missing_preparation_is_named(path: Path) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match=r"no global function is named 'portcall_test\.nobody'"):
+        evaluator(path, f_preproc="portcall_test.nobody")
+
+
+def test_device_that_is_not_here_is_named(path: Path) -> None:
+    with pytest.raises(errors.DeviceError, match="metal"):
+        portcall.load_module(path).time_evaluator("call_import", "metal:0")
+
+
+# ---- As other machines ask -------------------------------------------------------------------------------------------
+
+
+def rpc_time_evaluator(*arguments: Any) -> portcall.PackedFunc:
+    made: portcall.PackedFunc = portcall.get_global_func("runtime.RPCTimeEvaluator")(*arguments)
+    return made
+
+
+def test_remote_form_gives_the_bytes_of_one_double_for_each_repeat(path: Path, counter: Counter) -> None:
+    evaluate = rpc_time_evaluator(portcall.load_module(path), "call_import", 1, 0, 2, 3, 0, 100, 0, 1, 0, "")
+    data = evaluate("argument")
+    assert isinstance(data, bytes)
+    seconds = struct.unpack("=3d", data)
+    assert all(math.isfinite(value) and value >= 0 for value in seconds)
+    assert counter.calls == [("argument",)] * 7
+
+
+def test_remote_form_times_a_global_function_when_there_is_no_module(counter: Counter) -> None:
+    evaluate = rpc_time_evaluator(None, "portcall_test.from_import", 1, 0, 3, 1, 0, 100, 0, 1, 0, "")
+    assert len(evaluate(1, 2)) == 8
+    assert counter.calls == [(1, 2)] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "preparation", "message"),
+    [
+        ("portcall_test.nobody", "", "no global function 'portcall_test.nobody' to time"),
+        (
+            "testing.nop",
+            "portcall_test.nobody",
+            "no global function 'portcall_test.nobody' to run before each repeat (f_preproc)",
+        ),
+    ],
+)
+def test_remote_form_names_what_is_missing(name: str, preparation: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  (the message is compared below)
+        rpc_time_evaluator(None, name, 1, 0, 1, 1, 0, 100, 0, 1, 0, preparation)
+    assert str(caught.value) == message
+
+
+def test_remote_form_names_a_missing_function_of_a_module(path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^the module has no function 'nothing' to time$"):
+        rpc_time_evaluator(portcall.load_module(path), "nothing", 1, 0, 1, 1, 0, 100, 0, 1, 0, "")
