@@ -179,7 +179,9 @@ def markdown(facts: Mapping[str, object], empty_loop: float, groups: Iterable[Gr
     return "\n".join(lines)
 
 
-def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, groups: Iterable[Group]) -> None:
+def write_json(
+    file: Path, facts: Mapping[str, object], empty_loop: float, groups: Iterable[Group], **further: object
+) -> None:
     """Write everything that was measured: times in seconds, in the order in which they were taken."""
     document = {
         "schema": SCHEMA,
@@ -196,5 +198,6 @@ def write_json(file: Path, facts: Mapping[str, object], empty_loop: float, group
             }
             for group in groups
         ],
+        **further,
     }
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

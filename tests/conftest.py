@@ -97,6 +97,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds on to everything; one failure is enough
+    request.node.funcargs.clear()  # what fixtures made for this test is over, and goes now
     gc.collect()
     left = [thing for thing, count in _what_is_there().items() if count > before.get(thing, 0)]
     assert not left, f"left behind: {', '.join(left)}"

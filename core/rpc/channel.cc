@@ -138,6 +138,7 @@ class FunctionChannel : public Channel {
     std::memcpy(data, bytes.data(), bytes.size());
     return bytes.size();
   }
+  bool KeepsDeadlines() const override { return false; }
   void Interrupt() override { Close(); }
   void Close() noexcept override {
     if (closed_.exchange(true) || !close_.defined()) return;

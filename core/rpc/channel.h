@@ -26,6 +26,8 @@ class Channel {
   virtual size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) = 0;
   // Receives between one byte and `size`; 0 when the peer has closed.
   virtual size_t Receive(void* data, size_t size, Deadline deadline) = 0;
+  // Whether deadlines are kept while bytes are waited for, not only before.
+  virtual bool KeepsDeadlines() const { return true; }
   // Wakes a thread that is sending or receiving, which then fails. The one call that may come from another thread.
   virtual void Interrupt() = 0;
   virtual void Close() noexcept = 0;

@@ -426,6 +426,7 @@ void CopyToRemote(RemoteTensor remote, Tensor local) {
 
 void CopyFromRemote(RemoteTensor remote, Tensor local) {
   CheckSame(remote, local);
+  PORTCALL_CHECK(!local.is_read_only(), ValueError) << "the array to copy into is read-only";
   Tensor target = IsDirect(local) ? local : CompactLike(local);
   Opened(remote->session)->CopyFrom(remote->wire, target.raw_data(), remote->wire.NumBytes());
   if (!target.same_as(local)) local.CopyFrom(target);

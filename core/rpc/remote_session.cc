@@ -470,8 +470,7 @@ class RemoteSessionImpl : public RemoteSession {
     try {
       Send(std::move(chunks), deadline);
     } catch (const Error& lost) {
-      if (lost.kind() != "SessionBrokenError") throw;
-      HearWhy();
+      if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) HearWhy();
       throw;
     }
   }

@@ -91,8 +91,6 @@ bool GiveForeignError(TVMFFIObjectHandle error) noexcept {
   return runtime != nullptr;
 }
 
-bool IsForeignRuntimePresent() noexcept { return Foreign() != nullptr; }
-
 bool IsForeignRuntimeGlobal() noexcept {
   // Its names come before this library's own. Asked of the program, because RTLD_DEFAULT would begin with this library:
   // it is linked with -Bsymbolic.

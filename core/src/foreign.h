@@ -15,9 +15,6 @@ TVMFFIObjectHandle TakeForeignError() noexcept;
 // Puts the error into the foreign runtime's slot of this thread; false when there is no such runtime.
 bool GiveForeignError(TVMFFIObjectHandle error) noexcept;
 
-// Whether another runtime is in the process.
-bool IsForeignRuntimePresent() noexcept;
-
 // Whether another runtime was loaded RTLD_GLOBAL: its functions then come before ours for every library.
 bool IsForeignRuntimeGlobal() noexcept;
 

@@ -6,7 +6,7 @@
 // addresses, so they stay.
 //
 // A library of which the loader fills variables must be ours alone: whoever else loads the same file would fill them
-// too. So it is mapped from a copy of its own where another runtime is about.
+// too. So it is mapped from a copy of its own.
 #include "library_module.h"
 
 #include <dlfcn.h>
@@ -23,7 +23,6 @@
 
 #include "classic_abi.h"
 #include "elf_file.h"
-#include "foreign.h"
 #include "symbols.h"
 
 namespace portcall {
@@ -417,8 +416,9 @@ Module LoadLibrary(const std::string& path) {
   bool has_context = HasContext(elf);
   std::shared_ptr<Library> library = same && !has_context ? known->second.library.lock() : nullptr;
   if (!library) {
-    // What is mapped already is not ours, or was another file; and another runtime may map ours later.
-    bool alone = !IsMapped(real) && !(has_context && IsForeignRuntimePresent());
+    // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
+    // the same variables with what is its own.
+    bool alone = !has_context && !IsMapped(real);
     std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real);
     const std::string& mapped = copy ? copy->path() : real;
     void* owner = Open(mapped, elf);

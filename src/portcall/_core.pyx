@@ -633,7 +633,10 @@ cdef inline void set_cell(TVMFFIAny* cell, int32_t type_index) noexcept nogil:
 
 
 cdef object argument_error(Frame* frame, int i, expected, got, advice=""):
-    """The error for argument ``i`` of a call, or for an item of a container."""
+    """The error for argument ``i`` of a call, or for an item of a container; without a frame, for a value."""
+    if frame == NULL:
+        return errors.ArgumentError(f"expected {expected}, got {got}{'; ' + advice if advice else ''}",
+                                    expected=expected, got=got)
     name = (<PackedFunc>frame.func).name if frame.func != NULL else ""
     where = f"{name}(): argument #{i}" if name else f"argument #{i}" if frame.func != NULL else f"item {i}"
     return errors.ArgumentError(f"{where}: expected {expected}, got {got}{'; ' + advice if advice else ''}",
@@ -747,18 +750,17 @@ cdef int set_wide_integer(Frame* frame, int i, value) except -1:
     return own_cell(frame, i, core.big_int_from_byte_array(&view, &frame.cells[i]))
 
 
-cdef int describe_ndarray(PyObject* arg, DLTensor* tensor) except -1:
+cdef int describe_ndarray(Frame* frame, int i, PyObject* arg, DLTensor* tensor) except -1:
     """Describe an array's memory; shape is NumPy's own, strides are left to the caller."""
     cdef NumpyArray* array = <NumpyArray*>arg
     cdef int number = array.descr.type_num
     if unlikely(number < 0 or number >= kNumNumpyTypes or numpy_types[number].bits == 0):
-        tensor.dtype = other_numpy_type(<object>arg)
+        tensor.dtype = other_numpy_type(frame, i, <object>arg)
     else:
         tensor.dtype = numpy_types[number]
     if unlikely(array.descr.byteorder == c">"):
-        raise errors.ArgumentError(
-            f"an array of dtype {(<object>arg).dtype} has its bytes in the other order; convert it with "
-            "a.astype(a.dtype.newbyteorder('='))", expected="native byte order", got=str((<object>arg).dtype))
+        raise argument_error(frame, i, "an array with its bytes in this machine's order", f"dtype {(<object>arg).dtype}",
+                             "convert it with a.astype(a.dtype.newbyteorder('='))")
     tensor.data = array.data
     tensor.device.device_type = kDLCPU
     tensor.device.device_id = 0
@@ -769,15 +771,13 @@ cdef int describe_ndarray(PyObject* arg, DLTensor* tensor) except -1:
     return 0
 
 
-cdef DLDataType other_numpy_type(array):
+cdef DLDataType other_numpy_type(Frame* frame, int i, array) except *:
     """The data type of an array whose element type another package defines (ml_dtypes), by its name."""
     found = numpy_extra_types.get(array.dtype)
     if found is None:
         found = data_type_named(array.dtype) if array.dtype.num >= kNumpyUserTypes else None
         if found is None:
-            raise errors.ArgumentError(
-                f"an array of dtype {array.dtype} cannot be passed: no tensor has such elements",
-                expected="numeric elements", got=str(array.dtype))
+            raise argument_error(frame, i, "an array of numbers that tensors can hold", f"dtype {array.dtype}")
         numpy_extra_types[array.dtype] = found
     return (<DataType>found).value
 
@@ -800,15 +800,15 @@ cdef inline int set_ndarray(Frame* frame, int i, PyObject* arg) except -1:
             and <uintptr_t>array.data % kAlignment == 0)):
         if (not frame.flags & kPortcallFunctionGenerated or frame.tensors == NULL or not copies_allowed
                 or not array.flags & kNumpyContiguous or not array.flags & kNumpyWriteable):
-            return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+            return set_made_tensor(frame, i, tensor_from_ndarray(frame, i, <object>arg), False)
         return set_aligned_copy(frame, i, arg)
     if frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL:
         tensor = &frame.tensors[i]
-        describe_ndarray(arg, tensor)
+        describe_ndarray(frame, i, arg, tensor)
         frame.cells[i].type_index = kTVMFFIDLTensorPtr
         frame.cells[i].v_ptr = tensor
         return 0
-    memory_of_ndarray(arg, &handle)
+    memory_of_ndarray(frame, i, arg, &handle)
     return own(frame, i, handle)
 
 
@@ -819,10 +819,10 @@ cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:
     cdef Scratch* scratch
     cdef size_t nbytes
     cdef int k
-    describe_ndarray(arg, tensor)
+    describe_ndarray(frame, i, arg, tensor)
     nbytes = <size_t>num_elements(tensor) * tensor.dtype.bits * tensor.dtype.lanes // 8
     if nbytes > kSmallCopy:
-        return set_made_tensor(frame, i, tensor_from_ndarray(<object>arg), False)
+        return set_made_tensor(frame, i, tensor_from_ndarray(frame, i, <object>arg), False)
     frame.cells[i].type_index = kTVMFFIDLTensorPtr
     frame.cells[i].v_ptr = tensor
     for k in range(frame.num_scratch):
@@ -851,21 +851,20 @@ cdef void release_python(void* owner) noexcept nogil:
         Py_DECREF(<object>owner)
 
 
-cdef int memory_of_ndarray(PyObject* arg, void** handle) except -1:
+cdef int memory_of_ndarray(Frame* frame, int i, PyObject* arg, void** handle) except -1:
     """A tensor object over the array's memory, which it keeps alive."""
     cdef NumpyArray* view = <NumpyArray*>arg
     cdef DLTensor tensor
     cdef int64_t strides[64]
     cdef int64_t item
     cdef int k
-    describe_ndarray(arg, &tensor)
+    describe_ndarray(frame, i, arg, &tensor)
     if not view.flags & kNumpyContiguous:
         item = tensor.dtype.bits * tensor.dtype.lanes // 8
         for k in range(view.nd):
             if item == 0 or view.strides[k] % item != 0:
-                raise errors.ArgumentError(
-                    "the array's strides are no multiple of its elements; pass np.ascontiguousarray(a)",
-                    expected="strides in whole elements", got=str((<object>arg).strides))
+                raise argument_error(frame, i, "an array with strides of whole elements", f"strides {(<object>arg).strides}",
+                                     "pass np.ascontiguousarray(a)")
             strides[k] = view.strides[k] // item
         tensor.strides = strides
     cdef uint64_t flags = 0 if view.flags & kNumpyWriteable else DLPACK_FLAG_BITMASK_READ_ONLY
@@ -875,9 +874,9 @@ cdef int memory_of_ndarray(PyObject* arg, void** handle) except -1:
     return 0
 
 
-cdef Tensor tensor_from_ndarray(array):
+cdef Tensor tensor_from_ndarray(Frame* frame, int i, array):
     cdef void* handle
-    memory_of_ndarray(<PyObject*>array, &handle)
+    memory_of_ndarray(frame, i, <PyObject*>array, &handle)
     return <Tensor>wrap(classes[kTVMFFITensor], handle)
 
 
@@ -1030,7 +1029,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         borrow(frame, i, <Object>arg)
         return check_map(frame, i)
     if isinstance(arg, In):
-        value = as_tensor((<In>arg).value)
+        value = as_tensor(frame, i, (<In>arg).value)
         if value is None:
             raise argument_error(frame, i, "an array inside portcall.In", type((<In>arg).value).__name__)
         if not frame.flags & kPortcallFunctionLibrary:  # there is no argument's type to say so; the tensor does
@@ -1105,7 +1104,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
     shape_class = classes[kTVMFFIShape]
     if isinstance(arg, shape_class):
         return own(frame, i, make_shape(arg))
-    tensor = as_tensor(arg)
+    tensor = as_tensor(frame, i, arg)
     if tensor is not None:
         return set_made_tensor(frame, i, tensor, False)
     if is_numpy_scalar(arg):
@@ -1167,7 +1166,7 @@ cdef bint learn_numpy(arg):
     return True
 
 
-cdef object as_tensor(arg):
+cdef object as_tensor(Frame* frame, int i, arg):
     """A tensor over the memory of any array object; None when this is not one."""
     if ndarray_type == NULL:
         learn_numpy(arg)
@@ -1175,7 +1174,7 @@ cdef object as_tensor(arg):
         return arg
     if ndarray_type != NULL:
         if isinstance(arg, <object>ndarray_type):
-            return tensor_from_ndarray(arg)
+            return tensor_from_ndarray(frame, i, arg)
         if isinstance(arg, numpy_generic):
             return None
     if isinstance(arg, type):
@@ -1185,7 +1184,7 @@ cdef object as_tensor(arg):
     if hasattr(arg, "__array_interface__"):
         import numpy
         learn_numpy(arg)
-        return tensor_from_ndarray(numpy.asarray(arg))
+        return tensor_from_ndarray(frame, i, numpy.asarray(arg))
     return None
 
 
@@ -1931,7 +1930,7 @@ def tensor_over(source):
     if is_numpy_scalar(source):  # an array without dimensions here; a number where it is an argument
         import numpy
         source = numpy.asarray(source)
-    found = as_tensor(source)
+    found = as_tensor(NULL, 0, source)
     if found is None:
         raise errors.ArgumentError(f"expected an array (NumPy, DLPack or array interface), got {type(source).__name__}",
                                    expected="an array", got=type(source).__name__)

@@ -138,8 +138,8 @@ class Module(_core.Module):
             get_global_func(f_preproc)
         target = as_device(dev)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
-            self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
-            cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
+            self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms,
+            limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
         )  # fmt: skip
 
         def run(*args: Any) -> BenchmarkResult:

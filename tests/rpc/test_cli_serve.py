@@ -24,6 +24,7 @@ from portcall.rpc._server import Server
 from rpc.raw_client import RawClient
 from rpc.serving import serving
 
+TOKEN = "the token of this test"
 LIBRARY = """
 #include <portcall/portcall.h>
 PORTCALL_REGISTER_GLOBAL("library.twice").set_body_typed([](int64_t a) { return 2 * a; });
@@ -133,10 +134,9 @@ def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_token_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("the token of this test\n")
-    with serving("--token-file", tmp_path / "token") as server:
-        with rpc.connect(server.address, token="the token of this test") as remote:
-            assert remote.get_function("testing.echo")(1) == 1
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    with serving("--token-file", tmp_path / "token") as server, rpc.connect(server.address, token=TOKEN) as remote:
+        assert remote.get_function("testing.echo")(1) == 1
 
 
 def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) ->
         "import portcall, neighbour\nprint('loading')\n"
         "portcall.register_func('mine.number', lambda: neighbour.NUMBER)\n"
     )
-    with serving("--load-library", f"{library}:", "--import", tmp_path / "mine.py") as server:
-        with rpc.connect(server.address) as remote:
-            assert remote.get_function("library.twice")(21) == 42
-            assert remote.get_function("mine.number")() == 5
+    words = ["--load-library", f"{library}:", "--import", tmp_path / "mine.py"]
+    with serving(*words) as server, rpc.connect(server.address) as remote:
+        assert remote.get_function("library.twice")(21) == 42
+        assert remote.get_function("mine.number")() == 5
 
 
 def test_the_habits_of_tvm_are_accepted() -> None:
@@ -227,8 +227,8 @@ def test_a_server_ends_with_the_program_that_started_it() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"port": -1}, {"port": 70000}, {"port": 10, "port_end": 5}, {"tls_ca": "a"}, {"tls_key": "a"}, {"max_sessions": -1},
-     {"handshake_timeout": 0}, {"key": "a b"}],
+    [{"port": -1}, {"port": 70000}, {"port": 10, "port_end": 5}, {"tls_ca": "a"}, {"tls_key": "a"},
+     {"max_sessions": -1}, {"handshake_timeout": 0}, {"key": "a b"}],
     ids=str,
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(values: dict[str, object]) -> None:

@@ -86,7 +86,7 @@ def test_a_hello_in_single_bytes_and_one_with_the_first_request_are_read_alike(s
 
 @pytest.mark.parametrize(
     "data",
-    [struct.pack("<ii", MAGIC, 0), struct.pack("<ii", MAGIC, -1), struct.pack("<ii", MAGIC, 1 << 30), b"GET / HTTP/1.1\r\n\r\n"],
+    [*(struct.pack("<ii", MAGIC, size) for size in (0, -1, 1 << 30)), b"GET / HTTP/1.1\r\n\r\n"],
     ids=["length 0", "length -1", "length 2^30", "wrong magic"],
 )  # fmt: skip
 def test_what_is_no_hello_is_closed_without_an_answer(server: Serving, data: bytes) -> None:
@@ -97,8 +97,8 @@ def test_what_is_no_hello_is_closed_without_an_answer(server: Serving, data: byt
 
 @pytest.mark.parametrize(
     "words",
-    [b"client:", b"client:other", b"server:k", b"k", b"client:\xff\xfe", b"client:k -timeout=abc", b"client:k -timeout=nan",
-     b"client:k -timeout=-1", b"   "],
+    [b"client:", b"client:other", b"server:k", b"k", b"client:\xff\xfe", b"client:k -timeout=abc",
+     b"client:k -timeout=nan", b"client:k -timeout=-1", b"   "],
     ids=repr,
 )  # fmt: skip
 def test_a_wrong_key_or_option_is_refused_as_the_field_expects(server: Serving, words: bytes) -> None:

@@ -203,11 +203,11 @@ def test_sessions_start_in_fresh_processes_where_threads_run_or_forking_is_refus
 
 
 def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
-    with serving(functions="import numpy\nimport numpy.linalg\n" + FUNCTIONS) as server:
-        with RawClient(server.address).open() as client:
-            assert client.echo(1) == 1
-            server.event("opened")
-            assert "spawning" not in {event["event"] for event in server.log}
+    functions = "import numpy\nimport numpy.linalg\n" + FUNCTIONS
+    with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        assert client.echo(1) == 1
+        server.event("opened")
+        assert "spawning" not in {event["event"] for event in server.log}
 
 
 def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() -> None:

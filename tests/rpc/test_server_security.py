@@ -262,8 +262,9 @@ def test_mutual_tls_lets_in_whom_the_authority_vouches_for(certificates: Path) -
 def test_tls_and_a_token_work_together_and_a_crash_ends_the_connection(certificates: Path) -> None:
     with serving(*tls_words(certificates), PORTCALL_TOKEN=TOKEN) as server:
         with rpc.connect(server.address, tls=client_tls(certificates), token=TOKEN) as remote:
+            crash = remote.get_function("demo.crash")
             with pytest.raises(RPCError):
-                remote.get_function("demo.crash")(11)
+                crash(11)
         assert server.event("ended")["signal"] == "SIGSEGV"
 
 
@@ -271,11 +272,11 @@ def test_the_serving_process_gives_up_the_key_of_tls(certificates: Path) -> None
     words = ["openssl", "ec", "-in", certificates / "server.key", "-noout", "-text"]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     number = bytes.fromhex("".join(shown.partition("priv:")[2].partition("pub:")[0].split()).replace(":", ""))
-    with serving(*tls_words(certificates)) as server:
-        with rpc.connect(server.address, tls=client_tls(certificates)) as remote:
-            pid = remote.get_function("demo.pid")()
-            assert not in_memory(pid, number)
-            assert not in_memory(pid, number[::-1])
+    tls = client_tls(certificates)
+    with serving(*tls_words(certificates)) as server, rpc.connect(server.address, tls=tls) as remote:
+        pid = remote.get_function("demo.pid")()
+        assert not in_memory(pid, number)
+        assert not in_memory(pid, number[::-1])
 
 
 def test_a_missing_certificate_is_told_at_once(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
     Each session is a process of its own with a directory of its own. Uploaded code has the rights of this user.
     """
-    from portcall.rpc import _server as rpc
+    from portcall import rpc
 
     def say_ready(address: Any) -> None:
         facts = rpc.ready_facts(address)
@@ -93,7 +93,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
 def make_options(given: dict[str, Any]) -> ServerOptions:
     """Turn what was given on the command line, and the token's file or variable, into the options of a server."""
-    from portcall.rpc import _server as rpc
+    from portcall import rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
     libraries = [path for path in given["load_library"].split(":") if path]

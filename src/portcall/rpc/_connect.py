@@ -215,7 +215,9 @@ def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript
         try:
             answer += _read_some(sock, _handshake.PROOF_BYTES - len(answer), patience)
         except (ConnectionError, EOFError):
-            raise errors.AuthenticationError(f"{peer} refused the token; is it the one it was started with?", peer=peer) from None
+            raise errors.AuthenticationError(
+                f"{peer} refused the token; is it the one it was started with?", peer=peer
+            ) from None
     _handshake.check_proof(answer, secret, "server", transcript)
 
 
@@ -246,7 +248,9 @@ class Asker:
         with open_socket(self._address, ASK_TIMEOUT, self._tls) as sock:
             sock.sendall(_handshake.reason_hello(self._ticket.session_id, self._ticket.secret))
             reader = _handshake.ReplyReader("")
-            while not isinstance(message := reader.feed(_read_some(sock, reader.missing(), patience)), _handshake.Hello):
+            while not isinstance(
+                message := reader.feed(_read_some(sock, reader.missing(), patience)), _handshake.Hello
+            ):
                 pass
         return message.options
 

@@ -26,7 +26,12 @@ from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, s
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _CHUNK = 4 << 20
-_LOCAL_FUNCTIONS = ("portcall.rpc.local.*", "portcall.rpc.Module*", "tvm.rpc.server.*Module*", "runtime.RPCTimeEvaluator")
+_LOCAL_FUNCTIONS = (
+    "portcall.rpc.local.*",
+    "portcall.rpc.Module*",
+    "tvm.rpc.server.*Module*",
+    "runtime.RPCTimeEvaluator",
+)
 _CLOCKS = ("queue", "connect", "upload", "load", "copy", "run", "fetch")
 
 
@@ -264,7 +269,7 @@ class Session:
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
         facts = get_global_func("portcall.rpc.Activity")(self.module)
-        return Activity(*facts) if len(facts) else None
+        return Activity(*facts) if facts else None
 
     def set_call_timeout(self, seconds: float) -> None:
         """Let each request from now on take so long at most; 0 for no limit."""

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session can do, against a server of portcall and one of apache-tvm alike; then what only ours has."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rpc.conftest import CLIENT_FUNCTIONS
+from rpc.serving import Serving, serving
+
+import portcall
+from portcall import errors, rpc, toolchain
+
+
+@pytest.fixture(scope="module", params=["portcall", pytest.param("apache-tvm", marks=pytest.mark.peers)])
+def port(request: pytest.FixtureRequest) -> int:
+    if request.param == "portcall":
+        return int(request.getfixturevalue("serving_functions").port)
+    return int(request.getfixturevalue("tvm_port"))
+
+
+@pytest.fixture
+def remote(port: int) -> Iterator[rpc.Session]:
+    with rpc.connect("127.0.0.1", port, key="k", call_timeout=60) as session:
+        yield session
+
+
+@pytest.fixture
+def ours(serving_functions: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(serving_functions.address, key="k", call_timeout=60) as session:
+        yield session
+
+
+# ---- Values and functions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, False, 0, -1, 2**63 - 1, -(2**63), 2.5, float("inf"), "", "a", "seven77", "eight888", "ünïcode " * 100,
+     b"", b"\0", b"seven77", b"eight888", bytes(range(256)) * 50],
+    ids=lambda v: repr(v)[:20],
+)  # fmt: skip
+def test_a_value_goes_there_and_back_with_its_type(remote: rpc.Session, value: Any) -> None:
+    answer = remote["testing.echo"](value)
+    assert answer == value
+    assert type(answer) is type(value)
+
+
+def test_data_types_and_devices_go_there_and_back(remote: rpc.Session) -> None:
+    assert remote["testing.echo"](portcall.dtype("float16")) == portcall.dtype("float16")
+    device = remote["testing.echo"](remote.cpu(0))
+    assert (device.device_type, device.device_id) == (1, 0)
+
+
+@pytest.mark.parametrize("value", [2**70, [1, 2], {"a": 1}, object(), lambda: 1], ids=["big", "list", "dict", "object", "function"])
+def test_what_the_wire_cannot_carry_is_refused_before_it_is_sent(remote: rpc.Session, value: Any) -> None:
+    echo = remote["testing.echo"]
+    before = remote.stats()["requests"]
+    with pytest.raises(TypeError, match="argument #0"):
+        echo(value)
+    assert remote.stats()["requests"] == before
+
+
+def test_a_function_that_is_not_there_is_named_with_the_peer(remote: rpc.Session) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match=r"127\.0\.0\.1:\d+ offers no function 'demo\.nothing'") as raised:
+        remote.get_function("demo.nothing")
+    assert raised.value.name == "demo.nothing"
+
+
+def test_a_returned_function_is_called_over_there(remote: rpc.Session) -> None:
+    add_three = remote["demo.adder"](3)
+    assert isinstance(add_three, portcall.PackedFunc)
+    assert [add_three(n) for n in range(3)] == [3, 4, 5]
+
+
+def test_a_returned_tensor_is_fetched_viewed_and_passed_on(remote: rpc.Session) -> None:
+    made = remote["demo.iota"](6)
+    assert isinstance(made, rpc.RemoteTensor)
+    assert (made.shape, str(made.dtype), made.nbytes) == ((6,), "float32", 24)
+    np.testing.assert_array_equal(made.numpy(), np.arange(6))
+    assert remote["demo.sum"](made) == 15
+    np.testing.assert_array_equal(made.view((2,), byte_offset=16).numpy(), [4, 5])
+
+
+def test_a_tensor_that_comes_back_as_it_went_shares_its_memory_and_keeps_it(remote: rpc.Session) -> None:
+    sent = remote.tensor(np.arange(3, dtype="float32"))
+    same = remote["testing.echo"](sent)
+    same.copyfrom(np.full(3, 7, "float32"))
+    np.testing.assert_array_equal(sent.numpy(), [7, 7, 7])
+    del sent
+    remote["testing.nop"]()
+    np.testing.assert_array_equal(same.numpy(), [7, 7, 7])
+
+
+def test_a_sent_array_that_comes_back_is_a_tensor_of_the_session_that_lives_on(remote: rpc.Session) -> None:
+    back = remote["testing.echo"](np.arange(4, dtype="float32"))
+    remote["testing.nop"]()
+    np.testing.assert_array_equal(back.numpy(), np.arange(4))
+
+
+def test_an_object_that_stays_there_can_be_handed_back(remote: rpc.Session) -> None:
+    items = remote["demo.array"]()
+    assert isinstance(items, rpc.RemoteObject)
+    assert remote["demo.length"](items) == 3
+
+
+def test_an_exception_over_there_has_its_text_and_the_session_goes_on(remote: rpc.Session) -> None:
+    with pytest.raises(errors.RemoteError, match="too bad") as raised:
+        remote["demo.fail"]("too bad")
+    assert raised.value.message == "too bad"
+    assert raised.value.peer == remote.name
+    assert remote["demo.add"](3, 4) == 7
+
+
+# ---- Tensors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_is_read_written_and_passed_at_its_own_offset(remote: rpc.Session) -> None:
+    whole = remote.tensor(np.zeros((2, 3), "float32"))
+    row = whole.view((3,), byte_offset=12)
+    row.copyfrom(np.array([1, 2, 3], "float32"))
+    np.testing.assert_array_equal(whole.numpy(), [[0, 0, 0], [1, 2, 3]])
+    np.testing.assert_array_equal(row.numpy(), [1, 2, 3])
+    remote["demo.fill"](row.view((1,), byte_offset=4), 9.0)
+    np.testing.assert_array_equal(whole.numpy(), [[0, 0, 0], [1, 9, 3]])
+    other = remote.empty((3,)).copyfrom(row)
+    np.testing.assert_array_equal(other.numpy(), [1, 9, 3])
+
+
+def test_an_array_as_an_argument_is_sent_and_copied_back(remote: rpc.Session) -> None:
+    array = np.zeros((2, 3), "float32")
+    remote["demo.fill"](array, 2.5)
+    np.testing.assert_array_equal(array, np.full((2, 3), 2.5))
+
+
+# ---- Libraries ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.peers
+def test_a_library_is_uploaded_loaded_called_and_timed(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+    assert remote.upload(libraries["elementwise"], "kernels.so") == "kernels.so"
+    library = remote.load_module("kernels.so")
+    assert library.type_key == "rpc"
+    x, y = remote.tensor(np.arange(5, dtype="float32")), remote.empty((5,))
+    library["add_one"](x, y)
+    np.testing.assert_array_equal(y.numpy(), np.arange(5) + 1)
+    a, b = np.arange(5, dtype="float32"), np.zeros(5, "float32")
+    library["add_one"](a, b)
+    np.testing.assert_array_equal(b, a + 1)
+    times = library.time_evaluator("add_one", remote.cpu(0), number=3, repeat=4)(x, y)
+    assert len(times.results) == 4
+    assert times.min >= 0
+    with pytest.raises(errors.FunctionNotFoundError, match="no function 'nothing'"):
+        library.get_function("nothing")
+    with pytest.raises(errors.RemoteError):
+        library["add_one"](x, remote.empty((4,)))
+    seconds = remote.stats()["seconds"]
+    assert all(seconds[clock] > 0 for clock in ("connect", "upload", "load", "copy", "run", "fetch"))
+
+
+@pytest.mark.peers
+def test_a_module_imports_another_and_finds_its_functions(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+    for name in ("elementwise", "several"):
+        remote.upload(libraries[name], f"{name}.so")
+    parent, child = remote.load_module("elementwise.so"), remote.load_module("several.so")
+    parent.import_module(child)
+    assert parent.get_function("add_one") is not None
+
+
+def test_files_are_sent_fetched_and_removed(remote: rpc.Session, tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes((9 << 20) + 7)
+    (tmp_path / "data.bin").write_bytes(content)
+    steps: list[tuple[int, int]] = []
+    assert remote.upload(tmp_path / "data.bin", progress=lambda *step: steps.append(step)) == "data.bin"
+    assert steps[-1] == (len(content), len(content))
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+    assert remote.download("data.bin") == content
+    remote.remove("data.bin")
+    remote.remove("data.bin")
+    with pytest.raises(errors.RemoteError):
+        remote.download("data.bin")
+    remote.upload(b"", "empty")
+    assert remote.download("empty") == b""
+    with pytest.raises(TypeError, match="needs a name"):
+        remote.upload(b"bytes without a name")
+    with pytest.raises(FileNotFoundError):
+        remote.upload(tmp_path / "nothing")
+    with pytest.raises(errors.RemoteError, match="cannot find file"):
+        remote.load_module("nothing.so")
+
+
+def test_the_system_library_of_the_server_is_a_module(remote: rpc.Session) -> None:
+    assert remote.system_lib().type_key == "rpc"
+
+
+# ---- Life ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_wrong_key_is_told_with_the_peer(port: int) -> None:
+    with pytest.raises(errors.KeyMismatchError, match=r"127\.0\.0\.1:\d+: the server does not have the key 'wrong'") as raised:
+        rpc.connect("127.0.0.1", port, key="wrong")
+    assert raised.value.peer == f"127.0.0.1:{port}"
+
+
+def test_a_session_is_over_when_its_time_is(port: int) -> None:
+    with rpc.connect("127.0.0.1", port, key="k", session_timeout=0.5) as session:
+        nap = session["demo.nap"]
+        for _ in range(2):  # and whoever uses it afterwards learns the same
+            with pytest.raises(errors.SessionTimeoutError, match="0.5s session has expired") as raised:
+                nap(100.0)
+            assert raised.value.peer == session.name
+        assert session.closed
+
+
+def test_twenty_sessions_in_a_row(port: int) -> None:
+    for number in range(20):
+        with rpc.connect("127.0.0.1", port, key="k") as session:
+            assert session["demo.add"](number, 1) == number + 1
+
+
+def test_what_a_closed_session_owned_says_so_with_the_peer(remote: rpc.Session) -> None:
+    tensor, function = remote.tensor([1.0]), remote["testing.echo"]
+    items, module = remote["demo.array"](), remote.system_lib()
+    remote.close()
+    remote.close()
+    assert remote.closed
+    for use in (
+        tensor.numpy, lambda: function(1), lambda: function(items), lambda: module.get_function("f"), remote.listdir,
+        lambda: remote.empty((3,)), lambda: tensor.copyfrom([2.0]), remote.cpu().sync,
+    ):  # fmt: skip
+        with pytest.raises(errors.SessionClosedError, match=f"the session with {remote.name} is closed") as raised:
+            use()
+        assert raised.value.peer == remote.name
+    assert tensor.shape == (1,)
+    assert "closed" in repr(remote)
+
+
+# ---- Only ours ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "KeyError", "TypeError", "OSError", "ZeroDivisionError", "TimeoutError"])
+def test_a_built_in_exception_arrives_as_remote_error_and_as_itself(ours: rpc.Session, kind: str) -> None:
+    with pytest.raises(errors.RemoteError) as raised:
+        ours["demo.raise"](kind, "what it says")
+    error = raised.value
+    assert isinstance(error, getattr(__import__("builtins"), kind))
+    assert (error.kind, error.peer) == (kind, ours.name)
+    assert "what it says" in error.message
+    assert str(error) == f"{kind}: {error.message}"
+
+
+def test_an_exception_of_a_class_that_nobody_knows_here_keeps_its_text(ours: rpc.Session) -> None:
+    with pytest.raises(errors.RemoteError, match="strange"):
+        ours["demo.odd"]("strange")
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit", "GeneratorExit"])
+def test_an_exception_over_there_never_stops_this_program(ours: rpc.Session, kind: str) -> None:
+    with pytest.raises(errors.RPCError) as raised:
+        ours["demo.raise"](kind, "stop")
+    assert not isinstance(raised.value, (KeyboardInterrupt, SystemExit, GeneratorExit))
+
+
+def test_text_of_an_exception_cannot_steer_a_terminal(ours: rpc.Session) -> None:
+    with pytest.raises(ValueError, match="red") as raised:
+        ours["demo.fail"]("\x1b[31mred\x1b[0m\x1b]0;title\x07 \x9b2J\x08\r\nline")
+    assert raised.value.message == "red 2J\nline"
+
+
+def test_functions_that_are_not_offered_are_refused_with_what_to_do(ours: rpc.Session) -> None:
+    with pytest.raises(PermissionError, match="--expose") as raised:
+        ours.get_function("portcall.rpc.Close")
+    assert isinstance(raised.value, errors.RemoteError)
+
+
+@pytest.mark.parametrize("kind", ["so", "cc", "o", "tar"])
+def test_every_kind_of_library_is_linked_over_there(ours: rpc.Session, kernel_source: Path, tmp_path: Path, kind: str) -> None:
+    name = f"kernels.{kind}"
+    path = tmp_path / name
+    if kind == "so":
+        toolchain.create_shared(kernel_source, path)
+    elif kind == "cc":
+        path.write_bytes(kernel_source.read_bytes())
+    else:
+        part = tmp_path / "kernels.o"
+        compiler = [*toolchain.find_compiler("c++").command, "-std=c++17", "-fPIC", f"-I{toolchain.include_dir()}"]
+        subprocess.run([*compiler, "-c", str(kernel_source), "-o", str(part)], check=True)
+        if kind == "tar":
+            with tarfile.open(path, "w") as archive:
+                archive.add(part, "kernels.o")
+    ours.upload(path)
+    library = ours.load_module(name)
+    assert library["add"](3, 4) == 7
+    with pytest.raises(ValueError, match="refused by the kernel"):
+        library["refuse"]()
+
+
+def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path) -> None:
+    ours.upload(kernel_library)
+    library = ours.load_module(kernel_library.name)
+    with pytest.raises(errors.RemoteError):  # a shared library keeps none
+        library.get_source()
+
+
+def test_folders_are_listed(ours: rpc.Session) -> None:
+    ours.upload(b"1", "b.txt")
+    ours.upload(b"1", "a.txt")
+    assert ours.listdir() == ["a.txt", "b.txt"]
+
+
+def test_four_sessions_at_once_do_not_meet(serving_functions: Serving) -> None:
+    def work(number: int) -> float:
+        with rpc.connect(serving_functions.address, key="k") as session:
+            session.upload(str(number).encode(), "mine.txt")
+            tensor = session.tensor(np.full(1000, number, "float32"))
+            total: float = session["demo.sum"](tensor)
+            assert session.download("mine.txt") == str(number).encode()
+            return total
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(8))) == [1000 * n for n in range(8)]
+
+
+def test_threads_share_a_session(ours: rpc.Session) -> None:
+    add = ours["demo.add"]
+
+    def work(number: int) -> bool:
+        tensor = ours.tensor(np.full(100, number, "float32"))
+        return bool(add(number, 1) == number + 1 and (tensor.numpy() == number).all())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(200)))
+
+
+def test_closing_cuts_off_a_call_of_another_thread(serving_functions: Serving, tmp_path: Path) -> None:
+    session = rpc.connect(serving_functions.address, key="k")
+    started = tmp_path / "started"
+    outcome: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            session["demo.touch"](str(started))
+            session["demo.hang"]()
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    with rpc.connect(serving_functions.address, key="k") as other:
+        other["demo.wait_for"](str(started))
+    while (doing := session.activity()) is None or doing.what != "a call" or not doing.sent or doing.received:
+        pass
+    session.close()
+    thread.join(30)
+    assert [type(error) for error in outcome] == [errors.SessionClosedError]
+    assert str(outcome[0]) == f"the session with {session.name} was closed while it waited for a call"
+
+
+def test_a_session_says_what_it_waits_for(serving_functions: Serving) -> None:
+    with rpc.connect(serving_functions.address, key="k") as session:
+        assert session.activity() is None
+        thread = threading.Thread(target=lambda: session["demo.nap"](0.5))
+        thread.start()
+        seen = set()
+        while thread.is_alive():
+            doing = session.activity()
+            if doing is not None:
+                seen.add(doing.what)
+                assert str(doing).startswith(f"{doing.what}: sent")
+        thread.join()
+        assert "a call" in seen
+
+
+def test_a_call_that_takes_too_long_is_an_error_that_says_what_was_waited_for(serving_functions: Serving) -> None:
+    with rpc.connect(serving_functions.address, key="k", call_timeout=0.3) as session:
+        nap = session["demo.nap"]
+        with pytest.raises(errors.SessionTimeoutError, match=r"a call took more than 0\.3.* \(sent 36 of 36 bytes, received 0\)"):
+            nap(100.0)
+        with pytest.raises(errors.SessionClosedError, match="a call ran out of time"):
+            nap(0.0)
+
+
+def test_the_time_of_a_call_can_be_changed(serving_functions: Serving) -> None:
+    with rpc.connect(serving_functions.address, key="k") as session:
+        session["demo.nap"](0.0)
+        session.set_call_timeout(0.1)
+        with pytest.raises(TimeoutError):
+            session["demo.nap"](100.0)
+
+
+# ---- Connecting ---------------------------------------------------------------------------------------------------
+
+
+def test_nobody_listening_is_told_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(errors.ConnectError, match=f"cannot connect to 127.0.0.1:{port}: .*portcall serve --port {port}") as raised:
+        rpc.connect("127.0.0.1", port)
+    assert raised.value.peer == f"127.0.0.1:{port}"
+    assert isinstance(raised.value, ConnectionError)
+
+
+def test_an_unknown_name_and_a_missing_socket_are_connect_errors(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConnectError, match="cannot connect to nowhere.invalid:9090"):
+        rpc.connect("nowhere.invalid")
+    with pytest.raises(errors.ConnectError, match="cannot connect to unix:.*portcall serve --unix"):
+        rpc.connect(f"unix:{tmp_path}/none")
+
+
+@pytest.mark.parametrize("address", ["host:port", "[::1", ":", "host:0", "host:70000"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form"):
+        rpc.connect(address)
+
+
+def test_a_key_with_white_space_is_refused(serving_functions: Serving) -> None:
+    with pytest.raises(ValueError, match="white space"):
+        rpc.connect(serving_functions.address, key="two words")
+
+
+def test_a_full_server_says_so_while_we_wait_and_in_the_error() -> None:
+    with serving("--max-sessions", "1", functions=CLIENT_FUNCTIONS) as server, rpc.connect(server.address) as first:
+        said: list[str] = []
+        with pytest.raises(errors.SessionTimeoutError, match=r"waited for: the server is full \(1 session\); .* number 1 "):
+            rpc.connect(server.address, timeout=0.5, on_wait=said.append)
+        assert said[:2] == ["the connection", "the server's answer"]
+        assert "the server is full" in said[-1]
+        opened: list[rpc.Session] = []
+        waits = threading.Event()
+
+        def on_wait(text: str) -> None:
+            if "full" in text:
+                waits.set()
+
+        thread = threading.Thread(target=lambda: opened.append(rpc.connect(server.address, timeout=60, on_wait=on_wait)))
+        thread.start()
+        assert waits.wait(30)
+        first.close()
+        thread.join(30)
+        with opened[0] as second:
+            assert second["demo.add"](1, 2) == 3
+            assert second.stats()["seconds"]["queue"] > 0
+
+
+@pytest.mark.parametrize(("server_token", "ours_token", "match"), [
+    ("s3cret", "", "wants a token"), ("s3cret", "wrong", "refused the token"), ("", "s3cret", "did not prove"),
+])  # fmt: skip
+def test_a_token_that_is_missing_wrong_or_unknown_there_is_an_authentication_error(
+    server_token: str, ours_token: str, match: str
+) -> None:
+    with serving(PORTCALL_TOKEN=server_token) as server:
+        with pytest.raises(errors.AuthenticationError, match=match) as raised:
+            rpc.connect(server.address, token=ours_token)
+        assert raised.value.peer == server.address
+
+
+def test_a_token_opens_the_session_from_the_argument_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(PORTCALL_TOKEN="s3cret") as server:
+        with rpc.connect(server.address, token="s3cret") as session:
+            assert session["testing.echo"](1) == 1
+        monkeypatch.setenv("PORTCALL_TOKEN", "s3cret")
+        with rpc.connect(server.address) as session:
+            assert session["testing.echo"](1) == 1

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our client and apache-tvm's server: what is peculiar to that server. What both servers do is in test_client.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rpc.serving import serving
+
+from portcall import errors, rpc
+
+pytestmark = pytest.mark.peers
+
+
+@pytest.fixture
+def remote(tvm_port: int) -> Iterator[rpc.Session]:
+    with rpc.connect("127.0.0.1", tvm_port, key="k", call_timeout=60) as session:
+        yield session
+
+
+def test_a_server_that_serves_one_client_lets_us_wait_until_our_time_is_over(tvm_port: int) -> None:
+    with (
+        rpc.connect("127.0.0.1", tvm_port, key="k") as first,
+        pytest.raises(errors.SessionTimeoutError, match=r"no session within 0\.3 s; waited for: the server's answer"),
+    ):
+        assert first["demo.add"](1, 2) == 3
+        rpc.connect("127.0.0.1", tvm_port, key="k", timeout=0.3)
+
+
+def test_what_only_servers_of_portcall_have_is_refused_by_name(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match=r"tvm\.rpc\.server\.listdir"):
+        remote.listdir()
+    remote.upload(libraries["elementwise"], "kernels.so")
+    with pytest.raises(errors.FunctionNotFoundError, match="TVM servers lack those of portcall"):
+        remote.load_module("kernels.so").get_source()
+
+
+def test_a_token_is_not_given_to_a_server_that_proves_nothing(tvm_port: int) -> None:
+    with pytest.raises(errors.AuthenticationError, match="did not prove that it knows the token"):
+        rpc.connect("127.0.0.1", tvm_port, key="k", token="s3cret")
+
+
+def test_frees_ride_on_the_next_request(remote: rpc.Session) -> None:
+    before = remote.stats()["requests"]
+    for _ in range(600):
+        remote.empty((1000,))
+    assert remote.stats()["requests"] == before + 600
+    np.testing.assert_array_equal(remote.tensor(np.arange(3)).numpy(), np.arange(3))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "float64"])
+def test_arrays_of_every_type_go_there_and_back(remote: rpc.Session, dtype: str) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    np.testing.assert_array_equal(remote.tensor(array).numpy(), array)
+    np.testing.assert_array_equal(remote.tensor(array[:, ::2, ::-1]).numpy(), array[:, ::2, ::-1])
+    np.testing.assert_array_equal(remote["testing.echo"](array).numpy(), array)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
+def test_arrays_without_dimensions_or_elements_go_there_and_back(remote: rpc.Session, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape, "float32")
+    fetched = remote.tensor(array).numpy()
+    assert fetched.shape == shape
+    np.testing.assert_array_equal(fetched, array)
+
+
+def test_a_large_copy_is_whole(remote: rpc.Session) -> None:
+    array = np.random.default_rng(0).integers(0, 256, 5_000_003, "uint8")
+    np.testing.assert_array_equal(remote.tensor(array).numpy(), array)
+
+
+def test_devices_tell_of_themselves(remote: rpc.Session) -> None:
+    assert remote.cpu().exist
+    assert not remote.device("cuda").exist
+    assert remote.cpu().device_name is None
+    with pytest.raises(errors.RemoteError):
+        remote.empty((3,), device="cuda:0")
+
+
+def test_one_hop_further_through_our_server_to_theirs(tvm_port: int) -> None:
+    with serving("--key", "k") as server:
+        further = ["rpc.Connect", "127.0.0.1", tvm_port, "k", False]
+        with rpc.connect(server.address, key="k", session_constructor_args=further) as session:
+            assert session["demo.add"]("one", "hop") == "onehop"
+            np.testing.assert_array_equal(session.tensor(np.arange(5.0)).numpy(), np.arange(5.0))
+            with pytest.raises(errors.RemoteError) as raised:
+                session["demo.fail"]("far away")
+            assert raised.value.message == "far away"
+
+
+def test_one_hop_further_through_their_server_to_ours(tvm_port: int) -> None:
+    with serving("--key", "ours") as server:
+        further = ["rpc.Connect", "127.0.0.1", server.port, "ours", False]
+        with rpc.connect("127.0.0.1", tvm_port, key="k", session_constructor_args=further) as session:
+            assert session["demo.scale"](3, 4) == 12
+            tensor = session.tensor(np.arange(5.0))
+            np.testing.assert_array_equal(tensor.numpy(), np.arange(5.0))
+            session["demo.fill"](tensor, 2.0)
+            np.testing.assert_array_equal(tensor.numpy(), np.full(5, 2.0))
+            with pytest.raises(ValueError, match="far away") as raised:
+                session["demo.fail"]("far away")
+            assert isinstance(raised.value, errors.RemoteError)
+            assert raised.value.message == "far away"

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of a session: every element type and layout, views, copies, arguments, and when they are freed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from rpc.serving import Serving
+
+import portcall
+from portcall import errors, rpc
+
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+]  # fmt: skip
+SMALL_FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz"]
+
+
+@pytest.fixture
+def remote(serving_functions: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(serving_functions.address, key="k", call_timeout=60) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def shared(serving_functions: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(serving_functions.address, key="k", call_timeout=60) as session:
+        yield session
+
+
+def layouts(array: Any) -> list[Any]:
+    """The array, and others that are not compact."""
+    return [array, array.T, array[::2], array[:, ::-1], array[..., 1:2], np.broadcast_to(array[0], array.shape)]
+
+
+# ---- Types and layouts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*DTYPES, *SMALL_FLOATS])
+def test_every_element_type_and_layout_goes_there_and_back(remote: rpc.Session, name: str) -> None:
+    dtype = getattr(ml_dtypes, name) if name in SMALL_FLOATS else np.dtype(name)
+    for array in layouts(np.arange(24).reshape(2, 3, 4).astype(dtype)):
+        tensor = remote.tensor(array)
+        assert tensor.shape == array.shape
+        fetched = tensor.numpy()
+        assert fetched.dtype == array.dtype
+        np.testing.assert_array_equal(fetched, array)
+        np.testing.assert_array_equal(remote["testing.echo"](portcall.In(array)).numpy(), array)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_array_comes_back_as_it_went(shared: rpc.Session, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(DTYPES))
+    array = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=5)))
+    if array.ndim:
+        array = array[data.draw(hnp.basic_indices(array.shape))]
+    array = np.asarray(array)
+    fetched = shared.tensor(array).numpy()
+    np.testing.assert_array_equal(fetched, array)
+    assert fetched.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1, 1), (1,) * 16])
+def test_shapes_without_elements_or_dimensions(remote: rpc.Session, shape: tuple[int, ...]) -> None:
+    array = np.full(shape, 3, "int16")
+    tensor = remote.tensor(array)
+    assert (tensor.shape, tensor.ndim, tensor.size, tensor.nbytes) == (shape, len(shape), array.size, array.nbytes)
+    np.testing.assert_array_equal(tensor.numpy(), array)
+    assert remote["demo.shape_of"](array) == ",".join(map(str, shape))
+
+
+def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Session) -> None:
+    with pytest.raises(errors.ArgumentError, match="int4 cannot be passed"):
+        remote.tensor(np.zeros(3, ml_dtypes.int4))
+    tensor = remote.empty((3,), "int4")
+    assert tensor.nbytes == 2
+    with pytest.raises(TypeError, match="packs them"):
+        tensor.numpy()
+
+
+@pytest.mark.parametrize("array", [np.array(["text"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")], ids=str)
+def test_arrays_that_are_no_tensors_are_refused(remote: rpc.Session, array: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match="cannot be passed"):
+        remote.tensor(array)
+
+
+def test_numbers_and_lists_make_tensors(remote: rpc.Session) -> None:
+    assert remote.tensor(3.5).numpy() == 3.5
+    assert remote.tensor([[1, 2], [3, 4]]).numpy().tolist() == [[1, 2], [3, 4]]
+    assert remote.tensor(portcall.tensor([1, 2])).numpy().tolist() == [1, 2]
+
+
+def test_a_shape_that_no_memory_has_is_an_error_and_the_session_goes_on(remote: rpc.Session) -> None:
+    for shape in ((1 << 62,), (1 << 40, 1 << 40), (-1,)):
+        with pytest.raises((errors.RPCError, ValueError, MemoryError)):
+            remote.empty(shape)
+    assert remote.tensor([1]).numpy().tolist() == [1]
+
+
+# ---- Copies -------------------------------------------------------------------------------------------------------
+
+
+def test_copies_go_into_what_is_given(remote: rpc.Session) -> None:
+    array = np.arange(12, dtype="float32").reshape(3, 4)
+    tensor = remote.empty((3, 4))
+    assert tensor.copyfrom(array) is tensor
+    out = np.zeros((3, 4), "float32")
+    assert tensor.numpy(out=out) is out
+    np.testing.assert_array_equal(out, array)
+    spread = np.zeros((3, 8), "float32")
+    assert tensor.copyto(spread[:, ::2]) is not None
+    np.testing.assert_array_equal(spread[:, ::2], array)
+    assert not spread[:, 1::2].any()
+    local = portcall.empty((3, 4), "float32")
+    tensor.copyto(local)
+    np.testing.assert_array_equal(local.numpy(), array)
+    other = remote.empty((3, 4))
+    assert tensor.copyto(other) is other
+    np.testing.assert_array_equal(np.asarray(other), array)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        (lambda _: np.zeros(4, "float32"), ValueError, r"equal shapes: \(4,\) and \(3,\)"),
+        (lambda _: np.zeros(3, "float64"), TypeError, "equal data types: float64 and float32"),
+        (lambda remote: remote.empty((4,)), ValueError, "equal shapes"),
+        (lambda remote: remote.empty((3,), "int32"), TypeError, "equal data types"),
+    ],
+)
+def test_a_copy_between_different_shapes_or_types_is_refused(
+    remote: rpc.Session, source: Callable[[rpc.Session], Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        remote.empty((3,)).copyfrom(source(remote))
+
+
+def test_a_read_only_array_is_not_written_to(remote: rpc.Session) -> None:
+    out = np.zeros(3, "float32")
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        remote.tensor(np.ones(3, "float32")).numpy(out=out)
+    assert not out.any()
+
+
+def test_views_are_checked_against_the_memory(remote: rpc.Session) -> None:
+    tensor = remote.tensor(np.arange(8, dtype="int32"))
+    np.testing.assert_array_equal(tensor.view((2, 2), byte_offset=16).numpy(), [[4, 5], [6, 7]])
+    np.testing.assert_array_equal(tensor.view((4,), "int64").numpy(), np.arange(8, dtype="int32").view("int64"))
+    nested = tensor.view((6,), byte_offset=8).view((2,), byte_offset=4)
+    np.testing.assert_array_equal(nested.numpy(), [3, 4])
+    nested.copyfrom(np.array([30, 40], "int32"))
+    np.testing.assert_array_equal(tensor.numpy(), [0, 1, 2, 30, 40, 5, 6, 7])
+    for shape, offset in (((9,), 0), ((1,), 32), ((2,), 28), ((1,), 1 << 62)):
+        with pytest.raises(ValueError, match="past the end"):
+            tensor.view(shape, byte_offset=offset)
+
+
+def test_a_view_keeps_the_memory(remote: rpc.Session) -> None:
+    view = remote.tensor(np.arange(8)).view((2,), byte_offset=8)
+    remote["testing.nop"]()
+    np.testing.assert_array_equal(view.numpy(), [1, 2])
+
+
+# ---- Arguments ----------------------------------------------------------------------------------------------------
+
+
+def test_writable_arrays_are_copied_back_whatever_their_layout(remote: rpc.Session) -> None:
+    for array in layouts(np.zeros((3, 4), "float32"))[:-1]:
+        remote["demo.fill"](array, 5.0)
+        assert (array == 5).all()
+    local = portcall.tensor(np.zeros(3, "float32"))
+    remote["demo.fill"](local, 5.0)
+    np.testing.assert_array_equal(local.numpy(), [5, 5, 5])
+
+
+def test_arrays_that_are_only_read_are_only_sent(remote: rpc.Session) -> None:
+    array = np.zeros(1000, "float32")
+    frozen = array.copy()
+    frozen.flags.writeable = False
+    fill = remote["demo.fill"]
+    before = remote.stats()["bytes_received"]
+    for argument in (portcall.In(array), frozen, portcall.In(frozen)):
+        fill(argument, 5.0)
+    assert not array.any()
+    assert not frozen.any()
+    assert remote.stats()["bytes_received"] - before < array.nbytes
+
+
+def test_an_array_given_twice_is_one_array_over_there(remote: rpc.Session) -> None:
+    array = np.zeros(3, "float32")
+    remote["demo.twice"](array, array)
+    np.testing.assert_array_equal(array, [2, 2, 2])
+    remote["demo.twice"](portcall.In(array), array)
+    np.testing.assert_array_equal(array, [4, 4, 4])
+
+
+def test_arrays_are_not_copied_back_where_the_function_fails(remote: rpc.Session) -> None:
+    array = np.zeros(3, "float32")
+    with pytest.raises(errors.RemoteError):
+        remote["demo.fill"](array, "no number")
+    assert not array.any()
+
+
+def test_tensors_and_arrays_mix_as_arguments(remote: rpc.Session) -> None:
+    tensor, array = remote.tensor(np.zeros(3, "float32")), np.zeros(3, "float32")
+    remote["demo.twice"](tensor, array)
+    np.testing.assert_array_equal(tensor.numpy(), [1, 1, 1])
+    np.testing.assert_array_equal(array, [1, 1, 1])
+
+
+def test_things_of_another_session_are_refused(
+    remote: rpc.Session, serving_functions: Serving, kernel_library: Path
+) -> None:
+    with rpc.connect(serving_functions.address, key="k") as other:
+        echo = other["testing.echo"]
+        for thing in (remote.tensor([1]), remote["demo.array"](), remote["demo.adder"](1), remote.system_lib()):
+            with pytest.raises(ValueError, match="argument #0 is .* of another session"):
+                echo(thing)
+        with pytest.raises(ValueError, match="two sessions; copy through the host"):
+            other.tensor([1]).copyfrom(remote.tensor([1]))
+        with pytest.raises(ValueError, match="belongs to another session"):
+            other.empty((3,), device=remote.cpu())
+        with pytest.raises(TypeError, match="module of this process"):
+            echo(portcall.load_module(kernel_library))
+        with pytest.raises(TypeError, match="is the session itself"):
+            echo(other.module)
+
+
+def test_a_local_function_refuses_a_tensor_of_a_session(remote: rpc.Session) -> None:
+    def takes_arrays(x: Any) -> float:
+        return float(np.asarray(x).sum())
+
+    assert portcall.convert(takes_arrays)(remote.tensor([1.0, 2.0])) == 3.0  # Python code may fetch it
+
+
+# ---- Frees --------------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_given_back_with_the_next_requests(remote: rpc.Session) -> None:
+    """Each tensor is a sixteenth of the memory: if none were freed, the server would run out of it."""
+    for _ in range(64):
+        remote.empty((1 << 28,), "uint8")
+    names = {remote["testing.echo"](n) for n in range(3)}
+    assert names == {0, 1, 2}
+
+
+def test_thousands_of_tensors_can_be_dropped_at_once(remote: rpc.Session) -> None:
+    tensors = [remote.tensor([n]) for n in range(2000)]
+    assert tensors[1234].numpy().tolist() == [1234]
+    before = remote.stats()["requests"]
+    tensors.clear()
+    gc.collect()
+    assert remote.stats()["requests"] == before
+    for n in range(20):
+        assert remote["testing.echo"](n) == n
+
+
+def test_a_tensor_outlives_the_name_of_its_session(serving_functions: Serving) -> None:
+    tensor = rpc.connect(serving_functions.address, key="k").tensor([1, 2])
+    gc.collect()
+    assert tensor.numpy().tolist() == [1, 2]
+    assert tensor.session.name == serving_functions.address
+    assert str(tensor.device) == "cpu:0"
+    with tensor.session as session:
+        assert repr(tensor) == f"<remote tensor int64[2] on cpu:0 of {session.name}>"
+    with pytest.raises(errors.SessionClosedError):
+        tensor.numpy()
+
+
+def test_large_copies_go_straight_into_memory(remote: rpc.Session) -> None:
+    array = np.random.default_rng(0).integers(0, 256, 64 << 20, "uint8")
+    tensor = remote.tensor(array)
+    out = np.empty_like(array)
+    tensor.numpy(out=out)
+    assert (out == array).all()
+    assert remote.stats()["requests"] < 10

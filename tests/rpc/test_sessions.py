@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions that are no connection to a server: this process, a child, memory, a user's transport, a chain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rpc.serving import Serving, serving
+
+import portcall
+from portcall import errors, rpc
+from portcall.testing import memory_transports
+
+
+class SocketTransport:
+    """A transport as a user would write one, over anything with two ends; a little at a time."""
+
+    def __init__(self, sock: socket.socket, most: int = 7, timeout: float | None = None) -> None:
+        self.sock = sock
+        self.most = most
+        sock.settimeout(timeout)
+
+    def send(self, data: bytes) -> int:
+        return self.sock.send(data[: self.most])
+
+    def receive(self, most: int) -> bytes:
+        return self.sock.recv(min(most, self.most))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+
+@contextlib.contextmanager
+def served(transport: rpc.Transport, *expose: str) -> Iterator[None]:
+    """Serve a transport in a thread."""
+    thread = threading.Thread(target=rpc.serve_over, args=(transport, expose or ("*",)))
+    thread.start()
+    yield
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def local() -> Iterator[rpc.Session]:
+    with rpc.LocalSession() as session:
+        yield session
+
+
+@contextlib.contextmanager
+def popen() -> Iterator[rpc.Session]:
+    with rpc.PopenSession() as session:
+        yield session
+
+
+@contextlib.contextmanager
+def memory() -> Iterator[rpc.Session]:
+    ours, theirs = memory_transports()
+    with served(theirs), rpc.connect_over(ours, "memory") as session:
+        yield session
+
+
+@contextlib.contextmanager
+def transport() -> Iterator[rpc.Session]:
+    ours, theirs = socket.socketpair()
+    with served(SocketTransport(theirs)), rpc.connect_over(SocketTransport(ours), "a line") as session:
+        yield session
+
+
+@contextlib.contextmanager
+def chain() -> Iterator[rpc.Session]:
+    with serving("--key", "second") as second, serving("--key", "first") as first:
+        further = ["rpc.Connect", "127.0.0.1", second.port, "second", False]
+        with rpc.connect(first.address, key="first", session_constructor_args=further) as session:
+            yield session
+
+
+@contextlib.contextmanager
+def long_chain() -> Iterator[rpc.Session]:
+    with serving("--key", "k") as server:
+        hop = ["rpc.Connect", "127.0.0.1", server.port, "k", False]
+        with rpc.connect(server.address, key="k", session_constructor_args=hop * 3) as session:
+            yield session
+
+
+KINDS = [local, popen, memory, transport, chain, long_chain]
+Open = Callable[[], contextlib.AbstractContextManager[rpc.Session]]
+every_kind = pytest.mark.parametrize("session", KINDS, ids=lambda kind: kind.__name__)
+with_files = pytest.mark.parametrize("session", [local, popen, chain], ids=lambda kind: kind.__name__)
+
+
+# ---- What all of them do ------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_calls_copies_and_errors_work_alike(session: Open) -> None:
+    with session() as remote:
+        assert remote["testing.echo"]("text") == "text"
+        assert remote["testing.echo"](b"bytes" * 1000) == b"bytes" * 1000
+        array = np.arange(5000.0).reshape(50, 100)
+        tensor = remote.tensor(array)
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        row = tensor.view((100,), byte_offset=800)
+        row.copyfrom(np.zeros(100))
+        np.testing.assert_array_equal(tensor.numpy()[:3].sum(axis=1), array[:3].sum(axis=1) * [1, 0, 1])
+        np.testing.assert_array_equal(remote["testing.echo"](array[:, ::2]).numpy(), array[:, ::2])
+        with pytest.raises(ValueError, match="that is wrong"):
+            remote["testing.test_raise_error"]("ValueError", "that is wrong")
+        with pytest.raises(errors.FunctionNotFoundError):
+            remote.get_function("nothing.of.that.name")
+        assert remote["testing.echo"](1) == 1
+        assert not remote.closed
+        assert set(remote.stats()["seconds"]) == {"queue", "connect", "upload", "load", "copy", "run", "fetch"}
+    assert remote.closed
+
+
+@every_kind
+def test_what_was_a_closed_sessions_is_refused(session: Open) -> None:
+    with session() as remote:
+        echo, tensor = remote["testing.echo"], remote.tensor([1.0])
+        name = remote.name
+    for use in (lambda: echo(1), tensor.numpy, lambda: tensor.copyfrom([2.0]), lambda: remote["testing.echo"]):
+        with pytest.raises(errors.SessionClosedError, match=name):
+            use()
+    remote.close()
+
+
+@with_files
+def test_files_and_libraries_work_alike(session: Open, kernel_library: Path) -> None:
+    with session() as remote:
+        assert remote.upload(kernel_library) == "kernels.so"
+        assert remote.listdir() == ["kernels.so"]
+        assert remote.download("kernels.so") == kernel_library.read_bytes()
+        library = remote.load_module("kernels.so")
+        assert library.type_key == "rpc"
+        x, y = remote.tensor(np.zeros(4, "float32")), remote.empty((4,))
+        library["add_one"](x, y)
+        np.testing.assert_array_equal(y.numpy(), np.ones(4))
+        array = np.zeros(4, "float32")
+        library["add_one"](x, array)
+        np.testing.assert_array_equal(array, np.ones(4))
+        assert len(library.time_evaluator("add_one", remote.cpu(), number=2, repeat=3)(x, y).results) == 3
+        with pytest.raises(ValueError, match="refused by the kernel"):
+            library["refuse"]()
+        remote.remove("kernels.so")
+        assert remote.listdir() == []
+        with pytest.raises(PermissionError):
+            remote.download("../../etc/passwd")
+
+
+def test_sessions_of_all_kinds_live_side_by_side_and_in_any_number() -> None:
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(rpc.LocalSession()) for _ in range(40)]
+        sessions += [stack.enter_context(kind()) for kind in (popen, memory, transport)]
+        tensors = [session.tensor([number]) for number, session in enumerate(sessions)]
+        assert [tensor.numpy()[0] for tensor in tensors] == list(range(len(sessions)))
+        with pytest.raises(ValueError, match="another session"):
+            sessions[0]["testing.echo"](tensors[1])
+
+
+# ---- This process -------------------------------------------------------------------------------------------------
+
+
+def test_a_local_session_offers_what_its_patterns_say(register: Callable[..., Any]) -> None:
+    register("mine.double", lambda x: 2 * x)
+    register("other.triple", lambda x: 3 * x)
+    with rpc.LocalSession(["mine.*"]) as session:
+        assert session["mine.double"](4) == 8
+        with pytest.raises(PermissionError, match=r"other\.triple"):
+            session.get_function("other.triple")
+
+
+def test_a_local_session_deletes_its_files() -> None:
+    with rpc.LocalSession() as session:
+        session.upload(b"1", "file")
+        place = session["tvm.rpc.server.workpath"]("file")
+        assert Path(place).read_bytes() == b"1"
+    assert not Path(place).parent.exists()
+
+
+# ---- A child ------------------------------------------------------------------------------------------------------
+
+
+def test_a_child_ends_with_its_session_and_leaves_no_files() -> None:
+    with rpc.PopenSession() as session:
+        session.upload(b"1", "file")
+        place = Path(session["tvm.rpc.server.workpath"]("file"))
+        assert place.exists()
+        pid = session.pid
+        os.kill(pid, 0)
+    assert not place.parent.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_crashes_is_named_with_its_signal() -> None:
+    with rpc.PopenSession() as session:
+        os.kill(session.pid, signal.SIGSEGV)
+        for _ in range(2):
+            with pytest.raises(errors.RemoteCrashError, match="crashed with SIGSEGV") as raised:
+                session["testing.nop"]()
+            assert raised.value.signal == "SIGSEGV"
+            assert raised.value.peer == session.name
+
+
+def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such program"):
+        rpc.PopenSession(tmp_path / "nothing")
+    (tmp_path / "text").write_text("no program")
+    with pytest.raises(PermissionError):
+        rpc.PopenSession(tmp_path / "text")
+
+
+def program(path: Path, body: str) -> Path:
+    path.write_text(f"#!{sys.executable}\nimport sys, time\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_a_program_of_ones_own_serves_on_its_descriptors(tmp_path: Path) -> None:
+    body = """import portcall
+from portcall import rpc
+portcall.register_func("mine.answer", lambda: 42)
+import socket
+sock = socket.socket(fileno=int(sys.argv[1]))
+class Line:
+    def send(self, data): return sock.send(data)
+    def receive(self, most): return sock.recv(most)
+    def close(self): sock.close()
+rpc.serve_over(Line(), ["mine.*"])"""
+    with rpc.PopenSession(program(tmp_path / "mine", body)) as session:
+        assert session["mine.answer"]() == 42
+        with pytest.raises(errors.FunctionNotFoundError):
+            session.upload(b"1", "file")
+
+
+def test_a_program_that_ends_or_is_silent_is_told(tmp_path: Path) -> None:
+    with pytest.raises(errors.RemoteCrashError, match="exited with code 3"):
+        rpc.PopenSession(program(tmp_path / "ends", "sys.exit(3)"))
+    with pytest.raises(errors.SessionTimeoutError, match=r"opening the session took more than .* raise timeout="):
+        rpc.PopenSession(program(tmp_path / "silent", "time.sleep(1000)"), timeout=0.3)
+
+
+# ---- Transports ---------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_transport_serves_what_is_exposed_and_no_more(register: Callable[..., Any]) -> None:
+    register("mine.answer", lambda: 42)
+    ours, theirs = memory_transports()
+    with served(theirs, "mine.*"), rpc.connect_over(ours) as session:
+        assert session["mine.answer"]() == 42
+        with pytest.raises(PermissionError):
+            session.get_function("testing.echo")
+
+
+def test_a_transport_whose_other_end_is_gone_breaks_the_session() -> None:
+    ours, theirs = socket.socketpair()
+    with served(SocketTransport(theirs)):
+        session = rpc.connect_over(SocketTransport(ours), "a line")
+        theirs.shutdown(socket.SHUT_RDWR)
+        for _ in range(2):
+            with pytest.raises(errors.SessionBrokenError, match="a line"):
+                session["testing.nop"]()
+        assert session.closed
+
+
+def test_a_transport_may_have_a_time_of_its_own() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(errors.SessionTimeoutError, match="the transport to a line gave up"):
+        rpc.connect_over(SocketTransport(ours, timeout=0.05), "a line")
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (ConnectionResetError, errors.SessionBrokenError), (TimeoutError, errors.SessionTimeoutError),
+    (ZeroDivisionError, ZeroDivisionError),
+])  # fmt: skip
+def test_what_a_transport_raises_ends_the_session(error: type[Exception], kind: type[Exception]) -> None:
+    ours, theirs = memory_transports()
+
+    class Failing:
+        broken = False
+        closed = 0
+
+        def send(self, data: bytes) -> int:
+            if self.broken:
+                raise error("on the way")
+            return ours.send(data)
+
+        def receive(self, most: int) -> bytes:
+            return ours.receive(most)
+
+        def close(self) -> None:
+            self.closed += 1
+            ours.close()
+
+    line = Failing()
+    with served(theirs):
+        session = rpc.connect_over(line, "a line")
+        line.broken = True
+        with pytest.raises(kind, match="on the way"):
+            session["testing.nop"]()
+        with pytest.raises(errors.RPCError):
+            session["testing.nop"]()
+        session.close()
+    assert line.closed == 1
+
+
+@pytest.mark.parametrize("answer", [0, -1, 1 << 40, "text", None])
+def test_a_transport_that_lies_about_what_it_sent_breaks_the_session(answer: Any) -> None:
+    class Liar:
+        def send(self, data: bytes) -> Any:
+            return answer
+
+        def receive(self, most: int) -> bytes:
+            return b""
+
+        def close(self) -> None:
+            pass
+
+    with pytest.raises((errors.SessionBrokenError, TypeError)):
+        rpc.connect_over(Liar())
+
+
+def test_a_transport_that_gives_more_than_was_asked_for_breaks_the_session() -> None:
+    class Liar:
+        def send(self, data: bytes) -> int:
+            return len(data)
+
+        def receive(self, most: int) -> bytes:
+            return bytes(most + 1)
+
+        def close(self) -> None:
+            pass
+
+    with pytest.raises(errors.SessionBrokenError, match="gave"):
+        rpc.connect_over(Liar())
+
+
+def test_a_session_is_a_module(serving_functions: Serving) -> None:
+    with rpc.connect(serving_functions.address, key="k", name="the board") as session:
+        assert isinstance(session.module, portcall.Module)
+        assert session.module.type_key == "rpc"
+        assert session.module["testing.echo"](3) == 3
+        assert session.name == "the board"
+        with pytest.raises(errors.FunctionNotFoundError, match="the board"):
+            session.get_function("nothing")
+
+
+# ---- Chains -------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_from_the_end_of_a_chain_is_as_from_the_first_server() -> None:
+    with long_chain() as session:
+        with pytest.raises(ValueError, match="^ValueError: too far$") as raised:
+            session["demo.fail"]("too far")
+        assert isinstance(raised.value, errors.RemoteError)
+        assert raised.value.message == "too far"
+
+
+def test_a_chain_that_cannot_be_made_says_which_link_is_missing(serving_functions: Serving) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    further = ["rpc.Connect", "127.0.0.1", port, "k", False]
+    with pytest.raises(errors.RemoteError, match=f"cannot connect to 127.0.0.1:{port}"):
+        rpc.connect(serving_functions.address, key="k", session_constructor_args=further)
+
+
+@pytest.mark.parametrize("arguments", [["no.Constructor"], ["rpc.Connect"], ["rpc.Connect", 1, 2, 3], ["rpc.PopenSession", b"x"]])
+def test_a_session_constructor_that_fails_is_a_remote_error(serving_functions: Serving, arguments: list[Any]) -> None:
+    with pytest.raises(errors.RemoteError):
+        rpc.connect(serving_functions.address, key="k", session_constructor_args=arguments)
+
+
+def test_what_a_session_constructor_cannot_take_is_refused_here(serving_functions: Serving) -> None:
+    with pytest.raises(TypeError, match="a session constructor takes"):
+        rpc.connect(serving_functions.address, key="k", session_constructor_args=["rpc.Connect", [1, 2]])
+
+
+def test_a_crash_at_the_end_of_a_chain_breaks_its_session_and_no_other() -> None:
+    with chain() as session:
+        with pytest.raises(errors.RPCError):
+            session["demo.crash"](signal.SIGSEGV)
+        with pytest.raises(errors.RPCError):
+            session["testing.nop"]()
