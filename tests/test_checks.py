@@ -291,12 +291,12 @@ def test_objects_are_refused_by_calls_with_many_arguments_too(checks: Callable[.
 
 def test_arrays_of_elements_that_no_tensor_has_are_refused(checks: Callable[..., Any]) -> None:
     for array in (np.array(["text"]), np.array([object()]), np.array(["2020-01-01"], "datetime64[D]")):
-        with pytest.raises(errors.ArgumentError, match="no tensor has such elements"):
+        with pytest.raises(errors.ArgumentError, match="numbers that tensors can hold"):
             checks("kinds", array, 1, 1.0, True, None)
 
 
 def test_arrays_in_the_other_byte_order_are_refused(checks: Callable[..., Any]) -> None:
-    with pytest.raises(errors.ArgumentError, match="bytes in the other order"):
+    with pytest.raises(errors.ArgumentError, match="bytes in this machine.s order"):
         checks("kinds", np.zeros(4, ">f4"), 1, 1.0, True, None)
 
 

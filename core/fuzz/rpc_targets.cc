@@ -1,2 +1,182 @@
 // SPDX-License-Identifier: Apache-2.0
-void placeholder();
+// The promises of core/rpc: any bytes give messages or RemoteProtocolError; what was read is written and read again as
+// the same; a split changes nothing; an endpoint answers in whole frames; a session fails with an error of its own.
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/targets.h"
+#include "rpc/endpoint.h"
+#include "rpc/local_session.h"
+#include "rpc/remote_session.h"
+
+using namespace portcall;
+using namespace portcall::rpc;
+
+namespace {
+
+constexpr uint64_t kMaxFrame = 1 << 20;
+
+void Promise(bool kept) {
+  if (!kept) __builtin_trap();
+}
+
+// Decodes a body, writes it, reads that and writes it again: the same bytes.
+void ReadAgain(Code code, std::string_view body) {
+  Reader reader(body);
+  std::string once, twice;
+  Form form = code == Code::kInitServer ? Form::kInitServer : code == Code::kReturn ? Form::kReply : Form::kRequest;
+  if (code == Code::kInitServer) reader.Text();
+  if (code == Code::kCallFunc) reader.Take<uint64_t>();
+  if (code == Code::kCopyFromRemote || code == Code::kCopyToRemote) {
+    WireTensor tensor = reader.Tensor();
+    Writer(&once).Tensor(tensor);
+    Writer(&twice).Tensor(Reader(once).Tensor());
+    return Promise(once == twice);
+  }
+  Sequence values = reader.Values();
+  reader.ExpectEnd();
+  Writer(&once).Values(values, form);
+  Reader again(once);
+  Sequence same = again.Values();
+  again.ExpectEnd();
+  Promise(same.size() == values.size());
+  Writer(&twice).Values(same, form);
+  Promise(once == twice);
+}
+
+// What a reader makes of bytes that come in pieces of up to `most`.
+std::string Heard(std::string_view bytes, size_t most) {
+  FrameReader frames(kMaxFrame);
+  std::string heard, payload;
+  try {
+    while (!bytes.empty()) {
+      auto [space, room] = frames.Space();
+      Promise(room > 0);
+      size_t n = std::min({bytes.size(), room, most});
+      std::copy_n(bytes.data(), n, space);
+      frames.Filled(n);
+      bytes.remove_prefix(n);
+      for (FrameReader::Event event; (event = frames.Next()) != FrameReader::kNeedBytes;) {
+        heard += std::to_string(event) + ' ';
+        if (event == FrameReader::kPayloadEnd) {
+          heard += payload;
+          continue;
+        }
+        heard += std::to_string(static_cast<int32_t>(frames.code())).append(frames.body());
+        if (event == FrameReader::kPayload && frames.payload_size() <= kMaxFrame) {
+          payload.assign(frames.payload_size(), '?');
+          frames.Receive(payload.data());
+        }
+        try {
+          ReadAgain(frames.code(), frames.body());
+        } catch (const Error& error) {
+          Promise(error.kind() == "RemoteProtocolError");
+        }
+      }
+    }
+  } catch (const Error& error) {
+    Promise(error.kind() == "RemoteProtocolError");
+    heard += error.message();
+  }
+  return heard;
+}
+
+std::string Take(Endpoint* endpoint) {
+  std::string sent;
+  while (!endpoint->output().empty()) {
+    Chunk chunk = endpoint->output().Chunks(1).at(0);
+    sent.append(static_cast<const char*>(chunk.data), chunk.size);
+    endpoint->output().Sent(chunk.size);
+  }
+  return sent;
+}
+
+std::string Open() {
+  std::string bytes;
+  Writer writer(&bytes);
+  writer.Begin(Code::kInitServer);
+  writer.Text(kProtocolVersion);
+  writer.Values({}, Form::kInitServer);
+  writer.End();
+  return bytes;
+}
+
+// A peer that answers with given bytes, whatever it is asked, and then closes.
+class Script : public Channel {
+ public:
+  Script(std::string_view bytes, size_t most) : bytes_(bytes), most_(most) {}
+  size_t Send(const std::vector<Chunk>& chunks, Deadline) override { return chunks.at(0).size; }
+  size_t Receive(void* data, size_t size, Deadline) override {
+    size_t n = std::min({size, most_, bytes_.size()});
+    std::copy_n(bytes_.data(), n, static_cast<char*>(data));
+    bytes_.remove_prefix(n);
+    return n;
+  }
+  void Interrupt() override {}
+  void Close() noexcept override {}
+
+ private:
+  std::string_view bytes_;
+  size_t most_;
+};
+
+}  // namespace
+
+void FuzzRpcCodec(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  Promise(Heard(bytes, SIZE_MAX) == Heard(bytes, 1 + data[0] % 40));
+}
+
+void FuzzRpcEndpoint(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  EndpointOptions options;
+  options.max_frame = kMaxFrame;
+  Endpoint endpoint(MakeLocalSession({"testing.*"}), options);
+  std::string bytes = data[0] & 1 ? Open() : "", sent;
+  bytes.append(reinterpret_cast<const char*>(data) + 1, size - 1);
+  size_t most = data[0] & 2 ? 1 + data[0] / 4 : SIZE_MAX;
+  for (size_t at = 0; at < bytes.size() && !endpoint.closed();) {
+    auto [space, room] = endpoint.Space();
+    size_t n = std::min({bytes.size() - at, room, most});
+    std::copy_n(bytes.data() + at, n, space);
+    endpoint.Filled(n);
+    at += n;
+    for (bool more = true; more;) {
+      more = endpoint.Serve();
+      sent += Take(&endpoint);
+    }
+  }
+  Reader reader(sent);
+  while (reader.left()) reader.Bytes(reader.Take<uint64_t>());  // throws, uncaught, for half a frame
+  endpoint.PeerClosed();
+}
+
+void FuzzRpcClient(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  RemoteOptions options;
+  options.max_frame = kMaxFrame;
+  auto session = MakeRemoteSession(std::make_unique<Script>(bytes, data[0] & 1 ? 1 + data[0] / 2 : SIZE_MAX), options);
+  WireTensor tensor;
+  tensor.data = 1;
+  tensor.shape = {24};
+  std::string buffer(24, ' ');
+  for (int step = 0; !session->closed(); step = (step + 1) % 5) {
+    try {
+      Any owner;
+      CallResult result;
+      if (step == 0) session->Free(session->GetFunction("f"));
+      if (step == 1) session->Call(1, {}, &result);
+      if (step == 2) session->GetAttr({kDLCPU, 0}, 0, &owner);
+      if (step == 3) session->CopyFrom(tensor, buffer.data(), buffer.size());
+      if (step == 4) session->CopyTo(tensor, buffer.data(), buffer.size());
+    } catch (const Error& error) {
+      std::string_view kind = error.kind();
+      Promise(kind == "RemoteProtocolError" || kind == "RemoteError" || kind == "SessionBrokenError" ||
+              kind == "SessionTimeoutError");
+    }
+  }
+}

@@ -97,8 +97,9 @@ class FdChannel : public Channel {
   void Wait(int fd, short events, Deadline deadline) const {
     int timeout = longest_wait_;
     if (deadline != kNoDeadline) {
-      auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-      PORTCALL_CHECK(left > 0, SessionTimeoutError) << kTimeIsUp;
+      Deadline now = std::chrono::steady_clock::now();
+      PORTCALL_CHECK(deadline > now, SessionTimeoutError) << kTimeIsUp;
+      int64_t left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
       timeout = static_cast<int>(std::min<int64_t>(left, longest_wait_ < 0 ? 1 << 30 : longest_wait_));
     }
     pollfd entries[2] = {{fd, events, 0}, {wake_fd_, POLLIN, 0}};  // a negative one is passed over

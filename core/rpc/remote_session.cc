@@ -341,7 +341,7 @@ class RemoteSessionImpl : public RemoteSession {
     Begin(code, out_.size() + payload.size, to_size);
     std::optional<Error> failure;
     try {
-      SendOrHearWhy({{out_.data(), out_.size()}, payload}, deadline);
+      SendOrHearWhy({{out_.data(), out_.size()}, payload}, frees, deadline);
       for (; frees > 0; --frees) {
         Answer ignored;
         Receive(deadline, &ignored);
@@ -466,23 +466,26 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // A server that gives up half-way through a request says why before it closes the connection.
-  void SendOrHearWhy(std::vector<Chunk> chunks, Deadline deadline) {
+  void SendOrHearWhy(std::vector<Chunk> chunks, size_t frees, Deadline deadline) {
     try {
       Send(std::move(chunks), deadline);
     } catch (const Error& lost) {
-      if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) HearWhy();
+      if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) HearWhy(frees);
       throw;
     }
   }
-  void HearWhy() {
+  void HearWhy(size_t frees) {
     try {
-      for (size_t i = 0; i <= kMaxPendingFrees; ++i) {
+      for (size_t i = 0; i <= frees; ++i) {
         Answer answer;
         Receive(DeadlineIn(kLastWordsTime), &answer);
-        if (answer.code == Code::kException) RemoteErrorOf(answer.body);
+        if (answer.code != Code::kException) continue;
+        Error why = RemoteErrorOf(answer.body);
+        if (i == frees) throw why;
       }
     } catch (const Error& why) {
-      if (why.kind() == "SessionTimeoutError" && why.message() != kTimeIsUp) throw;  // else that was all
+      bool ended = why.kind() == "SessionTimeoutError" && why.message() != kTimeIsUp;
+      if (ended || why.kind() == "RemoteError") throw;  // else that was all
     }
   }
 

@@ -105,6 +105,7 @@ Module MakeModule(const std::string& kind, const std::string& payload) {
 // ---- The names by which everybody calls modules -------------------------------------------------------------------
 
 Module LoadFromFile(const std::string& path) {
+  PORTCALL_CHECK(path.find('\0') == std::string::npos, ModuleLoadError) << "a path cannot have a NUL in it";
   std::string suffix = std::filesystem::path(path).extension().string();
   suffix.erase(0, 1);
   bool library = suffix == "so" || suffix == "dll" || suffix == "dylib" || suffix == "dso";

@@ -205,9 +205,9 @@ TEST("many frees go out with several requests") {
   for (int i = 0; i < 1000; ++i) echo = pair->GetFunction("testing.echo");
   for (int i = 0; i < 999; ++i) pair->Free(echo);
   for (int i = 0; i < 4; ++i) {
-    pair.client.Sent();
+    size_t before = pair.client.wire->sent.size();
     pair->GetFunction("no.such.function");
-    CHECK(pair.client.wire->sent.size() < 256 * 40);
+    CHECK(pair.client.wire->sent.size() - before < 256 * 40);
   }
   CallResult result;
   pair->Call(echo, Values(WireValue::Int(1)), &result);
@@ -274,7 +274,7 @@ TEST("an answer that the protocol does not allow closes the session, and is take
     CHECK_EQ(KindOf(Thrown([&] { client.session->Call(1, {}, &result); })), "RemoteProtocolError");
     CHECK(client.session->closed());
     CHECK(client.wire->closed);
-    CHECK_EQ(KindOf(Thrown([&] { client.session->GetFunction("f"); })), "SessionClosedError");
+    CHECK(Contains(Thrown([&] { client.session->GetFunction("f"); }), "the session with the board is over"));
   }
 }
 
@@ -369,8 +369,9 @@ TEST("any bytes in place of an answer give an error of the session") {
 TEST("a call that the peer does not answer in time closes the session") {
   Client client("", 5);
   client.wire->silent = true;
-  CHECK_EQ(Thrown([&] { client.session->GetFunction("f"); }),
-           "SessionTimeoutError: the peer did not answer in time");
+  std::string error = Thrown([&] { client.session->GetFunction("f"); });
+  CHECK(Contains(error, "SessionTimeoutError: the board did not answer in time"));
+  CHECK(Contains(error, "sent 29 of 29 bytes, received 0"));
   CHECK(client.session->closed());
   CHECK(client.wire->closed);
 }
@@ -490,20 +491,22 @@ TEST("copies to a server whose packets are limited are byte for byte those of TV
   from.pop_back();
   answers.pop_back();
   Client client;
+  // The limit is asked for; the handle of its function is freed in front of the first block.
+  answers.insert(answers.begin() + 2, ReturnNone());
+  to.insert(to.begin() + 2, Message(Code::kFreeHandle, Values(WireValue::Pointer(0x77))));
   for (const std::string& answer : answers) client.wire->coming += answer;
   client.session->CopyTo(Floats(0x5000), data.data(), data.size());
   std::string expected;
   for (const std::string& request : to) expected += request;
   CHECK(client.Sent() == expected);
 
-  // The limit is known now; the handle of its function is freed with the next request.
-  client.wire->coming = ReturnNone();
+  // Then it is known.
   answers = Said("chunked remote -> host", false);
   answers.pop_back();
   for (const std::string& answer : answers) client.wire->coming += answer;
   std::string back(120, ' ');
   client.session->CopyFrom(Floats(0x5000), back.data(), back.size());
-  expected = Message(Code::kFreeHandle, Values(WireValue::Pointer(0x77)));
+  expected = "";
   for (const std::string& request : from) expected += request;
   CHECK(client.Sent() == expected);
   CHECK_EQ(static_cast<int>(back[41]), 1);

@@ -79,11 +79,11 @@ class Serving:
         return int(self.ready["port"])
 
     def event(self, name: str, accept: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any]:
-        """Wait for the next event of that name in the log, and return it."""
+        """Wait for the next event of that name, or of one of several names, in the log, and return it."""
         for line in self._log:
             if line.startswith("{"):
                 self.log.append(json.loads(line))
-                if self.log[-1]["event"] == name and accept(self.log[-1]):
+                if self.log[-1]["event"] in name.split() and accept(self.log[-1]):
                     return self.log[-1]
         raise AssertionError(f"no event {name!r}: {self.log}")
 

@@ -81,7 +81,7 @@ def test_shapes_without_elements_or_dimensions(remote: rpc.Session, shape: tuple
 
 
 def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Session) -> None:
-    with pytest.raises(errors.ArgumentError, match="int4 cannot be passed"):
+    with pytest.raises(errors.ArgumentError, match="dtype int4"):
         remote.tensor(np.zeros(3, ml_dtypes.int4))
     tensor = remote.empty((3,), "int4")
     assert tensor.nbytes == 2
@@ -91,7 +91,7 @@ def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Se
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")], ids=str)
 def test_arrays_that_are_no_tensors_are_refused(remote: rpc.Session, array: Any) -> None:
-    with pytest.raises(errors.ArgumentError, match="cannot be passed"):
+    with pytest.raises(errors.ArgumentError, match="dtype"):
         remote.tensor(array)
 
 

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP, Unix sockets, TLS and pipes carry a session alike; each refuses whom it should, and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trustme
+from rpc.serving import Serving, serving
+
+from portcall import errors, rpc
+from portcall._function import get_global_func
+from portcall.rpc import _transport
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of an authority, of a server and of a client of it."""
+
+    ca: str
+    server: str
+    client: str
+
+    @property
+    def tls(self) -> rpc.TLSOptions:
+        return rpc.TLSOptions(ca=self.ca)
+
+    @property
+    def mutual(self) -> rpc.TLSOptions:
+        return replace(self.tls, certificate=self.client)
+
+
+def write_certificates(folder: Path) -> Certificates:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    authority.issue_cert("client@example.com").private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
+    return Certificates(*(str(folder / name) for name in ("ca.pem", "server.pem", "client.pem")))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return write_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of an authority that nobody trusts."""
+    return write_certificates(tmp_path_factory.mktemp("others"))
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Certificates) -> Iterator[Serving]:
+    with serving("--tls-cert", certificates.server) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mutual_server(certificates: Certificates) -> Iterator[Serving]:
+    with serving("--tls-cert", certificates.server, "--tls-ca", certificates.ca) as server:
+        yield server
+
+
+# ---- What every transport does ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tcp(certificates: Certificates) -> Iterator[rpc.Session]:
+    with serving() as server, rpc.connect("127.0.0.1", server.port) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def unix(certificates: Certificates) -> Iterator[rpc.Session]:
+    path = Path(certificates.ca).with_name("socket")
+    with serving("--unix", path) as server:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert server.address == f"unix:{path}"
+        with rpc.connect(server.address) as session:
+            yield session
+    assert not path.exists()
+
+
+@contextlib.contextmanager
+def tls(certificates: Certificates) -> Iterator[rpc.Session]:
+    with serving("--tls-cert", certificates.server) as server, rpc.connect(server.address, tls=certificates.tls) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def mutual_tls(certificates: Certificates) -> Iterator[rpc.Session]:
+    words = ("--tls-cert", certificates.server, "--tls-ca", certificates.ca)
+    with serving(*words) as server, rpc.connect(server.address, tls=certificates.mutual) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def tls_and_token(certificates: Certificates) -> Iterator[rpc.Session]:
+    with (
+        serving("--tls-cert", certificates.server, PORTCALL_TOKEN="s3cret") as server,
+        rpc.connect(server.address, tls=certificates.tls, token="s3cret") as session,
+    ):
+        yield session
+
+
+@contextlib.contextmanager
+def pipes(certificates: Certificates) -> Iterator[rpc.Session]:
+    """Two pipes, and a thread that serves at their other ends."""
+    (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
+    serve = get_global_func("portcall.rpc.ServeFds")
+    thread = threading.Thread(target=serve, args=(their_in, their_out, ["*"], 0, None))
+    thread.start()
+    with rpc.Session(get_global_func("portcall.rpc.ConnectFds")(our_in, our_out, "pipes", 0.0, []), "pipes") as session:
+        yield session
+    thread.join(30)
+
+
+Open = Callable[[Certificates], contextlib.AbstractContextManager[rpc.Session]]
+KINDS = [tcp, unix, tls, mutual_tls, tls_and_token, pipes]
+
+
+@pytest.mark.parametrize("transport", KINDS, ids=lambda kind: kind.__name__)
+def test_calls_and_copies_of_every_size_arrive_whole(transport: Open, certificates: Certificates) -> None:
+    generator = np.random.default_rng(0)
+    with transport(certificates) as session:
+        echo = session["testing.echo"]
+        assert [echo(number) for number in range(200)] == list(range(200))
+        for size in (0, 1, 1023, 16 << 10, (256 << 10) + 1, (24 << 20) + 5):
+            array = generator.integers(0, 256, size, "uint8")
+            assert (session.tensor(array).numpy() == array).all()
+            data = array.tobytes()[: 4 << 20]
+            assert echo(data) == data
+
+
+@pytest.mark.parametrize("transport", KINDS[:-1], ids=lambda kind: kind.__name__)
+def test_a_call_on_any_transport_can_be_cut_off(transport: Open, certificates: Certificates) -> None:
+    with transport(certificates) as session:
+        outcome: list[BaseException] = []
+        hang = session["demo.hang"]
+
+        def call() -> None:
+            try:
+                hang()
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        while (doing := session.activity()) is None or doing.sent < doing.to_send:
+            pass
+        session.close()
+        thread.join(30)
+        assert [type(error) for error in outcome] == [errors.SessionClosedError]
+
+
+def test_a_session_over_pipes_that_nobody_serves_can_be_cut_off() -> None:
+    (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
+    connect = get_global_func("portcall.rpc.ConnectFds")
+    with pytest.raises(errors.SessionTimeoutError, match="pipes did not answer in time: opening the session"):
+        connect(our_in, our_out, "pipes", 0.1, [])
+    os.close(their_in)
+    os.close(their_out)
+
+
+def test_ipv6_addresses_have_brackets() -> None:
+    assert str(_transport.parse_address("::1", 80)) == "[::1]:80"
+    assert str(_transport.parse_address("[::1]:80")) == "[::1]:80"
+    assert str(_transport.parse_address("[::1]")) == "[::1]:9090"
+    assert str(_transport.parse_address("board")) == "board:9090"
+    assert str(_transport.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
+
+
+def test_small_messages_leave_at_once_and_dead_peers_are_noticed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = _transport.parse_address("127.0.0.1", listener.getsockname()[1])
+        with _transport.open_socket(address, 10) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, between, probes = (
+                sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            )
+            assert idle + between * probes <= 60
+
+
+# ---- TLS ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_an_unknown_authority_is_refused(tls_server: Serving, others: Certificates) -> None:
+    for options in (others.tls, rpc.TLSOptions()):
+        with pytest.raises(errors.AuthenticationError, match=r"is not to be trusted: .*TLSOptions\(ca=\)") as raised:
+            rpc.connect(tls_server.address, tls=options)
+        assert raised.value.peer == tls_server.address
+
+
+def test_a_server_with_another_name_is_refused(tls_server: Serving, certificates: Certificates) -> None:
+    with pytest.raises(errors.AuthenticationError, match=r"not to be trusted: .*board\.local"):
+        rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="board.local"))
+    with rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="localhost")) as session:
+        assert session["testing.echo"](1) == 1
+
+
+def test_a_client_without_a_certificate_or_of_an_unknown_authority_is_refused(
+    mutual_server: Serving, certificates: Certificates, others: Certificates
+) -> None:
+    for options in (certificates.tls, replace(certificates.tls, certificate=others.client)):
+        with pytest.raises(errors.ConnectError):
+            rpc.connect(mutual_server.address, tls=options)
+    with rpc.connect(mutual_server.address, tls=certificates.mutual) as session:
+        assert session["testing.echo"](1) == 1
+
+
+def test_tls_and_no_tls_do_not_meet(tls_server: Serving, serving_functions: Serving, certificates: Certificates) -> None:
+    with pytest.raises(errors.ConnectError, match="closed the connection in the hand-shake"):
+        rpc.connect(tls_server.address)
+    with pytest.raises(errors.ConnectError, match="does it speak TLS"):
+        rpc.connect(serving_functions.address, tls=certificates.tls)
+
+
+def test_a_peer_that_does_not_answer_to_tls_is_given_up(certificates: Certificates) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(errors.SessionTimeoutError, match="did not answer our TLS within 0.2 s"),
+    ):
+        rpc.connect("127.0.0.1", listener.getsockname()[1], tls=certificates.tls, timeout=0.2)
+
+
+@pytest.mark.parametrize("field", ["ca", "certificate", "key"])
+def test_a_missing_file_of_tls_is_named(certificates: Certificates, field: str) -> None:
+    options = replace(certificates.mutual, **{field: "/nowhere/file.pem"})
+    with pytest.raises(FileNotFoundError, match=r"/nowhere/file\.pem"):
+        rpc.connect("127.0.0.1", 1, tls=options)
+
+
+def test_old_versions_of_tls_are_not_spoken(tls_server: Serving, certificates: Certificates) -> None:
+    context = certificates.tls.context()
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+
+
+def test_a_crash_behind_tls_is_told_as_one(tls_server: Serving, certificates: Certificates) -> None:
+    with rpc.connect(tls_server.address, tls=certificates.tls) as session:
+        with pytest.raises(errors.RemoteCrashError, match="SIGABRT") as raised:
+            session["demo.crash"](6)
+        assert raised.value.signal == "SIGABRT"
+
+
+def test_threads_share_a_session_over_tls(tls_server: Serving, certificates: Certificates) -> None:
+    with rpc.connect(tls_server.address, tls=certificates.tls) as session:
+        echo = session["testing.echo"]
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            data = bytes([number]) * (100_000 * number + 1)
+            if echo(data) != data:
+                wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
