@@ -38,8 +38,8 @@ $(BUILT): $(VENV)/run.txt $(COMPILED)
 
 build: $(BUILT) ## compile, and install the package into .venv in editable mode
 
-demo: build ## load, run, check and time a compiled kernel
-	$(VENV)/bin/portcall demo
+demo: build ## load, run, check and time a compiled kernel, here and on a server
+	$(VENV)/bin/portcall demo --rpc
 
 test: venv build lint core-test core-test-asan core-test-tsan ## everything that CI runs
 	$(PY) -m pytest -n auto

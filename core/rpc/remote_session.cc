@@ -165,7 +165,8 @@ class RemoteSessionImpl : public RemoteSession {
       Writer writer(&goodbye);
       writer.Begin(Code::kShutdown);
       writer.End();
-      channel_->Send({{goodbye.data(), goodbye.size()}}, Clock::now());
+      // What a channel of the user's own does not take at once it may wait for: it has no other idea of "at once".
+      channel_->Send({{goodbye.data(), goodbye.size()}}, channel_->KeepsDeadlines() ? Clock::now() : kNoDeadline);
     } catch (const Error&) {  // the peer is gone already
     }
     channel_->Close();

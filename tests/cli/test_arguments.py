@@ -118,7 +118,7 @@ def test_a_malformed_array_is_wrong_usage(invoke: Callable[..., Result], text: s
 
 
 def test_arguments_become_tensors_and_outputs_come_last() -> None:
-    made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["float32[4]"], 0, portcall.cpu(0))
+    made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["float32[4]"], 0, portcall.tensor)
     assert [argument.output for argument in made] == [False, False, True, True]
     assert [isinstance(argument.value, portcall.Tensor) for argument in made] == [True, False, True, True]
     assert made[0].value.numpy().tolist() == [1, 1]

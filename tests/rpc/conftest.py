@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rpc.serving import FUNCTIONS, Serving, serving
 
 from portcall import toolchain
+from rpc.serving import FUNCTIONS, Serving, serving
 
 # What scripts of apache-tvm's server register, too: see tvm_server.py.
-CLIENT_FUNCTIONS = FUNCTIONS + '''
+CLIENT_FUNCTIONS = (
+    FUNCTIONS
+    + """
 register("add")(lambda a, b: a + b)
 register("iota")(lambda n: portcall.tensor(__import__("numpy").arange(n, dtype="float32")))
 register("sum")(lambda x: float(x.numpy().sum()))
@@ -37,7 +39,8 @@ def touch(path): open(path, "w").close()
 @register("wait_for")
 def wait_for(path):
     while not os.path.exists(path): time.sleep(0.005)
-'''
+"""
+)
 KERNELS = """
 #include <portcall/portcall.h>
 using portcall::TensorView;
@@ -61,7 +64,9 @@ def serving_functions() -> Iterator[Serving]:
 def tvm_port() -> Iterator[int]:
     """The port of a server of apache-tvm, which has the key ``k`` and serves one client at a time."""
     script = str(Path(__file__).with_name("tvm_server.py"))
-    with subprocess.Popen([sys.executable, script, "k"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, script, "k"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         yield int(server.stdout.readline())
         assert server.stdin is not None

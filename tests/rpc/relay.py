@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A relay between a client and a server that cuts, holds or slows what passes; and a server that says what it is told."""
+"""A relay that cuts, holds or slows what passes between client and server; and a server that says what it is told."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rpc.serving import serving
 
 from portcall import errors, rpc
+from rpc.serving import serving
 
 pytestmark = pytest.mark.peers
 
@@ -22,12 +22,12 @@ def remote(tvm_port: int) -> Iterator[rpc.Session]:
 
 
 def test_a_server_that_serves_one_client_lets_us_wait_until_our_time_is_over(tvm_port: int) -> None:
-    with (
-        rpc.connect("127.0.0.1", tvm_port, key="k") as first,
-        pytest.raises(errors.SessionTimeoutError, match=r"no session within 0\.3 s; waited for: the server's answer"),
-    ):
+    with rpc.connect("127.0.0.1", tvm_port, key="k") as first:
+        with pytest.raises(
+            errors.SessionTimeoutError, match=r"no session within 0\.3 s; waited for: the server's answer"
+        ):
+            rpc.connect("127.0.0.1", tvm_port, key="k", timeout=0.3)
         assert first["demo.add"](1, 2) == 3
-        rpc.connect("127.0.0.1", tvm_port, key="k", timeout=0.3)
 
 
 def test_what_only_servers_of_portcall_have_is_refused_by_name(remote: rpc.Session, libraries: dict[str, Path]) -> None:

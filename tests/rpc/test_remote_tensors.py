@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from rpc.serving import Serving
 
 import portcall
 from portcall import errors, rpc
+from rpc.serving import Serving
 
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -89,7 +89,9 @@ def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Se
         tensor.numpy()
 
 
-@pytest.mark.parametrize("array", [np.array(["text"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")], ids=str)
+@pytest.mark.parametrize(
+    "array", [np.array(["text"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")], ids=str
+)
 def test_arrays_that_are_no_tensors_are_refused(remote: rpc.Session, array: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="dtype"):
         remote.tensor(array)
@@ -226,7 +228,7 @@ def test_things_of_another_session_are_refused(
     with rpc.connect(serving_functions.address, key="k") as other:
         echo = other["testing.echo"]
         for thing in (remote.tensor([1]), remote["demo.array"](), remote["demo.adder"](1), remote.system_lib()):
-            with pytest.raises(ValueError, match="argument #0 is .* of another session"):
+            with pytest.raises(ValueError, match=r"argument #0 is .* of another session"):
                 echo(thing)
         with pytest.raises(ValueError, match="two sessions; copy through the host"):
             other.tensor([1]).copyfrom(remote.tensor([1]))

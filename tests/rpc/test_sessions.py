@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rpc.serving import Serving, serving
 
 import portcall
 from portcall import errors, rpc
 from portcall.testing import memory_transports
+from rpc.serving import Serving, serving
 
 
 class SocketTransport:
@@ -363,7 +363,7 @@ def test_a_session_is_a_module(serving_functions: Serving) -> None:
 
 def test_an_exception_from_the_end_of_a_chain_is_as_from_the_first_server() -> None:
     with long_chain() as session:
-        with pytest.raises(ValueError, match="^ValueError: too far$") as raised:
+        with pytest.raises(ValueError, match=r"^ValueError: too far$") as raised:
             session["demo.fail"]("too far")
         assert isinstance(raised.value, errors.RemoteError)
         assert raised.value.message == "too far"
@@ -377,7 +377,9 @@ def test_a_chain_that_cannot_be_made_says_which_link_is_missing(serving_function
         rpc.connect(serving_functions.address, key="k", session_constructor_args=further)
 
 
-@pytest.mark.parametrize("arguments", [["no.Constructor"], ["rpc.Connect"], ["rpc.Connect", 1, 2, 3], ["rpc.PopenSession", b"x"]])
+@pytest.mark.parametrize(
+    "arguments", [["no.Constructor"], ["rpc.Connect"], ["rpc.Connect", 1, 2, 3], ["rpc.PopenSession", b"x"]]
+)
 def test_a_session_constructor_that_fails_is_a_remote_error(serving_functions: Serving, arguments: list[Any]) -> None:
     with pytest.raises(errors.RemoteError):
         rpc.connect(serving_functions.address, key="k", session_constructor_args=arguments)

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trustme
-from rpc.serving import Serving, serving
 
 from portcall import errors, rpc
 from portcall._function import get_global_func
 from portcall.rpc import _transport
+from rpc.serving import Serving, serving
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ def unix(certificates: Certificates) -> Iterator[rpc.Session]:
 
 @contextlib.contextmanager
 def tls(certificates: Certificates) -> Iterator[rpc.Session]:
-    with serving("--tls-cert", certificates.server) as server, rpc.connect(server.address, tls=certificates.tls) as session:
+    with (
+        serving("--tls-cert", certificates.server) as server,
+        rpc.connect(server.address, tls=certificates.tls) as session,
+    ):
         yield session
 
 
@@ -220,7 +223,9 @@ def test_a_client_without_a_certificate_or_of_an_unknown_authority_is_refused(
         assert session["testing.echo"](1) == 1
 
 
-def test_tls_and_no_tls_do_not_meet(tls_server: Serving, serving_functions: Serving, certificates: Certificates) -> None:
+def test_tls_and_no_tls_do_not_meet(
+    tls_server: Serving, serving_functions: Serving, certificates: Certificates
+) -> None:
     with pytest.raises(errors.ConnectError, match="closed the connection in the hand-shake"):
         rpc.connect(tls_server.address)
     with pytest.raises(errors.ConnectError, match="does it speak TLS"):
@@ -230,7 +235,7 @@ def test_tls_and_no_tls_do_not_meet(tls_server: Serving, serving_functions: Serv
 def test_a_peer_that_does_not_answer_to_tls_is_given_up(certificates: Certificates) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(errors.SessionTimeoutError, match="did not answer our TLS within 0.2 s"),
+        pytest.raises(errors.SessionTimeoutError, match=r"did not answer our TLS within 0\.2 s"),
     ):
         rpc.connect("127.0.0.1", listener.getsockname()[1], tls=certificates.tls, timeout=0.2)
 

@@ -6,20 +6,18 @@
     @x.npy  @data.npz:key                                                    from a file
     3  -7  2.5  1e-3  int:3  float:3  bool:true  str:hello  none             one value
 
-Arrays become portcall tensors on the device of the call, so their memory is aligned and is never copied by the call.
+Arrays become tensors on the device of the call, here or over there: their memory is aligned, and no call copies it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-
-import portcall
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,8 +55,10 @@ def check_forms(ctx: click.Context, param: click.Parameter, texts: tuple[str, ..
     return texts
 
 
-def make_arguments(texts: Sequence[str], outputs: Sequence[str], seed: int, device: portcall.Device) -> list[Argument]:
-    """Return the arguments of a call: those of ``--arg`` in order, then the outputs of ``--out``.
+def make_arguments(
+    texts: Sequence[str], outputs: Sequence[str], seed: int, make_tensor: Callable[[Any], Any]
+) -> list[Argument]:
+    """Return the arguments of a call: those of ``--arg`` in order, then the outputs of ``--out``; arrays as tensors.
 
     Raises:
         ValueError: a text has none of the forms above, or an unknown element type.
@@ -72,7 +72,7 @@ def make_arguments(texts: Sequence[str], outputs: Sequence[str], seed: int, devi
     for text in written:
         value = read_value(text, generator)
         if isinstance(value, np.ndarray):
-            value = portcall.tensor(value, device=device)
+            value = make_tensor(value)
         arguments.append(Argument(text, value, text.startswith("out:")))
     return arguments
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,9 +16,15 @@ import portcall
 from portcall.cli._arguments import Argument, check_forms
 from portcall.cli._command import read_duration
 from portcall.cli._errors import DEVICE, CommandError
-from portcall.errors import ModuleLoadError, PortcallError
+from portcall.cli._isolate import isolate
+from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, upload
+from portcall.errors import ModuleLoadError, PortcallError, RemoteError, RPCError
 from portcall.preflight import inspect_library
 
+if TYPE_CHECKING:
+    from portcall.rpc import Session
+
+WRONG_ARGUMENTS = "its arguments are not what it expects"
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -39,7 +46,9 @@ def call_options(function: Decorated) -> Decorated:
         click.option(
             "--timeout", metavar="DURATION", callback=read_duration, help="Kill the call after this time, such as 30s."
         ),
+        click.option("--rpc", metavar="HOST:PORT", help="Upload the library to this server, and call it there."),
     ]
+    function = session_options(function)
     for option in reversed(options):
         function = option(function)
     return function
@@ -67,15 +76,74 @@ class Call:
         }
 
 
-def open_device(text: str) -> portcall.Device:
-    """Return the device of that name, or a device error when it is not here."""
+@dataclass(frozen=True)
+class Place:
+    """Where a call takes place, with the library loaded there.
+
+    Attributes:
+        device: where the arrays lie, which ``make_tensor`` makes there of arrays.
+        name: the device in words.
+        session: None for this process.
+    """
+
+    device: portcall.Device
+    library: portcall.Module
+    make_tensor: Callable[[Any], Any]
+    name: str
+    session: Session | None = None
+
+    def facts(self) -> dict[str, object]:
+        return {} if self.session is None else {"rpc": facts_of(self.session)}
+
+    def show(self) -> None:
+        if self.session is not None:
+            print_clocks(self.session)
+
+
+@contextlib.contextmanager
+def open_place(ctx: click.Context, given: dict[str, Any]) -> Iterator[Place]:
+    """Load the library: in a process of its own, or on the server that ``--rpc`` names."""
+    path, text = given["library"], given["device"]
+    if not given["rpc"]:
+        isolate(ctx, f"{given['function']} of {path}", given["timeout"])
+        device = open_device(text)
+        yield Place(device, open_library(path), lambda array: portcall.tensor(array, device=device), text)
+        return
+    check_exists(path)
+    with open_session(given["rpc"], given, given["timeout"]) as session:
+        remote = open_device(text, session)
+        library = load_there(session, path)
+        yield Place(remote, library, lambda array: session.tensor(array, remote), f"{text} of {session.name}", session)
+
+
+def load_there(session: Session, path: str) -> portcall.Module:
     try:
-        device = portcall.device(text)
+        return session.load_module(upload(session, path))
+    except RemoteError as error:
+        causes = "; ".join(reasons(path, str(error))) or "it is made for another machine, or needs what is not there"
+        text = f"{session.name} does not load '{path}': {error.message}"
+        raise CommandError(text, causes, f"portcall inspect {path}", kind=error.kind or "RemoteError") from error
+
+
+def check_exists(path: str) -> None:
+    if not os.path.exists(path):
+        raise CommandError(
+            f"there is no library '{path}'",
+            "the path is wrong",
+            "ls, or make one: portcall demo",
+            kind="ModuleLoadError",
+        )
+
+
+def open_device(text: str, session: Session | None = None) -> portcall.Device:
+    """Return the device of that name, or a device error when it is not there."""
+    try:
+        device = session.device(text) if session else portcall.device(text)
     except ValueError as error:
         raise CommandError(str(error), next_step="portcall doctor lists the devices", kind="ValueError") from error
     if not device.exist:
         raise CommandError(
-            f"there is no device {text} here",
+            f"there is no device {text} {f'on {session.name}' if session else 'here'}",
             "its driver or its runtime is missing",
             "portcall doctor",
             DEVICE,
@@ -86,13 +154,7 @@ def open_device(text: str) -> portcall.Device:
 
 def open_library(path: str) -> portcall.Module:
     """Return the library as a module; when it does not load, its file is read to say why."""
-    if not os.path.exists(path):
-        raise CommandError(
-            f"there is no library '{path}'",
-            "the path is wrong",
-            "ls, or make one: portcall demo",
-            kind="ModuleLoadError",
-        )
+    check_exists(path)
     try:
         return portcall.load_module(path)
     except (ModuleLoadError, OSError) as error:
@@ -127,8 +189,11 @@ def guarded(call: Call, work: Callable[[], Any]) -> Any:
     """Do the work; whatever the called function raises is an error of the call, not of this program."""
     try:
         return work()
+    except RemoteError as error:
+        text, kind = f"{call.name} raised on {error.peer} {error}", error.kind or "RemoteError"
+        raise CommandError(text, WRONG_ARGUMENTS, f"portcall inspect {call.library}", kind=kind) from error
+    except RPCError:
+        raise
     except Exception as error:
-        text = f"{call.name} raised {type(error).__name__}: {error}"
-        raise CommandError(
-            text, "its arguments are not what it expects", f"portcall inspect {call.library}", kind=type(error).__name__
-        ) from error
+        text, kind = f"{call.name} raised {type(error).__name__}: {error}", type(error).__name__
+        raise CommandError(text, WRONG_ARGUMENTS, f"portcall inspect {call.library}", kind=kind) from error

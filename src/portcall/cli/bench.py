@@ -12,10 +12,9 @@ import click
 import portcall
 from portcall.bench import BenchmarkResult, check_conditions
 from portcall.cli._arguments import make_arguments
-from portcall.cli._call import Call, call_options, find_function, guarded, open_device, open_library
+from portcall.cli._call import Call, call_options, find_function, guarded, open_place
 from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
-from portcall.cli._isolate import isolate
 from portcall.cli._output import print_json, print_line, print_warning
 
 EXAMPLES = """
@@ -23,8 +22,10 @@ portcall bench kernels.so add_one --arg random:float32[1024] --out float32[1024]
 portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --number 100 --repeat 20
 portcall bench kernels.so add_one --arg ones:float32[8] --out float32[8] --min-repeat-ms 10 --json times.json
 portcall bench kernels.so add_one --arg ones:float32[8] --out float32[8] --strict || echo "do not trust this"
+portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out float32[64,64]
 """
 SCHEMA = 1
+OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 
 
 @click.command("bench", cls=Command, examples=EXAMPLES)
@@ -44,16 +45,16 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
     """The function is called once to warm up; then each repeat is the mean of so many calls (--number), measured in
     the core, without Python. Arguments (SPEC) as in: portcall run --help.
     """
-    isolate(ctx, f"{given['function']} of {given['library']}", given["timeout"])
-    device = open_device(given["device"])
-    library = open_library(given["library"])
-    find_function(library, given["library"], given["function"])
-    arguments = make_arguments(given["args"], given["outs"], given["seed"], device)
-    call = Call(given["library"], given["function"], tuple(arguments))
     settings = {name: given[name] for name in ("number", "repeat", "min_repeat_ms")}
-    evaluator = library.time_evaluator(call.name, device, **settings)
-    result: BenchmarkResult = guarded(call, lambda: evaluator(*call.values()))
+    with open_place(ctx, given) as place:
+        find_function(place.library, given["library"], given["function"])
+        arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
+        call = Call(given["library"], given["function"], tuple(arguments))
+        evaluator = place.library.time_evaluator(call.name, place.device, **settings)
+        result: BenchmarkResult = guarded(call, lambda: evaluator(*call.values()))
     findings = check_conditions(result, repeat_seconds(result, given["number"], given["min_repeat_ms"]))
+    if place.session is not None:  # the state of this machine does not matter to a run on another
+        findings = [finding for finding in findings if finding.code in OF_THE_NUMBERS]
     if json_to is not None:
         report = {
             "schema": SCHEMA,
@@ -64,11 +65,13 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             **result.to_dict(),
             "warnings": [finding.to_dict() for finding in findings],
             "environment": environment(),
+            **place.facts(),
         }
         print_json(report, json_to)
     else:
-        print_line(f"{call} on {given['device']}")
+        print_line(f"{call} on {place.name}")
         print_line(str(result))
+        place.show()
         for finding in findings:
             print_warning(finding.message, finding.advice)
     if strict and findings:
@@ -81,7 +84,7 @@ def repeat_seconds(result: BenchmarkResult, number: int, min_repeat_ms: int) -> 
 
 
 def environment() -> dict[str, object]:
-    """Return what a reader of the numbers must know about this machine."""
+    """Return what a reader of the numbers must know about this machine, from which the command was given."""
     return {
         "portcall": portcall.__version__,
         "python": platform.python_version(),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 portcall demo
+portcall demo --rpc                 the same on a server, which is started for it
 portcall demo --folder tour        writes tour/demo_kernels.cc and tour/demo_kernels.so
 """
 SOURCE = Path(__file__).with_name("demo_kernels.cc")
@@ -48,7 +49,8 @@ class Line:
 @click.option(
     "--folder", default="portcall-demo", show_default=True, type=click.Path(file_okay=False), help="Where to write."
 )
-def command(json_to: str | None, folder: str) -> None:
+@click.option("--rpc", is_flag=True, help="Also start a server, and run the kernels there.")
+def command(json_to: str | None, folder: str, rpc: bool) -> None:
     """Takes a few seconds; needs a C++ compiler, or the ziglang package."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,7 @@ def command(json_to: str | None, folder: str) -> None:
     kernels = portcall.load_module(str(library))
     lines = measure(kernels)
     refused = refusal(kernels)
+    remote = measure_remote(library) if rpc else []
     if json_to is not None:
         report = {
             "source": str(source),
@@ -67,10 +70,11 @@ def command(json_to: str | None, folder: str) -> None:
             "compile_s": compiled,
             "rows": [asdict(line) for line in lines],
             "refused": refused,
+            **({"remote": [asdict(line) for line in remote]} if rpc else {}),
         }
         print_json(report, json_to)
     else:
-        show(source, place / library.name, compiled, lines, refused)
+        show(source, place / library.name, compiled, lines, refused, remote)
 
 
 def measure(kernels: portcall.Module) -> list[Line]:
@@ -100,6 +104,40 @@ def measure(kernels: portcall.Module) -> list[Line]:
             agree("matmul", c, a @ b),
         ),
     ]
+
+
+def measure_remote(library: Path) -> list[Line]:
+    """Start a server, send it the library, run and check the kernels there; the same lines, timed from here."""
+    import numpy as np
+
+    from portcall import rpc
+
+    generator = np.random.default_rng(0)
+    x, a, b = (generator.random(shape, np.float32) for shape in (ELEMENTS, (SIDE, SIDE), (SIDE, SIDE)))
+    c = np.zeros((SIDE, SIDE), np.float32)
+    with rpc.Server() as server, rpc.connect(server.address, call_timeout=60) as session:
+        session.upload(library)
+        kernels = session.load_module(library.name)
+        nothing, add_one, matmul = (kernels[name] for name in ("nothing", "add_one", "matmul"))
+        there, result = session.tensor(x), session.empty((ELEMENTS,))
+        add_one(there, result)
+        y = result.numpy()
+        matmul(a, b, c)  # arrays are sent, and those that are written to come back
+        over_there = kernels.time_evaluator("add_one", session.cpu(), number=3, repeat=REPEATS)(there, result)
+        out = np.empty_like(x)
+        size = f"{x.nbytes / 1e6:.0f} MB"
+        return [
+            Line("a call over there, and back", best(nothing, 100), None, None),
+            Line(f"add_one, {ELEMENTS:,} elements, timed there", over_there.min, None, agree("add_one", y, x + 1)),
+            Line(
+                f"matmul, {SIDE} x {SIDE}, arrays sent",
+                best(lambda: matmul(a, b, c), 3),
+                None,
+                agree("matmul", c, a @ b),
+            ),
+            Line(f"a copy of {size} to the server", best(lambda: there.copyfrom(x), 3), None, None),
+            Line(f"a copy of {size} from it", best(lambda: there.numpy(out=out), 3), None, agree("copy", out, x)),
+        ]
 
 
 def aligned(*shape: int) -> NDArray[np.float32]:
@@ -141,22 +179,14 @@ def refusal(kernels: portcall.Module) -> str:
     raise CommandError("a wrong argument was not refused", "portcall is broken", "portcall doctor")
 
 
-def show(source: Path, library: Path, compiled: float, lines: list[Line], refused: str) -> None:
+def show(source: Path, library: Path, compiled: float, lines: list[Line], refused: str, remote: list[Line]) -> None:
     compiler = Path(find_compiler().command[0]).name
     print_line(f"compiled {source} with {compiler} in {format_duration(compiled)}: {library}\n")
-    rows = [
-        (
-            line.what,
-            format_duration(line.seconds),
-            "" if line.numpy_seconds is None else format_duration(line.numpy_seconds),
-            "" if line.largest_error is None else f"equal to NumPy (largest difference {line.largest_error:.2g})",
-        )
-        for line in lines
-    ]
-    console().print(
-        table(("from Python, on NumPy arrays", "portcall", "NumPy", "check"), rows, right=("portcall", "NumPy"))
-    )
+    print_table("from Python, on NumPy arrays", lines)
     print_line(f"\nA wrong argument is an error, not a crash: add_one(float64 array, …) raises\n  {refused}")
+    if remote:
+        print_line("\nThe same library on a server, which was started for this and has ended:\n")
+        print_table("from Python, over RPC", remote)
     name = shlex.quote(str(library))
     square = f"float32[{SIDE},{SIDE}]"
     print_line("\nNow you:")
@@ -164,6 +194,29 @@ def show(source: Path, library: Path, compiled: float, lines: list[Line], refuse
         f"portcall inspect {name}",
         f"portcall run {name} add_one --arg range:float32[8] --out float32[8]",
         f"portcall bench {name} matmul --arg random:{square} --arg random:{square} --out {square}",
+        *(
+            [
+                "portcall serve",
+                f"portcall run {name} add_one --rpc 127.0.0.1:9090 --arg range:float32[8] --out float32[8]",
+            ]
+            if remote
+            else []
+        ),
         f"python -c \"import portcall; print(portcall.load_module('{library}')['add_one'])\"",
     ):
         print_line(f"  {line}")
+
+
+def print_table(head: str, lines: list[Line]) -> None:
+    compared = any(line.numpy_seconds is not None for line in lines)
+    rows = [
+        (
+            line.what,
+            format_duration(line.seconds),
+            *(["" if line.numpy_seconds is None else format_duration(line.numpy_seconds)] if compared else []),
+            "" if line.largest_error is None else f"equal to NumPy (largest difference {line.largest_error:.2g})",
+        )
+        for line in lines
+    ]
+    columns = (head, "portcall", *(["NumPy"] if compared else []), "check")
+    console().print(table(columns, rows, right=("portcall", "NumPy")))

@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall doctor``: what is installed here, what works, and what to improve."""
+"""``portcall doctor``: what is installed here, what works, and what to improve; or the same of a server."""
 
 from __future__ import annotations
 
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import portcall
+from portcall.bench import format_duration
 from portcall.cli._command import Command
 from portcall.cli._output import print_facts, print_json, print_line
-from portcall.errors import CompileError
+from portcall.cli._remote import open_session, session_options
+from portcall.errors import CompileError, PortcallError
 from portcall.toolchain import Compiler, compilers, library_path
+
+if TYPE_CHECKING:
+    from portcall.rpc import Session
 
 EXAMPLES = """
 portcall doctor
 portcall doctor --json
+portcall doctor board.local:9090 --key rasp      connect, call, copy: does it work, and how fast?
 """
 # Package: what it is for. They are looked up, never imported.
 PACKAGES = {
@@ -34,9 +43,84 @@ DEVICE_KINDS = ("cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "hexagon")
 THREAD_VARIABLES = ("PORTCALL_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
+# What a server is asked: calls, and bytes of a copy.
+CALLS = 100
+COPY_BYTES = 4 << 20
+REQUEST_TIMEOUT = 60.0
+FILE_FUNCTIONS = ("tvm.rpc.server.upload", "tvm.rpc.server.load_module")
+
+
 @click.command("doctor", cls=Command, examples=EXAMPLES)
-def command(json_to: str | None) -> None:
+@click.argument("server", required=False, metavar="[HOST:PORT]")
+@session_options
+def command(json_to: str | None, server: str | None, **given: Any) -> None:
     """Nothing is changed, and no package is imported to look at it."""
+    if server is None:
+        examine_this_machine(json_to)
+    else:
+        examine_server(json_to, server, given)
+
+
+def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> None:
+    with open_session(server, given, REQUEST_TIMEOUT) as session:
+        seconds = session.stats()["seconds"]
+        round_trip = time_calls(session)
+        to_there, from_there = time_copies(session)
+        devices = [f"{kind}:0" for kind in DEVICE_KINDS if session.device(kind).exist]
+        files = all(offers(session, name) for name in FILE_FUNCTIONS)
+        peer, kind = session.name, session.peer_kind
+    if json_to is not None:
+        report = {
+            "server": peer, "kind": kind, "connect_s": seconds["connect"], "queue_s": seconds["queue"],
+            "round_trip_s": round_trip, "copy_to_bytes_per_s": to_there, "copy_from_bytes_per_s": from_there,
+            "devices": devices, "takes_libraries": files,
+        }  # fmt: skip
+        print_json(report, json_to)
+        return
+    facts = [
+        ("server", f"{peer}, of {kind}"),
+        ("open", format_duration(seconds["connect"])),
+        *([("queue", format_duration(seconds["queue"]))] if seconds["queue"] else []),
+        ("round trip", f"{format_duration(round_trip)} (median of {CALLS} calls)"),
+        ("copy to it", f"{to_there / 1e6:,.0f} MB/s"),
+        ("copy from it", f"{from_there / 1e6:,.0f} MB/s"),
+        ("devices", ", ".join(devices)),
+        ("libraries", "can be uploaded and loaded" if files else "cannot be uploaded"),
+    ]
+    print_facts(facts)
+    print_line("the server works", "ok", "green")
+
+
+def time_calls(session: Session) -> float:
+    """Return the seconds of a call that does nothing."""
+    nothing = session.get_function("testing.nop")
+    nothing()
+    return statistics.median(timed(nothing) for _ in range(CALLS))
+
+
+def time_copies(session: Session) -> tuple[float, float]:
+    """Return the bytes per second of a copy to the server, and from it; the better of two."""
+    local, remote = portcall.empty((COPY_BYTES,), "uint8"), session.empty((COPY_BYTES,), "uint8")
+    to_there = min(timed(lambda: remote.copyfrom(local)) for _ in range(2))
+    from_there = min(timed(lambda: remote.copyto(local)) for _ in range(2))
+    return COPY_BYTES / to_there, COPY_BYTES / from_there
+
+
+def timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def offers(session: Session, name: str) -> bool:
+    try:
+        session.get_function(name)
+    except PortcallError:
+        return False
+    return True
+
+
+def examine_this_machine(json_to: str | None) -> None:
     versions = dict(installed())
     found, broken = find_compilers()
     devices = {f"{kind}:0": portcall.device(f"{kind}:0").exist for kind in DEVICE_KINDS}

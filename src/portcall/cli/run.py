@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import portcall
 from portcall.bench import format_duration
 from portcall.cli._arguments import make_arguments
-from portcall.cli._call import Call, call_options, find_function, guarded, open_device, open_library
+from portcall.cli._call import Call, call_options, find_function, guarded, open_place
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR, CommandError
-from portcall.cli._isolate import isolate
 from portcall.cli._output import console, print_json, print_line, table
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ portcall run kernels.so add_one --arg random:float32[1024] --out float32[1024]
 portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --save out.npz
 portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out float32[64,64] --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
+portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg random:float32[1024] --out float32[1024]
 """
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 # How many elements are shown of an array.
@@ -45,17 +44,15 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
     float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
     """
-    isolate(ctx, f"{given['function']} of {given['library']}", given["timeout"])
-    device = open_device(given["device"])
-    library = open_library(given["library"])
-    function = find_function(library, given["library"], given["function"])
-    arguments = make_arguments(given["args"], given["outs"], given["seed"], device)
-    call = Call(given["library"], given["function"], tuple(arguments))
-    start = time.perf_counter()
-    returned = guarded(call, lambda: function(*call.values()))
-    device.sync()
-    seconds = time.perf_counter() - start
-    arrays = collect_arrays(call, returned)
+    with open_place(ctx, given) as place:
+        function = find_function(place.library, given["library"], given["function"])
+        arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
+        call = Call(given["library"], given["function"], tuple(arguments))
+        start = time.perf_counter()
+        returned = guarded(call, lambda: function(*call.values()))
+        place.device.sync()
+        seconds = time.perf_counter() - start
+        arrays = collect_arrays(call, returned)
     if given["save"]:
         save(arrays, given["save"])
     comparisons = check(arrays, given["check"], given["rtol"], given["atol"]) if given["check"] else []
@@ -67,11 +64,13 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
         "outputs": {name: summary(array) for name, array in arrays.items()},
         "saved": given["save"],
         "checks": [vars(comparison) for comparison in comparisons],
+        **place.facts(),
     }
     if json_to is not None:
         print_json(result, json_to)
     else:
         show(call, returned, seconds, arrays, given["save"], comparisons)
+        place.show()
     if not all(comparison.ok for comparison in comparisons):
         ctx.exit(USER_ERROR)
 
@@ -80,7 +79,7 @@ def collect_arrays(call: Call, returned: Any) -> Arrays:
     """Return what the call produced, on the host: filled outputs by number, and a returned tensor as ``result``."""
     outputs = [argument.value for argument in call.arguments if argument.output]
     arrays = {f"out{number}": value.numpy() for number, value in enumerate(outputs)}
-    if isinstance(returned, portcall.Tensor):
+    if hasattr(returned, "numpy"):  # a tensor, here or over there
         arrays["result"] = returned.numpy()
     return arrays
 

@@ -14,6 +14,7 @@ import click
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import INTERRUPTED, CommandError
+from portcall.cli._remote import read_token_file
 
 if TYPE_CHECKING:
     from portcall.rpc._options import ServerOptions
@@ -111,15 +112,6 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
         session_timeout=given["session_timeout"] or 0,
         log=log,
     )
-
-
-def read_token_file(path: str | None) -> str:
-    if path is None:
-        return ""
-    token = Path(path).read_text(encoding="utf-8").strip()
-    if not token:
-        raise CommandError(f"the token file '{path}' is empty", "", f"openssl rand -hex 32 > {path}")
-    return token
 
 
 def write_whole(path: Path, text: str) -> None:

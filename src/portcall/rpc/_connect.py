@@ -56,8 +56,8 @@ class Patience:
         return left
 
     def over(self) -> errors.SessionTimeoutError:
-        text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}; raise timeout= to wait longer"
-        return errors.SessionTimeoutError(text, peer=self.peer)
+        text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
+        return errors.SessionTimeoutError(f"{text}; raise timeout= to wait longer", peer=self.peer)
 
     def wait_for(self, what: str) -> None:
         """Say what is waited for from now on."""
@@ -124,7 +124,9 @@ def connect(
         raise
     get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
     clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
-    return Session(root, name, ask, clocks, pump)
+    session = Session(root, name, ask, clocks, pump)
+    session.peer_kind = "TVM" if ticket is None else "portcall"
+    return session
 
 
 def _open(descriptor: int, name: str, left: float | None, args: list[Any], ask: Asker | None) -> Module:
@@ -256,15 +258,14 @@ class Asker:
 
     def _explain(self, words: dict[str, str]) -> errors.RPCError | None:
         peer, how = self._name, words.get("ended", "")
-        if how == "expired" or "expired" in words:
-            return errors.SessionTimeoutError(f"the time of the session with {peer} is over; ask for more with "
-                                              "session_timeout=, unless the server's own limit is less", peer=peer)  # fmt: skip
-        if signal := words.get("signal", ""):
-            return errors.RemoteCrashError(f"the session with {peer} crashed over there with {signal}; the server goes on: "
-                                           "connect again", peer=peer, signal=signal)  # fmt: skip
-        if how == "exit":
-            return errors.RemoteCrashError(f"the process of the session with {peer} exited over there with code "
-                                           f"{words.get('code', '?')}; the server goes on: connect again", peer=peer)  # fmt: skip
+        crashed = f"the session with {peer} crashed over there with {words.get('signal', '')}"
+        exited = f"the process of the session with {peer} exited over there with code {words.get('code', '?')}"
+        if how == "expired":
+            limit = "ask for more with session_timeout=, unless the server's own limit is less"
+            return errors.SessionTimeoutError(f"the time of the session with {peer} is over; {limit}", peer=peer)
+        if how in ("crash", "exit"):
+            text = f"{crashed if how == 'crash' else exited}; the server goes on: connect again"
+            return errors.RemoteCrashError(text, peer=peer, signal=words.get("signal", ""))
         if how in _ENDINGS:
             return errors.SessionBrokenError(f"{peer} ended the session: {_ENDINGS[how]}", peer=peer)
         return None

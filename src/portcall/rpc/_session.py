@@ -73,7 +73,10 @@ class Session:
     Attributes:
         name: for messages: the peer's address, unless another was given.
         module: the session as a Module of type ``rpc``.
+        peer_kind: ``portcall`` or ``TVM`` for a server, empty for others.
     """
+
+    peer_kind: str = ""
 
     def __init__(
         self,

@@ -117,8 +117,8 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
         raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s; does it speak TLS?",
                                   peer=peer) from None  # fmt: skip
     except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(f"the certificate of {peer} is not to be trusted: {error.verify_message}; the file of its "
-                                  "authority is given with TLSOptions(ca=)", peer=peer) from None  # fmt: skip
+        raise AuthenticationError(f"the certificate of {peer} is not to be trusted: {error.verify_message}; the file of "
+                                  "its authority is given with TLSOptions(ca=)", peer=peer) from None  # fmt: skip
     except OSError as error:
         raise ConnectError(f"TLS with {peer} failed: {getattr(error, 'reason', None) or error}; does it speak TLS?",
                            peer=peer) from None  # fmt: skip
@@ -149,7 +149,7 @@ def tune(sock: socket.socket) -> None:
 
 
 def as_descriptor(sock: socket.socket) -> tuple[int, threading.Thread | None]:
-    """Give up a socket for a descriptor that carries the same bytes, in clear, and the thread that pumps them for TLS."""
+    """Give up a socket for a descriptor that carries the same bytes in clear, and the thread that does TLS, if any."""
     if not isinstance(sock, ssl.SSLSocket):
         sock.setblocking(True)
         return sock.detach(), None

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``run``, ``bench``, ``doctor`` and ``demo`` with a server: results, clocks, words while waiting, each failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from portcall import rpc
+
+Invoke = Callable[..., Result]
+InvokeJson = Callable[..., dict[str, Any]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+ADD_ONE = ("add_one", "--arg", "range:float32[8]", "--out", "float32[8]")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[rpc.Server]:
+    with rpc.Server(key="k", lost_client_grace=0.5) as running:
+        yield running
+
+
+@pytest.fixture
+def there(server: rpc.Server) -> tuple[str, ...]:
+    return ("--rpc", server.address, "--key", "k")
+
+
+@pytest.fixture
+def nowhere() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+# ---- run and bench ------------------------------------------------------------------------------------------------
+
+
+def test_run_shows_the_same_as_here_and_the_clocks(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+    here, remote = invoke("run", kernels, *ADD_ONE), invoke("run", kernels, *ADD_ONE, *there)
+    assert (here.exit_code, remote.exit_code) == (0, 0), remote.output
+    assert remote.stdout.splitlines()[1:3] == here.stdout.splitlines()[1:3]
+    clocks = remote.stdout.splitlines()[-1]
+    assert clocks.startswith(f"with {there[1]}: connect ")
+    assert all(f" {name} " in clocks for name in ("connect", "upload", "load", "copy", "run", "fetch"))
+
+
+def test_run_tells_programs_of_the_session(invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]) -> None:
+    answer = invoke_json("run", kernels, *ADD_ONE, *there)
+    assert answer["outputs"]["out0"]["mean"] == 4.5
+    facts = answer["rpc"]
+    assert (facts["peer"], facts["server"]) == (there[1], "portcall")
+    assert facts["requests"] > 5
+    assert facts["bytes_sent"] > Path(kernels).stat().st_size
+    assert set(facts["seconds"]) == {"queue", "connect", "upload", "load", "copy", "run", "fetch"}
+    assert "rpc" not in invoke_json("run", kernels, *ADD_ONE)
+
+
+def test_results_are_saved_here_and_checked_there(
+    invoke: Invoke, kernels: str, there: tuple[str, ...], tmp_path: Path
+) -> None:
+    saved = tmp_path / "ref.npz"
+    assert invoke("run", kernels, *ADD_ONE, "--save", saved).exit_code == 0
+    result = invoke("run", kernels, *ADD_ONE, "--check", saved, *there)
+    assert result.exit_code == 0, result.output
+    assert "ok: " in result.stdout
+
+
+@pytest.mark.parametrize(("words", "value"), [
+    (("add", "--arg", "3", "--arg", "4"), 7), (("half", "--arg", "float:3"), 1.5),
+    (("shout", "--arg", "str:hey"), "hey!"),
+])  # fmt: skip
+def test_values_come_back_with_their_types(
+    invoke_json: InvokeJson, kernels: str, there: tuple[str, ...], words: tuple[str, ...], value: object
+) -> None:
+    assert invoke_json("run", kernels, *words, *there)["returned"] == value
+
+
+def test_a_source_is_compiled_over_there(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+    result = invoke("run", Path(kernels).with_suffix(".cc"), "add", "--arg", "3", "--arg", "4", *there)
+    assert result.exit_code == 0, result.output
+    assert "add(3, 4) returned 7 in " in result.stdout
+
+
+def test_bench_measures_over_there(
+    invoke: Invoke, invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]
+) -> None:
+    words = ("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7", *there)
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].endswith(f" on cpu:0 of {there[1]}")
+    answer = invoke_json(*words)
+    assert len(answer["results"]) == 7
+    assert answer["rpc"]["seconds"]["run"] > 0
+    assert {warning["code"] for warning in answer["warnings"]} <= {"short", "unstable"}
+
+
+# ---- Failures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("refuse",), 1, "refuse raised on {peer} ValueError: refused by the kernel"),
+    (("crash",), 5, "the session with {peer} crashed over there with SIGSEGV"),
+    (("hang", "--timeout", "300ms"), 4, "{peer} did not answer in time: a call took more than"),
+    (("nothing",), 1, "has no function 'nothing'"),
+    (("add_one", "--device", "cuda:0"), 3, "there is no device cuda:0 on {peer}"),
+    (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
+])  # fmt: skip
+def test_a_failure_has_its_exit_code_and_names_the_server(
+    invoke: Invoke, kernels: str, there: tuple[str, ...], words: tuple[str, ...], code: int, said: str
+) -> None:
+    result = invoke("run", kernels, *there, *words)
+    assert result.exit_code == code, result.output
+    assert said.format(peer=there[1]) in result.stderr
+    assert "next: " in result.stderr
+
+
+def test_a_library_that_is_none_is_refused_with_the_servers_words(
+    invoke: Invoke, there: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "text.so").write_text("text")
+    result = invoke("run", tmp_path / "text.so", "f", *there)
+    assert result.exit_code == 1
+    assert f"error: {there[1]} does not load '{tmp_path}/text.so'" in result.stderr
+    assert invoke("run", tmp_path / "nothing.so", "f", *there).exit_code == 1
+
+
+def test_nobody_there_is_a_failed_connection(invoke: Invoke, kernels: str, nowhere: str) -> None:
+    for words in (("run", kernels, "add", "--rpc", nowhere), ("doctor", nowhere)):
+        result = invoke(*words)
+        assert result.exit_code == 3, result.output
+        assert f"cannot connect to {nowhere}" in result.stderr
+
+
+def test_a_token_comes_from_a_file_or_the_environment(
+    invoke: Invoke, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "empty").write_text("\n")
+    with rpc.Server(token="s3cret") as server:
+        words = ("run", kernels, "add", "--arg", "1", "--arg", "2", "--rpc", server.address)
+        assert invoke(*words).exit_code == 3
+        assert "wants a token" in invoke(*words).stderr
+        assert invoke(*words, "--token-file", tmp_path / "token").exit_code == 0
+        empty = invoke(*words, "--token-file", tmp_path / "empty")
+        assert empty.exit_code == 1
+        assert "is empty" in empty.stderr
+        monkeypatch.setenv("PORTCALL_TOKEN", "s3cret")
+        assert invoke(*words).exit_code == 0
+
+
+def test_waiting_is_said_on_stderr_and_in_the_error(invoke: Invoke, kernels: str) -> None:
+    with rpc.Server(max_sessions=1) as server, rpc.connect(server.address):
+        result = invoke("run", kernels, "add", "--rpc", server.address, "--connect-timeout", "1500ms")
+    assert result.exit_code == 4
+    first, second = result.stderr.splitlines()[:2]
+    assert first == "waiting for the server is full (1 session); you are number 1 in its queue"
+    assert second.startswith(f"error: {server.address}: no session within 1.5 s; waited for: the server is full")
+
+
+def test_a_long_call_says_that_it_is_under_way(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+    result = invoke("run", kernels, "hang", "--timeout", "1500ms", *there)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("waiting for a call: sent, for 1 s")
+
+
+def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[str, ...]) -> None:
+    with subprocess.Popen([sys.executable, "-m", "portcall", "run", kernels, "hang", *there], stderr=subprocess.PIPE,
+                          text=True) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("waiting for a call")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == "error: interrupted\n"
+
+
+def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ...], tmp_path: Path) -> None:
+    large = tmp_path / "large.so"
+    large.write_bytes(Path(kernels).read_bytes() + bytes(3 << 20))  # what follows a library does not matter
+    command = [sys.executable, "-m", "portcall", "run", str(large), "add", "--arg", "1", "--arg", "2", *there]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        os.close(ours)
+        assert process.wait(60) == 0
+    assert b"upload large.so" in shown
+
+
+# ---- doctor and demo ----------------------------------------------------------------------------------------------
+
+
+def test_doctor_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, server: rpc.Server) -> None:
+    result = invoke("doctor", server.address, "--key", "k")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].split() == ["server", f"{server.address},", "of", "portcall"]
+    assert result.stdout.splitlines()[-1] == "ok: the server works"
+    answer = invoke_json("doctor", server.address, "--key", "k")
+    assert (answer["server"], answer["kind"]) == (server.address, "portcall")
+    assert answer["devices"] == ["cpu:0"]
+    assert answer["takes_libraries"]
+    assert all(
+        answer[name] > 0 for name in ("connect_s", "round_trip_s", "copy_to_bytes_per_s", "copy_from_bytes_per_s")
+    )
+
+
+def test_demo_runs_on_a_server_that_it_starts(shell: Shell) -> None:
+    done = shell("demo", "--rpc", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["remote"]
+    assert len(rows) == 5
+    assert all(row["seconds"] > 0 for row in rows)
+    assert all(row["largest_error"] in (None, 0) or row["largest_error"] < 1e-3 for row in rows)
