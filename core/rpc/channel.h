@@ -26,6 +26,9 @@ class Channel {
   virtual size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) = 0;
   // Receives between one byte and `size`; 0 when the peer has closed.
   virtual size_t Receive(void* data, size_t size, Deadline deadline) = 0;
+  // Acknowledges what has arrived without delay: before a wait for the second of several answers, since a peer that
+  // gathers small messages (TVM's server does) keeps that back until the first is acknowledged.
+  virtual void Acknowledge() {}
   // Whether deadlines are kept while bytes are waited for, not only before.
   virtual bool KeepsDeadlines() const { return true; }
   // Wakes a thread that is sending or receiving, which then fails. The one call that may come from another thread.
@@ -36,8 +39,8 @@ class Channel {
 // Throw SessionTimeoutError past the deadline, SessionBrokenError when the connection is lost, and whatever a signal
 // handler of the embedding language raised.
 //
-// Over file descriptors, which may be one (a socket) or two (pipes), made non-blocking and owned from now on.
-// `interactive`: signals are looked for once a second too, in case one came between a look and the wait.
+// Over file descriptors, which may be one (a socket) or two (pipes): owned from now on, and whether they block is set
+// here. `interactive`: signals are looked for every second or two, in case one came between a look and the wait.
 std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd, bool interactive = false);
 // Over functions: send(bytes) -> count, receive(most) -> bytes (empty: closed), close(). What close() raises is dropped.
 std::unique_ptr<Channel> MakeFunctionChannel(PackedFunc send, PackedFunc receive, PackedFunc close);

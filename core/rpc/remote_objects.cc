@@ -458,8 +458,8 @@ Array<Any> ActivityOf(Module root) {
   Activity now = remote ? remote->activity() : Activity();
   if (now.code == Code::kNone) return {};
   auto count = [](uint64_t bytes) { return Any(static_cast<int64_t>(bytes)); };
-  return Array<Any>({Any(now.what), Any(now.seconds), Any(now.silent), count(now.sent),
-                     count(now.to_send), count(now.received), count(now.to_receive)});
+  return Array<Any>({Any(now.what), Any(now.seconds), Any(now.silent), count(now.sent), count(now.to_send),
+                     count(now.received), count(now.to_receive)});
 }
 
 std::string NameOf(Module root) {

@@ -346,6 +346,7 @@ class RemoteSessionImpl : public RemoteSession {
       for (; frees > 0; --frees) {
         Answer ignored;
         Receive(deadline, &ignored);
+        if (frames_.buffered() == 0) channel_->Acknowledge();
         // That a handle was not freed is of no interest: it is gone either way.
         if (ignored.code == Code::kException) RemoteErrorOf(ignored.body);
       }
@@ -423,8 +424,7 @@ class RemoteSessionImpl : public RemoteSession {
     if (by_us) throw ErrorOf("SessionClosedError", session + " was closed while it waited for " + Doing());
     if (kind == "SessionTimeoutError" && message == kTimeIsUp) {
       SetEnd("SessionClosedError", session + " is closed: " + Doing() + " ran out of time");
-      throw ErrorOf(kind, options_.name + " did not answer in time: " + Waited() +
-                              "; the session is closed; raise " +
+      throw ErrorOf(kind, options_.name + " did not answer in time: " + Waited() + "; the session is closed; raise " +
                               (waited_for_.code == Code::kInitServer ? "timeout=" : "call_timeout=") +
                               " if it may take longer");
     }
@@ -447,9 +447,10 @@ class RemoteSessionImpl : public RemoteSession {
   const char* Doing() const { return waited_for_.what; }
   std::string Waited() const {
     const Activity& done = waited_for_;
-    std::string text = std::string(Doing()) + " took more than " + Rounded(done.seconds) + " s, of which nothing came " +
-                       "or went for " + Rounded(done.silent) + " s (sent " + std::to_string(done.sent) + " of " +
-                       std::to_string(done.to_send) + " bytes, received " + std::to_string(done.received);
+    std::string text = std::string(Doing()) + " took more than " + Rounded(done.seconds) +
+                       " s, of which nothing came " + "or went for " + Rounded(done.silent) + " s (sent " +
+                       std::to_string(done.sent) + " of " + std::to_string(done.to_send) + " bytes, received " +
+                       std::to_string(done.received);
     return text + (done.to_receive ? " of " + std::to_string(done.to_receive) : "") + ")";
   }
 

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMaxChunks = 16;
 constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
+constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
 
 EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
   EndpointOptions options;
@@ -138,7 +139,6 @@ class EventDrivenServer {
  public:
   EventDrivenServer(PackedFunc send, std::string remote_key, std::shared_ptr<Session> session, EndpointOptions options)
       : send_(std::move(send)),
-        max_waiting_(options.max_frame),
         endpoint_(std::move(session), std::move(options)),
         wants_key_(remote_key == "%toinit") {}
 
@@ -159,7 +159,7 @@ class EventDrivenServer {
       bytes.remove_prefix(n);
       endpoint_.Filled(n);
       Pump(writable);
-      if (endpoint_.output().full() && endpoint_.waiting() > max_waiting_) {
+      if (endpoint_.output().full() && endpoint_.waiting() > kMaxWaiting) {
         Fail("the peer sends requests and takes no answers");
       }
     }
@@ -205,7 +205,6 @@ class EventDrivenServer {
   }
 
   PackedFunc send_;
-  const size_t max_waiting_;
   Endpoint endpoint_;
   bool wants_key_;
   std::string key_;

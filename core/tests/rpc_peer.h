@@ -143,7 +143,9 @@ class Peer {
     return *this;
   }
   bool opened() const { return opened_; }
-  uint64_t Function(std::string_view name) { return Ask(Code::kGetGlobalFunc, Values(WireValue::Text(name))).pointer(); }
+  uint64_t Function(std::string_view name) {
+    return Ask(Code::kGetGlobalFunc, Values(WireValue::Text(name))).pointer();
+  }
   Answer Call(std::string_view name, const Sequence& args) { return Ask(CallOf(Function(name), args)); }
   uint64_t Alloc(int64_t nbytes, DLDevice device = {kDLCPU, 0}) {
     return Ask(Code::kDevAllocDataWithScope,

@@ -149,8 +149,7 @@ TEST("text and bytes take the form that their place asks for") {
   CHECK_EQ(EncodeOne(WireValue::Text("12345678"), Form::kInitServer),
            "410000004100000008000000000000003132333435363738");
   CHECK_EQ(EncodeOne(WireValue::Bytes("ab"), Form::kRequest), "0c0000004200000002000000000000006162");
-  CHECK_EQ(EncodeOne(WireValue::Bytes("12345678"), Form::kRequest),
-           "420000004200000008000000000000003132333435363738");
+  CHECK_EQ(EncodeOne(WireValue::Bytes("12345678"), Form::kRequest), "420000004200000008000000000000003132333435363738");
   CHECK_EQ(EncodeOne(WireValue::Bytes("ab"), Form::kReply), "0900000002000000000000006162");
   CHECK_EQ(EncodeOne(WireValue::Handle(kRemoteObject, 5), Form::kRequest), "73000000730000000500000000000000");
 }

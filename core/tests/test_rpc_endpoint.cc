@@ -77,7 +77,8 @@ bool Alive(Peer* peer) {
 
 TEST("a session begins with InitServer of this very version") {
   Peer peer;
-  CHECK(Contains(peer.Ask(Init({}, "0.7.0")).error(), "VersionMismatchError: the server speaks protocol version 0.8.0"));
+  CHECK(
+      Contains(peer.Ask(Init({}, "0.7.0")).error(), "VersionMismatchError: the server speaks protocol version 0.8.0"));
   CHECK(peer.Ask(Init({}, "0.8")).error() != "");
   CHECK(peer.Ask(Init()).ok());
   CHECK(Alive(&peer));
@@ -395,8 +396,9 @@ TEST("a function, a module and an object come back as handles that can be used a
 
   auto [module_type, module] = HandleOf(peer.Call("test_rpc.module", {}));
   CHECK_EQ(module_type, kTVMFFIModule);
-  CHECK_EQ(IntOf(peer.Call("test_rpc.module_twice", Values(WireValue::Handle(kTVMFFIModule, module),
-                                                          WireValue::Int(21)))), 42);
+  CHECK_EQ(
+      IntOf(peer.Call("test_rpc.module_twice", Values(WireValue::Handle(kTVMFFIModule, module), WireValue::Int(21)))),
+      42);
 
   auto [shape_type, shape] = HandleOf(peer.Call("test_rpc.shape", {}));
   CHECK_EQ(shape_type, kTVMFFIShape);

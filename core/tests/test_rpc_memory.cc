@@ -148,9 +148,9 @@ TEST("a large answer is sent from where it lies, and the next request waits for 
   uint64_t memory = peer.Alloc(100000);
   std::string old_data(100000, 'a'), new_data(100000, 'b');
   peer.Ask(CopyToOf(At(memory, 100000), 100000, old_data));
-  std::string answers = peer.Give(CopyFromOf(At(memory, 100000), 100000) +
-                                  CopyToOf(At(memory, 100000), 100000, new_data) +
-                                  CopyFromOf(At(memory, 100000), 100000));
+  std::string answers =
+      peer.Give(CopyFromOf(At(memory, 100000), 100000) + CopyToOf(At(memory, 100000), 100000, new_data) +
+                CopyFromOf(At(memory, 100000), 100000));
   std::vector<rpc_test::Answer> all = SplitAnswers(answers);
   CHECK_EQ(all.size(), 3);
   CHECK(all.at(0).body == old_data);
@@ -240,8 +240,7 @@ TEST("the scopes of host memory are none, empty and global") {
   for (const char* scope : {"", "global"}) {
     CHECK(peer.Ask(Code::kDevAllocDataWithScope, Values(Of(At(0, 4)), WireValue::Text(scope))).pointer() != 0);
   }
-  std::string error =
-      peer.Ask(Code::kDevAllocDataWithScope, Values(Of(At(0, 4)), WireValue::Text("texture"))).error();
+  std::string error = peer.Ask(Code::kDevAllocDataWithScope, Values(Of(At(0, 4)), WireValue::Text("texture"))).error();
   CHECK(Contains(error, "memory scope 'texture' does not exist on cpu:0"));
   CHECK(peer.Ask(Code::kDevAllocDataWithScope, Values(Of(At(0, 4)), WireValue::Int(1))).error() != "");
 }
@@ -423,7 +422,8 @@ TEST("a device that the server does not have is an exception in every request") 
   DLDevice missing{kDLVPI, 0};
   Peer peer;
   peer.Open();
-  for (Code code : {Code::kDevSetDevice, Code::kDevCreateStream}) CHECK(peer.Ask(code, Values(Dev(missing))).error() != "");
+  for (Code code : {Code::kDevSetDevice, Code::kDevCreateStream})
+    CHECK(peer.Ask(code, Values(Dev(missing))).error() != "");
   CHECK(AllocData(&peer, 8, 64, missing).error() != "");
   CHECK(peer.Ask(Code::kDevSetDevice, Values(Dev(Fake().device(7)))).error() != "");
   CHECK(peer.Ask(Code::kDevSetDevice, Values(Dev(Fake().device(1)))).ok());

@@ -24,7 +24,7 @@ struct Wire {
   size_t send_limit = SIZE_MAX;                         // the connection is lost after so many
   bool silent = false;                                  // the peer neither answers nor closes
   bool closed = false, interrupted = false;
-  std::function<void()> receiving;                      // before each wait
+  std::function<void()> receiving;  // before each wait
 };
 
 class WireChannel : public Channel {
@@ -167,9 +167,9 @@ TEST("sessions chain: an endpoint serves another session") {
   std::string data(100000, 'z');
   CHECK(near.Ask(CopyToOf(Describe(memory, {100000}), data.size(), data)).ok());
   CHECK(near.Ask(CopyFromOf(Describe(memory, {100000}), data.size())).body == data);
-  CHECK(Contains(near.Call("testing.test_raise_error", Values(WireValue::Text("ValueError"), WireValue::Text("far")))
-                     .error(),
-                 "RemoteError: ValueError: far"));
+  CHECK(Contains(
+      near.Call("testing.test_raise_error", Values(WireValue::Text("ValueError"), WireValue::Text("far"))).error(),
+      "RemoteError: ValueError: far"));
   CHECK(near.Ask(CopyFromOf(Describe(memory, {1}), 200000)).error() != "");
   near.Give(Frame(Code::kShutdown));
   CHECK(far.client.session->closed());
@@ -183,7 +183,8 @@ TEST("a free waits for nothing: it goes out in front of the next request") {
   client.session->FreeData({kDLCPU, 0}, 0x20);
   client.session->Free(0);
   CHECK_EQ(client.Sent(), "");
-  client.wire->coming = ReturnNone() + ExceptionOf("ValueError: freed already") + ReturnOf(Values(WireValue::Pointer(5)));
+  client.wire->coming =
+      ReturnNone() + ExceptionOf("ValueError: freed already") + ReturnOf(Values(WireValue::Pointer(5)));
   CHECK_EQ(client.session->GetFunction("f"), 5);
   CHECK(client.Sent() ==
         Message(Code::kFreeHandle, Values(WireValue::Pointer(0x10))) +
@@ -250,9 +251,9 @@ TEST("an exception in place of an answer leaves the session usable") {
 
 TEST("an answer that the protocol does not allow closes the session, and is taken for no other") {
   std::vector<std::string> bad = {
-      ReturnOf({}),                                                         // C2: no values at all
-      ReturnOf(Values(WireValue::Int(7))),                                  // a type without its value
-      ReturnOf(Values(WireValue::None(), WireValue::None())),               // a type that is none
+      ReturnOf({}),                                            // C2: no values at all
+      ReturnOf(Values(WireValue::Int(7))),                     // a type without its value
+      ReturnOf(Values(WireValue::None(), WireValue::None())),  // a type that is none
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {-4})), WireValue::Pointer(1))),
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {4})), WireValue::Text("1"))),
       Ack(""),
@@ -262,7 +263,8 @@ TEST("an answer that the protocol does not allow closes the session, and is take
       CopyToOf(Describe(1, {1}), 1, "x"),
       Frame(static_cast<Code>(40)),
       Frame(Code::kReturn),
-      ReturnOf(Values(WireValue::Int(0), WireValue::None())) .substr(0, 8) + std::string("\4\0\0\0\1", 5) + std::string(100, '\0'),
+      ReturnOf(Values(WireValue::Int(0), WireValue::None())).substr(0, 8) + std::string("\4\0\0\0\1", 5) +
+          std::string(100, '\0'),
       Frame(Code::kException),
       Message(Code::kException, Values(WireValue::Int(1)), Form::kReply),
       std::string("\1\0\0\0\0\0\0\0x", 9),
@@ -280,7 +282,8 @@ TEST("an answer that the protocol does not allow closes the session, and is take
 
 TEST("the tensor that a function was given and gives back is a result like others") {
   // C1: two values, and the announced type of a borrowed tensor
-  Client client(Said("CallFunc echo(DLTensor): reply of type 7", false).at(1) + ReturnOf(Values(WireValue::Pointer(5))));
+  Client client(Said("CallFunc echo(DLTensor): reply of type 7", false).at(1) +
+                ReturnOf(Values(WireValue::Pointer(5))));
   CallResult result;
   client.session->Call(1, {}, &result);
   CHECK_EQ(result.type, kTVMFFIDLTensorPtr);
@@ -523,8 +526,7 @@ TEST("a server without a limit is asked once") {
 
 TEST("a limit that is none is refused, and one below the head of a copy sends byte by byte") {
   for (int64_t limit : {int64_t{0}, int64_t{-5}, INT64_MIN}) {
-    Client client(ReturnOf(Values(WireValue::Pointer(7))) +
-                  ReturnOf(Values(WireValue::Int(1), WireValue::Int(limit))));
+    Client client(ReturnOf(Values(WireValue::Pointer(7))) + ReturnOf(Values(WireValue::Int(1), WireValue::Int(limit))));
     CHECK_EQ(KindOf(Thrown([&] { client.session->CopyTo(Describe(1, {2}), "ab", 2); })), "RemoteProtocolError");
   }
   Client client(ReturnOf(Values(WireValue::Pointer(7))) + ReturnOf(Values(WireValue::Int(1), WireValue::Int(10))) +

@@ -99,7 +99,7 @@ def test_bench_measures_over_there(
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].endswith(f" on cpu:0 of {there[1]}")
     answer = invoke_json(*words)
-    assert len(answer["results"]) == 7
+    assert len(answer["results_s"]) == 7
     assert answer["rpc"]["seconds"]["run"] > 0
     assert {warning["code"] for warning in answer["warnings"]} <= {"short", "unstable"}
 

@@ -22,12 +22,15 @@ class Plan:
 
     Attributes:
         cut_up, cut_down: where the connection is cut, from the client's and from the server's bytes.
+        messages_up, messages_down: after how many messages, the hello and its answer being the first.
         hold_down: where the server's bytes are held, until ``release`` is set.
         piece: the most bytes that pass at once.
     """
 
     cut_up: int | None = None
     cut_down: int | None = None
+    messages_up: int | None = None
+    messages_down: int | None = None
     hold_down: int | None = None
     piece: int = CHUNK
     release: threading.Event = field(default_factory=threading.Event)
@@ -61,6 +64,8 @@ class Relay:
                 return
             plan = self._plans.pop(0) if self._plans else Plan()
             server = socket.create_connection(("127.0.0.1", self._target))
+            for sock in (client, server):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             host, port = server.getsockname()
             self.names.append(f"{host}:{port}")
             thread = threading.Thread(target=self._carry, args=(client, server, plan, len(self.names) == 1))
@@ -68,8 +73,10 @@ class Relay:
             thread.start()
 
     def _carry(self, client: socket.socket, server: socket.socket, plan: Plan, kept: bool) -> None:
-        up = Way(client, server, plan.cut_up, self.up if kept else bytearray())
-        down = Way(server, client, plan.cut_down, self.down if kept else bytearray())
+        up = Way(client, server, plan.cut_up, plan.messages_up)
+        down = Way(server, client, plan.cut_down, plan.messages_down)
+        if kept:
+            self.up, self.down = up.log, down.log
         with client, server, contextlib.suppress(OSError):
             while True:
                 if plan.hold_down is not None and down.passed >= plan.hold_down:
@@ -100,18 +107,47 @@ class Way:
     source: socket.socket
     target: socket.socket
     cut: int | None
-    log: bytearray
-    passed: int = 0
+    messages: int | None
+    log: bytearray = field(default_factory=bytearray)
+
+    @property
+    def passed(self) -> int:
+        return len(self.log)
 
     def move(self, most: int) -> bool:
         """Move some bytes; False where the connection ends."""
-        if self.cut is not None:
-            most = min(most, self.cut - self.passed)
+        most = min(most, self.left())
         data = self.source.recv(most) if most > 0 else b""
-        self.log += data[: 1 << 16]
-        self.passed += len(data)
+        self.log += data
         self.target.sendall(data)
-        return bool(data) and (self.cut is None or self.passed < self.cut)
+        return bool(data) and self.left() > 0
+
+    def left(self) -> int:
+        """How many bytes may pass before this must be asked again; 0 at the end."""
+        if self.cut is not None:
+            return self.cut - self.passed
+        if self.messages is None:
+            return CHUNK
+        ends = message_ends(self.log)
+        if len(ends) == self.messages:
+            return 0
+        begun = self.passed - (ends[-1] if ends else 0)
+        return 8 - begun if begun < 8 else message_size(self.log, len(ends) == 0, self.passed - begun) - begun
+
+
+def message_size(data: bytes, hello: bool, start: int) -> int:
+    """The length of a message, its head included."""
+    return 8 + int(struct.unpack_from("<xxxxi" if hello else "<Q", data, start)[0])
+
+
+def message_ends(data: bytes) -> list[int]:
+    """Where whole messages end in what passed one way: the hello, then frames."""
+    ends: list[int] = []
+    start = 0
+    while start + 8 <= len(data) and (end := start + message_size(data, not ends, start)) <= len(data):
+        ends.append(end)
+        start = end
+    return ends
 
 
 @contextlib.contextmanager

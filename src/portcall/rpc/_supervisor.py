@@ -474,6 +474,7 @@ class Supervisor:
 
     def _finish(self, client: _Client, status: int) -> None:
         """Note how a session ended, say so where that is possible, and clean up after it."""
+        self._hear_out(client)
         del self._clients[client.number]
         if client in self._queue:
             self._queue.remove(client)
@@ -493,6 +494,14 @@ class Supervisor:
         else:
             client.sock.close()
         self._remove(client.directory)
+
+    def _hear_out(self, client: _Client) -> None:
+        """Take the last word of a worker that the report of its end has overtaken: why the client was refused."""
+        if client.state in (SERVING, ENDING) or not select.select([client.link], [], [], 0)[0]:
+            return
+        received = client.link.receive()
+        if received and "failed" in received[0]:
+            self._refuse(client, received[0]["failed"])
 
     def _log_end(self, client: _Client, ending: Ending, progress: Progress) -> None:
         if client.state == SERVING:

@@ -117,8 +117,8 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
         raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s; does it speak TLS?",
                                   peer=peer) from None  # fmt: skip
     except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(f"the certificate of {peer} is not to be trusted: {error.verify_message}; the file of "
-                                  "its authority is given with TLSOptions(ca=)", peer=peer) from None  # fmt: skip
+        text = f"the certificate of {peer} is not to be trusted: {error.verify_message}"
+        raise AuthenticationError(f"{text}; give the file of its authority: TLSOptions(ca=)", peer=peer) from None
     except OSError as error:
         raise ConnectError(f"TLS with {peer} failed: {getattr(error, 'reason', None) or error}; does it speak TLS?",
                            peer=peer) from None  # fmt: skip
