@@ -15,16 +15,7 @@ import click
 import rpc_rows
 from calls import Row
 from method import Plan
-from report import (
-    Group,
-    console,
-    environment,
-    markdown,
-    print_environment,
-    print_group,
-    reference,
-    write_json,
-)
+from report import Group, console, environment, markdown, print_environment, print_group, reference, write_json
 from rich.table import Table
 from rich.text import Text
 from rpc_limits import Limit, limits
@@ -69,7 +60,7 @@ PARTS = (
     "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
 )
 @click.option("--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
-@click.option("--quick", is_flag=True, help="Fewer and shorter rounds: a minute, wider intervals.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter rounds: a minute and a half, wider intervals.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated.")
 @click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
 def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
@@ -126,9 +117,9 @@ def limit_cells(limit: Limit) -> list[str]:
 
 
 def limits_markdown(found: Iterable[Limit]) -> str:
-    lines = ["### What sessions take", "", "| key | what | portcall | limit | verdict |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join((f'`{limit.key}`', *limit_cells(limit), limit.verdict))} |" for limit in found]
-    return "\n".join(lines) + "\n"
+    columns = ("key", "what", "portcall", "limit", "verdict")
+    rows = [columns, ["---"] * len(columns), *((f"`{x.key}`", *limit_cells(x), x.verdict) for x in found)]
+    return "\n".join(["### What sessions take", "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sessions take, measured once: the memory of idle ones, how fast a busy server opens one, what calls leave behind.
+"""What sessions take, measured once: memory of idle ones, how fast a full server opens one, what calls leave behind.
 
 Rules: the memory of a server is the sum over its processes of the proportional set size (PSS), in which a page that n
 processes share counts 1/n for each. Growth is that of a process's anonymous memory (RssAnon), after as much work as a
@@ -55,7 +55,7 @@ class Limit:
 
 
 def limits(core: int, scale: float = 1.0) -> Iterator[Limit]:
-    """Yield everything. ``scale`` makes the counts smaller, for a quick look."""
+    """Yield everything. A smaller ``scale`` makes the counts smaller, for a quick look."""
     with our_server(core) as server:
         yield from growth(server, int(CALLS * scale), int(TENSORS * scale))
     with our_server(core) as server:
@@ -110,10 +110,9 @@ def grown(key: str, text: str, work: Callable[[int], None], count: int, worker: 
     work(count)
     after = anonymous_memory(worker), anonymous_memory("self")
     for end, old, new in zip(("server", "client"), before, after, strict=True):
-        detail = f"from {old / 1e6:.1f} MB"
-        yield Limit(
-            f"growth-{key}-{end}", f"growth of the {end} by {text}", (new - old) / 1024, GROWTH_LIMIT / 1024, "KiB", detail
-        )
+        kib, detail = (new - old) / 1024, f"from {old / 1e6:.1f} MB"
+        text_of_end = f"growth of the {end} by {text}"
+        yield Limit(f"growth-{key}-{end}", text_of_end, kib, GROWTH_LIMIT / 1024, "KiB", detail)
 
 
 def youngest(pid: int) -> int:

@@ -128,7 +128,7 @@ CALLS = [
     Bad("In around nothing", lambda p: portcall.In(), TypeError, "argument"),
     Bad("half a surrogate pair", lambda p: echo("\ud800"), Argument, "text that UTF-8 can express"),
     Bad("the same inside a list", lambda p: echo(["ok", "\udbff"]), Argument, "item 1: expected text"),
-    Bad("a list that contains itself", lambda p: echo(loop_of_lists()), RecursionError, "while passing a container"),
+    Bad("a list that contains itself", lambda p: echo(loop_of_lists()), RecursionError, "contain themselves"),
     Bad("a very deep list", lambda p: echo(functools.reduce(lambda x, _: [x], range(10**5), 0)), RecursionError,
         "container"),
     Bad("an object that fails everywhere", lambda p: echo(Evil()), ZeroDivisionError, "touched"),

@@ -104,6 +104,18 @@ TEST("a deadline that has passed ends the wait, not what needs none") {
   }
 }
 
+TEST("a deadline ends a wait that began before it, near or more than a look for signals away") {
+  for (double seconds : {0.02, 1.1}) {
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    Ends ends{MakeFdChannel(fds[0], fds[0], true), fds[1], fds[1]};
+    char data[8];
+    Deadline deadline = DeadlineIn(seconds);
+    CHECK_EQ(KindOf(Thrown([&] { ends.channel->Receive(data, 8, deadline); })), "SessionTimeoutError");
+    CHECK(std::chrono::steady_clock::now() >= deadline);
+  }
+}
+
 TEST("an interrupt ends a wait from another thread, over sockets and pipes") {
   for (auto make : {Sockets, Pipes}) {
     Ends ends = make();

@@ -290,6 +290,10 @@ cdef extern from *:
       }
     };
 
+    // How deep the containers nest that this thread is writing.
+    static thread_local int container_depth = 0;
+    static void change_container_depth(int by) { container_depth += by; }
+
     // dlpack.h, 1.2: what the capsule __dlpack_c_exchange_api__ of a type points to.
     struct DLPackExchange {
       uint32_t major, minor;
@@ -343,6 +347,9 @@ cdef extern from *:
     ctypedef struct DLPackExchange:
         int (*from_object)(void*, DLManagedTensorVersioned**) except -1
 
+    int container_depth
+    void change_container_depth(int)
+
     enum:
         kStackArgs
 
@@ -370,8 +377,6 @@ cdef extern from "Python.h":
     bint Py_IsInitialized() nogil
     int PyErr_CheckSignals() except -1
     void PyErr_Clear()
-    int Py_EnterRecursiveCall(const char*) except *  # 1 or -1, by version
-    void Py_LeaveRecursiveCall()
     PyTypeObject PyLong_Type
     PyTypeObject PyFloat_Type
     PyTypeObject PyUnicode_Type
@@ -403,6 +408,7 @@ cdef enum:
     kNumNumpyTypes = 24
     kSmallCopy = 1 << 18
     kMaxExchangeTables = 1000
+    kMaxNesting = 1000
     kNumpyUserTypes = 256
 
 
@@ -1203,24 +1209,32 @@ cdef void* make_shape(values) except NULL:
     return handle
 
 
+cdef int enter_container() except -1:
+    """Count how deep containers nest. Not Python's own limit: some versions allow more than a stack holds of this."""
+    if container_depth >= kMaxNesting:
+        raise RecursionError(f"containers nest more than {kMaxNesting} deep, or contain themselves")
+    change_container_depth(1)
+    return 0
+
+
 cdef Cells cells_of(items):
-    """The cells of a container's items, which may be containers: as deep as Python's own recursion may go."""
-    Py_EnterRecursiveCall(" while passing a container")
+    """The cells of a container's items, which may be containers."""
+    enter_container()
     try:
         return Cells(items)
     finally:
-        Py_LeaveRecursiveCall()
+        change_container_depth(-1)
 
 
 cdef int fill(Frame* frame, tuple values) except -1:
-    """Write a container's items, which may be containers: as deep as Python's own recursion may go."""
+    """Write a container's items, which may be containers."""
     cdef int i
-    Py_EnterRecursiveCall(" while passing a container")
+    enter_container()
     try:
         for i in range(<int>len(values)):
             set_argument(frame, i, <PyObject*>values[i])
     finally:
-        Py_LeaveRecursiveCall()
+        change_container_depth(-1)
     return 0
 
 

@@ -134,7 +134,7 @@ class Module(_core.Module):
             ValueError: a number that makes no sense; the message names it.
         """
         self.get_function(func_name)  # a missing one is told with the names that resemble it
-        if f_preproc:
+        if f_preproc and self.type_key != "rpc":  # a server looks among its own
             get_global_func(f_preproc)
         target = as_device(dev)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import builtins
+import copy
+import pickle
 import socket
 import subprocess
 import tarfile
@@ -17,6 +20,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, toolchain
+from portcall.rpc._remote import remote_error
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.serving import Serving, serving
 
@@ -271,6 +275,22 @@ def test_an_exception_of_a_class_that_nobody_knows_here_keeps_its_text(ours: rpc
         ours["demo.odd"]("strange")
 
 
+@pytest.mark.parametrize(
+    "kind", sorted(n for n, c in vars(builtins).items() if isinstance(c, type) and issubclass(c, BaseException))
+)
+def test_the_name_of_any_built_in_exception_makes_a_remote_error_with_its_text(kind: str) -> None:
+    made = remote_error(f"{kind}: what it says", "a peer", 0)
+    assert isinstance(made, errors.RemoteError)
+    assert (str(made), made.kind, made.message, made.peer) == (f"{kind}: what it says", kind, "what it says", "a peer")
+    built_in = getattr(builtins, kind)
+    if built_in is not UnicodeError and issubclass(built_in, (ValueError, LookupError, ArithmeticError, OSError)):
+        assert isinstance(made, built_in)
+    if built_in is not BaseException and not issubclass(built_in, Exception):
+        assert not isinstance(made, built_in)
+    for copied in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
+        assert (type(copied), str(copied), copied.kind, copied.peer) == (type(made), str(made), kind, "a peer")
+
+
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit", "GeneratorExit"])
 def test_an_exception_over_there_never_stops_this_program(ours: rpc.Session, kind: str) -> None:
     with pytest.raises(errors.RPCError) as raised:
@@ -312,6 +332,17 @@ def test_every_kind_of_library_is_linked_over_there(
     assert library["add"](3, 4) == 7
     with pytest.raises(ValueError, match="refused by the kernel"):
         library["refuse"]()
+
+
+def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
+    ours: rpc.Session, kernel_library: Path
+) -> None:
+    ours.upload(kernel_library)
+    library = ours.load_module(kernel_library.name)
+    evaluate = library.time_evaluator("add", ours.cpu(), f_preproc="demo.add")
+    assert len(evaluate(3, 4).results) == 1
+    with pytest.raises(errors.RemoteError, match=r"demo\.nothing"):
+        library.time_evaluator("add", ours.cpu(), f_preproc="demo.nothing")
 
 
 def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path) -> None:

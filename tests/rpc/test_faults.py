@@ -172,6 +172,18 @@ def test_a_worker_that_is_stopped_is_given_up_when_the_time_of_the_call_is_over(
     wait_for_end(pid)
 
 
+def test_a_server_that_is_killed_breaks_its_sessions() -> None:
+    with rpc.Server() as server, rpc.connect(server.address) as session:
+        echo = session["testing.echo"]
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.running)
+        for _ in range(2):
+            with pytest.raises(errors.SessionBrokenError, match=session.name):
+                echo(1)
+        with pytest.raises(errors.ConnectError):
+            rpc.connect(server.address)
+
+
 def test_finalizers_and_close_do_not_wait_for_a_stuck_server(session: rpc.Session) -> None:
     pid = session["demo.pid"]()
     things: list[Any] = [session.tensor([n]) for n in range(2000)]

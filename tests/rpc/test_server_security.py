@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import stat
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from portcall import rpc
 from portcall.errors import AuthenticationError, RPCError
@@ -203,22 +204,13 @@ def test_ipv6_loopback_works_where_there_is_one() -> None:
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority (ca), a server and a client that it vouches for, and a stranger."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command")
     folder = tmp_path_factory.mktemp("certificates")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-
-    def run(*words: str) -> None:
-        subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
-
-    new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    for name in ("ca", "stranger"):
-        run(*new, "-x509", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2", "-subj", f"/CN={name}")
-    for name in ("server", "client"):
-        run(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        run("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-            "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
+    authority, unknown = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    for name, issuer in (("server", authority), ("client", authority), ("stranger", unknown)):
+        made = issuer.issue_cert("127.0.0.1")
+        made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+        made.private_key_pem.write_to_path(folder / f"{name}.key")
     return folder
 
 
@@ -269,9 +261,9 @@ def test_tls_and_a_token_work_together_and_a_crash_ends_the_connection(certifica
 
 
 def test_the_serving_process_gives_up_the_key_of_tls(certificates: Path) -> None:
-    words = ["openssl", "ec", "-in", certificates / "server.key", "-noout", "-text"]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    number = bytes.fromhex("".join(shown.partition("priv:")[2].partition("pub:")[0].split()).replace(":", ""))
+    key = load_pem_private_key((certificates / "server.key").read_bytes(), password=None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    number = key.private_numbers().private_value.to_bytes(32, "big")
     tls = client_tls(certificates)
     with serving(*tls_words(certificates)) as server, rpc.connect(server.address, tls=tls) as remote:
         pid = remote.get_function("demo.pid")()

@@ -172,7 +172,9 @@ _core.register_object_class("portcall.rpc.Object", RemoteObject)
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
-_KIND = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): (.*)", re.DOTALL)
+_KIND = re.compile(
+    r"(?!Error:)((?:[A-Za-z_]\w*)?(?:Error|Exception|ExceptionGroup|Warning|Interrupt|Exit|Iteration)): (.*)", re.DOTALL
+)
 # What each hop of a chain of sessions puts in front, in words of TVM and of portcall.
 _HOPS = re.compile(r"(?:RPCError: Error caught from RPC call:\n|RemoteError: )+")
 
