@@ -296,7 +296,7 @@ def test_arrays_of_elements_that_no_tensor_has_are_refused(checks: Callable[...,
 
 
 def test_arrays_in_the_other_byte_order_are_refused(checks: Callable[..., Any]) -> None:
-    with pytest.raises(errors.ArgumentError, match="bytes in this machine.s order"):
+    with pytest.raises(errors.ArgumentError, match=r"bytes in this machine.s order"):
         checks("kinds", np.zeros(4, ">f4"), 1, 1.0, True, None)
 
 

@@ -184,17 +184,22 @@ def call_and_swallow(call: Callable[[portcall.Module], Any], lib: portcall.Modul
 
 @pytest.mark.parametrize("what", CALLS)
 def test_no_kind_of_call_leaves_anything_behind(what: str, native: portcall.Module) -> None:
-    """Neither nodes of the core nor blocks of Python's memory: after two hundred calls as many as after twenty."""
+    """Neither nodes of the core nor blocks of Python's memory: each two hundred calls more would leave as many again.
+
+    Of three rounds the one that left least counts: caches of Python's own grow once.
+    """
     call = CALLS[what]
     for _ in range(20):
         call_and_swallow(call, native)
+    left = []
     with testing.no_leaks():
-        blocks = sys.getallocatedblocks()
-        for _ in range(200):
-            call_and_swallow(call, native)
-        gc.collect()
-        grown = sys.getallocatedblocks() - blocks
-    assert grown < 100, f"{grown} more blocks of Python's memory"
+        for _ in range(3):
+            blocks = sys.getallocatedblocks()
+            for _ in range(200):
+                call_and_swallow(call, native)
+            gc.collect()
+            left.append(sys.getallocatedblocks() - blocks)
+    assert min(left) < 100, f"{left} more blocks of Python's memory"
 
 
 def test_shared_constants_keep_their_reference_counts(native: portcall.Module) -> None:

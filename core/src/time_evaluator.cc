@@ -91,9 +91,9 @@ PackedFunc RpcTimeEvaluator(Module module, std::string name, int device_type, in
                             int min_repeat_ms, int limit_zero_time_iterations, int cooldown_interval_ms,
                             int repeats_to_cooldown, int cache_flush_bytes, std::string preproc) {
   if (auto* node = static_cast<ModuleNode*>(PortcallModuleGetNode(module.get()))) {
-    PackedFunc elsewhere = node->TimeEvaluator({name, device_type, device_id, number, repeat, min_repeat_ms,
-                                                limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown,
-                                                cache_flush_bytes, preproc});
+    PackedFunc elsewhere =
+        node->TimeEvaluator({name, device_type, device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
+                             cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, preproc});
     if (elsewhere.defined()) return elsewhere;
   }
   TimeEvaluatorOptions options = OptionsOf(number, repeat, min_repeat_ms, limit_zero_time_iterations,

@@ -13,7 +13,7 @@
         ├── ConnectError (ConnectionError)                                no session could be opened
         │   ├── KeyMismatchError                                          the server has another key
         │   ├── VersionMismatchError                                      the two sides speak different versions
-        │   └── AuthenticationError                                       a token or a certificate was wrong, or is missing
+        │   └── AuthenticationError                                       a token or certificate is wrong or missing
         ├── SessionClosedError                                            we closed it
         ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
