@@ -90,7 +90,7 @@ def copy_rows(core: int) -> Iterator[Row]:
             yield Row(f"from-{key}", text, loop("x.numpy(out=a)", x=remote, a=local), get, SOCKET_TARGET)
             text = f"copyto(tensor of {n})"
             yield Row(f"tensor-{key}", text, loop("x.copyto(t)", x=remote, t=tensor), get, SOCKET_TARGET)
-            text = f"numpy(), {n} of new memory"
+            text = f"numpy() of {n}"
             yield Row(f"numpy-{key}", text, loop("x.numpy()", x=remote), get, NUMPY_TARGET)
         sockets.close()
 

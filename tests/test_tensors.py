@@ -661,6 +661,14 @@ def test_nothing_is_copied_back_from_a_call_that_failed(native: portcall.Module)
     assert array.tolist() == [0.0] * 8
 
 
+def test_functions_of_python_see_an_argument_in_portcall_in_as_read_only() -> None:
+    readonly = portcall.convert(lambda x: x.readonly)
+    for argument in (np.zeros(3), portcall.tensor(np.zeros(3))):
+        assert not readonly(argument)
+        assert readonly(portcall.In(argument))
+        assert not readonly(argument)
+
+
 def test_an_argument_marked_in_is_not_copied_back(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
     native["fill"](portcall.In(array), 5.0)

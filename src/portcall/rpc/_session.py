@@ -25,7 +25,7 @@ from portcall.rpc._files import Files, Folder
 from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _LOCAL_FUNCTIONS = (
     "portcall.rpc.local.*",
     "portcall.rpc.Module*",
