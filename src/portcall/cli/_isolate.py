@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import time
 from types import FrameType
 
 import click
@@ -20,6 +21,7 @@ from portcall.cli._command import Settings
 from portcall.cli._errors import CRASH, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STEP = 0.25  # seconds
 
 
 def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
@@ -79,10 +81,10 @@ def wait(child: int, timeout: float | None) -> int | None:
     try:
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            ended = bool(select.select([handle], [], [], timeout)[0])
+            ended = ends_within(handle, timeout)
         except KeyboardInterrupt:  # the child got it too, and ends as soon as the called function returns
             click.echo("interrupting; Ctrl-C again kills it", err=True)
-            ended = bool(select.select([handle], [], [])[0])
+            ended = ends_within(handle, None)
     finally:
         signal.signal(signal.SIGTERM, before)
         os.close(handle)
@@ -90,3 +92,14 @@ def wait(child: int, timeout: float | None) -> int | None:
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if ended else None
+
+
+def ends_within(handle: int, timeout: float | None) -> bool:
+    """Wait for a process, in short steps: a signal just before a wait does not end it, only the next look sees it."""
+    until = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = STEP if until is None else min(STEP, until - time.monotonic())
+        if select.select([handle], [], [], max(left, 0))[0]:
+            return True
+        if left <= 0:
+            return False
