@@ -82,6 +82,37 @@ WireValue WireValue::Tensor(WireTensor value) {
   return out;
 }
 
+bool TakePlain(const WireValue& value, Any* out) {
+  switch (value.type) {
+    case kTVMFFINone:
+      *out = nullptr;
+      return true;
+    case kTVMFFIInt:
+      *out = value.v_int64;
+      return true;
+    case kTVMFFIBool:
+      *out = value.v_int64 != 0;
+      return true;
+    case kTVMFFIFloat:
+      *out = value.v_float64;
+      return true;
+    case kTVMFFIDataType:
+      *out = value.v_dtype;
+      return true;
+    case kTVMFFIDevice:
+      *out = value.v_device;
+      return true;
+    case kTVMFFIRawStr:
+      *out = String(value.text);
+      return true;
+    case kTVMFFIByteArrayPtr:
+      *out = Bytes(value.text);
+      return true;
+    default:
+      return false;
+  }
+}
+
 // ---- Writing ------------------------------------------------------------------------------------------------------
 
 void Writer::Begin(Code code) {

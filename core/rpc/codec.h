@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "portcall/error.h"
+#include "portcall/value.h"
 
 namespace portcall::rpc {
 
@@ -85,6 +86,10 @@ struct WireValue {
   static WireValue Bytes(std::string_view value);
   static WireValue Tensor(WireTensor value);
 };
+
+// The value by itself: None, numbers, data types, devices, and copies of text and bytes. False for what names something of
+// a session, which only the session can tell.
+bool TakePlain(const WireValue& value, Any* out);
 
 using Sequence = std::vector<WireValue>;
 

@@ -175,27 +175,10 @@ void Endpoint::InitServer(Reader body) {
     std::vector<Any> values;
     for (size_t i = 1; i < args.size(); ++i) {
       const WireValue& arg = args[i];
-      switch (arg.type) {
-        case kTVMFFINone:
-          values.emplace_back(nullptr);
-          break;
-        case kTVMFFIInt:
-          values.emplace_back(arg.v_int64);
-          break;
-        case kTVMFFIBool:
-          values.emplace_back(arg.v_int64 != 0);
-          break;
-        case kTVMFFIFloat:
-          values.emplace_back(arg.v_float64);
-          break;
-        case kTVMFFIRawStr:
-          values.emplace_back(String(arg.text));
-          break;
-        case kTVMFFIByteArrayPtr:
-          values.emplace_back(Bytes(arg.text));
-          break;
-        default:
-          ThrowProtocolError("a session constructor takes no argument of type index " + std::to_string(arg.type));
+      bool refused = arg.type == kTVMFFIDataType || arg.type == kTVMFFIDevice;
+      Any& value = values.emplace_back();
+      if (refused || !TakePlain(arg, &value)) {
+        ThrowProtocolError("a session constructor takes no argument of type index " + std::to_string(arg.type));
       }
     }
     session_ = options_.constructor(std::string(args[0].text), values);

@@ -255,23 +255,8 @@ class LocalSession : public Session {
   }
 
   Any Argument(const WireValue& value, bool library) const {
+    if (Any plain; TakePlain(value, &plain)) return plain;
     switch (value.type) {
-      case kTVMFFINone:
-        return nullptr;
-      case kTVMFFIInt:
-        return value.v_int64;
-      case kTVMFFIBool:
-        return value.v_int64 != 0;
-      case kTVMFFIFloat:
-        return value.v_float64;
-      case kTVMFFIDataType:
-        return value.v_dtype;
-      case kTVMFFIDevice:
-        return value.v_device;
-      case kTVMFFIRawStr:
-        return String(value.text);
-      case kTVMFFIByteArrayPtr:
-        return portcall::Bytes(value.text);
       case kTVMFFIFunction:
         return handles_.Get(value.v_handle, HandleTable::kFunction);
       case kTVMFFIModule:

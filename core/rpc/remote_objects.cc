@@ -271,24 +271,9 @@ class Outgoing {
 // `lender` keeps the memory of a tensor that comes without a handle of its own.
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
+  if (Any plain; TakePlain(value, &plain)) return plain;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {
-    case kTVMFFINone:
-      return nullptr;
-    case kTVMFFIInt:
-      return value.v_int64;
-    case kTVMFFIBool:
-      return value.v_int64 != 0;
-    case kTVMFFIFloat:
-      return value.v_float64;
-    case kTVMFFIDataType:
-      return value.v_dtype;
-    case kTVMFFIDevice:
-      return value.v_device;
-    case kTVMFFIRawStr:
-      return String(value.text);
-    case kTVMFFIByteArrayPtr:
-      return Bytes(value.text);
     case kTVMFFIDLTensorPtr: {
       auto tensor = Make<RemoteTensor>();
       tensor->session = session;

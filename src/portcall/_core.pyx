@@ -1419,7 +1419,7 @@ cdef object take_object(TVMFFIObject* obj, int32_t kind):
 
 
 cdef object object_content(TVMFFIObject* obj, int32_t kind):
-    cdef void* body = <void*>(obj + 1) if sizeof(TVMFFIObject) == 24 else <void*>(<char*>obj + 24)
+    cdef void* body = <char*>obj + 24
     cdef TVMFFIByteArray* text = <TVMFFIByteArray*>body
     cdef TVMFFIShapeCell* shape = <TVMFFIShapeCell*>body
     cdef TVMFFIAny cell
