@@ -181,7 +181,7 @@ def test_a_missing_symbol_version_is_named(tmp_path: Path) -> None:
 def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: Path) -> None:
     report = inspected(tmp_path, MODERN, target="riscv64-linux-gnu")
     assert (report.machine, report.abi, report.functions) == ("riscv64", "modern", ("add",))
-    assert "made for riscv64 and this machine is" in report.problems[0]
+    assert "made for riscv64 (64-bit, little-endian) and this machine is" in report.problems[0]
     assert len(report.problems) == 1
     assert {dependency.path for dependency in report.needed} <= {""}
 
