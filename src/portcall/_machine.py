@@ -2,11 +2,12 @@
 """What a machine is, what a library needs of one, and whether the two fit: here, or on a machine far away.
 
 Three steps, of which the second happens where the library is to run: what it needs (``Needs``), what of that is not
-there (``Unmet``), and the words for it (``problems_of``). What passes between them are plain facts, which travel as JSON.
+there (``Unmet``), and the words for it (``problems_of``). What passes between them are plain facts, which JSON carries.
 """
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -45,8 +46,8 @@ KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
     )
 }
 RUNTIME_PREFIXES = ("TVM", "Portcall")
-# How many names of a kind are looked for on behalf of somebody far away.
-MOST_LIBRARIES, MOST_NAMES = 256, 20_000
+# How many names of a kind are looked for on behalf of somebody far away, and how long the question may be.
+MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 20_000, 1 << 22
 # How many symbols are named in words; the facts have them all.
 NAMED = 5
 
@@ -78,7 +79,7 @@ class Machine:
 
     @classmethod
     def from_dict(cls, facts: Any) -> Machine:
-        """Make a machine of what ``asdict`` and JSON made of one.
+        """Make a machine of what ``to_json`` made of one.
 
         Raises:
             ValueError: the facts are others.
@@ -110,7 +111,7 @@ class Needs:
 
     @classmethod
     def from_dict(cls, facts: Any) -> Needs:
-        """Make needs of what ``asdict`` and JSON made of some.
+        """Make needs of what ``to_json`` made of some.
 
         Raises:
             ValueError: the facts are others, or too many.
@@ -145,7 +146,7 @@ class Unmet:
 
     @classmethod
     def from_dict(cls, facts: Any) -> Unmet:
-        """Make of what ``asdict`` and JSON made of some what it was.
+        """Make of what ``to_json`` made of some what it was.
 
         Raises:
             ValueError: the facts are others, or too many.
@@ -158,6 +159,35 @@ class Unmet:
             contexts=names_in(facts, "contexts", MOST_NAMES),
             symbols=names_in(facts, "symbols", MOST_NAMES),
         )
+
+
+# ---- Facts as text -------------------------------------------------------------------------------------------------
+
+
+def to_json(facts: Any) -> str:
+    return json.dumps(facts, default=vars)
+
+
+def from_json(text: str) -> Any:
+    """Return the facts in a stranger's text, without what a terminal would obey.
+
+    Raises:
+        ValueError: the text is too long, or no JSON.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{len(text):,} characters of facts are too many; at most {MOST_CHARACTERS:,} are read")
+    try:
+        return printable(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the facts are no JSON that can be read: {error}") from None
+
+
+def printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return "".join(filter(str.isprintable, value))
+    if isinstance(value, list):
+        return [printable(item) for item in value]
+    return {printable(name): printable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def text_in(facts: Any, name: str) -> str:
@@ -258,8 +288,10 @@ def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> 
             yield f"{wanted} and {this} machine has glibc {machine.libc_version}: {compile_for(target)}"
         else:
             yield f"{wanted}, which is older {'here' if here else 'there'}: build it on a system as old as {this}"
+    perhaps = unmet.libraries or unmet.versions
+    way_out = "perhaps that library does" if perhaps else "add the source or library that defines it"
     for name in unmet.symbols[:NAMED]:
-        yield f"it needs the symbol '{name}', which nobody{there} provides: add the source or library that defines it"
+        yield f"it needs the symbol '{name}', which nobody{there} provides: {way_out}"
     if len(unmet.symbols) > NAMED:
         yield f"it needs {len(unmet.symbols) - NAMED} more symbols that nobody{there} provides"
     for name in unmet.contexts:
@@ -268,7 +300,7 @@ def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> 
 
 
 def compile_for(target: str) -> str:
-    return f"compile it with target='{target}' (portcall.toolchain.create_shared)"
+    return f"compile it with portcall.toolchain.create_shared(…, target='{target}')"
 
 
 def remedy(library: str, machine: Machine, here: bool) -> str:
