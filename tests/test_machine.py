@@ -184,7 +184,3 @@ def test_text_that_is_too_long_too_deep_or_has_too_many_names_is_refused() -> No
         from_json("[" * 100_000)
     with pytest.raises(ValueError, match=f"'symbols' has {MOST_NAMES + 1} names; at most {MOST_NAMES}"):
         Needs.from_dict(from_json(to_json(dataclasses.replace(LIBRARY, symbols=("s",) * (MOST_NAMES + 1)))))
-
-
-def test_what_a_terminal_would_obey_does_not_come_through() -> None:
-    assert from_json(json.dumps({"a\x1b[2J": ["b\r\n\x07", 1, None]})) == {"a[2J": ["b", 1, None]}

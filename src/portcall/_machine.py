@@ -47,7 +47,7 @@ KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
 }
 RUNTIME_PREFIXES = ("TVM", "Portcall")
 # How many names of a kind are looked for on behalf of somebody far away, and how long the question may be.
-MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 20_000, 1 << 22
+MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 100_000, 1 << 24
 # How many symbols are named in words; the facts have them all.
 NAMED = 5
 
@@ -169,7 +169,7 @@ def to_json(facts: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Return the facts in a stranger's text, without what a terminal would obey.
+    """Return the facts in a stranger's text.
 
     Raises:
         ValueError: the text is too long, or no JSON.
@@ -177,17 +177,9 @@ def from_json(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"{len(text):,} characters of facts are too many; at most {MOST_CHARACTERS:,} are read")
     try:
-        return printable(json.loads(text))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the facts are no JSON that can be read: {error}") from None
-
-
-def printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return "".join(filter(str.isprintable, value))
-    if isinstance(value, list):
-        return [printable(item) for item in value]
-    return {printable(name): printable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def text_in(facts: Any, name: str) -> str:

@@ -14,11 +14,12 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from portcall import errors
 from portcall._elf import Buffer, ElfError, read_build, read_elf
 from portcall._linkage import open_mapped
-from portcall._machine import Machine, Unmet, compile_for, from_json, problems_of, to_json
+from portcall._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
 from portcall.preflight import kind_problems, needs_of
 
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
@@ -39,14 +40,23 @@ class Answer:
         Raises:
             ValueError: it said something else.
         """
-        facts = from_json(text)
-        unmet = Unmet.from_dict(facts["unmet"]) if isinstance(facts, dict) and "unmet" in facts else None
-        return cls(Machine.from_dict(facts.get("machine") if isinstance(facts, dict) else None), unmet)
+        facts = mapping(printable(from_json(text)))
+        unmet = Unmet.from_dict(facts["unmet"]) if "unmet" in facts else None
+        return cls(Machine.from_dict(facts.get("machine")), unmet)
 
     @property
     def good(self) -> bool:
         """Nothing is unmet."""
         return self.unmet is None or not any(vars(self.unmet).values())
+
+
+def printable(value: Any) -> Any:
+    """Return facts without what a terminal would obey."""
+    if isinstance(value, str):
+        return "".join(filter(str.isprintable, value))
+    if isinstance(value, list):
+        return [printable(item) for item in value]
+    return {printable(name): printable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 Ask = Callable[[str, str], Answer | None]  # a name over there, and needs as JSON or no text; None: it cannot tell
@@ -96,8 +106,8 @@ def object_problems(source: Path | memoryview, suffix: str, machine: Machine) ->
             build = read_build(start)
             if build != machine.build:
                 yield f"{name} is made for {build} and that machine is {machine}: {compile_for(machine.target)}"
-    except (ElfError, tarfile.TarError, EOFError, OSError) as error:
-        yield str(error)
+    except Exception as error:  # each way to compress an archive has errors of its own
+        yield f"it cannot be read: {error}"
 
 
 def objects(source: Path | memoryview, suffix: str) -> Iterator[tuple[str, bytes]]:

@@ -248,9 +248,9 @@ class Session:
 
     def _ask_machine(self, name: str, needs: str) -> _fitness.Answer | None:
         """Have the server look for a library's needs; what it cannot answer is no reason to refuse a library."""
-        question = (os.path.dirname(name), needs)
-        if self._good_answer is not None and self._good_answer[0] == question:
-            return self._good_answer[1]  # the libraries of a tuner, say, all need the same
+        question, known = (os.path.dirname(name), needs), self._good_answer
+        if known is not None and known[0] == question:  # the libraries of a tuner, say, all need the same
+            return known[1]
         # A server that takes no pieces is none of portcall's, and is not asked.
         ask = self._find_own("portcall.rpc.file_write") and self._find_own("portcall.rpc.machine")
         if ask is None:
