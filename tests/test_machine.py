@@ -130,9 +130,10 @@ def test_this_machine_is_what_its_compiler_makes_libraries_for(tmp_path: Path) -
     assert machine.portcall == portcall.__version__
 
 
-def test_of_another_machine_only_what_the_runtime_lacks_is_told() -> None:
+@pytest.mark.parametrize("other", [{"machine": "s390x"}, {"bits": 32}, {"byte_order": "big"}])
+def test_of_another_machine_only_what_the_runtime_lacks_is_told(other: dict[str, Any]) -> None:
     needs = Needs(
-        Build("s390x", 64, "big"), "modern", ("libnone.so",), (), {"libc.so.6": ("GLIBC_9",)},
+        dataclasses.replace(this_machine().build, **other), "modern", ("libnone.so",), (), {"libc.so.6": ("GLIBC_9",)},
         ("__TVMNew", "__TVMFuncCall"), ("TVMFFINone", "TVMFFIErrorSetRaised", "none"),
     )  # fmt: skip
     assert unmet_here(needs, Path("k.so")) == (Unmet({}, {}, ("__TVMNew",), ("TVMFFINone",)), None)

@@ -45,14 +45,14 @@ with tempfile.TemporaryDirectory() as place:
     {more}
     portcall.get_global_func("portcall.rpc.ServeFds")(int(sys.argv[1]), int(sys.argv[2]), patterns, 0, None)
 """
+MAPS = FUNCTIONS + 'register("maps")(lambda: open("/proc/self/maps").read())'
 Make = Callable[..., Path]
 Own = Callable[[str], rpc.PopenSession]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    functions = FUNCTIONS + '\nregister("maps")(lambda: open("/proc/self/maps").read())'
-    with serving(functions=functions) as running:
+    with serving() as running:
         yield running
 
 
@@ -346,14 +346,18 @@ def needs(**facts: Any) -> str:
     return json.dumps({"build": vars(this_machine().build), "abi": "plain", **none, **facts})
 
 
-def test_nothing_is_loaded_to_find_out(remote: rpc.Session, make: Make) -> None:
-    remote.upload(b"", "kept")  # the library's constructor would remove it
-    remote.upload(make("libhelper.so", HELPER))
-    asked = needs(needed=["libhelper.so"], runpath=["$ORIGIN"], symbols=["helper", "none"])
-    unmet = json.loads(remote["portcall.rpc.machine"]("k.so", asked))["unmet"]
-    assert (unmet["libraries"], unmet["symbols"]) == ({}, ["none"])
-    assert "libhelper" not in remote["demo.maps"]()
-    assert "kept" in remote.listdir()
+def test_nothing_is_loaded_to_find_out(make: Make, tmp_path: Path) -> None:
+    make("libhelper.so", HELPER)
+    with (
+        serving(functions=MAPS, LD_LIBRARY_PATH=str(tmp_path)) as server,
+        rpc.connect(server.address) as session,
+    ):
+        session.upload(b"", "kept")  # the library's constructor would remove it
+        asked = needs(needed=["libhelper.so"], symbols=["helper", "none"])
+        unmet = json.loads(session["portcall.rpc.machine"]("k.so", asked))["unmet"]
+        assert (unmet["libraries"], unmet["symbols"]) == ({}, ["none"])
+        assert "libhelper" not in session["demo.maps"]()
+        assert session.listdir() == ["kept"]
 
 
 def test_questions_that_are_none_are_errors_that_harm_nobody(remote: rpc.Session) -> None:
