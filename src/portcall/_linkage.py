@@ -44,7 +44,6 @@ class Linkage:
 
     def __init__(self, file: Path, needed: Iterable[str], runpath: Iterable[str]) -> None:
         self.build = this_build()
-        self.read: dict[Path, ElfFile] = {}
         self.opened: set[Path] = set()
         self.not_found: dict[str, str] = {}
         self.found = {name: str(place or "") for name, place in self.follow(file.resolve(), needed, runpath, "it")}
@@ -59,7 +58,8 @@ class Linkage:
 
     def version_gaps(self, wanted: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield (library, versions of its symbols that are wanted and that are not in the one found here)."""
-        offers = {self.read[path].soname or path.name: self.read[path].versions_defined for path in self.opened}
+        files = {path: elf_of(path) for path in self.opened}
+        offers = {elf.soname or path.name: elf.versions_defined for path, elf in files.items()}
         for library, versions in wanted.items():
             gap = sorted(set(versions) - offers.get(library, frozenset(versions)))
             if gap:
@@ -75,7 +75,7 @@ class Linkage:
             if place is not None and place not in self.opened:
                 self.opened.add(place)
                 if not is_loaded(name):  # which has all that it needs
-                    self.follow(place, self.elf_of(place).needed, self.elf_of(place).runpath, name)
+                    self.follow(place, elf_of(place).needed, elf_of(place).runpath, name)
             elif place is None and not is_loaded(name):
                 self.not_found.setdefault(name, asker)
         return found
@@ -88,18 +88,11 @@ class Linkage:
             places += [Path(folder, "lib", name) for folder in (spec and spec.submodule_search_locations) or ()]
         for place in places:
             try:
-                if place.is_file() and self.elf_of(place.resolve()).build == self.build:
+                if place.is_file() and elf_of(place.resolve()).build == self.build:
                     return place.resolve()
             except (ElfError, OSError):
                 continue
         return None
-
-    def elf_of(self, path: Path) -> ElfFile:
-        """Return what a file says of itself, but for its symbols."""
-        if path not in self.read:
-            with open_mapped(path) as data:
-                self.read[path] = read_elf(data, symbols=False)
-        return self.read[path]
 
 
 @functools.cache
@@ -161,6 +154,18 @@ def provided_by_process(symbols: Iterable[str], libraries: Iterable[str]) -> set
 # ---- What lies on the disk -----------------------------------------------------------------------------------------
 
 
+def elf_of(path: Path) -> ElfFile:
+    """Return what a file says of itself, but for its symbols; a file that has not changed is read once."""
+    facts = path.stat()
+    return read_once(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def read_once(path: Path, *_: int) -> ElfFile:
+    with open_mapped(path) as data:
+        return read_elf(data, symbols=False)
+
+
 def open_mapped(file: Path) -> mmap.mmap:
     """Return the bytes of a file without copying them; an empty file is an ElfError."""
     with file.open("rb") as opened:
@@ -175,11 +180,17 @@ def search_folders(file: Path, runpath: Iterable[str]) -> list[Path]:
     own += [text for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
     triplet = f"{platform.machine()}-linux-gnu"
     default = [f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-    return [*map(Path, own), *configured_folders(Path("/etc/ld.so.conf")), *map(Path, default)]
+    return [*map(Path, own), *configured_folders(), *map(Path, default)]
 
 
-def configured_folders(file: Path) -> Iterator[Path]:
-    """Yield the folders that ld.so.conf lists; its ``include`` lines are followed one level deep."""
+@functools.cache
+def configured_folders() -> tuple[Path, ...]:
+    """Return the folders that ld.so.conf lists, as it was when this was asked first."""
+    return tuple(listed_folders(Path("/etc/ld.so.conf")))
+
+
+def listed_folders(file: Path) -> Iterator[Path]:
+    """Yield the folders that such a file lists; its ``include`` lines are followed one level deep."""
     for line in read_lines(file):
         word, _, rest = line.partition(" ")
         if word != "include":

@@ -7,6 +7,7 @@ there (``Unmet``), and the words for it (``problems_of``). What passes between t
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import sys
@@ -46,6 +47,8 @@ KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
     )
 }
 RUNTIME_PREFIXES = ("TVM", "Portcall")
+# What most libraries ask for.
+COMMON_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 # How many names of a kind are looked for on behalf of somebody far away, and how long the question may be.
 MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 100_000, 1 << 24
 # How many symbols are named in words; the facts have them all.
@@ -222,6 +225,7 @@ def build_in(facts: Any) -> Build:
 # ---- What is here --------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def this_machine() -> Machine:
     """Return what this process runs on."""
     libc, version = platform.libc_ver()
@@ -235,6 +239,12 @@ def this_machine() -> Machine:
         portcall=portcall.__version__,
         abis=tuple(ABIS),
     )
+
+
+def look_around() -> None:
+    """Find out beforehand what would cost the first question some milliseconds, and stays as it is."""
+    this_machine()
+    Linkage(Path("library.so"), COMMON_LIBRARIES, ())
 
 
 def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
