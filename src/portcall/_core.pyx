@@ -499,9 +499,14 @@ cdef dict keyed_classes = {}    # type key -> Python class, for types that get t
 cdef dict dynamic_classes = {}  # the same by index, as they are met
 
 
-def register_object_class(str type_key, cls):
-    """Have objects of a type arrive as ``cls``, a subclass of Object."""
+cdef dict adopters = {}         # class of that kind -> what makes of its objects what Python sees instead
+
+
+def register_object_class(str type_key, cls, adopt=None):
+    """Have objects of a type arrive as ``cls``, a subclass of Object; or as what ``adopt`` makes of such an object."""
     keyed_classes[type_key] = cls
+    if adopt is not None:
+        adopters[cls] = adopt
     dynamic_classes.clear()
 
 
@@ -514,6 +519,8 @@ cdef object wrap_object(TVMFFIObject* handle):
         if cls is None:
             cls = keyed_classes.get(type_key_of(handle.type_index), Object)
             dynamic_classes[handle.type_index] = cls
+        if cls in adopters:
+            return adopters[cls](wrap(cls, handle))
     return wrap(Object if cls is None else cls, handle)
 
 
@@ -565,12 +572,14 @@ cdef bint memcmp_dtype(DLDataType a, DLDataType b):
 
 
 cdef class Device:
-    """Base of portcall.Device: a kind and an index."""
+    """Base of portcall.Device: a kind and an index. One that is not of this process is passed as ``stand_in``."""
 
     cdef DLDevice value
+    cdef Object stand_in
 
-    def __init__(self, int32_t device_type, int32_t device_id=0):
+    def __init__(self, int32_t device_type, int32_t device_id=0, Object stand_in=None):
         self.value = DLDevice(device_type=device_type, device_id=device_id)
+        self.stand_in = stand_in
 
     @property
     def device_type(self) -> int:
@@ -1046,6 +1055,9 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         cell.v_dtype = (<DataType>arg).value
         return 0
     if isinstance(arg, Device):
+        if (<Device>arg).stand_in is not None:
+            borrow(frame, i, (<Device>arg).stand_in)
+            return 0
         set_cell(cell, kTVMFFIDevice)
         cell.v_device = (<Device>arg).value
         return 0

@@ -17,6 +17,7 @@ from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func
+from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 
 if TYPE_CHECKING:
@@ -36,14 +37,24 @@ def find_sessions_by(finder: Callable[[Any], Session]) -> None:
 
 
 class RemoteDevice(Device):
-    """A device of a session: ``session``, a kind and an index."""
+    """A device of a session: ``session``, a kind and an index. What is made on it is of that session."""
 
     __slots__ = ("session",)
     session: Session
 
-    def __init__(self, device_type: int, device_id: int, session: Session) -> None:
-        super().__init__(device_type, device_id)
-        self.session = session
+    def __init__(self, stand_in: _DeviceStandIn) -> None:
+        root, plain = get_global_func("portcall.rpc.DeviceParts")(stand_in)
+        super().__init__(plain.device_type, plain.device_id, stand_in)
+        self.session = _finders[0](root)
+
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> RemoteTensor:
+        return self.session.empty(shape, dtype, self)
+
+    def _check_serves(self, module: Module) -> None:
+        theirs = _finders[0](module) if module.type_key == "rpc" else None
+        if theirs is not self.session:
+            where = f"the session with {theirs.name}" if theirs else "this process"
+            raise ValueError(f"{self!r} cannot be used with a module of {where}; give one of its devices")
 
     def sync(self) -> None:
         """Wait until the work given to the device is finished."""
@@ -85,8 +96,8 @@ class RemoteTensor(_core.Object):
 
     @property
     def device(self) -> RemoteDevice:
-        plain = get_global_func("portcall.rpc.TensorDevice")(self)
-        return RemoteDevice(plain.device_type, plain.device_id, self.session)
+        device: RemoteDevice = get_global_func("portcall.rpc.TensorDevice")(self)
+        return device
 
     @property
     def ndim(self) -> int:
@@ -128,7 +139,9 @@ class RemoteTensor(_core.Object):
         return self
 
     def copyto(self, target: Any) -> Any:
-        """Copy the elements into an array, a local tensor, or another tensor of the session, and return that."""
+        """Copy the elements into an array, a tensor of this process or of the session, or to a device; return that."""
+        if isinstance(target, Device):
+            target = empty(self.shape, self.dtype, target)
         if isinstance(target, RemoteTensor):
             return target.copyfrom(self)
         get_global_func("portcall.rpc.CopyFrom")(
@@ -163,6 +176,13 @@ class RemoteObject(_core.Object):
     __slots__ = ()
 
 
+class _DeviceStandIn(_core.Object):
+    """What a RemoteDevice is in the core: it knows its session there, too."""
+
+    __slots__ = ()
+
+
+_core.register_object_class("portcall.rpc.Device", _DeviceStandIn, RemoteDevice)
 _core.register_object_class("portcall.rpc.Tensor", RemoteTensor)
 _core.register_object_class("portcall.rpc.Object", RemoteObject)
 

@@ -133,9 +133,18 @@ class Session:
     # ---- Memory ----
 
     def device(self, name: str | _device.Device, device_id: int | None = None) -> RemoteDevice:
-        """Return a device of the session: ``device("cuda:0")``."""
+        """Return a device of the session: ``device("cuda:0")``.
+
+        Raises:
+            ValueError: a device that belongs to another session.
+        """
         plain = _device.device(name, device_id)
-        return RemoteDevice(plain.device_type, plain.device_id, self)
+        if not isinstance(plain, RemoteDevice):
+            made: RemoteDevice = get_global_func("portcall.rpc.Device")(self.module, plain.device_type, plain.device_id)
+            return made
+        if plain.session is not self:
+            raise ValueError(f"{plain!r} is not of the session with {self.name}")
+        return plain
 
     def cpu(self, device_id: int = 0) -> RemoteDevice:
         """Return the host of the session."""
@@ -152,7 +161,7 @@ class Session:
             ValueError: the device belongs to another session.
             RemoteError: the server cannot allocate that much, or has no such device.
         """
-        target = self._own_device(device)
+        target = self.cpu() if device is None else self.device(device)
         extents = [shape] if isinstance(shape, int) else [n.__index__() for n in shape]
         made: RemoteTensor = get_global_func("portcall.rpc.Empty")(
             self.module, extents, as_dtype(dtype), target.device_type, target.device_id
@@ -163,15 +172,6 @@ class Session:
         """Return a tensor with the elements of an array, or of numbers in lists."""
         local = tensor_over_array(array_like(source))
         return self.empty(local.shape, local.dtype, device).copyfrom(local)
-
-    def _own_device(self, device: Any) -> RemoteDevice:
-        if device is None:
-            return self.cpu()
-        if isinstance(device, RemoteDevice):
-            if device.session is not self:
-                raise ValueError(f"{device!r} belongs to another session than {self.name}")
-            return device
-        return self.device(device)
 
     # ---- Files ----
 
