@@ -540,6 +540,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorOffset").set_body_typed([](RemoteTe
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
 });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
   return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
 });

@@ -186,6 +186,7 @@ class RemoteSessionImpl : public RemoteSession {
     return now;
   }
   void set_call_timeout(double seconds) override { call_timeout_ = seconds; }
+  void set_explain(PackedFunc explain) override { explain_ = std::move(explain); }
 
  private:
   static constexpr uint64_t kUnknown = UINT64_MAX;
@@ -404,17 +405,23 @@ class RemoteSessionImpl : public RemoteSession {
 
   // ---- Ends of the session ----
 
-  // An error with facts: front ends read the peer and the session from the extra context, not from the text.
+  // An error with facts: front ends read the peer from the extra context, not from the text.
   Error ErrorOf(std::string_view kind, std::string_view message) const {
-    auto id = reinterpret_cast<int64_t>(static_cast<const Session*>(this));
-    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name), Any(id)}));
+    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
   }
 
   void CheckOpen() const {
     if (!closed_) return;
-    std::lock_guard<std::mutex> lock(stats_mutex_);
-    if (end_text_.empty()) throw ErrorOf("SessionClosedError", "the session with " + options_.name + " is closed");
-    throw ErrorOf(end_kind_, end_text_);
+    std::string kind = "SessionClosedError", text = "the session with " + options_.name + " is closed";
+    {
+      std::lock_guard<std::mutex> lock(stats_mutex_);
+      if (!end_text_.empty()) kind = end_kind_, text = end_text_;
+    }
+    ThrowEnd(kind, text);
+  }
+  [[noreturn]] void ThrowEnd(const std::string& kind, const std::string& text) const {
+    if (kind == "SessionBrokenError" && explain_.defined()) explain_();
+    throw ErrorOf(kind, text);
   }
 
   // Says how the session ended, now and to whoever uses it later. Returns for errors that are not of the session.
@@ -430,7 +437,7 @@ class RemoteSessionImpl : public RemoteSession {
     }
     if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
       SetEnd(kind, session + " is over: " + message);
-      throw ErrorOf(kind, message);
+      ThrowEnd(kind, message);
     }
     if (kind == "RemoteProtocolError") {
       SetEnd(kind, session + " is over, because the peer broke the protocol: " + message);
@@ -555,7 +562,8 @@ class RemoteSessionImpl : public RemoteSession {
   Activity activity_;
   Clock::time_point began_, last_bytes_;
   std::string end_kind_, end_text_;  // what using it raises, where it was not simply closed
-  Activity waited_for_;              // of the request that ended last
+  PackedFunc explain_;
+  Activity waited_for_;  // of the request that ended last
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> packet_limit_{kUnknown};
   std::mutex frees_mutex_;

@@ -1723,8 +1723,8 @@ cdef dict error_facts(TVMFFIObject* extra):
     if tag == "portcall.ArgumentError" and len(items) == 4:
         function, position, expected, got = items
         return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
-    if tag == "portcall.RPCError" and len(items) == 2:
-        return {"peer": items[0], "session_id": items[1]}
+    if tag == "portcall.RPCError" and len(items) == 1:
+        return {"peer": items[0]}
     return {}
 
 

@@ -279,7 +279,7 @@ def test_an_exception_of_a_class_that_nobody_knows_here_keeps_its_text(ours: rpc
     "kind", sorted(n for n, c in vars(builtins).items() if isinstance(c, type) and issubclass(c, BaseException))
 )
 def test_the_name_of_any_built_in_exception_makes_a_remote_error_with_its_text(kind: str) -> None:
-    made = remote_error(f"{kind}: what it says", "a peer", 0)
+    made = remote_error(f"{kind}: what it says", "a peer")
     assert isinstance(made, errors.RemoteError)
     assert (str(made), made.kind, made.message, made.peer) == (f"{kind}: what it says", kind, "what it says", "a peer")
     built_in = getattr(builtins, kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import copy
 import re
 import weakref
 from collections.abc import Callable
@@ -197,6 +196,7 @@ _KIND = re.compile(
 )
 # What each hop of a chain of sessions puts in front, in words of TVM and of portcall.
 _HOPS = re.compile(r"(?:RPCError: Error caught from RPC call:\n|RemoteError: )+")
+_SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
 
 
 def without_escapes(text: str) -> str:
@@ -222,31 +222,34 @@ def _reduce(error: errors.RemoteError) -> tuple[Any, ...]:
     return remote_error, (str(error), error.peer)
 
 
-def remote_error(text: str, peer: str = "", session_id: int = 0) -> errors.RemoteError:
-    """Return the exception for the text that a peer sent, without what a terminal would obey."""
+def remote_error(text: str, peer: str = "") -> errors.RemoteError | errors.RemoteCrashError:
+    """Return the exception for the text that a peer sent, without what a terminal would obey.
+
+    A RemoteCrashError is what the peer says of a session that it has with another one: a chain broke further on.
+    """
     text = without_escapes(text)
     hops = _HOPS.match(text)
     text = text[hops.end() :] if hops else text
     match = _KIND.fullmatch(text)
     kind, message = match.groups() if match else ("", text)
+    if kind == errors.RemoteCrashError.__name__:
+        signal = _SIGNAL.search(message)
+        return errors.RemoteCrashError(f"{peer}: {message}", peer=peer, signal=signal.group() if signal else "")
     return _class_of(kind)(message, peer=peer, kind=kind)
 
 
-def broken_error(message: str, peer: str = "", session_id: int = 0) -> errors.RPCError:
-    """Return the exception for a session that ended by itself: the server is asked why, where it can be."""
-    session = sessions.get(session_id)
-    reason = session.why_broken() if session is not None else None
-    return copy.copy(reason) if reason else errors.SessionBrokenError(message, peer=peer)
-
-
 def _with_peer(cls: type[errors.RPCError]) -> Callable[..., errors.RPCError]:
-    return lambda message, peer="", session_id=0: cls(without_escapes(message), peer=peer)
+    return lambda message, peer="": cls(without_escapes(message), peer=peer)
 
 
 def _register_errors() -> None:
-    for cls in (errors.SessionClosedError, errors.SessionTimeoutError, errors.RemoteProtocolError):
+    for cls in (
+        errors.SessionClosedError,
+        errors.SessionBrokenError,
+        errors.SessionTimeoutError,
+        errors.RemoteProtocolError,
+    ):
         _core.register_error_class(cls.__name__, _with_peer(cls))
-    _core.register_error_class("SessionBrokenError", broken_error)
     _core.register_error_class("RemoteError", remote_error)
 
 

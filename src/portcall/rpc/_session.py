@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import tempfile
@@ -65,6 +66,24 @@ class Activity:
         return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
 
 
+class Explanation:
+    """How a session ended, asked once. The core calls it when the session turns out to be broken."""
+
+    def __init__(self, ask: Callable[[], errors.RPCError | None]) -> None:
+        self._ask = ask
+        self._known: errors.RPCError | None = None
+
+    def find(self) -> errors.RPCError | None:
+        """Return what is to be raised; None where nobody knows more than that it is broken."""
+        self._known = self._known or self._ask()
+        return self._known
+
+    def __call__(self) -> None:
+        reason = self.find()
+        if reason is not None:
+            raise copy.copy(reason)
+
+
 class Session:
     """A session with a server. A context manager; everything that it owns is gone once it is closed.
 
@@ -88,8 +107,9 @@ class Session:
     ) -> None:
         self.module = module
         self.name = name
-        self._reason = reason
-        self._known_reason: errors.RPCError | None = None
+        self._explanation = Explanation(reason) if reason else None
+        if self._explanation:
+            get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
@@ -265,9 +285,7 @@ class Session:
 
     def why_broken(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
-        if self._known_reason is None and self._reason is not None:
-            self._known_reason = self._reason()
-        return self._known_reason
+        return self._explanation.find() if self._explanation else None
 
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
