@@ -10,6 +10,8 @@ Rules:
   * An exception of a Python function travels inside the error object and comes out as the same object.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -51,6 +53,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kPortcallFunctionGenerated
         kPortcallFunctionForeignCpp
         kDLCPU
+        kDLUInt
         DLPACK_FLAG_BITMASK_READ_ONLY
 
     ctypedef struct DLDevice:
@@ -357,6 +360,10 @@ cdef extern from *:
     int RaiseWithFrames(object, list) except -1
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
 
+cdef extern from "sys/mman.h" nogil:
+    int MADV_HUGEPAGE
+    int madvise(void*, size_t, int)
+
 cdef extern from "stdlib.h" nogil:
     void* aligned_alloc(size_t, size_t)
 
@@ -494,6 +501,9 @@ cdef Object wrap(cls, void* handle):
     obj.handle = handle
     return obj
 
+
+cdef enum:
+    kLargePage = 2 << 20
 
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
 cdef dict dynamic_classes = {}  # the same by index, as they are met
@@ -1961,6 +1971,46 @@ def tensor_over(source):
         raise errors.ArgumentError(f"expected an array (NumPy, DLPack or array interface), got {type(source).__name__}",
                                    expected="an array", got=type(source).__name__)
     return found
+
+
+def tensor_over_bytes(buffer):
+    """A tensor of bytes over a buffer, which it keeps; read-only where that is."""
+    cdef DLTensor description
+    cdef int64_t extent
+    cdef void* handle
+    view = memoryview(buffer).cast("B")
+    cdef Py_buffer* raw = PyMemoryView_GET_BUFFER(view)
+    extent = raw.len
+    memset(&description, 0, sizeof(description))
+    description.data = raw.buf
+    description.device.device_type = kDLCPU
+    description.ndim = 1
+    description.shape = &extent
+    description.dtype = DLDataType(code=kDLUInt, bits=8, lanes=1)
+    if core.tensor_from_memory(&description, DLPACK_FLAG_BITMASK_READ_ONLY if raw.readonly else 0, <void*>view,
+                               release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(view)
+    return wrap(classes[kTVMFFITensor], handle)
+
+
+def memory_of(Tensor tensor not None):
+    """The bytes of a compact tensor on the host as a memoryview, valid as long as the tensor."""
+    cdef const DLTensor* dl = tensor.dl()
+    if dl.device.device_type != kDLCPU or not tensor.is_contiguous:
+        raise ValueError(f"expected a compact tensor on the host, got one on {tensor.device}")
+    return PyMemoryView_FromMemory(<char*>dl.data + dl.byte_offset, tensor.nbytes,
+                                   PyBUF_READ if tensor.readonly else PyBUF_WRITE)
+
+
+def new_bytes(Py_ssize_t size):
+    """Bytes, and a memoryview to fill them through before anybody else sees them; it is valid as long as they are."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    cdef uintptr_t end = <uintptr_t>PyBytes_AS_STRING(made) + size
+    cdef uintptr_t start = (<uintptr_t>PyBytes_AS_STRING(made) + kLargePage - 1) & ~<uintptr_t>(kLargePage - 1)
+    if end > start:  # where the system has them: filling them for the first time then costs a fraction
+        madvise(<void*>start, end - start, MADV_HUGEPAGE)
+    return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
 
 
 def empty_tensor(tuple shape, DataType dtype not None, Device device not None):

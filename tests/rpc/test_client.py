@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import hashlib
 import pickle
 import socket
 import subprocess
@@ -332,6 +333,55 @@ def test_every_kind_of_library_is_linked_over_there(
     assert library["add"](3, 4) == 7
     with pytest.raises(ValueError, match="refused by the kernel"):
         library["refuse"]()
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, 256 << 10, (256 << 10) + 1, 4 << 20, (4 << 20) + 1, (8 << 20) + (256 << 10) + 1]
+)
+def test_files_of_any_size_arrive_whole_both_ways(ours: rpc.Session, tmp_path: Path, size: int) -> None:
+    content = np.random.default_rng(size).bytes(size)
+    (tmp_path / "file").write_bytes(content)
+    for source in (tmp_path / "file", content, bytearray(content), memoryview(content)):
+        steps: list[tuple[int, int]] = []
+        ours.upload(source, "file", progress=lambda *step, steps=steps: steps.append(step))
+        assert steps[-1] == (size, size)
+        assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+        assert ours["portcall.rpc.file_digest"]("file") == hashlib.sha256(content).hexdigest()
+    fetched: list[tuple[int, int]] = []
+    assert ours.download("file", progress=lambda *step: fetched.append(step)) == content
+    assert fetched[-1] == (size, size)
+    assert ours.stats()["seconds"]["upload"] > 0
+
+
+def test_an_upload_that_is_given_up_leaves_no_part_of_a_file(ours: rpc.Session) -> None:
+    def give_up(done: int, size: int) -> None:
+        raise ZeroDivisionError(f"{done} of {size}")
+
+    ours.upload(b"kept", "other")
+    with pytest.raises(ZeroDivisionError, match="4194304 of 9437184"):
+        ours.upload(bytes(9 << 20), "file", progress=give_up)
+    with pytest.raises(ZeroDivisionError):
+        ours.download("other", progress=give_up)
+    assert ours.listdir() == ["other"]
+
+
+def test_an_upload_over_the_disk_limit_is_refused_and_leaves_room() -> None:
+    with serving("--disk-limit", "6MiB") as server, rpc.connect(server.address) as session:
+        session.upload(bytes(5 << 20), "file")
+        with pytest.raises(OSError, match="--disk-limit"):
+            session.upload(bytes(7 << 20), "more")
+        assert session.listdir() == ["file"]
+        session.upload(bytes(1 << 19), "more")
+        with pytest.raises(OSError, match="--disk-limit"):
+            session.upload(bytes(6 << 20), "new")
+        assert session.listdir() == ["file", "more"]
+
+
+def test_threads_send_files_at_once_through_one_session(ours: rpc.Session) -> None:
+    contents = [bytes([number]) * (5 << 20) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(ours.upload, contents, "abcd"))
+        assert list(pool.map(ours.download, names)) == contents
 
 
 def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
