@@ -108,6 +108,12 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override {
+    std::string ordered;
+    if constexpr (kBigEndian) {
+      ordered.assign(static_cast<const char*>(from), nbytes);
+      OrderElements(ordered.data(), nbytes, to.dtype);
+      from = ordered.data();
+    }
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
       Request(Code::kCopyToRemote,
               [&](Writer& out) {
@@ -127,6 +133,7 @@ class RemoteSessionImpl : public RemoteSession {
           },
           {}, {}, static_cast<char*>(to) + offset, size);
     });
+    OrderElements(to, nbytes, from.dtype);
   }
   void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t stream) override {
     Sequence args;
@@ -270,12 +277,15 @@ class RemoteSessionImpl : public RemoteSession {
         });
   }
 
-  // Large copies go in blocks where the server says that its packets are limited.
+  // Large copies go in blocks where the server says that its packets are limited. Of whole elements, if any fits: a
+  // server with another byte order knows them by the type that comes with each block.
   template <typename Copy> void Blocks(const WireTensor& tensor, uint64_t nbytes, Copy&& copy) {
     if (nbytes == 0) return;
     uint64_t limit = PacketLimit();
     uint64_t head = 44 + 8 * tensor.shape.size();
     uint64_t block = limit == 0 ? nbytes : limit > head ? limit - head : 1;
+    uint64_t element = std::max<uint64_t>((uint64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8, 1);
+    if (block > element) block -= block % element;
     WireTensor part = tensor;
     for (uint64_t offset = 0; offset < nbytes; offset += block) {
       part.byte_offset = tensor.byte_offset + offset;
