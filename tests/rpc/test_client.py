@@ -436,11 +436,13 @@ def test_closing_cuts_off_a_call_of_another_thread(serving_functions: Serving, t
     session = rpc.connect(serving_functions.address, key="k")
     started = tmp_path / "started"
     outcome: list[BaseException] = []
+    touch, hang = session["demo.touch"], session["demo.hang"]
+    before = session.stats()["requests"]
 
     def call() -> None:
         try:
-            session["demo.touch"](str(started))
-            session["demo.hang"]()
+            touch(str(started))
+            hang()
         except BaseException as error:
             outcome.append(error)
 
@@ -448,6 +450,8 @@ def test_closing_cuts_off_a_call_of_another_thread(serving_functions: Serving, t
     thread.start()
     with rpc.connect(serving_functions.address, key="k") as other:
         other["demo.wait_for"](str(started))
+    while session.stats()["requests"] == before:  # the answer to the first call may still be on its way
+        pass
     while (doing := session.activity()) is None or doing.what != "a call" or not doing.sent or doing.received:
         pass
     session.close()
