@@ -367,13 +367,13 @@ def test_an_upload_that_is_given_up_leaves_no_part_of_a_file(ours: rpc.Session) 
 
 def test_an_upload_over_the_disk_limit_is_refused_and_leaves_room() -> None:
     with serving("--disk-limit", "6MiB") as server, rpc.connect(server.address) as session:
-        session.upload(bytes(5 << 20), "file")
+        session.upload(bytes(1 << 20), "file")
         with pytest.raises(OSError, match="--disk-limit"):
-            session.upload(bytes(7 << 20), "more")
+            session.upload(bytes(7 << 20), "more")  # the first piece has room
         assert session.listdir() == ["file"]
-        session.upload(bytes(1 << 19), "more")
+        session.upload(bytes(5 << 20), "more")
         with pytest.raises(OSError, match="--disk-limit"):
-            session.upload(bytes(6 << 20), "new")
+            session.upload(b"1", "new")
         assert session.listdir() == ["file", "more"]
 
 
