@@ -131,12 +131,13 @@ class Module(_core.Module):
 
         Raises:
             FunctionNotFoundError: the module has no such function.
-            ValueError: a number that makes no sense; the message names it.
+            ValueError: a number that makes no sense, or a device of a session that the module is not of.
         """
         self.get_function(func_name)  # a missing one is told with the names that resemble it
         if f_preproc and self.type_key != "rpc":  # a server looks among its own
             get_global_func(f_preproc)
         target = as_device(dev)
+        target._check_serves(self)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
             self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms,
             limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,

@@ -11,10 +11,12 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
 from portcall.rpc._files import Files, Folder, unpack
@@ -136,6 +138,27 @@ def test_a_file_is_written_and_read_in_pieces(files: Files) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         files.file_read("big", -1, 10)
     assert files.file_write("empty", 0, b"") == 0
+
+
+def test_the_bytes_of_a_tensor_are_written_and_filled(files: Files) -> None:
+    data = np.arange(1000, dtype="int32")
+    assert files.file_write("a", 0, portcall.tensor(data[:600])) == 2400
+    assert files.file_write("a", 2400, portcall.tensor(data[600:])) == 4000
+    assert files.download("a") == data.tobytes()
+    target = portcall.tensor(np.zeros(300, "int32"))
+    assert files.file_fill("a", 400, target) == 1200
+    np.testing.assert_array_equal(target.numpy(), data[100:400])
+    assert files.file_fill("a", 3996, target) == 4
+    assert target.numpy()[0] == 999
+    assert files.file_fill("a", 5000, target) == 0
+    with pytest.raises(TypeError, match="what to fill is Tensor, not bytes"):
+        files.file_fill("a", 0, b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compact tensor on the host"):
+        files.file_write("b", 0, portcall.from_dlpack(data[::2]))
+    locked = np.zeros(4, "int32")
+    locked.flags.writeable = False
+    with pytest.raises((TypeError, BufferError)):
+        files.file_fill("a", 0, portcall.from_dlpack(locked))
 
 
 def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files, root: Path) -> None:

@@ -48,7 +48,7 @@ class ServerOptions:
         handshake_timeout: how long a client may take to say who it is.
         max_handshakes: how many connections may be on their way to a session.
         lost_client_grace: how long a session may go on with its work after its client has gone.
-        memory_limit: data memory (RLIMIT_DATA) of each process of a session.
+        memory_limit: private memory (RLIMIT_DATA) of each process of a session; shared memory is not counted.
         disk_limit: bytes of files in a session's directory.
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import tempfile
@@ -13,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from portcall import _device, errors
-from portcall._core import PackedFunc
+from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found, register_func, remove_global_func
 from portcall._machine import Machine
@@ -27,14 +28,16 @@ from portcall.rpc._files import Files, Folder
 from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_CHUNK = 1 << 20
+_PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
+_SMALL = 256 << 10  # and of one that goes as a message
 _LOCAL_FUNCTIONS = (
     "portcall.rpc.local.*",
     "portcall.rpc.Module*",
     "tvm.rpc.server.*Module*",
     "runtime.RPCTimeEvaluator",
 )
-_CLOCKS = ("queue", "connect", "upload", "load", "copy", "run", "fetch")
+_REQUESTS = ("copy", "run", "fetch")
+_CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,31 @@ class Activity:
         return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
 
 
+class Explanation:
+    """How a session ended, asked once. The core calls it when the session turns out to be broken."""
+
+    def __init__(self, ask: Callable[[], errors.RPCError | None]) -> None:
+        self._ask = ask
+        self._known: errors.RPCError | None = None
+
+    def find(self) -> errors.RPCError | None:
+        """Return what is to be raised; None where nobody knows more than that it is broken."""
+        self._known = self._known or self._ask()
+        return self._known
+
+    def __call__(self) -> None:
+        reason = self.find()
+        if reason is not None:
+            raise copy.copy(reason)
+
+
+def _pieces_of(file: BinaryIO) -> Iterator[memoryview]:
+    """Read a file; each piece is valid until the next."""
+    buffer = memoryview(bytearray(_PIECE))
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:count]
+
+
 class Session:
     """A session with a server. A context manager; everything that it owns is gone once it is closed.
 
@@ -90,8 +118,9 @@ class Session:
     ) -> None:
         self.module = module
         self.name = name
-        self._reason = reason
-        self._known_reason: errors.RPCError | None = None
+        self._explanation = Explanation(reason) if reason else None
+        if self._explanation:
+            get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
@@ -146,9 +175,18 @@ class Session:
     # ---- Memory ----
 
     def device(self, name: str | _device.Device, device_id: int | None = None) -> RemoteDevice:
-        """Return a device of the session: ``device("cuda:0")``."""
+        """Return a device of the session: ``device("cuda:0")``.
+
+        Raises:
+            ValueError: a device that belongs to another session.
+        """
         plain = _device.device(name, device_id)
-        return RemoteDevice(plain.device_type, plain.device_id, self)
+        if not isinstance(plain, RemoteDevice):
+            made: RemoteDevice = get_global_func("portcall.rpc.Device")(self.module, plain.device_type, plain.device_id)
+            return made
+        if plain.session is not self:
+            raise ValueError(f"{plain!r} is not of the session with {self.name}")
+        return plain
 
     def cpu(self, device_id: int = 0) -> RemoteDevice:
         """Return the host of the session."""
@@ -165,7 +203,7 @@ class Session:
             ValueError: the device belongs to another session.
             RemoteError: the server cannot allocate that much, or has no such device.
         """
-        target = self._own_device(device)
+        target = self.cpu() if device is None else self.device(device)
         extents = [shape] if isinstance(shape, int) else [n.__index__() for n in shape]
         made: RemoteTensor = get_global_func("portcall.rpc.Empty")(
             self.module, extents, as_dtype(dtype), target.device_type, target.device_id
@@ -176,15 +214,6 @@ class Session:
         """Return a tensor with the elements of an array, or of numbers in lists."""
         local = tensor_over_array(array_like(source))
         return self.empty(local.shape, local.dtype, device).copyfrom(local)
-
-    def _own_device(self, device: Any) -> RemoteDevice:
-        if device is None:
-            return self.cpu()
-        if isinstance(device, RemoteDevice):
-            if device.session is not self:
-                raise ValueError(f"{device!r} belongs to another session than {self.name}")
-            return device
-        return self.device(device)
 
     # ---- Files ----
 
@@ -212,7 +241,7 @@ class Session:
                 raise errors.ArgumentError("upload() of bytes needs a name: target=", function="upload", position=1,
                                            expected="a name", got="None")  # fmt: skip
             data = memoryview(source).cast("B")
-            pieces = (bytes(data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK))
+            pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
             with self._clock("upload"):
                 if check:
                     _fitness.check(data, target, self.name, self._ask_machine)
@@ -223,23 +252,37 @@ class Session:
         with path.open("rb") as file, self._clock("upload"):
             if check:
                 _fitness.check(path, name, self.name, self._ask_machine)
-            self._upload(iter(lambda: file.read(_CHUNK), b""), path.stat().st_size, name, progress)
+            self._upload(_pieces_of(file), path.stat().st_size, name, progress)
         return name
 
-    def _upload(self, pieces: Iterator[bytes], size: int, name: str, progress: Progress | None) -> None:
-        """Send a file piece by piece; in one message where the server takes no pieces."""
+    def _upload(self, pieces: Iterator[memoryview], size: int, name: str, progress: Progress | None) -> None:
+        """Send a file piece by piece; in one message where the server takes no pieces.
+
+        Messages are gathered before they are read, and tensors are not: larger pieces go through memory over there.
+        """
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
-            self.get_function("tvm.rpc.server.upload")(name, b"".join(pieces))
+            self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, pieces)))
             if progress:
                 progress(size, size)
             return
-        done = 0
-        for piece in itertools.chain([next(pieces, b"")], pieces):  # an empty file is one, too
-            write(name, done, piece)
-            done += len(piece)
-            if progress:
-                progress(done, size)
+        done, stage = 0, None
+        try:
+            for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
+                if len(piece) <= _SMALL:
+                    write(name, done, bytes(piece))
+                else:
+                    if stage is None or stage.nbytes < len(piece):
+                        stage = self.empty(len(piece), "uint8")
+                    write(name, done, stage.view((len(piece),)).copyfrom(tensor_over_bytes(piece)))
+                done += len(piece)
+                if progress:
+                    progress(done, size)
+        except BaseException:
+            if done and not self.closed:  # part of a file is of no use
+                with contextlib.suppress(errors.RPCError):
+                    self.remove(name)
+            raise
 
     def machine(self) -> Machine | None:
         """Return what the server runs on; None where it cannot tell, as those of TVM."""
@@ -271,12 +314,24 @@ class Session:
                 data: bytes = self.get_function("tvm.rpc.server.download")(path)
                 return data
             size = self.get_function("portcall.rpc.file_size")(path)
-            gathered = bytearray()
-            while len(gathered) < size and (piece := read(path, len(gathered), _CHUNK)):
-                gathered += piece
+            if size <= _SMALL:
+                data = read(path, 0, size)
                 if progress:
-                    progress(len(gathered), size)
-            return bytes(gathered)
+                    progress(len(data), size)
+                return data
+            return self._fetch(path, size, progress)
+
+    def _fetch(self, path: str, size: int, progress: Progress | None) -> bytes:
+        fill = self.get_function("portcall.rpc.file_fill")
+        stage = self.empty(min(size, _PIECE), "uint8")
+        data, target = new_bytes(size)
+        done = 0
+        while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
+            stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
+            done += count
+            if progress:
+                progress(done, size)
+        return data[:done]  # the same, unless the file has become shorter
 
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; one that is not there is no error."""
@@ -309,9 +364,7 @@ class Session:
 
     def why_broken(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
-        if self._known_reason is None and self._reason is not None:
-            self._known_reason = self._reason()
-        return self._known_reason
+        return self._explanation.find() if self._explanation else None
 
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
@@ -331,24 +384,23 @@ class Session:
         counts = dict(get_global_func("portcall.rpc.Stats")(self.module))
         with self._lock:
             seconds = dict(self._clocks)
-        for clock in ("copy", "run", "fetch"):
+        for clock in _REQUESTS:
             seconds[clock] += counts.pop(clock)
         return {**counts, "seconds": seconds}
 
     @contextlib.contextmanager
     def _clock(self, what: str) -> Iterator[None]:
-        """Count the time of a block for a clock, and not for that of calls, of which it may consist."""
-        start, run = time.perf_counter(), self._seconds_of_calls()
+        """Count the time of a block for a clock, and not for those of the requests of which it may consist."""
+        stats = get_global_func("portcall.rpc.Stats")
+        start, before = time.perf_counter(), stats(self.module)
         try:
             yield
         finally:
-            run = self._seconds_of_calls() - run
+            after = stats(self.module)
             with self._lock:
                 self._clocks[what] += time.perf_counter() - start
-                self._clocks["run"] -= run
-
-    def _seconds_of_calls(self) -> float:
-        return float(get_global_func("portcall.rpc.Stats")(self.module)["run"])
+                for clock in _REQUESTS:
+                    self._clocks[clock] -= after[clock] - before[clock]
 
     def __enter__(self) -> Session:
         return self
