@@ -62,7 +62,7 @@ core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefine
 core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
 	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
 
-CLANGXX ?= $(shell command -v clang++ clang++-14 | head -n 1)
+CLANGXX ?= $(firstword $(shell for name in clang++ clang++-14; do command -v $$name; done))
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for each of them (clang; apt install clang)
 	cmake -S . -B build/fuzz -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_FUZZ=ON \

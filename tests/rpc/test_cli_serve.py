@@ -204,6 +204,15 @@ def test_a_server_of_a_program_is_there_for_a_block(tmp_path: Path) -> None:
     assert "stopped" in repr(server)
 
 
+def test_paths_are_relative_to_where_the_server_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, portcall\nportcall.register_func('mine.temporary', lambda: os.environ['TMPDIR'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Server(imports=["mine.py"], work_dir=".") as server, rpc.connect(server.address) as remote:
+        assert Path(remote["mine.temporary"]()).is_relative_to(tmp_path)
+
+
 def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(ConnectError, match="--token-file"):
         Server(host="0.0.0.0")

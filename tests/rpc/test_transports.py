@@ -247,6 +247,31 @@ def test_a_missing_file_of_tls_is_named(certificates: Certificates, field: str) 
         rpc.connect("127.0.0.1", 1, tls=options)
 
 
+@pytest.mark.parametrize("words", [("ca",), ("server", "client"), ("client", "ca")], ids=" ".join)
+def test_files_of_tls_that_are_none_are_named_at_both_ends(certificates: Certificates, words: tuple[str, ...]) -> None:
+    """An authority is no certificate of one's own, and a key belongs to one certificate."""
+    certificate, key = getattr(certificates, words[0]), getattr(certificates, words[1]) if words[1:] else ""
+    said = f"TLS cannot use {certificate}{f' with {key}' if key else ''}.*PEM files"
+    with pytest.raises(OSError, match=said):
+        replace(certificates.tls, certificate=certificate, key=key).context()
+    with pytest.raises(errors.ConnectError, match=said):
+        rpc.Server(tls_certificate=certificate, tls_key=key)
+    with pytest.raises(OSError, match=f"TLS cannot use {__file__}"):
+        rpc.TLSOptions(ca=__file__).context()
+    with pytest.raises(errors.ConnectError, match=f"TLS cannot use {__file__}"):
+        rpc.Server(tls_certificate=certificates.server, tls_ca=__file__)
+
+
+def test_files_of_tls_may_have_relative_paths(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(certificates.ca).parent)
+    words = ("--tls-cert", "server.pem", "--tls-key", "server.pem", "--tls-ca", "ca.pem")
+    with (
+        serving(*words) as server,
+        rpc.connect(server.address, tls=rpc.TLSOptions(ca="ca.pem", certificate="client.pem")) as remote,
+    ):
+        assert remote["testing.echo"](1) == 1
+
+
 def test_old_versions_of_tls_are_not_spoken(tls_server: Serving, certificates: Certificates) -> None:
     context = certificates.tls.context()
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2

@@ -177,7 +177,7 @@ def _shake_hands(
                                          "TLSOptions(certificate=, key=)", peer=peer) from None  # fmt: skip
     except (OSError, EOFError):
         raise errors.ConnectError(f"{peer} closed the connection in the hand-shake, while we waited for: "
-                                  f"{patience.waiting_for}; is it an RPC server?", peer=peer) from None  # fmt: skip
+                                  f"{patience.waiting_for}; is it an RPC server, without TLS?", peer=peer) from None  # fmt: skip
     if "session" in message.options:
         return Ticket(message.options["session"], message.options.get("secret", "")), queued
     return None, queued

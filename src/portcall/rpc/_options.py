@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ BASE_PATTERNS = (
 @dataclass(frozen=True)
 class ServerOptions:
     """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
+
+    Paths are relative to the present directory; they are kept as absolute ones, since sessions have their own directory.
 
     Attributes:
         host: the address to bind.
@@ -99,6 +102,10 @@ class ServerOptions:
         for name in ("handshake_timeout", "max_handshakes", "max_frame"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+        for name in ("imports", "libraries"):
+            object.__setattr__(self, name, tuple(map(os.path.abspath, getattr(self, name))))
+        for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):
+            object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
 
     @property
     def authenticated(self) -> bool:
