@@ -27,7 +27,7 @@ BASE_PATTERNS = (
 class ServerOptions:
     """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
 
-    Paths are relative to the present directory; they are kept as absolute ones, since sessions have their own directory.
+    Relative paths are made absolute: sessions have a directory of their own.
 
     Attributes:
         host: the address to bind.
