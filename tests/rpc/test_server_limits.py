@@ -211,9 +211,10 @@ def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
 
 
 def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() -> None:
-    with serving() as server, RawClient(server.address).open() as client:
-        os.kill(parent_of(pid_of(client)), signal.SIGKILL)
-        assert client.read_frame()[0] == EXCEPTION
+    # From within a call: then the session is sure to have sent all that came before, and may be told its end.
+    functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
+    with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        assert client.call("demo.orphan")[0] == EXCEPTION
         assert client.at_end()
         server.event("restart")
         with RawClient(server.address).open() as another:
