@@ -214,7 +214,9 @@ def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() ->
     # From within a call: then the session is sure to have sent all that came before, and may be told its end.
     functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        handle = os.pidfd_open(pid_of(client))
         assert client.call("demo.orphan")[0] == EXCEPTION
+        wait_end(handle)
         assert client.at_end()
         server.event("restart")
         with RawClient(server.address).open() as another:

@@ -145,8 +145,8 @@ class ServerOptions:
         return cls(**read)
 
     def without_secrets(self) -> ServerOptions:
-        """Return what processes that run sessions may know."""
-        return dataclasses.replace(self, token="")
+        """Return what processes that run sessions may know; what follows from the secrets is decided here."""
+        return dataclasses.replace(self, token="", allow_connect=self.may_connect)
 
 
 def is_loopback(host: str) -> bool:

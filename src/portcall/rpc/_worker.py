@@ -275,7 +275,7 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
             local: Module = get_global_func("portcall.rpc.LocalSession")(patterns)
             return local
         if name == "rpc.Connect":
-            if not options.may_connect:
+            if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(*args)
         raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")
