@@ -111,7 +111,10 @@ def test_clients_wait_in_line_and_portcall_clients_are_told() -> None:
         waiting[0].close()  # whoever leaves the line lets the others move up
         assert "number 1 " in read_notice(waiting[1])
         assert "number 2 " in read_notice(waiting[2])
-        for client in (first, waiting[1], waiting[2]):
+        first.close()
+        assert waiting[1].read_reply().startswith("server:")
+        assert "number 1 " in read_notice(waiting[2])
+        for client in waiting[1:]:
             client.close()
         assert tvm.read_reply() == "server:"
         assert tvm.ask(init())[0] == RETURN
