@@ -84,6 +84,17 @@ def test_no_request_is_served_before_the_proof() -> None:
         assert client.at_end()
 
 
+def test_a_client_that_owes_its_proof_is_ended_in_time() -> None:
+    words = ("--handshake-timeout", "1s", "--max-sessions", "1")
+    with serving(*words, PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
+        client.send(hello("", " -portcall=1 -nonce=abc"))
+        client.read_reply()
+        with rpc.connect(server.address, token=TOKEN, timeout=60) as remote:  # which waits until there is room
+            assert remote["testing.echo"](1) == 1
+        assert client.at_end()
+        assert server.event("dropped")["how"] == "silent"
+
+
 def test_a_proof_of_another_session_is_worth_nothing() -> None:
     with (
         serving(PORTCALL_TOKEN=TOKEN) as server,
