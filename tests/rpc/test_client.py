@@ -379,7 +379,12 @@ def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
         library.time_evaluator("add", ours.cpu(), f_preproc="demo.nothing")
 
 
-def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path) -> None:
+def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path, c_libraries: dict[str, Path]) -> None:
+    library_with_source = c_libraries["classic_unknown_blob"]
+    (here,) = portcall.load_module(library_with_source).imported_modules
+    there = ours["demo.imported"](str(library_with_source))
+    assert there.type_key == "rpc"
+    assert there.get_source() == here.get_source() != ""
     ours.upload(kernel_library)
     library = ours.load_module(kernel_library.name)
     with pytest.raises(errors.RemoteError):  # a shared library keeps none
