@@ -155,10 +155,11 @@ def test_fifty_clients_at_once_are_all_served() -> None:
 def test_a_server_out_of_descriptors_goes_on_as_soon_as_it_has_some(spare: int) -> None:
     with serving() as server:
         used = len(os.listdir(f"/proc/{server.process.pid}/fd"))
-        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + spare, 1000))
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + spare, hard))
         clients = [RawClient(server.address) for _ in range(10)]
         assert "cannot" in server.event("overload")["message"]
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (1000, before[1]))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
         with RawClient(server.address).open() as client:
             assert client.echo(1) == 1
         for client in clients:
