@@ -327,7 +327,8 @@ register("note")(note)
                 client.call("demo.note", text("work"))
                 if not ends_cleanly:
                     client.call("demo.crash", integer(signal.SIGKILL))
-            server.ended(client.name)
+                name = client.name
+            server.ended(name)
     assert said.read_text() == "start work shutdown start work "
 
 
