@@ -30,7 +30,6 @@ class Device(_core.Device):
     """A device of this process. Attributes that the device does not know are None."""
 
     __slots__ = ()
-    session: Any = None  # of a device elsewhere: see portcall.rpc
 
     @property
     def kind(self) -> str:
@@ -135,18 +134,6 @@ def device(name: Any, device_id: int | None = None) -> Device:
     if colon and (device_id is not None or not index.isdigit()):
         raise ValueError(f"device {name!r}: give one index, as in 'cuda:0' or device('cuda', 0)")
     return Device(_KINDS[kind], int(index) if colon else device_id or 0)
-
-
-def local_device(name: Any) -> Device:
-    """Return a device of this process, as ``device`` does.
-
-    Raises:
-        ValueError: it belongs to a session.
-    """
-    found = device(name)
-    if found.session is not None:
-        raise ValueError(f"{found!r} is not of this process; the session's own empty(), tensor() and modules take it")
-    return found
 
 
 def cpu(device_id: int = 0) -> Device:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from portcall import _core, errors
 from portcall._core import PackedFunc
-from portcall._device import Device, local_device
+from portcall._device import Device
 from portcall._device import device as as_device
 from portcall._function import get_global_func, not_found
 
@@ -136,7 +136,7 @@ class Module(_core.Module):
         self.get_function(func_name)  # a missing one is told with the names that resemble it
         if f_preproc and self.type_key != "rpc":  # a server looks among its own
             get_global_func(f_preproc)
-        target = as_device(dev) if self.type_key == "rpc" else local_device(dev)
+        target = as_device(dev)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
             self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms,
             limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from portcall import _core
-from portcall._device import Device, cpu, local_device
+from portcall._device import Device, cpu
+from portcall._device import device as as_device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 
@@ -167,7 +168,7 @@ def empty(
         MemoryError: the device has not that much memory.
     """
     extents = shape if isinstance(shape, Iterable) else (shape,)
-    target = cpu() if device is None else local_device(device)
+    target = cpu() if device is None else as_device(device)
     made: Tensor = _core.empty_tensor(tuple(map(operator.index, extents)), as_dtype(dtype), target)
     return made
 

@@ -240,17 +240,6 @@ def test_things_of_another_session_are_refused(
             echo(other.module)
 
 
-def test_what_is_of_this_process_refuses_a_device_of_a_session(remote: rpc.Session, kernel_library: Path) -> None:
-    device = remote.cpu()
-    for use in (
-        lambda: portcall.empty((3,), device=device),
-        lambda: portcall.tensor([1.0], device=device),
-        lambda: portcall.load_module(kernel_library).time_evaluator("add", device),
-    ):
-        with pytest.raises(ValueError, match=f"{device!r} is not of this process"):
-            use()
-
-
 def test_a_local_function_refuses_a_tensor_of_a_session(remote: rpc.Session) -> None:
     def takes_arrays(x: Any) -> float:
         return float(np.asarray(x).sum())
