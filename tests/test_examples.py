@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in examples/ are compiled as their comments say and run as processes of their own."""
+"""The programs in examples/ are compiled as their comments say and run as processes of their own; README too."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +90,27 @@ def test_cpp_program_shows_the_registry(tmp_path: Path) -> None:
         "functions of this example: 9",
         "removed example.add: 1, found again: 0",
     ]
+
+
+def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    """Its C++ becomes the library; the server is started as there, and all of its Python runs, here and with that."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    programs = {language: re.findall(f"```{language}\n(.*?)```", text, re.DOTALL) for language in ("cpp", "python")}
+    (source,) = programs["cpp"]
+    (tmp_path / "kernels.cc").write_text(source)
+    toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (serve,) = re.findall("^    portcall (serve .*)", text, re.MULTILINE)
+    command = [sys.executable, "-m", "portcall", *shlex.split(serve.replace("9090", "0")), "--json", "--silent"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        ready = json.loads(server.stdout.readline())
+        assert ready["host"] == "0.0.0.0"
+        python = "\n".join(programs["python"]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
+        done = subprocess.run(
+            [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        server.terminate()
+        assert server.wait(30) == 0
+    assert done.returncode == 0, done.stderr
+    assert "median" in done.stdout

@@ -281,7 +281,9 @@ void Endpoint::CopyFromRemote(Reader body) {
 
 // Memory that the system hands out as it is filled: a length alone costs nothing.
 Tensor Endpoint::Stage(uint64_t nbytes) const {
-  PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
+  PORTCALL_CHECK(nbytes <= options_.max_frame, ValueError)
+      << "a copy of " << nbytes << " bytes goes through the memory of the server, which takes " << options_.max_frame
+      << " at once; copy a part at a time, or raise --max-frame";
   return Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1});
 }
 

@@ -210,11 +210,24 @@ def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[st
 def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ...], tmp_path: Path) -> None:
     large = tmp_path / "large.so"
     large.write_bytes(Path(kernels).read_bytes() + bytes(3 << 20))  # what follows a library does not matter
-    command = [sys.executable, "-m", "portcall", "run", str(large), "add", "--arg", "1", "--arg", "2", *there]
+    code, shown = run_on_terminal("run", str(large), "add", "--arg", "1", "--arg", "2", *there)
+    assert code == 0
+    assert b"upload large.so" in shown
+
+
+def test_waiting_is_a_line_that_goes_again_on_a_terminal(kernels: str, there: tuple[str, ...]) -> None:
+    code, shown = run_on_terminal("run", kernels, "hang", "--timeout", "1500ms", *there)
+    assert code == 4
+    before, _, after = shown.rpartition(b"\r\x1b[K")
+    assert b"\rwaiting for a call: sent, for 1 s" in before
+    assert b"did not answer in time" in after
+
+
+def run_on_terminal(*words: str) -> tuple[int, bytes]:
+    """Run a command whose standard error is a terminal; return its exit code, and what that showed."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}
-    ) as process:
+    command, environment = [sys.executable, "-m", "portcall", *words], {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -223,8 +236,7 @@ def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ..
         except OSError:  # the other end is closed
             pass
         os.close(ours)
-        assert process.wait(60) == 0
-    assert b"upload large.so" in shown
+        return process.wait(60), shown
 
 
 # ---- doctor and demo ----------------------------------------------------------------------------------------------

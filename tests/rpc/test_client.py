@@ -176,6 +176,27 @@ def test_a_library_is_uploaded_loaded_called_and_timed(remote: rpc.Session, libr
     assert all(seconds[clock] > 0 for clock in ("connect", "upload", "load", "copy", "run", "fetch"))
 
 
+TWICE = """
+struct Value { int type, zero; long long number; };
+int __tvm_ffi_twice(void* self, const struct Value* args, int count, struct Value* result) {
+  result->type = 1;
+  result->number = 2 * args[0].number;
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["o", "tar"])
+def test_objects_and_archives_are_linked_over_there(remote: rpc.Session, tmp_path: Path, kind: str) -> None:
+    source, part = tmp_path / "twice.c", tmp_path / "twice.o"
+    source.write_text(TWICE)
+    subprocess.run([*toolchain.find_compiler("c").command, "-fPIC", "-c", source, "-o", part], check=True)
+    with tarfile.open(tmp_path / "twice.tar", "w") as archive:
+        archive.add(part, "twice.o")
+    name = remote.upload(tmp_path / f"twice.{kind}")
+    assert remote.load_module(name)["twice"](21) == 42
+
+
 @pytest.mark.peers
 def test_a_module_imports_another_and_finds_its_functions(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     for name in ("elementwise", "several"):
@@ -236,6 +257,19 @@ def test_twenty_sessions_in_a_row(port: int) -> None:
     for number in range(20):
         with rpc.connect("127.0.0.1", port, key="k") as session:
             assert session["demo.add"](number, 1) == number + 1
+
+
+def test_four_sessions_at_once_do_not_meet(port: int) -> None:
+    def work(number: int) -> float:
+        with rpc.connect("127.0.0.1", port, key="k", timeout=60) as session:
+            session.upload(str(number).encode(), "mine.txt")
+            tensor = session.tensor(np.full(1000, number, "float32"))
+            total: float = session["demo.sum"](tensor)
+            assert session.download("mine.txt") == str(number).encode()
+            return total
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(8))) == [1000 * n for n in range(8)]
 
 
 def test_what_a_closed_session_owned_says_so_with_the_peer(remote: rpc.Session) -> None:
@@ -395,7 +429,12 @@ def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
         library.time_evaluator("add", ours.cpu(), f_preproc="demo.nothing")
 
 
-def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path) -> None:
+def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path, c_libraries: dict[str, Path]) -> None:
+    library_with_source = c_libraries["classic_unknown_blob"]
+    (here,) = portcall.load_module(library_with_source).imported_modules
+    there = ours["demo.imported"](str(library_with_source))
+    assert there.type_key == "rpc"
+    assert there.get_source() == here.get_source() != ""
     ours.upload(kernel_library)
     library = ours.load_module(kernel_library.name)
     with pytest.raises(errors.RemoteError):  # a shared library keeps none
@@ -406,19 +445,6 @@ def test_folders_are_listed(ours: rpc.Session) -> None:
     ours.upload(b"1", "b.txt")
     ours.upload(b"1", "a.txt")
     assert ours.listdir() == ["a.txt", "b.txt"]
-
-
-def test_four_sessions_at_once_do_not_meet(serving_functions: Serving) -> None:
-    def work(number: int) -> float:
-        with rpc.connect(serving_functions.address, key="k") as session:
-            session.upload(str(number).encode(), "mine.txt")
-            tensor = session.tensor(np.full(1000, number, "float32"))
-            total: float = session["demo.sum"](tensor)
-            assert session.download("mine.txt") == str(number).encode()
-            return total
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(8))) == [1000 * n for n in range(8)]
 
 
 def test_threads_share_a_session(ours: rpc.Session) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -241,6 +242,20 @@ def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes]
         files.load_module("empty.tar")
     with pytest.raises(FileNotFoundError, match="cannot find file"):
         files.load_module("missing.so")
+
+
+def test_what_is_linked_or_unpacked_counts_for_the_limit(root: Path, put: Callable[[str, bytes], None]) -> None:
+    folder = Folder(str(root), limit=10_000)
+    files = Files(folder)
+    put("bomb.tar", gzip.compress(archive(("zeros.c", bytes(1 << 20)))))
+    with pytest.raises(OSError, match="1048576 more are over the limit"):
+        files.load_module("bomb.tar")
+    assert sorted(files.listdir().split(",")) == sorted(["bomb.tar", "sub", *ODD_NAMES])
+    files.remove("bomb.tar")
+    put("large.cc", SOURCE.encode().ljust(6000))
+    with pytest.raises(OSError, match="6000 more are over the limit"):
+        files.load_module("large.cc")
+    folder.close()
 
 
 @pytest.mark.parametrize("name", ["../a.c", "/tmp/a.c", "x/../../a.c", "..", "x/.."])

@@ -97,14 +97,13 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
     from portcall import rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
-    libraries = [path for path in given["load_library"].split(":") if path]
     same = ("host", "port", "unix", "key", "custom_addr", "expose", "allow_connect", "insecure", "max_sessions",
             "handshake_timeout", "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,
-        imports=tuple(map(os.path.abspath, given["imports"])),
-        libraries=tuple(map(os.path.abspath, libraries)),
+        imports=given["imports"],
+        libraries=tuple(filter(None, given["load_library"].split(":"))),
         token=read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
         tls_certificate=given["tls_cert"],
         tls_key=given["tls_key"],

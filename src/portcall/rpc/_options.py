@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ BASE_PATTERNS = (
 @dataclass(frozen=True)
 class ServerOptions:
     """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
+
+    Relative paths are made absolute: sessions have a directory of their own.
 
     Attributes:
         host: the address to bind.
@@ -100,6 +103,10 @@ class ServerOptions:
         for name in ("handshake_timeout", "max_handshakes", "max_frame"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+        for name in ("imports", "libraries"):
+            object.__setattr__(self, name, tuple(map(os.path.abspath, getattr(self, name))))
+        for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):
+            object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
 
     @property
     def authenticated(self) -> bool:
@@ -139,8 +146,8 @@ class ServerOptions:
         return cls(**read)
 
     def without_secrets(self) -> ServerOptions:
-        """Return what processes that run sessions may know."""
-        return dataclasses.replace(self, token="")
+        """Return what processes that run sessions may know; what follows from the secrets is decided here."""
+        return dataclasses.replace(self, token="", allow_connect=self.may_connect)
 
 
 def is_loopback(host: str) -> bool:

@@ -146,9 +146,10 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(options.tls_certificate, options.tls_key or None)
+    _transport.load_certificate(context, options.tls_certificate, options.tls_key)
     if options.tls_ca:
-        context.load_verify_locations(options.tls_ca)
+        with _transport.naming(options.tls_ca):
+            context.load_verify_locations(options.tls_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -274,7 +275,7 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
             local: Module = get_global_func("portcall.rpc.LocalSession")(patterns)
             return local
         if name == "rpc.Connect":
-            if not options.may_connect:
+            if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(*args)
         raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")
