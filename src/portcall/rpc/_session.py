@@ -70,6 +70,28 @@ class Activity:
         return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
 
 
+class Transfer:
+    """A file on its way, in pieces: what ``activity`` and errors tell of it, rather than of the piece."""
+
+    def __init__(self, what: str, size: int, progress: Progress | None) -> None:
+        self.what = what
+        self.size = size
+        self.done = 0
+        self._progress = progress
+        self._start = time.perf_counter()
+
+    def advance(self, nbytes: int) -> None:
+        """Count bytes that have arrived."""
+        self.done += nbytes
+        if self._progress:
+            self._progress(self.done, self.size)
+
+    def activity(self, request: Activity | None) -> Activity:
+        """Return how far it is; the request under way tells how long the peer has been silent."""
+        sent = (self.done, self.size, 0, 0) if self.what.startswith("upload") else (0, 0, self.done, self.size)
+        return Activity(self.what, time.perf_counter() - self._start, request.silent if request else 0.0, *sent)
+
+
 class Explanation:
     """How a session ended, asked once. The core calls it when the session turns out to be broken."""
 
@@ -125,6 +147,7 @@ class Session:
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
+        self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
         self._good_answer: tuple[tuple[str, str], _fitness.Answer] | None = None  # the last, and what was asked
         sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
@@ -245,17 +268,17 @@ class Session:
             with self._clock("upload"):
                 if check:
                     _fitness.check(data, target, self.name, self._ask_machine)
-                self._upload(pieces, len(data), target, progress)
+                self._upload(pieces, target, Transfer(f"upload of '{target}'", len(data), progress))
             return target
         path = Path(source)
         name = target or path.name
         with path.open("rb") as file, self._clock("upload"):
             if check:
                 _fitness.check(path, name, self.name, self._ask_machine)
-            self._upload(_pieces_of(file), path.stat().st_size, name, progress)
+            self._upload(_pieces_of(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
         return name
 
-    def _upload(self, pieces: Iterator[memoryview], size: int, name: str, progress: Progress | None) -> None:
+    def _upload(self, pieces: Iterator[memoryview], name: str, transfer: Transfer) -> None:
         """Send a file piece by piece; in one message where the server takes no pieces.
 
         Messages are gathered before they are read, and tensors are not: larger pieces go through memory over there.
@@ -263,26 +286,37 @@ class Session:
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
             self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, pieces)))
-            if progress:
-                progress(size, size)
+            transfer.advance(transfer.size)
             return
-        done, stage = 0, None
+        stage = None
         try:
-            for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
-                if len(piece) <= _SMALL:
-                    write(name, done, bytes(piece))
-                else:
-                    if stage is None or stage.nbytes < len(piece):
-                        stage = self.empty(len(piece), "uint8")
-                    write(name, done, stage.view((len(piece),)).copyfrom(tensor_over_bytes(piece)))
-                done += len(piece)
-                if progress:
-                    progress(done, size)
+            with self._transferring(transfer):
+                for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
+                    if len(piece) <= _SMALL:
+                        write(name, transfer.done, bytes(piece))
+                    else:
+                        if stage is None or stage.nbytes < len(piece):
+                            stage = self.empty(len(piece), "uint8")
+                        there = stage.view((len(piece),)).copyfrom(tensor_over_bytes(piece))
+                        write(name, transfer.done, there)
+                    transfer.advance(len(piece))
         except BaseException:
-            if done and not self.closed:  # part of a file is of no use
+            if transfer.done and not self.closed:  # part of a file is of no use
                 with contextlib.suppress(errors.RPCError):
                     self.remove(name)
             raise
+
+    @contextlib.contextmanager
+    def _transferring(self, transfer: Transfer) -> Iterator[None]:
+        """Let others see how far a file is, and have a time-out say it."""
+        self._transfer = transfer
+        try:
+            yield
+        except errors.SessionTimeoutError as error:
+            error.args = (f"{error}; {transfer.what}: {transfer.done:,} of {transfer.size:,} bytes",)
+            raise
+        finally:
+            self._transfer = None
 
     def machine(self) -> Machine | None:
         """Return what the server runs on; None where it cannot tell, as those of TVM."""
@@ -319,18 +353,19 @@ class Session:
                 if progress:
                     progress(len(data), size)
                 return data
-            return self._fetch(path, size, progress)
+            return self._fetch(path, Transfer(f"download of '{path}'", size, progress))
 
-    def _fetch(self, path: str, size: int, progress: Progress | None) -> bytes:
+    def _fetch(self, path: str, transfer: Transfer) -> bytes:
         fill = self.get_function("portcall.rpc.file_fill")
+        size = transfer.size
         stage = self.empty(min(size, _PIECE), "uint8")
         data, target = new_bytes(size)
-        done = 0
-        while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
-            stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
-            done += count
-            if progress:
-                progress(done, size)
+        with self._transferring(transfer):
+            done = 0
+            while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
+                stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
+                done += count
+                transfer.advance(count)
         return data[:done]  # the same, unless the file has become shorter
 
     def remove(self, path: str) -> None:
@@ -369,7 +404,8 @@ class Session:
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
         facts = get_global_func("portcall.rpc.Activity")(self.module)
-        return Activity(*facts) if facts else None
+        request, transfer = Activity(*facts) if facts else None, self._transfer
+        return transfer.activity(request) if transfer else request
 
     def set_call_timeout(self, seconds: float) -> None:
         """Let each request from now on take so long at most; 0 for no limit."""
