@@ -25,13 +25,13 @@ PYTHON_LAYERS = [
     ["toolchain", "testing", "_linkage"],
     ["preflight"],
     ["bench"],
-    ["rpc"],
+    ["rpc", "graph"],
     ["cli"],
     ["__main__"],
 ]
 
 # The root itself is imported by what builds on the public names.
-ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "rpc", "cli", "__main__"}
+ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "rpc", "graph", "cli", "__main__"}
 
 # Headers of the C++ API, from the bottom up.
 HEADER_LAYERS = [
