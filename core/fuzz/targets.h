@@ -7,6 +7,7 @@
 
 void FuzzElf(const uint8_t* data, size_t size);       // a file that is to be loaded
 void FuzzEmbedded(const uint8_t* data, size_t size);  // modules embedded in a library; the first byte chooses the era
+void FuzzGraphParams(const uint8_t* data, size_t size);  // a blob of parameters
 // The first byte of these chooses how the bytes are split.
 void FuzzRpcCodec(const uint8_t* data, size_t size);     // a stream of frames
 void FuzzRpcEndpoint(const uint8_t* data, size_t size);  // what a client sends

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters as a blob of named tensors, the format of TVM's save_param_dict. Any bytes give a list or GraphError.
+#ifndef PORTCALL_GRAPH_PARAMS_H_
+#define PORTCALL_GRAPH_PARAMS_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/cursor.h"
+#include "portcall/tensor.h"
+
+namespace portcall::graph {
+
+// A tensor as it is described in bytes. `name` and `data` point into them; `data` is compact, and aligned by chance only.
+struct Param {
+  std::string_view name;
+  DLDataType dtype{};
+  std::vector<int64_t> shape;
+  std::string_view data;
+
+  Tensor Copy() const;  // in memory of its own, 64-byte aligned
+};
+
+using Tensors = std::vector<std::pair<std::string, Tensor>>;
+
+std::vector<Param> ReadParams(std::string_view blob);
+
+// The blob of tensors on any device; vectors as elements have no form in it: GraphError.
+std::string WriteParams(const Tensors& tensors);
+
+// The number of axes, the element type and the extents that follow at the cursor, checked. Returns how many elements.
+size_t ReadDescription(Cursor* cursor, Param* param);
+
+}  // namespace portcall::graph
+#endif  // PORTCALL_GRAPH_PARAMS_H_

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "check.h"
+#include "fake_device.h"
+#include "graph/params.h"
+#include "helpers.h"
+
+using namespace portcall;
+using namespace portcall::graph;
+
+namespace {
+
+Tensor Counting(const std::vector<int64_t>& shape, DLDataType dtype) {
+  Tensor tensor = Tensor::Empty(shape, dtype);
+  size_t nbytes = NumBytes(*tensor.dl_tensor());
+  for (size_t i = 0; i < nbytes; ++i) static_cast<uint8_t*>(tensor.raw_data())[i] = static_cast<uint8_t>(i + 1);
+  return tensor;
+}
+
+// One tensor "ab" of int16[2, 3].
+std::string Blob() { return WriteParams({{"ab", Counting({2, 3}, {kDLInt, 16, 1})}}); }
+
+// Where things are in that blob.
+constexpr size_t kNames = 16, kLength = 24, kCount = 34, kMark = 42, kDevice = 58, kAxes = 66, kCode = 70, kBits = 71,
+                 kLanes = 72, kExtent = 74, kSize = 90, kData = 98;
+
+template <typename T> std::string With(size_t at, T value) {
+  std::string blob = Blob();
+  std::memcpy(blob.data() + at, &value, sizeof(T));
+  return blob;
+}
+
+std::string ErrorOf(const std::string& blob) {
+  return Thrown([&] { ReadParams(blob); });
+}
+
+}  // namespace
+
+TEST("parameters that were written are read") {
+  std::string blob = WriteParams({{"w", Counting({2, 3}, {kDLFloat, 32, 1})},
+                                  {"", Counting({}, {kDLInt, 64, 1})},
+                                  {"empty", Counting({0, 4}, {kDLBfloat, 16, 1})},
+                                  {"packed", Counting({3}, {kDLInt, 4, 1})}});
+  std::vector<Param> params = ReadParams(blob);
+  CHECK_EQ(params.size(), 4);
+  CHECK_EQ(params[0].name, "w");
+  CHECK(params[0].shape == std::vector<int64_t>({2, 3}));
+  CHECK(params[0].dtype == DLDataType({kDLFloat, 32, 1}));
+  CHECK_EQ(params[0].data.size(), 24);
+  CHECK(params[0].data.data() > blob.data() && params[0].data.data() < blob.data() + blob.size());
+  CHECK_EQ(params[1].name, "");
+  CHECK_EQ(params[1].data.size(), 8);
+  CHECK_EQ(params[2].data.size(), 0);
+  CHECK_EQ(params[3].data, std::string_view("\1\2"));
+  Tensor copy = params[0].Copy();
+  CHECK_EQ(reinterpret_cast<uintptr_t>(copy.raw_data()) % kTensorAlignment, 0);
+  CHECK(std::memcmp(copy.raw_data(), params[0].data.data(), 24) == 0);
+  CHECK_EQ(params[2].Copy().numel(), 0);
+  CHECK(ReadParams(WriteParams({})).empty());
+}
+
+TEST("parameters on a device are written from there") {
+  Tensor host = Counting({4}, {kDLInt, 32, 1});
+  Tensor there = Tensor::Empty({4}, {kDLInt, 32, 1}, FakeDevice::Of(kDLExtDev).device());
+  there.CopyFrom(host);
+  CHECK(WriteParams({{"w", there}}) == WriteParams({{"w", host}}));
+}
+
+TEST("the one-bit integers of old blobs are read as bool") {
+  std::string blob = WriteParams({{"mask", Counting({3}, {kDLBool, 8, 1})}});
+  size_t code = blob.size() - 3 - 8 - 8 - 4;
+  blob[code] = kDLUInt;
+  blob[code + 1] = 1;
+  std::vector<Param> params = ReadParams(blob);
+  CHECK(params[0].dtype == DLDataType({kDLBool, 8, 1}));
+  CHECK_EQ(params[0].data, std::string_view("\1\2\3"));
+}
+
+TEST("a damaged blob is an error that says where") {
+  CHECK_EQ(Blob().size(), kData + 12);
+  CHECK(Contains(ErrorOf(With<uint64_t>(0, 1)), "GraphError: these bytes are no parameters"));
+  CHECK(Contains(ErrorOf(""), "at byte 0: the mark of a blob takes 8 bytes, and 0 are left"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(kNames, uint64_t{1} << 61)), "at byte 16: the number of names is 23058430"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(kLength, ~uint64_t{0})), "at byte 32: a name takes 18446744073709551615"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(kCount, 0)), "1 names and 0 tensors"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(kCount, 99)), "the number of tensors is 99"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(kMark, 7)), "no tensor begins"));
+  CHECK(Contains(ErrorOf(With<int32_t>(kDevice, 2)), "a device of type 2"));
+  CHECK(Contains(ErrorOf(With<int32_t>(kAxes, -1)), "-1 axes"));
+  CHECK(Contains(ErrorOf(With<int32_t>(kAxes, 65)), "65 axes"));
+  CHECK(Contains(ErrorOf(With<uint8_t>(kCode, kDLOpaqueHandle)), "code 3"));
+  CHECK(Contains(ErrorOf(With<uint8_t>(kCode, 99)), "code 99"));
+  CHECK(Contains(ErrorOf(With<uint8_t>(kBits, 0)), "0 bits"));
+  CHECK(Contains(ErrorOf(With<uint16_t>(kLanes, 4)), "vectors of 4"));
+  CHECK(Contains(ErrorOf(With<uint16_t>(kLanes, 0)), "vectors of 0"));
+  CHECK(Contains(ErrorOf(With<int64_t>(kExtent, -2)), "extent -2 of axis 0"));
+  CHECK(Contains(ErrorOf(With<int64_t>(kExtent, INT64_MAX)), "of axis 0"));
+  CHECK(Contains(ErrorOf(With<int64_t>(kExtent, 3)), "'ab' is said to have 12 bytes; its shape and type have 18"));
+  CHECK(Contains(ErrorOf(With<int64_t>(kSize, -1)), "is said to have 18446744073709551615 bytes"));
+  CHECK(Contains(ErrorOf(Blob() + "x"), "1 bytes follow the end"));
+  for (size_t size = 0; size < Blob().size(); ++size) CHECK(Contains(ErrorOf(Blob().substr(0, size)), "GraphError"));
+  std::string twice = WriteParams({{"w", Counting({}, {kDLInt, 8, 1})}, {"w", Counting({}, {kDLInt, 8, 1})}});
+  CHECK(Contains(ErrorOf(twice), "two tensors of the name 'w'"));
+}
+
+TEST("vectors cannot be written as parameters") {
+  Tensor tensor = Tensor::Empty({2}, {kDLFloat, 32, 4});
+  CHECK(Contains(Thrown([&] { WriteParams({{"w", tensor}}); }), "GraphError: 'w' has elements of type float32x4"));
+}
