@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from portcall import DataType, errors
-from portcall.graph._spec import CALL, COPY, NOP, PLACEHOLDER, Graph, Node, Value
+from portcall.graph._spec import CALL, COPY, NOP, PLACEHOLDER, Graph, Node, Value, type_flaw
 from portcall.graph._storage import ALIGNMENT, Buffers, aligned, best_packing, in_a_row
 
 Storage = Literal["given", "own", "none"]
@@ -296,12 +296,12 @@ class _Decoder:
         if number >= len(self.slots):
             raise _wrong(at, f"slot {number}; there are {len(self.slots)}")
         shape = self.read(struct.Struct(f"<{ndim}q"), at)
-        if bits == 0 or lanes == 0 or (bits % 8 and bits not in (1, 4)) or any(extent < 0 for extent in shape):
-            raise _wrong(at, f"elements of {bits} bits in {lanes} lanes, shape {list(shape)}")
         try:
             dtype = DataType(code=code, bits=bits, lanes=lanes)
         except ValueError as error:
             raise _wrong(at, str(error)) from None
+        if type_flaw(dtype) or any(extent < 0 for extent in shape):
+            raise _wrong(at, type_flaw(dtype) or f"shape {list(shape)}: a negative extent")
         slot = self.slots[number]
         value = Value(shape, dtype, slot.storage_id, self.arenas[slot.device].device_type)
         if value.nbytes > slot.nbytes:

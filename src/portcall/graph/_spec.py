@@ -32,7 +32,7 @@ _TOP = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
 _NODE_KEYS = {"op", "name", "inputs", "attrs", "attr", "control_deps"}
 _TAGS = {"shape": "list_shape", "dltype": "list_str", "storage_id": "list_int", "device_index": "list_int"}
 _FLAT_SCOPES = ("", "global")
-_MOST = 2**63 - 1
+MOST_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,15 @@ class Graph:
         return [number for number, node in enumerate(self.nodes) for _ in node.outputs]
 
 
+def type_flaw(dtype: DataType) -> str:
+    """Say why no value can have elements of a type; empty if values can."""
+    if not dtype.bits or not dtype.lanes:
+        return "elements of no size"
+    if dtype.bits % 8 and dtype.bits not in (1, 4):
+        return f"elements of {dtype.bits} bits; types of whole bytes, of 1 and of 4 bits can lie in memory"
+    return ""
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +178,8 @@ def _parse(text: str | bytes) -> dict[str, Any]:
     return document
 
 
-def _text(value: Any, at: _Path) -> str:
+def check_text(value: Any, at: _Path) -> str:
+    """Return a text that can be written as UTF-8; anything else is a GraphError at ``at``."""
     if type(value) is not str:
         _fail(at, f"a text expected, got {_show(value)}")
     if not value.isascii():
@@ -241,7 +251,7 @@ class _Reader:
         for key in ("op", "name", "inputs"):
             if key not in raw:
                 _fail(at, f"no {key}")
-        op, name = raw["op"], _text(raw["name"], (*at, "name"))
+        op, name = raw["op"], check_text(raw["name"], (*at, "name"))
         if op not in (PLACEHOLDER, CALL):
             reason = f"{_show(op)} is neither 'null' (a placeholder) nor 'tvm_op' (a call); was the model compiled?"
             _fail((*at, "op"), reason, name)
@@ -272,8 +282,8 @@ class _Reader:
             _fail((*at, key), f"an object expected, got {_show(attrs)}")
         for name, value in attrs.items():
             if type(value) is not str or not value.isascii() or not name.isascii():
-                _text(name, (*at, key))
-                _text(value, (*at, key, name))
+                check_text(name, (*at, key))
+                check_text(value, (*at, key, name))
         return attrs
 
     def _check_placeholder(self, inputs: tuple[int, ...], attrs: dict[str, str], at: _Path, name: str) -> int:
@@ -357,7 +367,7 @@ class _Reader:
         ids, devices = columns.get("storage_id", [None] * count), columns.get("device_index", [None] * count)
         reason = "a number from 0 expected (a negative one stood for memory of a shape known at run time only)"
         for k, storage_id in enumerate(columns.get("storage_id", ())):
-            _check_number(storage_id, ("attrs", "storage_id", 1, k), _MOST + 1, reason)
+            _check_number(storage_id, ("attrs", "storage_id", 1, k), MOST_BYTES + 1, reason)
         for k, device in enumerate(columns.get("device_index", ())):
             if type(device) is not int or not 1 <= device < 2**31:
                 _fail(("attrs", "device_index", 1, k), f"a DLPack device type, from 1, expected, got {_show(device)}")
@@ -381,7 +391,7 @@ class _Reader:
 
     def _extra(self, pair: Any, name: str) -> Any:
         """Check an attribute that does not bear on execution: a list of numbers, a number, or flat memory scopes."""
-        at = ("attrs", _text(name, ("attrs",)))
+        at = ("attrs", check_text(name, ("attrs",)))
         if name == "storage_scope":
             scopes = _list(self._tagged(pair, at, ("list_str",)), (*at, 1), self.firsts[-1], "entries")
             for k, scope in enumerate(scopes):
@@ -407,24 +417,23 @@ class _Reader:
 
     def _type(self, name: Any, at: _Path) -> DataType:
         try:
-            dtype = DataType(_text(name, at))
+            dtype = DataType(check_text(name, at))
         except errors.GraphError:
             raise
         except ValueError as error:
             _fail(at, str(error))
-        if dtype.lanes == 0 or dtype.bits == 0:
-            _fail(at, f"{_show(name)} has no elements")
-        if dtype.bits % 8 and dtype.bits not in (1, 4):
-            _fail(at, f"elements of {dtype.bits} bits; types of whole bytes, of 1 and of 4 bits can lie in memory")
+        flaw = type_flaw(dtype)
+        if flaw:
+            _fail(at, f"{_show(name)}: {flaw}")
         return dtype
 
     def _shape(self, shape: Any, dtype: DataType, entry: int) -> tuple[int, ...]:
         size = dtype.itemsize
         for k, extent in enumerate(_list(shape, ("attrs", "shape", 1, entry))):
-            if type(extent) is not int or not 0 <= extent <= _MOST:
+            if type(extent) is not int or not 0 <= extent <= MOST_BYTES:
                 self._wrong_extent(extent, ("attrs", "shape", 1, entry, k))
             size *= extent
-        if size > _MOST:
+        if size > MOST_BYTES:
             _fail(("attrs", "shape", 1, entry), f"{_show(shape)} takes more bytes than 64 bits can count")
         return tuple(shape)
 
