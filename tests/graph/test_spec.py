@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from portcall import errors
 from portcall.graph._spec import Graph, Value
 
-# A text as the compilers lay it out, with a space behind each comma: x -> split -> (a, b); a is reshaped, and added to b.
+# A text as the compilers lay it out, with a space behind each comma.
+# x -> split -> (a, b); a is reshaped, and added to b.
 COMPILED = """{
   "nodes": [
     {
@@ -358,7 +359,12 @@ MALFORMED: list[tuple[Place, Any, str, str]] = [
     (("nodes", 2, "attrs", "num_outputs"), "2", "node_row_ptr[3]", "5 expected"),
     # built-in functions
     (("nodes", 3, "attrs", "func_name"), "__copy", "nodes[3]", "not 2 inputs and 1 outputs"),
-    (("attrs", "shape", 1, 3), [5], "nodes[2]", "__nop from a value of 16 bytes to one of 20"),
+    (
+        ("attrs", "shape", 1, 3),
+        [5],
+        "nodes[2]",
+        "__nop from a value of float32 [2, 2] to one of float32 [5]; both must be of one size",
+    ),
     (("attrs", "device_index", 1), [1, 1, 1, 2, 2], "nodes[2]", "__nop moves nothing between devices"),
     # lists
     (("node_row_ptr",), [0, 1, 3, 4], "node_row_ptr", "4 elements, but 5"),
@@ -383,8 +389,9 @@ MALFORMED: list[tuple[Place, Any, str, str]] = [
     (("attrs", "shape", 1, 2), [-1], "attrs.shape[1][2][0]", "-1: an extent that is known at run time only"),
     (("attrs", "shape", 1, 2), ["n"], "attrs.shape[1][2][0]", "'n': an extent that is known at run time only"),
     (("attrs", "shape", 1, 2), [4.5], "attrs.shape[1][2][0]", "a whole number from 0 expected, got 4.5"),
-    (("attrs", "shape", 1, 2), [10**20, 0], "attrs.shape[1][2][0]", "a whole number from 0 expected"),
-    (("attrs", "shape", 1, 2), [2**31, 2**31], "attrs.shape[1][2]", "more bytes than 64 bits can count"),
+    (("attrs", "shape", 1, 2), [10**20, 0], "attrs.shape[1][2]", "takes more than 2**56 bytes"),
+    (("attrs", "shape", 1, 2), [1] * 65, "attrs.shape[1][2]", "65 dimensions; 64 are the most"),
+    (("attrs", "shape", 1, 2), [2**31, 2**31], "attrs.shape[1][2]", "takes more than 2**56 bytes"),
     (("attrs", "dltype", 1, 2), "float33", "attrs.dltype[1][2]", "'float33': elements of 33 bits"),
     (("attrs", "dltype", 1, 2), "int3", "attrs.dltype[1][2]", "elements of 3 bits"),
     (("attrs", "dltype", 1, 2), "void", "attrs.dltype[1][2]", "no size"),

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import portcall
 from portcall import DataType, Device, Tensor, errors
 from portcall._tensor import array_like, tensor_over_array
-from portcall.graph._spec import CALL, COPY, MOST_BYTES, NOP, PLACEHOLDER, Graph, Node, Value, check_text, type_flaw
+from portcall.graph._spec import CALL, COPY, NOP, PLACEHOLDER, Graph, Node, Value, check_text, shape_flaw, type_flaw
 from portcall.graph._storage import storage_ids
 
 _TAKEN = {NOP: "reshape()", COPY: "copy()"}
@@ -275,11 +275,9 @@ class GraphBuilder:
             value = Value(extents, portcall.dtype(dtype), None, device)
         except ValueError as error:
             raise errors.GraphError(f"{node!r}: {error}", node=node) from None
-        flaw = type_flaw(value.dtype)
+        flaw = type_flaw(value.dtype) or shape_flaw(extents, value.dtype)
         if any(extent < 0 for extent in extents):
             flaw = f"shape {_words(extents)}: graphs have static shapes, so each extent is 0 or more"
-        elif not flaw and value.nbytes > MOST_BYTES:
-            flaw = f"shape {_words(extents)} takes more bytes than 64 bits can count"
         if flaw:
             raise errors.GraphError(f"{node!r}: {flaw}", node=node)
         return value

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from portcall import DataType, errors
-from portcall.graph._spec import CALL, COPY, NOP, PLACEHOLDER, Graph, Node, Value, type_flaw
+from portcall.graph._spec import CALL, COPY, MOST_BYTES, NOP, PLACEHOLDER, Graph, Node, Value, shape_flaw, type_flaw
 from portcall.graph._storage import ALIGNMENT, Buffers, aligned, best_packing, in_a_row
 
 Storage = Literal["given", "own", "none"]
@@ -88,6 +88,7 @@ def plan(graph: Graph, storage: Storage = "given") -> Plan:
 
     Raises:
         ValueError: ``storage`` is none of the three.
+        GraphError: the values take more memory than can be counted.
     """
     if storage not in ("given", "own", "none"):
         raise ValueError(f"storage {storage!r}: 'given', 'own' or 'none' expected")
@@ -146,6 +147,8 @@ def _arranged(graph: Graph, buffers: Buffers, share: bool) -> Plan:
 
 
 def _plan_of(graph: Graph, buffers: Buffers, ends: list[int], slots: list[Slot], slot_of: list[int]) -> Plan:
+    if max(ends) > MOST_BYTES:
+        raise errors.GraphError(f"the values of the graph take {max(ends)} bytes in all, more than 2**56")
     arenas = tuple([Arena(kind, end) for kind, end in zip(buffers.devices, ends, strict=True)])
     return Plan(graph, arenas, tuple(slots), tuple(slot_of))
 
@@ -223,6 +226,7 @@ class _Decoder:
         self.slots = self.items("slots", self.slot)
         self.slot_of: list[int] = []
         self.values = self.items("entries", self.value)
+        self.placed: set[int] = set()  # slots of placeholders
         self.writers: list[int] = []  # the node of each entry so far
         self.nodes: list[Node] = []
         for here in range(self.count("nodes")):
@@ -300,8 +304,9 @@ class _Decoder:
             dtype = DataType(code=code, bits=bits, lanes=lanes)
         except ValueError as error:
             raise _wrong(at, str(error)) from None
-        if type_flaw(dtype) or any(extent < 0 for extent in shape):
-            raise _wrong(at, type_flaw(dtype) or f"shape {list(shape)}: a negative extent")
+        flaw = type_flaw(dtype) or shape_flaw(shape, dtype)
+        if flaw or any(extent < 0 for extent in shape):
+            raise _wrong(at, flaw or f"shape {list(shape)}: a negative extent")
         slot = self.slots[number]
         value = Value(shape, dtype, slot.storage_id, self.arenas[slot.device].device_type)
         if value.nbytes > slot.nbytes:
@@ -333,9 +338,12 @@ class _Decoder:
         return Node(CALL, name, inputs, range(first, first + outputs), attrs)
 
     def check_memory(self, at: str, op: int, inputs: Sequence[int], outputs: range) -> None:
-        own = [self.slots[self.slot_of[entry]].own for entry in outputs]
-        if op == 0 and (inputs or own != [True]):
+        slots = [self.slot_of[entry] for entry in outputs]
+        own = [self.slots[slot].own for slot in slots]
+        if op == 0 and (inputs or own != [True] or slots[0] in self.placed):
             raise _wrong(at, "a placeholder has no inputs and one output, in a slot of its own")
+        if op == 0:
+            self.placed.add(slots[0])
         if op in (1, 3) and any(own):
             raise _wrong(at, "a call writes into the memory of a placeholder")
         if op in (2, 3):

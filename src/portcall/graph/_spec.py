@@ -32,7 +32,9 @@ _TOP = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
 _NODE_KEYS = {"op", "name", "inputs", "attrs", "attr", "control_deps"}
 _TAGS = {"shape": "list_shape", "dltype": "list_str", "storage_id": "list_int", "device_index": "list_int"}
 _FLAT_SCOPES = ("", "global")
-MOST_BYTES = 2**63 - 1
+MOST_BYTES = 2**56  # of one value; sums of sizes stay within 64 bits
+MOST_DIMENSIONS = 64
+_MOST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,17 @@ def type_flaw(dtype: DataType) -> str:
     return ""
 
 
+def shape_flaw(shape: Sequence[int], dtype: DataType) -> str:
+    """Say why no value can have a shape of extents from 0; empty if values can."""
+    if len(shape) > MOST_DIMENSIONS:
+        return f"{len(shape)} dimensions; {MOST_DIMENSIONS} are the most"
+    if (
+        math.prod(extent or 1 for extent in shape) * dtype.itemsize > MOST_BYTES
+    ):  # the strides of an empty one count too
+        return f"shape {_show(list(shape))} takes more than 2**56 bytes"
+    return ""
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +215,10 @@ def _check_number(value: Any, at: _Path, stop: int, what: str) -> None:
     """Refuse what is not a whole number from 0 up to, but not including, ``stop``."""
     if type(value) is not int or not 0 <= value < stop:
         _fail(at, f"{what}, got {_show(value)}")
+
+
+def _bits(value: Value) -> int:
+    return math.prod(value.shape) * value.dtype.bits * value.dtype.lanes
 
 
 class _Reader:
@@ -367,7 +384,7 @@ class _Reader:
         ids, devices = columns.get("storage_id", [None] * count), columns.get("device_index", [None] * count)
         reason = "a number from 0 expected (a negative one stood for memory of a shape known at run time only)"
         for k, storage_id in enumerate(columns.get("storage_id", ())):
-            _check_number(storage_id, ("attrs", "storage_id", 1, k), MOST_BYTES + 1, reason)
+            _check_number(storage_id, ("attrs", "storage_id", 1, k), _MOST_ID + 1, reason)
         for k, device in enumerate(columns.get("device_index", ())):
             if type(device) is not int or not 1 <= device < 2**31:
                 _fail(("attrs", "device_index", 1, k), f"a DLPack device type, from 1, expected, got {_show(device)}")
@@ -430,11 +447,11 @@ class _Reader:
     def _shape(self, shape: Any, dtype: DataType, entry: int) -> tuple[int, ...]:
         size = dtype.itemsize
         for k, extent in enumerate(_list(shape, ("attrs", "shape", 1, entry))):
-            if type(extent) is not int or not 0 <= extent <= MOST_BYTES:
+            if type(extent) is not int or extent < 0:
                 self._wrong_extent(extent, ("attrs", "shape", 1, entry, k))
-            size *= extent
-        if size > MOST_BYTES:
-            _fail(("attrs", "shape", 1, entry), f"{_show(shape)} takes more bytes than 64 bits can count")
+            size *= extent or 1
+        if size > MOST_BYTES or len(shape) > MOST_DIMENSIONS:
+            _fail(("attrs", "shape", 1, entry), shape_flaw(shape, dtype))
         return tuple(shape)
 
     def _wrong_extent(self, extent: Any, at: _Path) -> NoReturn:
@@ -451,8 +468,8 @@ class _Reader:
             counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
             _fail(at, f"{node.function} has one input and one output, not {counts}", node.name)
         source, target = values[node.inputs[0]], values[node.outputs[0]]
-        if source.nbytes != target.nbytes:
-            sizes = f"{source.nbytes} bytes to one of {target.nbytes}"
+        if source.nbytes != target.nbytes or _bits(source) != _bits(target):
+            sizes = f"{source.dtype} {list(source.shape)} to one of {target.dtype} {list(target.shape)}"
             _fail(at, f"{node.function} from a value of {sizes}; both must be of one size", node.name)
         if node.function == NOP and source.device_type != target.device_type:
             kinds = f"{source.device_type} and {target.device_type}"
