@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "graph/params.h"
 #include "src/time_evaluator.h"
 
 namespace portcall::graph {
@@ -606,7 +607,8 @@ const Executor::Function Executor::kFunctions[] = {
     {"get_input_info", &Executor::GetInputInfo, 0, 0, true},
     {"get_output_info", &Executor::GetOutputInfo, 0, 0, false},
     {"get_input_states", &Executor::GetInputStates, 0, 0, true},
-    {"share_params", &Executor::ShareParams, 1, 1, true},
+    {"load_params", &Executor::LoadParams, 1, 1, true},
+    {"share_params", &Executor::ShareParams, 1, 2, true},
     {"run_from_inputs", &Executor::RunFromInputs, 2, INT_MAX, true},
     {"clone", &Executor::Clone, 0, 0, true},
     {"get_plan", &Executor::GetPlan, 0, 0, false},
@@ -763,6 +765,32 @@ void Executor::Clone(Args, RetValue* rv) {
   *rv = Module(std::move(clone));
 }
 
+namespace {
+
+std::vector<Param> ParamsOf(Args args, int position) {
+  std::optional<std::string_view> blob = TryBytes(args[position].cell());
+  if (!blob) {
+    detail::ThrowArgumentError(args.function(), position, "the bytes of a parameter blob",
+                               DescribeValue(args[position].cell()));
+  }
+  return ReadParams(*blob);
+}
+
+}  // namespace
+
+// Names that no input has are left out: the caller has the list. Nothing is set unless all the rest fits.
+void Executor::LoadParams(Args args, RetValue*) {
+  std::vector<std::pair<size_t, Param>> found;
+  for (Param& param : ParamsOf(args, 0)) {
+    int64_t input = FindInput(param.name);
+    if (input >= 0) found.emplace_back(input, std::move(param));
+  }
+  for (const auto& [input, param] : found) {
+    CheckFits(plan().entries[EntryOf(input)], param.View(), DescribeInput(input));
+  }
+  for (const auto& [input, param] : found) CopyInput(input, param.View(), kParam);
+}
+
 void Executor::ShareParams(Args args, RetValue*) {
   auto module = args[0].cast<Module>();
   auto* other = dynamic_cast<Executor*>(static_cast<ModuleNode*>(PortcallModuleGetNode(module.get())));
@@ -770,11 +798,14 @@ void Executor::ShareParams(Args args, RetValue*) {
                                    << (module.defined() ? "a module of type '" + module.kind() + "'" : "None");
   if (other == this) return;
   Inside inside(other);
+  std::set<std::string_view> names;  // as TVM has it: those of a blob
+  if (args.size() > 1) {
+    for (const Param& param : ParamsOf(args, 1)) names.insert(param.name);
+  }
   for (size_t i = 0; i < num_inputs(); ++i) {
     int64_t theirs = other->FindInput(input_name(i));
-    if (theirs >= 0 && other->inputs_[static_cast<size_t>(theirs)].state == kParam) {
-      ShareParam(i, other, static_cast<size_t>(theirs));
-    }
+    if (theirs < 0 || (args.size() > 1 && !names.count(input_name(i)))) continue;
+    if (other->inputs_[static_cast<size_t>(theirs)].state == kParam) ShareParam(i, other, static_cast<size_t>(theirs));
   }
 }
 

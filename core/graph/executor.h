@@ -52,6 +52,7 @@ class Executor : public ModuleNode {
   void SetParam(size_t input, const Tensor& tensor);  // used in place if it can be, else copied
   void ShareParam(size_t input, Executor* other, size_t other_input);
   State state(size_t input) const { return inputs_[input].state; }
+  Device InputDevice(size_t input) const { return DeviceOf(EntryOf(input)); }
 
   // Makes its owner the only one inside, or throws RuntimeError.
   class Inside {
@@ -89,6 +90,7 @@ class Executor : public ModuleNode {
   void GetPlan(Args args, RetValue* rv);
   void RunFunction(Args args, RetValue* rv);
   void RunFromInputs(Args args, RetValue* rv);
+  void LoadParams(Args args, RetValue* rv);
   void ShareParams(Args args, RetValue* rv);
   void Clone(Args args, RetValue* rv);
   void ExecuteNode(Args args, RetValue* rv);

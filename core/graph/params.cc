@@ -91,6 +91,16 @@ Tensor Param::Copy() const {
   return tensor;
 }
 
+DLTensor Param::View() const {
+  DLTensor view{};
+  view.data = const_cast<char*>(data.data());
+  view.device = Cpu();
+  view.ndim = static_cast<int32_t>(shape.size());
+  view.dtype = dtype;
+  view.shape = const_cast<int64_t*>(shape.data());
+  return view;
+}
+
 std::vector<Param> ReadParams(std::string_view blob) {
   Cursor cursor(blob, "the parameter blob");
   if (cursor.Take<uint64_t>("the mark of a blob") != kListMagic) {

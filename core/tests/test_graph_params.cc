@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "fake_device.h"
-#include "graph/params.h"
+#include "graph/bundle.h"
 #include "helpers.h"
 
 using namespace portcall;
@@ -109,4 +109,67 @@ TEST("a damaged blob is an error that says where") {
 TEST("vectors cannot be written as parameters") {
   Tensor tensor = Tensor::Empty({2}, {kDLFloat, 32, 4});
   CHECK(Contains(Thrown([&] { WriteParams({{"w", tensor}}); }), "GraphError: 'w' has elements of type float32x4"));
+}
+
+// ---- Bundles --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <typename T> std::string Raw(T value) { return {reinterpret_cast<const char*>(&value), sizeof(T)}; }
+std::string Text(std::string_view text) { return Raw<uint64_t>(text.size()).append(text); }
+
+constexpr size_t kDataBytes = 128;  // of the file, before its index
+
+// A bundle up to its footer: one parameter "w" of float32[2, 3] at `offset`.
+struct Bundle {
+  uint32_t version = 1;
+  uint64_t params = 1;
+  uint64_t offset = 64;
+  std::string behind;
+
+  std::string Index() const {
+    std::string description = Raw<int32_t>(2) + Raw(DLDataType{kDLFloat, 32, 1}) + Raw<int64_t>(2) + Raw<int64_t>(3);
+    return Raw(version) + Text("default") + Text("{}") + Text("plan") + Raw(params) + Text("w") + description +
+           Raw(offset) + behind;
+  }
+};
+
+template <typename Change> std::string ErrorAfter(Change&& change) {
+  Bundle bundle;
+  change(&bundle);
+  std::string index = bundle.Index(), file = std::string(kDataBytes, 'd') + index;
+  return Thrown([&] { ReadBundleIndex(file, index.size()); });
+}
+
+}  // namespace
+
+TEST("the index of a bundle is read, and its parameters are where it says") {
+  std::string index = Bundle().Index(), file = std::string(kDataBytes, 'd') + index;
+  BundleIndex read = ReadBundleIndex(file, index.size());
+  CHECK_EQ(read.name, "default");
+  CHECK_EQ(read.json, "{}");
+  CHECK_EQ(read.plan, "plan");
+  CHECK_EQ(read.params.size(), 1);
+  CHECK_EQ(read.params[0].name, "w");
+  CHECK(read.params[0].shape == std::vector<int64_t>({2, 3}));
+  CHECK_EQ(read.params[0].data.data() - file.data(), 64);
+  CHECK_EQ(read.params[0].data.size(), 24);
+}
+
+TEST("a damaged index of a bundle is an error that says where") {
+  CHECK_EQ(ErrorAfter([](Bundle*) {}), "");
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->version = 2; }),
+                 "GraphError: the bundle has version 2, this runtime kno"));
+  CHECK(
+      Contains(ErrorAfter([](Bundle* b) { b->params = uint64_t{1} << 60; }), "number of parameters is 1152921504606"));
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->params = 2; }), "the number of parameters is 2"));
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = 128; }), "a parameter lies outside of the file"));
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = ~uint64_t{0}; }), "a parameter lies outside of the file"));
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = 8; }), "a parameter is not aligned"));
+  CHECK(Contains(ErrorAfter([](Bundle* b) { b->behind = "x"; }), "1 bytes follow the end"));
+  std::string index = Bundle().Index();
+  for (size_t size = 0; size < index.size(); ++size) {
+    std::string part = index.substr(0, size);
+    CHECK(Contains(Thrown([&] { ReadBundleIndex(part, size); }), "GraphError"));
+  }
 }
