@@ -57,9 +57,8 @@ def create(
         storage: how memory is planned, see ``plan``.
 
     Raises:
-        GraphError: the graph is none, or one that cannot be run.
+        GraphError: the graph is none, or one that cannot be run; or the library lacks a kernel.
         ValueError: the devices are not those of the library, see ``get_device``.
-        FunctionNotFoundError: the library lacks a kernel.
         DeviceError, MemoryError: a device does not exist, or has not that much memory.
     """
     devices, remote, flat = get_device(lib, device)
