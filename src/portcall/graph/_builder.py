@@ -37,6 +37,7 @@ class Entry:
         node: the name of the node that makes it.
         number: its number in the graph.
         shape, dtype: what it holds.
+        device_type: the kind of its device as DLPack numbers them; None where the builder has no device.
     """
 
     builder: GraphBuilder
@@ -44,6 +45,7 @@ class Entry:
     number: int
     shape: tuple[int, ...]
     dtype: DataType
+    device_type: int | None
 
     def __repr__(self) -> str:
         return f"<{self.dtype}[{', '.join(map(str, self.shape))}] of node {self.node!r}>"
@@ -176,7 +178,7 @@ class GraphBuilder:
         if extents.count(-1) == 1:
             known = math.prod(extent for extent in extents if extent != -1)
             extents = tuple([count // max(known, 1) if extent == -1 else extent for extent in extents])
-        value = self._value("reshape", node_name, extents, source.dtype, self._values[source.number].device_type)
+        value = self._value("reshape", node_name, extents, source.dtype, source.device_type)
         if math.prod(extents) != count:
             reason = f"{source!r} has {count} elements, which {_words(shape)} cannot hold"
             raise errors.GraphError(f"{node_name!r}: {reason}", node=node_name)
@@ -244,7 +246,7 @@ class GraphBuilder:
 
     def _device_type(self, node: str, device: Device | str | None, sources: Sequence[Entry] = ()) -> int | None:
         if device is None:
-            return self._values[sources[0].number].device_type if sources else self._device
+            return sources[0].device_type if sources else self._device
         if self._device is None:
             raise errors.GraphError(
                 f"{node!r} is given a device, but values without one have none: GraphBuilder(device=…) gives them one",
@@ -254,9 +256,8 @@ class GraphBuilder:
 
     def _check_devices(self, node: str, sources: Sequence[Entry], kind: int | None) -> None:
         for source in sources:
-            there = self._values[source.number].device_type
-            if there != kind:
-                places = f"runs on {_kind(kind)}, but its input {source!r} is on {_kind(there)}"
+            if source.device_type != kind:
+                places = f"runs on {_kind(kind)}, but its input {source!r} is on {_kind(source.device_type)}"
                 raise errors.GraphError(f"{node!r} {places}; copy() moves it", node=node)
 
     def _entries(self, function: str, entries: Sequence[Entry]) -> list[Entry]:
@@ -309,7 +310,9 @@ class GraphBuilder:
         self._nodes.append(Node(op, name, inputs, outputs, attrs))
         self._values += values
         self._names.add(name)
-        return tuple([Entry(self, name, n, v.shape, v.dtype) for n, v in zip(outputs, values, strict=True)])
+        return tuple(
+            [Entry(self, name, n, v.shape, v.dtype, v.device_type) for n, v in zip(outputs, values, strict=True)]
+        )
 
 
 def _is_sequence(value: Any) -> bool:
