@@ -10,6 +10,7 @@ import pytest
 import portcall
 from graph.models import mlp_json, mlp_params
 from portcall import graph
+from rpc.conftest import tvm_port as tvm_port
 
 
 @pytest.fixture

@@ -119,7 +119,9 @@ def two_devices_json() -> str:
     two = m.call("add_one", [one], f32(8, 4), name="two", device=EXT_DEV)
     w = m.input("w", (8, 4), device=EXT_DEV)
     back = m.call("__copy", [two], f32(8, 4), name="back")
-    weights = m.call("__copy", [m.call("add_one", [w], f32(8, 4), name="w_one", device=EXT_DEV)], f32(8, 4), name="w_back")
+    weights = m.call(
+        "__copy", [m.call("add_one", [w], f32(8, 4), name="w_one", device=EXT_DEV)], f32(8, 4), name="w_back"
+    )
     return m.json(m.call("add", [m.call("add", [x, back], f32(8, 4)), weights], f32(8, 4), name="sum"))
 
 

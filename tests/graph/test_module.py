@@ -374,9 +374,7 @@ def test_parameters_that_the_graph_lacks_are_told(mlp_module: graph.GraphModule)
 
 
 @pytest.mark.parametrize("how", ["blob", "dict", "file"])
-def test_nothing_is_loaded_when_one_parameter_is_wrong(
-    mlp_module: graph.GraphModule, tmp_path: Path, how: str
-) -> None:
+def test_nothing_is_loaded_when_one_parameter_is_wrong(mlp_module: graph.GraphModule, tmp_path: Path, how: str) -> None:
     for wrong, error in [(array(1, 10), errors.GraphError), (array(10).astype("float64"), errors.ArgumentError)]:
         params = {**mlp_params(1), "b2": wrong}
         graph.save_params_to_file(params, tmp_path / "m.params")

@@ -27,7 +27,7 @@ from portcall import Device, Module, Object, PackedFunc, errors, get_global_func
 from portcall._tensor import array_like, tensor_over_array
 from portcall.graph._params import ParamFile, ParamInfo, load_params, param_infos, save_params
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
-from portcall.graph._spec import Graph
+from portcall.graph._spec import Graph, Value
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
@@ -141,17 +141,20 @@ class GraphModule:
         graph = self.plan.graph
         self._inputs = _Ports("input", input_names(graph), [graph.nodes[n].outputs[0] for n in graph.inputs], graph)
         self._outputs = _Ports("output", output_names(graph), graph.outputs, graph)
-        self._run = module["run"]
-        self._set_input = module["set_input"]
-        self._get_output = module["get_output"]
+        self._functions: dict[str, PackedFunc] = {}  # looked up once
+        self._run = self["run"]
+        self._set_input = self["set_input"]
+        self._get_output = self["get_output"]
         self._sender = _Sender(module) if module.type_key == _REMOTE else None
 
     def clone(self) -> GraphModule:
         """Return an executor that shares the parameters and the kernels, and has memory of its own for all else."""
-        return GraphModule(self.module["clone"](), self.plan)
+        return GraphModule(self["clone"](), self.plan)
 
     def __getitem__(self, name: str) -> PackedFunc:
-        return self.module.get_function(name)
+        if name not in self._functions:
+            self._functions[name] = self.module.get_function(name)
+        return self._functions[name]
 
     def __repr__(self) -> str:
         sizes = f"{len(self.plan.graph.nodes)} nodes, {len(self._inputs)} inputs, {len(self._outputs)} outputs"
@@ -187,11 +190,12 @@ class GraphModule:
             ArgumentError: as ``set_input``.
         """
         index = self._inputs.index(key)
-        self.module["set_input_zero_copy"](index, self._in_place(self._inputs.check(index, value)))
+        self["set_input_zero_copy"](index, self._in_place(self._inputs.check(index, value)))
 
     def get_input(self, key: str | int, out: Any = None) -> Any:
         """Return an input or parameter: a view of its memory, or ``out`` with a copy."""
-        view = self.module["get_input"](self._inputs.index(key))
+        index = self._inputs.index(key)
+        view = self["get_input"](index)
         return view if out is None else view.copyto(out)
 
     def get_input_index(self, name: str) -> int:
@@ -200,11 +204,11 @@ class GraphModule:
 
     def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         """Return the shapes and the types of the inputs by name, without those that were set as parameters."""
-        return self._inputs.info([state != _PARAMETER for state in self.module["get_input_states"]()])
+        return self._inputs.info([state != _PARAMETER for state in self["get_input_states"]()])
 
     def get_param_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         """Return the shapes and the types of the inputs that were set as parameters, by name."""
-        return self._inputs.info([state == _PARAMETER for state in self.module["get_input_states"]()])
+        return self._inputs.info([state == _PARAMETER for state in self["get_input_states"]()])
 
     def get_num_inputs(self) -> int:
         """Return how many inputs there are, parameters included."""
@@ -229,7 +233,7 @@ class GraphModule:
         names = self._known(given)
         for name in names:  # all, before the first is set
             self._inputs.check(name, params.infos[name] if isinstance(params, ParamFile) else given[name])
-        set_param = self.module["set_param"]
+        set_param = self["set_param"]
         for name in names:
             tensor = self._inputs.check(name, given[name])
             if self._sender:
@@ -248,10 +252,10 @@ class GraphModule:
         """
         lender = other.module if isinstance(other, GraphModule) else other
         if params is None:
-            self.module["share_params"](lender)
+            self["share_params"](lender)
         else:  # the names alone travel
             names = self._known(param_infos(params))
-            self.module["share_params"](lender, save_params(dict.fromkeys(names, portcall.empty(0, "uint8"))))
+            self["share_params"](lender, save_params(dict.fromkeys(names, portcall.empty(0, "uint8"))))
 
     def _known(self, names: Iterable[str]) -> list[str]:
         """Return the names that are those of inputs, and warn of the others."""
@@ -276,8 +280,15 @@ class GraphModule:
         self._run()
 
     def run_from_inputs(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> list[Any]:
-        """Set inputs, run, and return all outputs as tensors of the host; in a session its own host."""
-        return list(self.module["run_from_inputs"](*_HOST, *self._arguments({**(inputs or {}), **named})))
+        """Run as ``run`` does, and return copies of all outputs on the host, in a session on its host."""
+        self.run(inputs, **named)
+        copies = [self._empty(value) for value in self._outputs.values]
+        for index, copy in enumerate(copies):
+            self._get_output(index, copy)
+        return copies
+
+    def _empty(self, like: Value) -> Any:
+        return self._sender.empty(like) if self._sender else portcall.empty(like.shape, like.dtype)
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return names and tensors in turn, checked, and in the memory of the session where there is one."""
@@ -330,7 +341,7 @@ class GraphModule:
     def set_output_zero_copy(self, key: int | str, value: Any) -> None:
         """Write an output into a tensor's memory from now on; for the conditions see ``set_input_zero_copy``."""
         index = self._outputs.index(key)
-        self.module["set_output_zero_copy"](index, self._in_place(self._outputs.check(index, value)))
+        self["set_output_zero_copy"](index, self._in_place(self._outputs.check(index, value)))
 
     def get_output_index(self, name: str) -> int:
         """Return the index of an output; -1 when there is none of that name."""
@@ -377,7 +388,7 @@ class _Ports:
     def __init__(self, what: str, names: Sequence[str], entries: Sequence[int], graph: Graph) -> None:
         self._what = what
         self._names = list(names)
-        self._values = [graph.values[entry] for entry in entries]
+        self.values = [graph.values[entry] for entry in entries]
         self._indices = {name: index for index, name in enumerate(names)}
 
     def __len__(self) -> int:
@@ -413,7 +424,7 @@ class _Ports:
     def check(self, key: str | int, value: Any) -> Any:
         """Return an array as a tensor over its memory; what has ``dtype`` and ``shape`` of our own kind as it is."""
         index = self.index(key)
-        name, expected = self._names[index], self._values[index]
+        name, expected = self._names[index], self.values[index]
         described = _is_remote(value) or isinstance(value, (portcall.Tensor, ParamInfo))
         tensor = value if described else tensor_over_array(array_like(value, expected.dtype))
         if tensor.dtype != expected.dtype:
@@ -430,8 +441,8 @@ class _Ports:
 
     def info(self, keep: Sequence[bool] | None = None) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         kept = [k for k in range(len(self)) if keep is None or keep[k]]
-        shapes = {self._names[k]: self._values[k].shape for k in kept}
-        return shapes, {self._names[k]: str(self._values[k].dtype) for k in kept}
+        shapes = {self._names[k]: self.values[k].shape for k in kept}
+        return shapes, {self._names[k]: str(self.values[k].dtype) for k in kept}
 
 
 class _Sender:
@@ -456,9 +467,13 @@ class _Sender:
         """Return a new tensor over there with the elements; one that is there already as it is."""
         if _is_remote(tensor):
             return tensor
-        made = get_global_func("portcall.rpc.Empty")(self._module, list(tensor.shape), tensor.dtype, *_HOST)
+        made = self.empty(tensor)
         get_global_func("portcall.rpc.CopyTo")(made, tensor)
         return made
+
+    def empty(self, like: Any) -> Any:
+        """Return a tensor over there of the shape and type that ``like`` has."""
+        return get_global_func("portcall.rpc.Empty")(self._module, list(like.shape), like.dtype, *_HOST)
 
 
 def _is_remote(value: Any) -> bool:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from portcall import Module, get_global_func, register_func
-from portcall.graph._module import read_graph
 from portcall.graph._plan import encode, plan
+from portcall.graph._spec import Graph
 
 CLIENT_FUNCTIONS = (
     "tvm.graph_executor.create",
@@ -15,6 +15,7 @@ CLIENT_FUNCTIONS = (
     "tvm.graph_runtime.create",
     "tvm.graph_runtime_debug.create",
 )
+_SESSION_MASK = 128
 
 
 def register_server_functions() -> None:
@@ -29,13 +30,19 @@ def register_server_functions() -> None:
 
 
 def create_for_client(graph_json: str, lib: Module, *devices: Any) -> Module:
-    """Return the executor of a graph; ``devices`` are types and ids in turn.
+    """Return the executor of a graph.
+
+    Parameters:
+        devices: types and ids in turn. To types of devices of a session TVM adds multiples of 128.
 
     Raises:
         GraphError: the graph is none, or one that cannot be run.
-        ValueError: there are no devices.
+        ValueError: there are no devices, or a type without an id.
     """
-    if not devices:
-        raise ValueError("a device type and a device id are missing behind the graph and the library")
-    module: Module = get_global_func("portcall.graph.create")(encode(plan(read_graph(graph_json))), lib, *devices)
+    if not devices or len(devices) % 2:
+        raise ValueError(
+            f"a device type and a device id each are expected behind the graph and the library, got {devices}"
+        )
+    flat = [number if k % 2 else number % _SESSION_MASK for k, number in enumerate(devices)]
+    module: Module = get_global_func("portcall.graph.create")(encode(plan(Graph.from_json(graph_json))), lib, *flat)
     return module
