@@ -48,7 +48,7 @@ HEADER_LAYERS = [
 ]
 
 # Optional dependencies, and subpackages that load on first use: the only imports that may stand inside a function.
-LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "portcall.bench"}
+LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "portcall.bench", "portcall.graph._factory"}
 
 
 def rank(table: list[list[str]], name: str) -> int:

@@ -148,7 +148,7 @@ Tensors TensorsOf(const ArgValue& params) {
   return tensors;
 }
 
-PORTCALL_REGISTER_GLOBAL("portcall.graph.open_bundle").set_body_typed(OpenBundle);
+PORTCALL_REGISTER_GLOBAL("portcall.OpenBundle").set_body_typed(OpenBundle);
 PORTCALL_REGISTER_GLOBAL("portcall.graph.create_factory").set_body([](Args args, RetValue* rv) {
   if (args.size() != 5) detail::ThrowCountError(args.function(), 5, args.size());
   *rv =

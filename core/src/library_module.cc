@@ -304,7 +304,7 @@ Module AttachEmbedded(const Library& library, const Module& module) {
 // What follows the library in a bundle; its loader is registered by the part of the core that knows of it.
 Module AttachBundle(const std::string& path, const ElfFile& elf, const Module& root) {
   try {
-    return Registry::Get("portcall.graph.open_bundle")(path, elf.index_offset, elf.index_bytes, root).cast<Module>();
+    return Registry::Get("portcall.OpenBundle")(path, elf.index_offset, elf.index_bytes, root).cast<Module>();
   } catch (const Error& error) {
     if (error.kind() != "GraphError") throw;
     FailToLoad(path, std::string(error.message()));

@@ -96,8 +96,9 @@ LAYERS = {
 
 
 def build(name: str, outdir: Path) -> _build.Library:
-    """Compile the kernels to ``OUTDIR/<name>.so``."""
+    """Compile the kernels to ``OUTDIR/<name>.so``, and as objects to ``OUTDIR/<name>.tar``."""
     executable = tvm.compile(Layers, target="llvm")
+    executable.export_library(str(outdir / f"{name}.tar"))
     executable.export_library(str(outdir / f"{name}.so"), options=[_build.LAZY], cc=_build.CXX)
     return _build.Library(f"{name}.so", LAYERS)
 

@@ -69,7 +69,7 @@ class Source(Protocol):
     def read_into(self, offset: int, target: memoryview) -> None: ...
 
 
-class _Memory:
+class MemorySource:
     """Bytes that are there already."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
@@ -218,7 +218,7 @@ def load_params(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     Raises:
         GraphError: the bytes are no such blob. The message says where they go wrong.
     """
-    source = _Memory(data)
+    source = MemorySource(data)
     return {name: _as_array(make_tensor(source, info)) for name, info in read_index(source).items()}
 
 
@@ -228,7 +228,7 @@ def param_infos(data: bytes | bytearray | memoryview) -> dict[str, ParamInfo]:
     Raises:
         GraphError: as for ``load_params``.
     """
-    return read_index(_Memory(data))
+    return read_index(MemorySource(data))
 
 
 class ParamFile(Mapping[str, Any]):
