@@ -92,7 +92,7 @@ def close(tensor: Any, expected: Any) -> None:
 
 
 def many_json() -> str:
-    """Every kind of node: several outputs, a view, a flat call, another type; a head twice, and one that is an input."""
+    """Every kind of node: several outputs, a view, a flat call, a cast; a head twice, and one that is an input."""
     m = Model()
     x, y = m.input("x", (2, 6)), m.input("y", (2, 3))
     halves = m.call("halves", [x], f32(2, 3), f32(2, 3))

@@ -15,8 +15,18 @@ import pytest
 
 import portcall
 from graph.models import (
-    Model, array, close, f32, many, many_json, mlp, mlp_json, mlp_params, two_devices, two_devices_json,
-)  # fmt: skip
+    Model,
+    array,
+    close,
+    f32,
+    many,
+    many_json,
+    mlp,
+    mlp_json,
+    mlp_params,
+    two_devices,
+    two_devices_json,
+)
 from portcall import errors, graph
 
 pytestmark = pytest.mark.peers
@@ -390,7 +400,7 @@ def test_clones_share_parameters_and_nothing_else(mlp_module: graph.GraphModule)
     clone = mlp_module.clone()
     for name in mlp_params():
         assert clone.get_input(name).data_ptr == mlp_module.get_input(name).data_ptr
-    with pytest.raises(errors.GraphError, match="'x'.* never set"):
+    with pytest.raises(errors.GraphError, match=r"'x'.* never set"):
         clone.run()
     clone.run(x=array(4, 16))
     mlp_module.run(x=array(4, 16, seed=9))
@@ -491,7 +501,7 @@ def test_a_graph_module_is_a_thin_cover_of_a_module(mlp_module: graph.GraphModul
     close(again.get_output("dense2"), mlp(array(4, 16), mlp_params()))
     assert again.get_input_info() == mlp_module.get_input_info()
     assert repr(again) == "<portcall.graph.GraphModule of 8 nodes, 5 inputs, 1 outputs>"
-    with pytest.raises(errors.FunctionNotFoundError, match="'set_inputs'.*did you mean 'set_input'"):
+    with pytest.raises(errors.FunctionNotFoundError, match=r"'set_inputs'.*did you mean 'set_input'"):
         mlp_module["set_inputs"]
 
 

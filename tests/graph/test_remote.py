@@ -14,8 +14,16 @@ import pytest
 
 import portcall
 from graph.models import (
-    array, close, many, many_json, mlp, mlp_json, mlp_params, two_devices, two_devices_json,
-)  # fmt: skip
+    array,
+    close,
+    many,
+    many_json,
+    mlp,
+    mlp_json,
+    mlp_params,
+    two_devices,
+    two_devices_json,
+)
 from portcall import errors, graph, rpc
 from rpc.serving import Serving, serving
 
@@ -122,7 +130,7 @@ def test_tensors_of_the_session_are_inputs_and_outputs(session: rpc.Session, lib
     close(y, mlp(2 * array(4, 16), mlp_params()))
     for use in (m.set_input_zero_copy, m.set_output_zero_copy):
         value = array(4, 16) if use == m.set_input_zero_copy else array(4, 10)
-        with pytest.raises(ValueError, match="session.tensor"):
+        with pytest.raises(ValueError, match=r"session\.tensor"):
             use(0, value)
 
 
