@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of apache-tvm that runs a graph on our server, in a process without portcall.
 
-tvm_graph_client.py PORT SCENARIO FOLDER LIBRARY; m.json and m.npz, arrays by name and the result y, are in FOLDER.
+tvm_graph_client.py PORT FOLDER LIBRARY; m.json and m.npz, arrays by name and the result y, are in FOLDER.
 """
 
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import rpc
 
-FOLDER, LIBRARY = Path(sys.argv[3]), Path(sys.argv[4])
+FOLDER, LIBRARY = Path(sys.argv[2]), Path(sys.argv[3])
 JSON = (FOLDER / "m.json").read_text()
 ARRAYS = dict(np.load(FOLDER / "m.npz"))
 X, Y = ARRAYS.pop("x"), ARRAYS.pop("y")
@@ -79,4 +79,6 @@ def mistakes():
     assert REMOTE.get_function("testing.echo")(1) == 1
 
 
-globals()[sys.argv[2]]()
+executor()
+runtime()
+mistakes()

@@ -171,12 +171,12 @@ class GraphModule:
             GraphError: no input has that name or index, or the shape is not the graph's. Nothing was set then.
             ArgumentError: the elements are not of the graph's type; nothing is converted silently.
         """
-        if isinstance(key, Mapping):
-            inputs = {**key, **inputs}
+        given: dict[Any, Any] = inputs
+        if isinstance(key, (str, int)):
+            given = {key: value, **inputs}
         elif key is not None:
-            inputs = {self._inputs.name(key): value, **inputs}
-        found = {self._inputs.index(name): value for name, value in inputs.items()}
-        for index, tensor in [(index, self._inputs.check(index, each)) for index, each in found.items()]:
+            given = {**key, **inputs}
+        for index, tensor in [self._inputs.check(name, each) for name, each in given.items()]:
             self._set_input(index, self._sender.staged(index, tensor) if self._sender else tensor)
 
     def set_input_zero_copy(self, key: str | int, value: Any) -> None:
@@ -189,8 +189,8 @@ class GraphModule:
             GraphError: as ``set_input``; or the memory cannot be used in place, and the message says why, by how much.
             ArgumentError: as ``set_input``.
         """
-        index = self._inputs.index(key)
-        self["set_input_zero_copy"](index, self._in_place(self._inputs.check(index, value)))
+        index, tensor = self._inputs.check(key, value)
+        self["set_input_zero_copy"](index, self._in_place(tensor))
 
     def get_input(self, key: str | int, out: Any = None) -> Any:
         """Return an input or parameter: a view of its memory, or ``out`` with a copy."""
@@ -235,10 +235,12 @@ class GraphModule:
             self._inputs.check(name, params.infos[name] if isinstance(params, ParamFile) else given[name])
         set_param = self["set_param"]
         for name in names:
-            tensor = self._inputs.check(name, given[name])
+            index, tensor = self._inputs.check(name, given[name])
             if self._sender:
                 tensor = self._sender.sent(tensor)
-            set_param(self._inputs.index(name), tensor if self._sender or ours else portcall.tensor(tensor))
+            elif not ours:
+                tensor = portcall.tensor(tensor)
+            set_param(index, tensor)
 
     def share_params(self, other: GraphModule | Module, params: Blob | None = None) -> None:
         """Use the parameters of another executor, in its memory, instead of parameters of our own.
@@ -291,9 +293,9 @@ class GraphModule:
         return self._sender.empty(like) if self._sender else portcall.empty(like.shape, like.dtype)
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Return names and tensors in turn, checked, and in the memory of the session where there is one."""
-        checked = [(name, self._inputs.check(name, value)) for name, value in inputs.items()]
-        return [part for name, t in checked for part in (name, self._sender.sent(t) if self._sender else t)]
+        """Return indices and tensors in turn, checked, and in the memory of the session where there is one."""
+        checked = [self._inputs.check(name, value) for name, value in inputs.items()]
+        return [part for index, t in checked for part in (index, self._sender.sent(t) if self._sender else t)]
 
     def benchmark(
         self,
@@ -340,8 +342,8 @@ class GraphModule:
 
     def set_output_zero_copy(self, key: int | str, value: Any) -> None:
         """Write an output into a tensor's memory from now on; for the conditions see ``set_input_zero_copy``."""
-        index = self._outputs.index(key)
-        self["set_output_zero_copy"](index, self._in_place(self._outputs.check(index, value)))
+        index, tensor = self._outputs.check(key, value)
+        self["set_output_zero_copy"](index, self._in_place(tensor))
 
     def get_output_index(self, name: str) -> int:
         """Return the index of an output; -1 when there is none of that name."""
@@ -408,9 +410,6 @@ class _Ports:
             raise errors.GraphError(f"the graph has no {self._what} {index}; it has {len(self._names)}, from 0")
         return index
 
-    def name(self, key: str | int) -> str:
-        return self._names[self.index(key)]
-
     def _missing(self, name: str) -> errors.GraphError:
         near = difflib.get_close_matches(name, self._names, n=3)
         if near:
@@ -421,11 +420,15 @@ class _Ports:
             hint = f"get_{self._what}_info() lists all {len(self._names)}"
         return errors.GraphError(f"the graph has no {self._what} {name!r}; {hint}", node=name)
 
-    def check(self, key: str | int, value: Any) -> Any:
-        """Return an array as a tensor over its memory; what has ``dtype`` and ``shape`` of our own kind as it is."""
+    def check(self, key: str | int, value: Any) -> tuple[int, Any]:
+        """Return the index, and an array as a tensor over its memory; tensors and descriptions are what they are.
+
+        Raises:
+            GraphError, ArgumentError: see ``GraphModule.set_input``.
+        """
         index = self.index(key)
         name, expected = self._names[index], self.values[index]
-        described = _is_remote(value) or isinstance(value, (portcall.Tensor, ParamInfo))
+        described = isinstance(value, (portcall.Tensor, ParamInfo)) or _is_remote(value)
         tensor = value if described else tensor_over_array(array_like(value, expected.dtype))
         if tensor.dtype != expected.dtype:
             raise errors.ArgumentError(
@@ -437,7 +440,7 @@ class _Ports:
             hint = f": array.reshape({expected.shape})" if same else ""
             text = f"the {self._what} {name!r} has shape {expected.shape}, got {tensor.shape}{hint}"
             raise errors.GraphError(text, node=name)
-        return tensor
+        return index, tensor
 
     def info(self, keep: Sequence[bool] | None = None) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         kept = [k for k in range(len(self)) if keep is None or keep[k]]
