@@ -9,6 +9,10 @@
 With a library and a device of a session (``portcall.rpc``) the same lines run over there.
 """
 
+from portcall.graph._builder import Entry as Entry
+from portcall.graph._builder import GraphBuilder as GraphBuilder
+from portcall.graph._bundle import export_bundle as export_bundle
+from portcall.graph._factory import create_factory as create_factory
 from portcall.graph._module import GraphModule as GraphModule
 from portcall.graph._module import UnexpectedParamsWarning as UnexpectedParamsWarning
 from portcall.graph._module import create as create

@@ -18,14 +18,14 @@ import operator
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import portcall
 from portcall import Device, Module, Object, PackedFunc, errors, get_global_func
 from portcall._tensor import array_like, tensor_over_array
-from portcall.graph._params import ParamFile, ParamInfo, load_params, param_infos, save_params
+from portcall.graph._params import MemorySource, ParamFile, ParamInfo, make_tensor, read_index, save_params
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
 from portcall.graph._spec import Graph, Value
 
@@ -228,14 +228,13 @@ class GraphModule:
         Warns:
             UnexpectedParamsWarning: the graph has no inputs of some names; the text lists them.
         """
-        given = params if isinstance(params, Mapping) else load_params(params)
-        ours = given is not params or isinstance(params, ParamFile)  # in memory that nobody else has
-        names = self._known(given)
+        described, read, ours = _source_of(params)
+        names = self._known(described)
         for name in names:  # all, before the first is set
-            self._inputs.check(name, params.infos[name] if isinstance(params, ParamFile) else given[name])
+            self._inputs.check(name, described[name])
         set_param = self["set_param"]
         for name in names:
-            index, tensor = self._inputs.check(name, given[name])
+            index, tensor = self._inputs.check(name, read(name))
             if self._sender:
                 tensor = self._sender.sent(tensor)
             elif not ours:
@@ -256,7 +255,7 @@ class GraphModule:
         if params is None:
             self["share_params"](lender)
         else:  # the names alone travel
-            names = self._known(param_infos(params))
+            names = self._known(read_index(MemorySource(params)))
             self["share_params"](lender, save_params(dict.fromkeys(names, portcall.empty(0, "uint8"))))
 
     def _known(self, names: Iterable[str]) -> list[str]:
@@ -382,6 +381,17 @@ def output_names(graph: Graph) -> list[str]:
     names = [graph.nodes[owners[entry]].name for entry in graph.outputs]
     times = Counter(names)
     return [name if times[name] == 1 else f"{name}:{index}" for index, name in enumerate(names)]
+
+
+def _source_of(params: Blob | Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[str], Any], bool]:
+    """Return what has the types and shapes of parameters; what reads one; whether into memory that nobody else has."""
+    if isinstance(params, ParamFile):
+        return params.infos, params.tensor, True
+    if isinstance(params, Mapping):
+        return params, params.__getitem__, False
+    source = MemorySource(params)
+    infos = read_index(source)
+    return infos, lambda name: make_tensor(source, infos[name]), True
 
 
 class _Ports:
