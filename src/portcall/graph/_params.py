@@ -314,17 +314,25 @@ def write_params(params: Mapping[str, Any], out: BinaryIO) -> None:
     out.write(struct.pack("<Q", len(names)))
     for name in params:
         tensor = host_tensor(params[name])
-        dtype, shape = tensor.dtype, tensor.shape
-        if dtype.lanes != 1:
-            raise GraphError(
-                f"{name!r} has elements of type {dtype}: the format of parameters has no vectors; give them an axis of "
-                "their own"
-            )
-        size = tensor.size * ((dtype.bits + 7) // 8)
-        out.write(_HEADER.pack(_TENSOR_MARK, 0, _CPU, 0, len(shape), dtype.code, dtype.bits, 1))
-        out.write(struct.pack(f"<{len(shape) + 1}q", *shape, size))
+        size = tensor.size * ((tensor.dtype.bits + 7) // 8)
+        out.write(struct.pack("<QQii", _TENSOR_MARK, 0, _CPU, 0) + describe(name, tensor) + struct.pack("<q", size))
         out.write(bytes_of(tensor))
         out.write(bytes(size - tensor.nbytes))
+
+
+def describe(name: str, tensor: portcall.Tensor) -> bytes:
+    """Return the number of axes, the element type and the extents as the formats have them.
+
+    Raises:
+        GraphError: elements that are vectors, which the formats cannot hold.
+    """
+    dtype, shape = tensor.dtype, tensor.shape
+    if dtype.lanes != 1:
+        raise GraphError(
+            f"{name!r} has elements of type {dtype}: the format of parameters has no vectors; give them an axis of "
+            "their own"
+        )
+    return struct.pack(f"<iBBH{len(shape)}q", len(shape), dtype.code, dtype.bits, 1, *shape)
 
 
 def host_tensor(value: Any) -> portcall.Tensor:
