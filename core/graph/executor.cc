@@ -924,7 +924,8 @@ void Executor::ProfileRun(Args, RetValue* rv) {
 
 // ---- Creation -----------------------------------------------------------------------------------------------------
 
-Module CreateExecutor(std::string_view plan, const Module& library, const std::vector<Device>& devices) {
+Module CreateExecutor(std::string_view plan, const Module& library, const std::vector<Device>& devices,
+                      PackedFunc linked_params) {
   auto program = std::make_shared<Program>();
   program->bytes = plan;
   program->plan = DecodePlan(plan);
@@ -933,7 +934,10 @@ Module CreateExecutor(std::string_view plan, const Module& library, const std::v
   AddEntries(program.get());
   AddInputs(program.get());
   AddOutputs(program.get());
-  if (library.defined()) program->linked_params = library.GetFunction("_lookup_linked_param", true);
+  if (!linked_params.defined() && library.defined()) {
+    linked_params = library.GetFunction("_lookup_linked_param", true);
+  }
+  program->linked_params = std::move(linked_params);
   return Module(std::make_unique<Executor>(std::move(program)));
 }
 
@@ -955,7 +959,9 @@ std::vector<Device> DevicesOf(Args args, int first) {
 
 PORTCALL_REGISTER_GLOBAL("portcall.graph.create").set_body([](Args args, RetValue* rv) {
   auto plan = args[0].cast<Bytes>();
-  *rv = CreateExecutor(plan, args[1].cast<Module>(), DevicesOf(args, 2));
+  bool lookup = args.size() > 2 && args[2].type_index() == kTVMFFIFunction;
+  *rv = CreateExecutor(plan, args[1].cast<Module>(), DevicesOf(args, lookup ? 3 : 2),
+                       lookup ? args[2].cast<PackedFunc>() : PackedFunc());
 });
 
 }  // namespace

@@ -132,8 +132,10 @@ class Executor : public ModuleNode {
   std::atomic<bool> busy_{false};
 };
 
-// Devices: at least one. Throws GraphError for a bad plan or a function that is missing.
-Module CreateExecutor(std::string_view plan, const Module& library, const std::vector<Device>& devices);
+// Devices: at least one. `linked_params` finds weights in the library by storage id: its own _lookup_linked_param, unless
+// another is given. Throws GraphError for a bad plan or a function that is missing.
+Module CreateExecutor(std::string_view plan, const Module& library, const std::vector<Device>& devices,
+                      PackedFunc linked_params = PackedFunc());
 
 }  // namespace portcall::graph
 #endif  // PORTCALL_GRAPH_EXECUTOR_H_

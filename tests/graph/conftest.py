@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,13 @@ def mlp_module(lib: portcall.Module) -> graph.GraphModule:
     made = graph.create(mlp_json(), lib, portcall.cpu())
     made.load_params(mlp_params())
     return made
+
+
+@pytest.fixture
+def client_functions() -> Iterator[None]:
+    """What servers register, for the time of one test."""
+    before = set(portcall.list_global_func_names())
+    graph.register_server_functions()
+    yield
+    for name in set(portcall.list_global_func_names()) - before:
+        portcall.remove_global_func(name)

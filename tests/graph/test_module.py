@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Callable
@@ -424,6 +425,18 @@ def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_m
     for m in (other, some):
         m.run(x=array(4, 16))
         close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_weights_are_found_in_the_library_by_a_function(lib: portcall.Module, client_functions: None) -> None:
+    storage = {sid: name for sid, name in enumerate(["x", "w1", "b1", None, None, "w2", "b2"])}
+    params = {name: aligned(value) for name, value in mlp_params().items()}
+    lookup = portcall.convert(
+        lambda sid: ctypes.c_void_p(params[storage[sid]].ctypes.data) if storage[sid] in params else None
+    )
+    m = graph.GraphModule(portcall.get_global_func("tvm.graph_executor.create")(mlp_json(), lib, lookup, 1, 0))
+    assert set(m.get_param_info()[0]) == set(params)
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
 # ---- Threads -------------------------------------------------------------------------------------------------------

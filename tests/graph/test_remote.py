@@ -148,6 +148,18 @@ def test_clones_share_parameters_over_there(session: rpc.Session, libraries: dic
     close(m.get_output(0), mlp(2 * x, mlp_params()))
 
 
+def test_a_bundle_is_opened_over_there(session: rpc.Session, libraries: dict[str, Path], tmp_path: Path) -> None:
+    graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
+    lib = load(session, tmp_path / "mlp.so")
+    m = graph.GraphModule(lib["default"](session.cpu()))
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+    assert list(m.get_input_info()[0]) == ["x"]
+    clone = m.clone()
+    clone.run(x=2 * array(4, 16))
+    close(clone.get_output("dense2"), mlp(2 * array(4, 16), mlp_params()))
+
+
 def test_errors_are_found_before_anything_is_sent(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     before = requests(remote)
@@ -312,16 +324,13 @@ def test_a_server_of_a_program_offers_them_when_told(libraries: dict[str, Path])
         assert graph.create(mlp_json(), lib, session.cpu()).get_num_inputs() == 5
 
 
-def test_this_process_offers_them_when_told(libraries: dict[str, Path]) -> None:
-    graph.register_server_functions()
+def test_this_process_offers_them_when_told(libraries: dict[str, Path], client_functions: None) -> None:
     graph.register_server_functions()  # twice is once
-    lib = portcall.load_module(libraries["layers"])
-    m = graph.GraphModule(portcall.get_global_func("tvm.graph_executor.create")(many_json(), lib, 1, 0))
-    assert m.get_num_outputs() == 6
-    names = [name for name in portcall.list_global_func_names() if name.startswith(("tvm.graph_", "tvm.graph_runtime"))]
-    assert len(names) == 4
-    for name in names:
-        portcall.remove_global_func(name)
+    with rpc.LocalSession() as session:
+        lib = load(session, libraries["layers"])
+        m = graph.GraphModule(session["tvm.graph_runtime.create"](many_json(), lib, 1, 0))
+        assert m.get_num_outputs() == 6
+        del m, lib
 
 
 @pytest.mark.parametrize("name", ["portcall.graph:no_such_function", "no_such_package.module:function"])

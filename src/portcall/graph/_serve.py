@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portcall import Module, get_global_func, register_func
+from portcall import Module, PackedFunc, get_global_func, register_func
 from portcall.graph._plan import encode, plan
 from portcall.graph._spec import Graph
 
@@ -29,20 +29,22 @@ def register_server_functions() -> None:
         register_func(name, create_for_client, override=True)
 
 
-def create_for_client(graph_json: str, lib: Module, *devices: Any) -> Module:
+def create_for_client(graph_json: str, lib: Module, *rest: Any) -> Module:
     """Return the executor of a graph.
 
     Parameters:
-        devices: types and ids in turn. To types of devices of a session TVM adds multiples of 128.
+        rest: device types and ids in turn; before them perhaps a function that finds weights in the library, see
+            docs/graph.md. To types of devices of a session TVM adds multiples of 128.
 
     Raises:
         GraphError: the graph is none, or one that cannot be run.
         ValueError: there are no devices, or a type without an id.
     """
-    if not devices or len(devices) % 2:
-        raise ValueError(
-            f"a device type and a device id each are expected behind the graph and the library, got {devices}"
-        )
-    flat = [number if k % 2 else number % _SESSION_MASK for k, number in enumerate(devices)]
-    module: Module = get_global_func("portcall.graph.create")(encode(plan(Graph.from_json(graph_json))), lib, *flat)
+    lookup = [part for part in rest[:1] if isinstance(part, PackedFunc)]
+    numbers = rest[len(lookup) :]
+    if not numbers or len(numbers) % 2:
+        raise ValueError(f"device types and ids are expected in turn behind the graph and the library, got {numbers}")
+    flat = [number if k % 2 else number % _SESSION_MASK for k, number in enumerate(numbers)]
+    planned = encode(plan(Graph.from_json(graph_json)))
+    module: Module = get_global_func("portcall.graph.create")(planned, lib, *lookup, *flat)
     return module
