@@ -71,20 +71,21 @@ class Buffers:
             if values[entry].storage_id != values[root].storage_id:
                 ids = f"{values[entry].storage_id} instead of {values[root].storage_id}"
                 found.append(f"{name(entry)}, a reshaped view of {name(root)}, has storage id {ids}")
-        holders: dict[int | None, int] = {}
+        homes: dict[int | None, int] = {}  # the first buffer of each id
+        holders: dict[int | None, int] = {}  # the latest that has bytes
         for entry in (*self.placeholders, *self.of_calls):
             storage_id = values[entry].storage_id
-            holder = holders.setdefault(storage_id, entry)
-            if holder == entry:
+            home = homes.setdefault(storage_id, entry)
+            if self.device[home] != self.device[entry]:
+                found.append(f"{name(home)} and {name(entry)} share storage id {storage_id} across devices")
+            if not self.nbytes[entry]:
                 continue
-            if self.device[holder] != self.device[entry]:
-                found.append(f"{name(holder)} and {name(entry)} share storage id {storage_id} across devices")
-            elif self.last[holder] >= self.born[entry] and self.nbytes[holder] and self.nbytes[entry]:
+            holder = holders.get(storage_id)
+            if holder is not None and self.last[holder] >= self.born[entry]:
                 found.append(
                     f"{name(entry)} overwrites {name(holder)} (storage id {storage_id}), {self._needed(holder)}"
                 )
-            if self.last[entry] >= self.last[holder]:
-                holders[storage_id] = entry
+            holders[storage_id] = entry
         return found
 
     def _needed(self, entry: int) -> str:
@@ -138,15 +139,15 @@ def best_packing(buffers: Buffers, entries: list[int]) -> tuple[dict[int, int], 
         lambda entry: (born[entry], -nbytes[entry]),
         lambda entry: (born[entry] - last[entry], -nbytes[entry]),
     )
-    conflicts = _conflicts(buffers, entries) if best[1] > least else None
+    conflicts = conflicts_of(buffers, entries) if best[1] > least else None
     for order in orders:
         if best[1] == least or conflicts is None:
             break
-        best = min(best, _packed(buffers, conflicts, sorted(conflicts, key=order)), key=lambda found: found[1])
+        best = min(best, packed(buffers, conflicts, sorted(conflicts, key=order)), key=lambda found: found[1])
     return {**dict.fromkeys(entries, 0), **best[0]}, best[1]
 
 
-def _conflicts(buffers: Buffers, entries: Sequence[int]) -> dict[int, list[int]] | None:
+def conflicts_of(buffers: Buffers, entries: Sequence[int]) -> dict[int, list[int]] | None:
     """Return, for each buffer that has bytes, those that are live at the same time; None if there are too many."""
     found: dict[int, list[int]] = {}
     live: list[int] = []
@@ -165,7 +166,7 @@ def _conflicts(buffers: Buffers, entries: Sequence[int]) -> dict[int, list[int]]
     return found
 
 
-def _packed(buffers: Buffers, conflicts: dict[int, list[int]], order: Sequence[int]) -> tuple[dict[int, int], int]:
+def packed(buffers: Buffers, conflicts: dict[int, list[int]], order: Sequence[int]) -> tuple[dict[int, int], int]:
     """Put one buffer after the other into the smallest gap that holds it among those that conflict with it."""
     offsets: dict[int, int] = {}
     stops: dict[int, int] = {}
