@@ -428,7 +428,7 @@ def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_m
 
 
 def test_weights_are_found_in_the_library_by_a_function(lib: portcall.Module, client_functions: None) -> None:
-    storage = {sid: name for sid, name in enumerate(["x", "w1", "b1", None, None, "w2", "b2"])}
+    storage = ["x", "w1", "b1", "", "", "w2", "b2"]
     params = {name: aligned(value) for name, value in mlp_params().items()}
     lookup = portcall.convert(
         lambda sid: ctypes.c_void_p(params[storage[sid]].ctypes.data) if storage[sid] in params else None
