@@ -102,11 +102,11 @@ def test_the_judge_sees_an_overwritten_value() -> None:
 
 
 @st.composite
-def any_graphs(draw: st.DrawFn, most_nodes: int = 25) -> GraphBuilder:
+def any_graphs(draw: st.DrawFn, most_nodes: int = 25, smallest: int = 0) -> GraphBuilder:
     """Graphs of values of very different sizes on two devices; what the calls would compute does not matter."""
     b = GraphBuilder("cpu")
     places = st.sampled_from(["cpu", "ext_dev"])
-    sizes = st.tuples(st.sampled_from([0, 1, 15, 16, 17, 40, 200]))
+    sizes = st.tuples(st.sampled_from([smallest, 1, 15, 16, 17, 40, 200]))
     values = [b.input("x", (16,)), b.input("w", (40,), device="ext_dev")]
     for number in range(draw(st.integers(1, most_nodes))):
         device = portcall.device(draw(places))
@@ -146,7 +146,7 @@ def test_storage_ids_of_the_builder_are_sound_and_are_honoured(builder: GraphBui
     assert all(slot.offset % 64 == 0 for slot in planned.slots)
 
 
-@given(any_graphs(), st.data())
+@given(any_graphs(smallest=1), st.data())
 def test_storage_ids_are_honoured_just_when_the_judge_finds_them_sound(builder: GraphBuilder, data: Any) -> None:
     graph = with_ids(builder.graph(), data.draw)
     with warnings.catch_warnings(record=True) as caught:
@@ -315,6 +315,15 @@ def test_values_without_elements_take_no_memory() -> None:
         planned = plan(b.graph(), storage)  # type: ignore[arg-type]
         assert planned.arenas[0].nbytes == 0
         assert decode(encode(planned)).slot_of == planned.slot_of
+
+
+def test_an_empty_value_in_the_memory_of_a_placeholder_is_planned_anew() -> None:
+    b = GraphBuilder()
+    b.output(b.call("f", [b.input("x", (4,))], (0,)))
+    document = json.loads(b.to_json())
+    document["attrs"]["storage_id"] = ["list_int", [0, 0]]
+    with pytest.warns(StorageWarning):
+        decode(encode(plan(Graph.from_json(json.dumps(document)))))
 
 
 def test_storage_is_one_of_three_words() -> None:

@@ -71,21 +71,17 @@ class Buffers:
             if values[entry].storage_id != values[root].storage_id:
                 ids = f"{values[entry].storage_id} instead of {values[root].storage_id}"
                 found.append(f"{name(entry)}, a reshaped view of {name(root)}, has storage id {ids}")
-        homes: dict[int | None, int] = {}  # the first buffer of each id
-        holders: dict[int | None, int] = {}  # the latest that has bytes
+        holders: dict[int | None, int] = {}
         for entry in (*self.placeholders, *self.of_calls):
             storage_id = values[entry].storage_id
-            home = homes.setdefault(storage_id, entry)
-            if self.device[home] != self.device[entry]:
-                found.append(f"{name(home)} and {name(entry)} share storage id {storage_id} across devices")
-            if not self.nbytes[entry]:
-                continue
-            holder = holders.get(storage_id)
-            if holder is not None and self.last[holder] >= self.born[entry]:
+            holder = holders.get(storage_id, entry)
+            holders[storage_id] = entry
+            if self.device[holder] != self.device[entry]:
+                found.append(f"{name(holder)} and {name(entry)} share storage id {storage_id} across devices")
+            elif holder != entry and self.last[holder] >= self.born[entry]:
                 found.append(
                     f"{name(entry)} overwrites {name(holder)} (storage id {storage_id}), {self._needed(holder)}"
                 )
-            holders[storage_id] = entry
         return found
 
     def _needed(self, entry: int) -> str:
