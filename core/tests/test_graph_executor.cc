@@ -96,7 +96,8 @@ Module SumExecutor() { return Create(Sum(), Usual(), Cpu()); }
 
 std::string States(const Module& module) {
   std::string text;
-  for (char state : Do(module, "get_input_states").cast<Bytes>().view()) text += static_cast<char>('0' + state);
+  auto states = Do(module, "get_input_states").cast<Bytes>();
+  for (char state : states.view()) text += static_cast<char>('0' + state);
   return text;
 }
 
