@@ -493,6 +493,21 @@ def test_a_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
+def test_inputs_are_copied_within_the_time_only_end_to_end(
+    libraries: dict[str, Path], register: Register, end_to_end: bool
+) -> None:
+    x, seen = np.zeros(3, "float32"), []
+
+    def look(tensor: portcall.Tensor, _: int) -> None:
+        seen.append(float(tensor.numpy()[0]))
+        x[:] += 1
+
+    register("portcall_test.log_value", look)
+    logging_module(libraries).benchmark(CPU, repeat=2, number=1, end_to_end=end_to_end, x=x)
+    assert seen == ([0, 1, 2] if end_to_end else [0, 0, 0])  # one call warms up
+
+
+@pytest.mark.parametrize("end_to_end", [False, True])
 def test_a_benchmark_hands_its_numbers_on(mlp_module: graph.GraphModule, end_to_end: bool) -> None:
     mlp_module.set_input(x=array(4, 16))
     for name, value in [("repeat", 0), ("number", 0), ("min_repeat_ms", -1), ("limit_zero_time_iterations", -1),

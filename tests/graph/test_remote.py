@@ -98,6 +98,7 @@ def test_every_kind_of_node_and_head(session: rpc.Session, libraries: dict[str, 
     for index, expected in enumerate(many(x, y)):
         close(m.get_output(index), expected)
     for output, expected in zip(m.run_from_inputs(x=2 * x), many(2 * x, y), strict=True):
+        assert isinstance(output, rpc.RemoteTensor)
         close(output, expected)
 
 
@@ -214,6 +215,15 @@ def test_a_run_is_one_round_trip(remote: rpc.Session, libraries: dict[str, Path]
     assert after["bytes_received"] - before["bytes_received"] < 100
 
 
+def test_functions_are_looked_up_once(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+    m = create_mlp(remote, libraries)
+    m.get_input("w1")
+    before = requests(remote)
+    kept = m.get_input("w1")
+    assert requests(remote) - before <= 2  # the call, and the tensor before that goes
+    close(kept, mlp_params()["w1"])
+
+
 def test_inputs_are_sent_into_memory_that_stays(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     m.set_input(x=array(4, 16))
@@ -228,10 +238,11 @@ def test_parameters_are_sent_once(remote: rpc.Session, libraries: dict[str, Path
     params = mlp_params()
     size = sum(value.nbytes for value in params.values())
     m = graph.create(mlp_json(), load(remote, libraries["layers"]), remote.cpu())
-    before = remote.stats()["bytes_sent"]
+    before = remote.stats()
     m.load_params(graph.save_params(params))
-    sent = remote.stats()["bytes_sent"] - before
-    assert size < sent < size + 3000
+    after = remote.stats()
+    assert size < after["bytes_sent"] - before["bytes_sent"] < size + 3000
+    assert after["bytes_received"] - before["bytes_received"] < 1000  # nothing comes back
     before = remote.stats()["bytes_sent"]
     m.clone().run(x=array(4, 16))
     other = graph.create(mlp_json(), load(remote, libraries["layers"]), remote.cpu())
