@@ -23,6 +23,7 @@ PYTHON_LAYERS = [
     ["__init__"],
     ["_blob", "_elf"],
     ["toolchain", "testing", "_linkage"],
+    ["_machine"],
     ["preflight"],
     ["bench"],
     ["rpc", "graph"],
@@ -31,7 +32,20 @@ PYTHON_LAYERS = [
 ]
 
 # The root itself is imported by what builds on the public names.
-ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "rpc", "graph", "cli", "__main__"}
+ABOVE_THE_ROOT = {
+    "toolchain",
+    "testing",
+    "_blob",
+    "_elf",
+    "_linkage",
+    "_machine",
+    "preflight",
+    "bench",
+    "rpc",
+    "graph",
+    "cli",
+    "__main__",
+}
 
 # Headers of the C++ API, from the bottom up.
 HEADER_LAYERS = [

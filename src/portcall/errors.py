@@ -5,7 +5,7 @@
     ├── FunctionNotFoundError (LookupError, ValueError)   .name .near     nothing has that name
     ├── AlreadyRegisteredError (ValueError)               .name           something has that name already
     ├── ArgumentError (TypeError)                         .function .position .expected .got
-    ├── ModuleLoadError (OSError)                         .path           a library cannot be loaded
+    ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
@@ -125,11 +125,13 @@ class ModuleLoadError(PortcallError, OSError):
 
     Attributes:
         path: the library's file; empty for one that has no file.
+        problems: where the file was read before it is loaded, all that is wrong with it, each a sentence with a remedy.
     """
 
-    def __init__(self, message: str, *, path: str | os.PathLike[str] = "") -> None:
+    def __init__(self, message: str, *, path: str | os.PathLike[str] = "", problems: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.path = os.fspath(path)
+        self.problems = tuple(problems)
 
 
 class DeviceError(PortcallError, RuntimeError):

@@ -6,18 +6,21 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from portcall import rpc
+from portcall import rpc, toolchain
+from portcall.preflight import this_machine
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -128,10 +131,31 @@ def test_a_library_that_is_none_is_refused_with_the_servers_words(
     invoke: Invoke, there: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "text.so").write_text("text")
-    result = invoke("run", tmp_path / "text.so", "f", *there)
+    result = invoke("run", tmp_path / "text.so", "f", "--no-check", *there)
     assert result.exit_code == 1
     assert f"error: {there[1]} does not load '{tmp_path}/text.so'" in result.stderr
     assert invoke("run", tmp_path / "nothing.so", "f", *there).exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_library_for_another_machine_is_not_sent(
+    invoke: Invoke, invoke_json: InvokeJson, there: tuple[str, ...], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "k.c").write_text("int f(void) { return 1; }")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", target="riscv64-linux-gnu")
+    result = invoke(command, library, "f", *there)
+    assert result.exit_code == 1
+    what, cause, next_step = map(str.strip, result.stderr.splitlines())
+    assert what == f"error: {there[1]} cannot load '{library}', which was not sent"
+    machine = this_machine()
+    assert cause == (
+        f"likely cause: it is made for riscv64 (64-bit, little-endian) and that machine is {machine}: compile it with "
+        f"portcall.toolchain.create_shared(…, target='{machine.target}')"
+    )
+    assert next_step == f"next: portcall inspect {library}, or --no-check sends it all the same"
+    assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
+    unchecked = invoke(command, library, "f", "--no-check", *there)
+    assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr
 
 
 def test_nobody_there_is_a_failed_connection(invoke: Invoke, kernels: str, nowhere: str) -> None:
@@ -211,9 +235,15 @@ def test_doctor_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, serve
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split() == ["server", f"{server.address},", "of", "portcall"]
     assert result.stdout.splitlines()[-1] == "ok: the server works"
+    here = this_machine()
+    facts = dict(re.split(r" {2,}", line, maxsplit=1) for line in result.stdout.splitlines()[:-1])
+    assert facts["machine"] == str(here)
+    assert facts["compile for it"] == f"portcall.toolchain.create_shared(…, target='{here.target}')"
+    assert facts["portcall there"] == f"{here.portcall}, loads modern, modern 0.21, classic libraries"
     answer = invoke_json("doctor", server.address, "--key", "k")
     assert (answer["server"], answer["kind"]) == (server.address, "portcall")
     assert answer["devices"] == ["cpu:0"]
+    assert answer["machine"] == json.loads(json.dumps(asdict(here)))
     assert answer["takes_libraries"]
     assert all(
         answer[name] > 0 for name in ("connect_s", "round_trip_s", "copy_to_bytes_per_s", "copy_from_bytes_per_s")

@@ -13,6 +13,8 @@ For portcall clients, which send and fetch files in pieces, all ``portcall.rpc.`
     file_read(path, offset, most) -> bytes    empty at the end
     file_size(path) -> bytes
     file_digest(path) -> SHA-256 as hex
+    machine(path, needs) -> JSON              what this machine is; given the needs of a library, which of them are not
+                                              met for one at ``path``, without loading anything
 
 Rules:
 
@@ -36,6 +38,7 @@ from pathlib import Path
 
 from portcall import toolchain
 from portcall._function import register_func
+from portcall._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall._module import Module, load_module
 
 _COPY_CHUNK = 1 << 20
@@ -249,6 +252,13 @@ class Files:
                 digest.update(piece)
         return digest.hexdigest()
 
+    def machine(self, path: str = "", needs: str = "") -> str:
+        check_kind(needs, str, "a library's needs")
+        answer: dict[str, object] = {"machine": this_machine()}
+        if needs:
+            answer["unmet"], _ = unmet_here(Needs.from_dict(from_json(needs)), Path(self._folder.path(path)))
+        return to_json(answer)
+
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[int]:
         file = self._folder.open(path, os.O_RDONLY)
@@ -343,5 +353,5 @@ def register(directory: str, limit: int) -> None:
     files = Files(Folder(directory, limit))
     for name in ("upload", "download", "remove", "listdir", "workpath", "load_module", "download_linked_module"):
         register_func(f"tvm.rpc.server.{name}", getattr(files, name), override=True)
-    for name in ("file_write", "file_read", "file_size", "file_digest"):
+    for name in ("file_write", "file_read", "file_size", "file_digest", "machine"):
         register_func(f"portcall.rpc.{name}", getattr(files, name), override=True)

@@ -15,6 +15,7 @@ LogStyle = Literal["text", "json", "none"]
 BASE_PATTERNS = (
     "tvm.rpc.server.*",
     "portcall.rpc.file_*",
+    "portcall.rpc.machine",
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",
     "testing.*",

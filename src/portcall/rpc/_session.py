@@ -19,8 +19,10 @@ from portcall import _device, errors
 from portcall._core import PackedFunc
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found, register_func, remove_global_func
+from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
+from portcall.rpc import _fitness
 from portcall.rpc._files import Files, Folder
 from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
@@ -93,6 +95,8 @@ class Session:
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
+        self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
+        self._good_answer: tuple[tuple[str, str], _fitness.Answer] | None = None  # the last, and what was asked
         sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
     # ---- Functions and modules ----
@@ -113,6 +117,15 @@ class Session:
         return func
 
     __getitem__ = get_function
+
+    def _find_own(self, name: str) -> PackedFunc | None:
+        """Return a function that only servers of portcall have, None where it is not offered; asked for once."""
+        if name not in self._own:
+            try:
+                self._own[name] = self._find(name)
+            except errors.RemoteError:
+                self._own[name] = None
+        return self._own[name]
 
     def load_module(self, path: str) -> Module:
         """Load a library that was uploaded: .so, or .o, .tar and C or C++ sources, which are linked over there.
@@ -177,16 +190,21 @@ class Session:
 
     def upload(
         self, source: str | os.PathLike[str] | bytes | bytearray | memoryview, target: str | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, check: bool = True,
     ) -> str:  # fmt: skip
         """Send a local file, or bytes, to the session's directory, and return its name there.
+
+        A library (``.so``, ``.o``, ``.tar``) is looked into first: whether it is for the server's machine and, if it is
+        a shared library, whether what it needs is over there. Servers of TVM cannot tell; they get it unchecked.
 
         Parameters:
             target: its name over there; the local file's own by default, and required for bytes.
             progress: called with the bytes sent and the bytes in all.
+            check: false sends a library whatever the server's machine says.
 
         Raises:
             FileNotFoundError: there is no such file here.
+            ModuleLoadError: the server could not load this library, which was not sent; ``.problems`` say why.
             RemoteError: the server refused it.
         """
         if isinstance(source, (bytes, bytearray, memoryview)):
@@ -196,17 +214,21 @@ class Session:
             data = memoryview(source).cast("B")
             pieces = (bytes(data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK))
             with self._clock("upload"):
+                if check:
+                    _fitness.check(data, target, self.name, self._ask_machine)
                 self._upload(pieces, len(data), target, progress)
             return target
         path = Path(source)
         name = target or path.name
         with path.open("rb") as file, self._clock("upload"):
+            if check:
+                _fitness.check(path, name, self.name, self._ask_machine)
             self._upload(iter(lambda: file.read(_CHUNK), b""), path.stat().st_size, name, progress)
         return name
 
     def _upload(self, pieces: Iterator[bytes], size: int, name: str, progress: Progress | None) -> None:
         """Send a file piece by piece; in one message where the server takes no pieces."""
-        write = self._find("portcall.rpc.file_write")
+        write = self._find_own("portcall.rpc.file_write")
         if write is None:
             self.get_function("tvm.rpc.server.upload")(name, b"".join(pieces))
             if progress:
@@ -219,10 +241,32 @@ class Session:
             if progress:
                 progress(done, size)
 
+    def machine(self) -> Machine | None:
+        """Return what the server runs on; None where it cannot tell, as those of TVM."""
+        answer = self._ask_machine("", "")
+        return None if answer is None else answer.machine
+
+    def _ask_machine(self, name: str, needs: str) -> _fitness.Answer | None:
+        """Have the server look for a library's needs; what it cannot answer is no reason to refuse a library."""
+        question, known = (os.path.dirname(name), needs), self._good_answer
+        if known is not None and known[0] == question:  # the libraries of a tuner, say, all need the same
+            return known[1]
+        # A server that takes no pieces is none of portcall's, and is not asked.
+        ask = self._find_own("portcall.rpc.file_write") and self._find_own("portcall.rpc.machine")
+        if ask is None:
+            return None
+        try:
+            answer = _fitness.Answer.from_text(ask(name, needs))
+        except (errors.RemoteError, ValueError):
+            return None
+        if answer.good:
+            self._good_answer = question, answer
+        return answer
+
     def download(self, path: str, progress: Progress | None = None) -> bytes:
         """Fetch a file of the session's directory."""
         with self._clock("fetch"):
-            read = self._find("portcall.rpc.file_read")
+            read = self._find_own("portcall.rpc.file_read")
             if read is None:
                 data: bytes = self.get_function("tvm.rpc.server.download")(path)
                 return data
