@@ -73,6 +73,8 @@ def test_a_graph_comes_as_text_bytes_a_file_or_an_object(lib: portcall.Module, t
     (tmp_path / "m.json").write_text(text)
     for source in (text, text.encode(), tmp_path / "m.json", graph.Graph.from_json(text)):
         assert graph.create(source, lib, [CPU]).get_num_outputs() == 6
+    with pytest.raises(errors.GraphError, match=r"pathlib\.Path\('m\.json'\)"):
+        graph.create("m.json", lib, CPU)
 
 
 @pytest.mark.parametrize("storage", ["given", "own", "none"])
@@ -234,7 +236,8 @@ def test_what_a_graph_takes_and_gives_is_told(mlp_module: graph.GraphModule, man
     assert list(many_module.get_output_info()[0]) == names
     assert many_module.get_output_info()[1]["floor"] == "int32"
     assert [many_module.get_output_index(name) for name in names] == list(range(6))
-    assert many_module.get_output_index("doubled") == -1
+    assert [many_module.get_output_index(name) for name in ("doubled", "floor:1", "y:5", "y:4")] == [-1, 1, 5, -1]
+    assert many_module.get_input_index("y:1") == -1
 
 
 def test_the_core_tells_the_same_facts(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
@@ -242,7 +245,7 @@ def test_the_core_tells_the_same_facts(mlp_module: graph.GraphModule, many_modul
         for info, told in ((m["get_input_info"](), m.get_input_info()), (m["get_output_info"](), m.get_output_info())):
             assert {name: tuple(shape) for name, shape in dict(info["shape"]).items()} == told[0]
             assert dict(info["dtype"]) == told[1]
-        for name in m.get_output_info()[0]:
+        for name in (*m.get_output_info()[0], "floor:1", "dense2:0", "doubled", "x"):
             assert m["get_output_index"](name) == m.get_output_index(name)
 
 
@@ -347,7 +350,7 @@ def test_zero_copy_says_which_condition_fails(mlp_module: graph.GraphModule, man
 # ---- Parameters ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["blob", "bytearray", "memoryview", "dict", "file", "the core"])
+@pytest.mark.parametrize("how", ["blob", "bytearray", "memoryview", "dict", "path", "file", "the core"])
 def test_parameters_come_from_blobs_dicts_and_files(lib: portcall.Module, tmp_path: Path, how: str) -> None:
     m = graph.create(mlp_json(), lib, CPU)
     params = mlp_params()
@@ -358,6 +361,7 @@ def test_parameters_come_from_blobs_dicts_and_files(lib: portcall.Module, tmp_pa
     else:
         given: Any = {
             "blob": blob, "bytearray": bytearray(blob), "memoryview": memoryview(blob), "dict": params,
+            "path": tmp_path / "m.params",
             "file": graph.load_params_from_file(tmp_path / "m.params"),
         }[how]  # fmt: skip
         m.load_params(given)

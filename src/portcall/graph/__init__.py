@@ -2,7 +2,7 @@
 """Compiled models: a graph of kernels, run here or on a device across a wire.
 
     m = portcall.graph.create(Path("m.json"), portcall.load_module("kernels.so"), portcall.cpu(0))
-    m.load_params(portcall.graph.load_params_from_file("m.params"))
+    m.load_params(Path("m.params"))
     m.run(data=x)
     y = m.get_output(0)
 

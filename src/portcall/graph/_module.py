@@ -75,6 +75,8 @@ def read_graph(source: GraphSource) -> Graph:
     """
     if isinstance(source, Graph):
         return source
+    if isinstance(source, str) and source.endswith(".json"):
+        raise errors.GraphError(f"{source!r} is a file's name, not a graph: give pathlib.Path({source!r})")
     return Graph.from_json(source if isinstance(source, (str, bytes)) else Path(source).read_bytes())
 
 
@@ -216,8 +218,8 @@ class GraphModule:
 
     # ---- Parameters ----
 
-    def load_params(self, params: Blob | Mapping[str, Any]) -> None:
-        """Set parameters: from a blob, or a dict such as ``load_params_from_file`` returns. They are copied once.
+    def load_params(self, params: Blob | os.PathLike[str] | Mapping[str, Any]) -> None:
+        """Set parameters: from a blob, a file with one, or a dict of arrays. They are copied once.
 
         Clones share them; over a session they are sent once for all clones.
 
@@ -383,8 +385,12 @@ def output_names(graph: Graph) -> list[str]:
     return [name if times[name] == 1 else f"{name}:{index}" for index, name in enumerate(names)]
 
 
-def _source_of(params: Blob | Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[str], Any], bool]:
+def _source_of(
+    params: Blob | os.PathLike[str] | Mapping[str, Any],
+) -> tuple[Mapping[str, Any], Callable[[str], Any], bool]:
     """Return what has the types and shapes of parameters; what reads one; whether into memory that nobody else has."""
+    if isinstance(params, os.PathLike):
+        params = ParamFile(params)
     if isinstance(params, ParamFile):
         return params.infos, params.tensor, True
     if isinstance(params, Mapping):
@@ -402,6 +408,9 @@ class _Ports:
         self._names = list(names)
         self.values = [graph.values[entry] for entry in entries]
         self._indices = {name: index for index, name in enumerate(names)}
+        if what == "output":  # each has a name with its index, too
+            for index, name in enumerate(names):
+                self._indices.setdefault(name if name.endswith(f":{index}") else f"{name}:{index}", index)
 
     def __len__(self) -> int:
         return len(self._names)
