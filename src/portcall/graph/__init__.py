@@ -13,6 +13,8 @@ from portcall.graph._builder import Entry as Entry
 from portcall.graph._builder import GraphBuilder as GraphBuilder
 from portcall.graph._bundle import export_bundle as export_bundle
 from portcall.graph._factory import create_factory as create_factory
+from portcall.graph._memory import MemoryReport as MemoryReport
+from portcall.graph._memory import memory_report as memory_report
 from portcall.graph._module import GraphModule as GraphModule
 from portcall.graph._module import UnexpectedParamsWarning as UnexpectedParamsWarning
 from portcall.graph._module import create as create

@@ -79,9 +79,8 @@ class MemoryReport:
         return {"nbytes": self.nbytes, "saved": self.saved, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
-        from portcall import bench
+        from portcall.bench import format_size as size
 
-        size = bench.format_size
         lines = []
         for each in self.devices:
             where = f", at node {each.peak_node!r}" if each.peak_node else ""

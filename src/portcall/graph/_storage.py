@@ -17,6 +17,7 @@ from typing import Any
 from portcall.graph._spec import NOP, PLACEHOLDER, Graph
 
 ALIGNMENT = 64
+_MOST_WASTE = 16  # a slot is not shared by sizes that differ more than that
 _MOST_CONFLICTS = 1_000_000  # pairs of buffers that are live together; with more of them packing by offsets is too slow
 
 
@@ -203,10 +204,12 @@ def _shared_slots(buffers: Buffers, entries: Sequence[int]) -> dict[int, int]:
             _, slot, there = heapq.heappop(busy)
             bisect.insort(free[there], (sizes[slot], slot))
         mine = free[device]
-        if mine:
-            fits = bisect.bisect_left(mine, (size,))
-            _, slot = mine.pop(min(fits, len(mine) - 1))
-            sizes[slot] = max(sizes[slot], size)
+        fits = bisect.bisect_left(mine, (size,))
+        if fits < len(mine) and mine[fits][0] <= _MOST_WASTE * size:
+            _, slot = mine.pop(fits)
+        elif fits and mine[fits - 1][0] * _MOST_WASTE >= size:
+            _, slot = mine.pop(fits - 1)
+            sizes[slot] = size
         else:
             slot = len(sizes)
             sizes.append(size)
@@ -218,7 +221,8 @@ def _shared_slots(buffers: Buffers, entries: Sequence[int]) -> dict[int, int]:
 def storage_ids(graph: Graph) -> tuple[int, ...]:
     """Return a storage id for each entry, for executors that know no arenas: each id is one allocation.
 
-    Best fit: a buffer takes the smallest free slot that holds it, else enlarges the largest free one.
+    Best fit: a buffer takes the smallest free slot that holds it, or else enlarges the largest free one; slots of quite
+    another size are left to others.
     """
     buffers = Buffers(graph)
     ids = _shared_slots(buffers, [*buffers.placeholders, *buffers.of_calls])
