@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <set>
 #include <unordered_map>
 
 #include "graph/params.h"
@@ -22,15 +21,14 @@ struct Program {
   std::vector<uint32_t> first_step;   // of each node, and the end
   std::vector<uint32_t> first_cell;   // of each step
   std::vector<uint32_t> cells;        // which entry an argument is
-  std::vector<bool> cell_is_flat;
+  std::vector<uint32_t> cell_is_flat;
   std::vector<uint32_t> first_use, uses;  // the cells that show entry e: uses[first_use[e] .. first_use[e + 1]]
   std::vector<uint32_t> producers;        // the node of each entry
   std::vector<uint32_t> roots;            // the entry that an entry is a view of, itself if of none
   std::vector<uint32_t> next_view;        // a list from each root through its views
   std::vector<uint32_t> needed_at;        // by input: the first node that reads it; one beyond: only a head does
   std::vector<std::string> output_names;
-  std::unordered_map<std::string_view, uint32_t> input_index;
-  std::unordered_map<std::string, uint32_t> output_index;
+  std::unordered_map<std::string, uint32_t> input_index, output_index;
   PackedFunc linked_params;  // TVM 0.8: storage id -> pointer to weights inside of the library, or null
 };
 
@@ -57,30 +55,44 @@ size_t Distance(std::string_view a, std::string_view b) {  // Levenshtein's
 
 // "; did you mean 'data'?", or the first few of those that there are.
 std::string Near(std::string_view name, const std::vector<std::string>& there) {
-  std::vector<std::pair<size_t, std::string>> near;
   name = name.substr(0, kLongName);
+  std::string near[kNamesShown];  // by how near they are, then by their order
+  size_t distances[kNamesShown], found = 0;
   for (const std::string& known : there) {
     size_t longer = std::max(name.size(), known.size()), shorter = std::min(name.size(), known.size());
     size_t limit = 1 + longer / 3;
     if (known.size() > kLongName || longer - shorter > limit) continue;
-    size_t distance = Distance(name, known);
-    if (distance <= limit) near.emplace_back(distance, known);
+    size_t distance = Distance(name, known), place = found;
+    if (distance > limit) continue;
+    while (place > 0 && distances[place - 1] > distance) --place;
+    if (place == kNamesShown) continue;
+    found = std::min(found + 1, kNamesShown);
+    for (size_t i = found - 1; i > place; --i) {
+      near[i] = near[i - 1];
+      distances[i] = distances[i - 1];
+    }
+    near[place] = known;
+    distances[place] = distance;
   }
-  bool alike = !near.empty();
-  for (size_t i = 0; !alike && i < there.size() && i < kNamesShown; ++i) near.emplace_back(0, there[i]);
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::string text;
-  for (size_t i = 0; i < near.size() && i < kNamesShown; ++i) text += (i ? ", '" : "'") + near[i].second + "'";
-  if (near.empty()) return "; there are none";
-  if (alike) return "; did you mean " + text + "?";
-  return "; there are " + text + (there.size() > kNamesShown ? ", … (" + std::to_string(there.size()) + ")" : "");
+  size_t shown = found ? found : std::min(there.size(), kNamesShown);
+  if (shown == 0) return "; there are none";
+  std::string text = found ? "; did you mean " : "; there are ";
+  for (size_t i = 0; i < shown; ++i) text += Join({i ? ", '" : "'", found ? near[i] : there[i], "'"});
+  if (found) return text + "?";
+  return there.size() > shown ? Join({text, ", … (", there.size(), ")"}) : text;
 }
 
-void CollectNames(const Module& module, std::vector<std::string>* names, std::set<const void*>* seen) {
-  if (!seen->insert(module.get()).second) return;
-  std::vector<std::string> own = Registry::Get("portcall.ModuleFunctionNames")(module);
-  names->insert(names->end(), own.begin(), own.end());
-  for (const Module& import : module.imports()) CollectNames(import, names, seen);
+void CollectNames(const ObjectRef& module, std::vector<std::string>* names, std::vector<ObjectRef>* seen) {
+  for (const ObjectRef& known : *seen) {
+    if (known.same_as(module)) return;
+  }
+  seen->push_back(module);
+  for (const std::string& name : Registry::Get("portcall.ModuleFunctionNames")(module).cast<Array<std::string>>()) {
+    names->push_back(name);
+  }
+  for (const Any& import : Registry::Get("ffi.ModuleImports")(module).cast<Array<Any>>()) {
+    CollectNames(import, names, seen);
+  }
 }
 
 // ---- Building a program -------------------------------------------------------------------------------------------
@@ -112,16 +124,18 @@ class Functions {
   const PackedFunc& Find(const Plan& plan, uint32_t node) {
     if (plan.nodes[node].op == Op::kCopy) return copy_;
     const std::string& name = plan.nodes[node].function;
-    PackedFunc& function = known_[name];
-    if (!function.defined() && library_.defined()) function = library_.GetFunction(name, true);
-    if (!function.defined()) Refuse(DescribeNode(plan, node), name);
-    return function;
+    auto [it, added] = known_.emplace(name, static_cast<uint32_t>(functions_.size()));
+    if (added) {
+      functions_.push_back(library_.defined() ? library_.GetFunction(name, true) : PackedFunc());
+      if (!functions_.back().defined()) Refuse(DescribeNode(plan, node), name);
+    }
+    return functions_[it->second];
   }
 
  private:
   [[noreturn]] void Refuse(const std::string& node, const std::string& name) {
     std::vector<std::string> names;
-    std::set<const void*> seen;
+    std::vector<ObjectRef> seen;
     if (library_.defined()) CollectNames(library_, &names, &seen);
     ThrowGraphError({node, " calls the function '", name, "', which ",
                      (library_.defined() ? "neither the library nor what it imports has" + Near(name, names)
@@ -130,11 +144,12 @@ class Functions {
 
   const Module& library_;
   PackedFunc copy_;
-  std::unordered_map<std::string, PackedFunc> known_;
+  std::vector<PackedFunc> functions_;
+  std::unordered_map<std::string, uint32_t> known_;  // index into functions_
 };
 
 std::vector<Device> ResolveDevices(const Plan& plan, const std::vector<Device>& given) {
-  PORTCALL_CHECK(!given.empty(), ValueError) << "an executor needs a device";
+  if (given.empty()) Throw("ValueError", {"an executor needs a device"});
   std::vector<Device> devices;
   for (const PlanDevice& wanted : plan.devices) {
     auto same_type = [&](Device device) { return device.device_type == wanted.type; };
@@ -189,17 +204,17 @@ void AddEntries(Program* program) {
 
 void AddInputs(Program* program) {
   const Plan& plan = program->plan;
-  std::unordered_map<uint32_t, uint32_t> input_of;  // by entry
+  std::vector<uint32_t> input_of(plan.entries.size(), kNone);
   program->needed_at.assign(plan.inputs.size(), kNone);
   for (uint32_t i = 0; i < plan.inputs.size(); ++i) {
     const Node& node = plan.nodes[plan.inputs[i]];
     program->input_index.emplace(node.name, i);
-    input_of.emplace(node.first_output, i);
+    input_of[node.first_output] = i;
   }
   auto need = [&](uint32_t entry, size_t node) {
-    auto it = input_of.find(program->roots[entry]);
-    if (it == input_of.end()) return;
-    uint32_t& first = program->needed_at[it->second];
+    uint32_t input = input_of[program->roots[entry]];
+    if (input == kNone) return;
+    uint32_t& first = program->needed_at[input];
     first = std::min(first, static_cast<uint32_t>(node));
   };
   for (const Step& step : program->steps) {
@@ -211,7 +226,7 @@ void AddInputs(Program* program) {
 // An output is called as its node; "<node>:<output>" where that would not tell which.
 void AddOutputs(Program* program) {
   const Plan& plan = program->plan;
-  std::unordered_map<std::string, int> times;
+  std::unordered_map<std::string, uint32_t> times;
   auto name_of = [&](uint32_t head) { return plan.nodes[program->producers[head]].name; };
   for (uint32_t head : plan.heads) ++times[name_of(head)];
   for (uint32_t i = 0; i < plan.heads.size(); ++i) {
@@ -312,14 +327,22 @@ Tensor ReadOnlyView(const Tensor& tensor) {
 void Append(std::string* bytes, int64_t value) { bytes->append(reinterpret_cast<const char*>(&value), sizeof value); }
 void Append(std::string* bytes, double value) { bytes->append(reinterpret_cast<const char*>(&value), sizeof value); }
 
-// A name or an index among `count` things; -1: no such name.
-int64_t NameOrIndex(const ArgValue& arg, size_t count, const char* things,
-                    const std::function<int64_t(std::string_view)>& find) {
-  if (auto name = TryString(arg.cell())) return find(*name);
+int64_t Find(const std::unordered_map<std::string, uint32_t>& names, std::string_view name) {
+  auto it = names.find(std::string(name));
+  return it == names.end() ? -1 : int64_t{it->second};
+}
+
+// An index below `count`.
+size_t IndexOf(const ArgValue& arg, size_t count, const char* thing) {
   auto index = arg.cast<int64_t>();
-  PORTCALL_CHECK(index >= 0 && static_cast<size_t>(index) < count, IndexError)
-      << "there is no " << things << " " << index << ": the graph has " << count;
-  return index;
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    Throw("IndexError", {"there is no ", thing, " ", index, ": the graph has ", count});
+  }
+  return static_cast<size_t>(index);
+}
+
+[[noreturn]] void ThrowNoName(const char* thing, std::string_view name, const std::vector<std::string>& there) {
+  ThrowGraphError({"the graph has no ", thing, " '", name, "'", Near(name, there)});
 }
 
 }  // namespace
@@ -374,9 +397,11 @@ Executor::Executor(std::shared_ptr<const Program> program) : program_(std::move(
 }
 
 Executor::Inside::Inside(Executor* executor) : executor_(executor) {
-  PORTCALL_CHECK(!executor_->busy_.exchange(true, std::memory_order_acquire), RuntimeError)
-      << "the graph executor is in use: another thread is inside, or one of its own kernels called it; give each "
-         "thread an executor of its own: clone()";
+  if (executor_->busy_.exchange(true, std::memory_order_acquire)) {
+    Throw("RuntimeError",
+          {"the graph executor is in use: another thread is inside, or one of its own kernels called it; "
+           "give each thread an executor of its own: clone()"});
+  }
 }
 
 const Plan& Executor::plan() const { return program_->plan; }
@@ -390,48 +415,42 @@ std::string Executor::DescribeOutput(size_t output) const {
   return "output " + std::to_string(output) + " ('" + program_->output_names[output] + "')";
 }
 
-int64_t Executor::FindInput(std::string_view name) const {
-  auto it = program_->input_index.find(name);
-  return it == program_->input_index.end() ? -1 : static_cast<int64_t>(it->second);
-}
+int64_t Executor::FindInput(std::string_view name) const { return Find(program_->input_index, name); }
 
 size_t Executor::InputArg(const ArgValue& arg) const {
-  int64_t index = NameOrIndex(arg, num_inputs(), "input", [&](std::string_view name) {
-    int64_t found = FindInput(name);
-    if (found >= 0) return found;
-    std::vector<std::string> names;
-    for (size_t i = 0; i < num_inputs(); ++i) names.push_back(input_name(i));
-    ThrowGraphError({"the graph has no input '", std::string(name), "'", Near(name, names)});
-  });
-  return static_cast<size_t>(index);
+  auto name = TryString(arg.cell());
+  if (!name) return IndexOf(arg, num_inputs(), "input");
+  int64_t found = FindInput(*name);
+  if (found >= 0) return static_cast<size_t>(found);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < num_inputs(); ++i) names.push_back(input_name(i));
+  ThrowNoName("input", *name, names);
 }
 
 size_t Executor::OutputArg(const ArgValue& arg) const {
-  int64_t index = NameOrIndex(arg, plan().heads.size(), "output", [&](std::string_view name) {
-    auto it = program_->output_index.find(std::string(name));
-    if (it != program_->output_index.end()) return static_cast<int64_t>(it->second);
-    ThrowGraphError({"the graph has no output '", std::string(name), "'", Near(name, program_->output_names)});
-  });
-  return static_cast<size_t>(index);
+  auto name = TryString(arg.cell());
+  if (!name) return IndexOf(arg, plan().heads.size(), "output");
+  int64_t found = Find(program_->output_index, *name);
+  if (found < 0) ThrowNoName("output", *name, program_->output_names);
+  return static_cast<size_t>(found);
 }
 
 size_t Executor::NodeArg(const ArgValue& arg) const {
-  int64_t index = NameOrIndex(arg, plan().nodes.size(), "node", [&](std::string_view name) {
-    std::vector<std::string> names;
-    int64_t found = -1;
-    for (size_t n = 0; n < plan().nodes.size(); ++n) {
-      names.push_back(plan().nodes[n].name);
-      if (names.back() != name) continue;
-      if (found >= 0) {
-        ThrowGraphError({"'", std::string(name), "' is the name of several nodes, ", found, " and ", n,
-                         " among them: say which by its index"});
-      }
-      found = static_cast<int64_t>(n);
+  size_t count = plan().nodes.size(), found = count;
+  auto name = TryString(arg.cell());
+  if (!name) return IndexOf(arg, count, "node");
+  std::vector<std::string> names;
+  for (size_t n = 0; n < count; ++n) {
+    names.push_back(plan().nodes[n].name);
+    if (names.back() != *name) continue;
+    if (found < count) {
+      ThrowGraphError(
+          {"'", *name, "' is the name of several nodes, ", found, " and ", n, " among them: say which by its index"});
     }
-    if (found < 0) ThrowGraphError({"the graph has no node '", std::string(name), "'", Near(name, names)});
-    return found;
-  });
-  return static_cast<size_t>(index);
+    found = n;
+  }
+  if (found == count) ThrowNoName("node", *name, names);
+  return found;
 }
 
 // ---- Values -------------------------------------------------------------------------------------------------------
@@ -557,10 +576,10 @@ void Executor::ExecuteTo(size_t node) {
 }
 
 void Executor::CheckDone(size_t node) const {
-  PORTCALL_CHECK(done_ == node + 1, ValueError)
-      << "the outputs of node " << node << " are there only right after execute_node(" << node << ")"
-      << (done_ ? "; the last one was " + std::to_string(done_ - 1)
-                : "; none was executed since the last run or input");
+  if (done_ == node + 1) return;
+  std::string last =
+      done_ ? "the last one was " + std::to_string(done_ - 1) : "none was executed since the last run or input";
+  Throw("ValueError", {"the outputs of node ", node, " are there only right after execute_node(", node, "); ", last});
 }
 
 // Into the tensor that the caller gave as argument `out`, else into a new one of the host.
@@ -714,24 +733,27 @@ void Executor::GetNumInputs(Args, RetValue* rv) { *rv = static_cast<int64_t>(num
 void Executor::GetNumOutputs(Args, RetValue* rv) { *rv = static_cast<int64_t>(plan().heads.size()); }
 void Executor::GetInputIndex(Args args, RetValue* rv) { *rv = FindInput(args[0].cast<std::string_view>()); }
 void Executor::GetOutputIndex(Args args, RetValue* rv) {
-  auto it = program_->output_index.find(args[0].cast<std::string>());
-  *rv = it == program_->output_index.end() ? int64_t{-1} : int64_t{it->second};
+  *rv = Find(program_->output_index, args[0].cast<std::string_view>());
 }
 
 namespace {
 class Info {
  public:
   void Add(const std::string& name, const Entry& entry) {
-    shapes_.emplace_back(String(name), Any(Shape(entry.shape)));
-    dtypes_.emplace_back(String(name), Any(ToString(entry.dtype)));
+    shapes_.insert(shapes_.end(), {Any(name), Any(Shape(entry.shape))});
+    dtypes_.insert(dtypes_.end(), {Any(name), Any(ToString(entry.dtype))});
   }
-  Any Finish() const {
-    using Names = Map<String, Any>;
-    return Names({{"shape", Any(Names(shapes_))}, {"dtype", Any(Names(dtypes_))}});
-  }
+  Any Finish() const { return MapOf({Any("shape"), MapOf(shapes_), Any("dtype"), MapOf(dtypes_)}); }
 
  private:
-  std::vector<std::pair<String, Any>> shapes_, dtypes_;
+  static Any MapOf(const std::vector<Any>& cells) {
+    TVMFFIObjectHandle handle = nullptr;
+    auto pairs = static_cast<int64_t>(cells.size() / 2);
+    Check(PortcallMapCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), pairs, &handle));
+    return ObjectRef::Steal(handle);
+  }
+
+  std::vector<Any> shapes_, dtypes_;
 };
 }  // namespace
 
@@ -794,13 +816,15 @@ void Executor::LoadParams(Args args, RetValue*) {
 void Executor::ShareParams(Args args, RetValue*) {
   auto module = args[0].cast<Module>();
   auto* other = dynamic_cast<Executor*>(static_cast<ModuleNode*>(PortcallModuleGetNode(module.get())));
-  PORTCALL_CHECK(other, TypeError) << "parameters are shared with another graph executor, got "
-                                   << (module.defined() ? "a module of type '" + module.kind() + "'" : "None");
+  if (!other) {
+    std::string got = module.defined() ? "a module of type '" + module.kind() + "'" : "None";
+    Throw("TypeError", {"parameters are shared with another graph executor, got ", got});
+  }
   if (other == this) return;
   Inside inside(other);
-  std::set<std::string_view> names;  // as TVM has it: those of a blob
+  std::unordered_map<std::string, uint32_t> names;  // as TVM has it: those of a blob
   if (args.size() > 1) {
-    for (const Param& param : ParamsOf(args, 1)) names.insert(param.name);
+    for (const Param& param : ParamsOf(args, 1)) names.emplace(param.name, 0);
   }
   for (size_t i = 0; i < num_inputs(); ++i) {
     int64_t theirs = other->FindInput(input_name(i));
@@ -816,12 +840,13 @@ void Executor::RunFromInputs(Args args, RetValue* rv) {
   }
   for (int i = 2; i < args.size(); i += 2) CopyInput(InputArg(args[i]), *args[i + 1].cast<DLTensor*>(), kInput);
   Run();
-  std::vector<Tensor> outputs;
+  std::vector<Any> outputs;
   for (uint32_t head : plan().heads) {
-    outputs.push_back(Tensor::Empty(plan().entries[head].shape, plan().entries[head].dtype, host));
-    outputs.back().CopyFrom(values_[head]);
+    Tensor output = Tensor::Empty(plan().entries[head].shape, plan().entries[head].dtype, host);
+    output.CopyFrom(values_[head]);
+    outputs.emplace_back(output);
   }
-  *rv = Array<Tensor>(outputs);
+  *rv = Array<Any>(outputs);
 }
 
 // ---- Node by node -------------------------------------------------------------------------------------------------
@@ -831,9 +856,10 @@ void Executor::ExecuteNode(Args args, RetValue*) { ExecuteTo(NodeArg(args[0])); 
 void Executor::GetNodeOutput(Args args, RetValue* rv) {
   size_t node = NodeArg(args[0]);
   auto output = args[1].cast<int64_t>();
-  PORTCALL_CHECK(output >= 0 && output < plan().nodes[node].num_outputs, IndexError)
-      << DescribeNode(plan(), node) << " has " << plan().nodes[node].num_outputs << " outputs, there is no output "
-      << output;
+  if (output < 0 || output >= plan().nodes[node].num_outputs) {
+    Throw("IndexError", {DescribeNode(plan(), node), " has ", plan().nodes[node].num_outputs,
+                         " outputs, there is no output ", output});
+  }
   CheckDone(node);
   uint32_t entry = plan().nodes[node].first_output + static_cast<uint32_t>(output);
   *rv = CopyOut(entry, DescribeNode(plan(), node), args, 2);
@@ -841,7 +867,7 @@ void Executor::GetNodeOutput(Args args, RetValue* rv) {
 
 void Executor::DebugGetOutput(Args args, RetValue* rv) {
   size_t node = NodeArg(args[0]);
-  PORTCALL_CHECK(plan().nodes[node].num_outputs > 0, ValueError) << DescribeNode(plan(), node) << " has no output";
+  if (plan().nodes[node].num_outputs == 0) Throw("ValueError", {DescribeNode(plan(), node), " has no output"});
   done_ = 0;
   ExecuteTo(node);
   *rv = CopyOut(plan().nodes[node].first_output, DescribeNode(plan(), node), args, 1);

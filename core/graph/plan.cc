@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace portcall::graph {
 namespace {
@@ -219,7 +219,7 @@ void CheckOneToOne(const Plan& plan, const Node& node, const std::string& place)
   }
 }
 
-void CheckNode(const Plan& plan, const Node& node, std::vector<bool>* placed, const std::string& place) {
+void CheckNode(const Plan& plan, const Node& node, std::vector<uint32_t>* placed, const std::string& place) {
   if (node.op == Op::kCall ? node.function.empty() : !node.function.empty()) {
     Fail(place, {node.op == Op::kCall ? "a call needs the name of a function" : "only calls name a function"});
   }
@@ -228,7 +228,7 @@ void CheckNode(const Plan& plan, const Node& node, std::vector<bool>* placed, co
     uint32_t slot = plan.entries[node.first_output].slot;
     if (!plan.slots[slot].own_memory) Fail(place, {"a placeholder needs a slot of kind 1, memory of its own"});
     if ((*placed)[slot]) Fail(place, {"slot ", slot, " belongs to another placeholder"});
-    (*placed)[slot] = true;
+    (*placed)[slot] = 1;
     return;
   }
   if (node.op != Op::kCall) CheckOneToOne(plan, node, place);
@@ -248,7 +248,7 @@ void CheckNode(const Plan& plan, const Node& node, std::vector<bool>* placed, co
 
 void ReadNodes(Reader* reader, Plan* plan) {
   uint32_t count = reader->Count("nodes", 24);
-  std::vector<bool> placed(plan->slots.size(), false);
+  std::vector<uint32_t> placed(plan->slots.size());
   uint32_t next = 0;
   for (uint32_t i = 0; i < count; ++i) {
     reader->At("node", i);
@@ -283,21 +283,21 @@ void ReadNodes(Reader* reader, Plan* plan) {
 
 void ReadInputs(Reader* reader, Plan* plan) {
   uint32_t count = reader->Count("inputs", 4);
-  std::unordered_set<uint32_t> seen;
-  std::unordered_set<std::string_view> names;
+  std::vector<uint32_t> seen(plan->nodes.size());
+  std::unordered_map<std::string, uint32_t> names;
   for (uint32_t i = 0; i < count; ++i) {
     reader->At("input", i);
     auto node = reader->Take<uint32_t>();
     if (node >= plan->nodes.size()) reader->Refuse({"node ", Of(node, plan->nodes.size())});
     if (plan->nodes[node].op != Op::kPlaceholder) reader->Refuse({DescribeNode(*plan, node), " is no placeholder"});
-    if (!seen.insert(node).second) reader->Refuse({DescribeNode(*plan, node), " is listed twice"});
-    if (!names.insert(plan->nodes[node].name).second) {
+    if (seen[node]++) reader->Refuse({DescribeNode(*plan, node), " is listed twice"});
+    if (!names.emplace(plan->nodes[node].name, i).second) {
       reader->Refuse({"another input is called '", plan->nodes[node].name, "' too"});
     }
     plan->inputs.push_back(node);
   }
   for (size_t i = 0; i < plan->nodes.size(); ++i) {
-    if (plan->nodes[i].op == Op::kPlaceholder && !seen.count(static_cast<uint32_t>(i))) {
+    if (plan->nodes[i].op == Op::kPlaceholder && !seen[i]) {
       Fail("inputs", {"the placeholder ", DescribeNode(*plan, i), " is not listed"});
     }
   }
@@ -328,19 +328,24 @@ Plan DecodePlan(std::string_view bytes) {
   return plan;
 }
 
+const char Piece::kSigned = 0;
+
+void Piece::AppendTo(std::string* out) const {
+  if (text_ && text_ != &kSigned) {
+    out->append(text_, word_);
+  } else {
+    *out += text_ ? std::to_string(static_cast<int64_t>(word_)) : std::to_string(word_);
+  }
+}
+
 std::string Join(std::initializer_list<Piece> pieces) {
   std::string text;
-  for (const Piece& piece : pieces) {
-    if (piece.is_number) {
-      text += piece.is_signed ? std::to_string(static_cast<int64_t>(piece.number)) : std::to_string(piece.number);
-    } else {
-      text += piece.text;
-    }
-  }
+  for (const Piece& piece : pieces) piece.AppendTo(&text);
   return text;
 }
 
-void ThrowGraphError(std::initializer_list<Piece> pieces) { throw Error("GraphError", Join(pieces)); }
+void Throw(const char* kind, std::initializer_list<Piece> pieces) { throw Error(kind, Join(pieces)); }
+void ThrowGraphError(std::initializer_list<Piece> pieces) { Throw("GraphError", pieces); }
 
 std::string DescribeNode(const Plan& plan, size_t node) {
   return Join({"node ", node, " ('", plan.nodes[node].name, "')"});

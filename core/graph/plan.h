@@ -63,21 +63,24 @@ Plan DecodePlan(std::string_view bytes);
 
 // ---- Messages -----------------------------------------------------------------------------------------------------
 
-// A part of a message: text or a number.
-struct Piece {
-  Piece(const char* t) : text(t) {}         // NOLINT(google-explicit-constructor)
-  Piece(std::string_view t) : text(t) {}    // NOLINT(google-explicit-constructor)
-  Piece(const std::string& t) : text(t) {}  // NOLINT(google-explicit-constructor)
+// A part of a message: text or a number. Two words, because messages are most of what checks compile to.
+class Piece {
+ public:
+  Piece(const char* text) : Piece(std::string_view(text)) {}                                   // NOLINT
+  Piece(const std::string& text) : Piece(std::string_view(text)) {}                            // NOLINT
+  Piece(std::string_view text) : text_(text.data() ? text.data() : ""), word_(text.size()) {}  // NOLINT
   template <typename T, typename = std::enable_if_t<std::is_integral_v<T>>>
-  Piece(T n)  // NOLINT(google-explicit-constructor)
-      : number(static_cast<uint64_t>(n)), is_number(true), is_signed(std::is_signed_v<T>) {}
+  Piece(T number)  // NOLINT(google-explicit-constructor)
+      : text_(std::is_signed_v<T> ? &kSigned : nullptr), word_(static_cast<uint64_t>(number)) {}
+  void AppendTo(std::string* out) const;
 
-  std::string_view text;
-  uint64_t number = 0;
-  bool is_number = false;
-  bool is_signed = false;
+ private:
+  static const char kSigned;
+  const char* text_;  // null: an unsigned number
+  uint64_t word_;     // its length
 };
 std::string Join(std::initializer_list<Piece> pieces);
+[[noreturn]] void Throw(const char* kind, std::initializer_list<Piece> pieces);
 [[noreturn]] void ThrowGraphError(std::initializer_list<Piece> pieces);
 
 // "node 3 ('relu')".
