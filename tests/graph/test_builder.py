@@ -12,8 +12,7 @@ import pytest
 
 import portcall
 from portcall import errors
-from portcall.graph import Graph
-from portcall.graph._builder import GraphBuilder
+from portcall.graph import Graph, GraphBuilder
 
 
 def test_a_graph_of_calls_views_and_several_outputs_is_built() -> None:

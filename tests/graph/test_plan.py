@@ -21,9 +21,7 @@ from hypothesis import strategies as st
 import portcall
 from graph.interpreter import interpret, random_graphs, random_inputs
 from portcall import errors
-from portcall.graph import StorageWarning
-from portcall.graph._builder import GraphBuilder
-from portcall.graph._memory import memory_report
+from portcall.graph import GraphBuilder, StorageWarning, memory_report
 from portcall.graph._plan import Plan, decode, encode, plan
 from portcall.graph._spec import Graph
 from portcall.graph._storage import Buffers, best_packing, conflicts_of, in_a_row, packed, peak, storage_ids

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import portcall
 from graph.interpreter import interpret, random_graphs, random_inputs
 from portcall import graph
-from portcall.graph import Graph
-from portcall.graph._builder import GraphBuilder
+from portcall.graph import Graph, GraphBuilder
 
 
 def check(module: graph.GraphModule, planned: Graph, seed: int) -> None:
