@@ -93,7 +93,7 @@ def plan(graph: Graph, storage: Storage = "given") -> Plan:
     if storage not in ("given", "own", "none"):
         raise ValueError(f"storage {storage!r}: 'given', 'own' or 'none' expected")
     buffers = Buffers(graph)
-    if storage == "given" and graph.values and graph.values[0].storage_id is not None:
+    if storage == "given" and all(value.storage_id is not None for value in graph.values):
         faults = buffers.faults()
         if not faults:
             return _given(graph, buffers)
@@ -142,7 +142,8 @@ def _arranged(graph: Graph, buffers: Buffers, share: bool) -> Plan:
         if root not in numbers:
             numbers[root] = len(slots)
             own = buffers.born[root] < 0
-            slots.append(Slot(buffers.device[root], own, None, offsets[root], buffers.nbytes[root]))
+            storage_id = graph.values[root].storage_id if own else None  # linked weights are looked up by it
+            slots.append(Slot(buffers.device[root], own, storage_id, offsets[root], buffers.nbytes[root]))
     return _plan_of(graph, buffers, ends, slots, [numbers[root] for root in buffers.root])
 
 
