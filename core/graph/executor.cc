@@ -631,6 +631,7 @@ const Executor::Function Executor::kFunctions[] = {
     {"run_from_inputs", &Executor::RunFromInputs, 2, INT_MAX, true},
     {"clone", &Executor::Clone, 0, 0, true},
     {"get_plan", &Executor::GetPlan, 0, 0, false},
+    {"get_devices", &Executor::GetDevices, 0, 0, false},
     {"execute_node", &Executor::ExecuteNode, 1, 1, true},
     {"get_node_output", &Executor::GetNodeOutput, 2, 3, true},
     {"debug_get_output", &Executor::DebugGetOutput, 1, 2, true},
@@ -778,6 +779,15 @@ void Executor::GetInputStates(Args, RetValue* rv) {
 }
 
 void Executor::GetPlan(Args, RetValue* rv) { *rv = Bytes(program_->bytes); }
+
+void Executor::GetDevices(Args, RetValue* rv) {
+  std::string pairs;
+  for (Device device : program_->devices) {
+    Append(&pairs, static_cast<int64_t>(device.device_type));
+    Append(&pairs, static_cast<int64_t>(device.device_id));
+  }
+  *rv = Bytes(pairs);
+}
 
 void Executor::Clone(Args, RetValue* rv) {
   auto clone = std::make_unique<Executor>(program_);

@@ -88,6 +88,7 @@ class Executor : public ModuleNode {
   void GetOutputInfo(Args args, RetValue* rv);
   void GetInputStates(Args args, RetValue* rv);
   void GetPlan(Args args, RetValue* rv);
+  void GetDevices(Args args, RetValue* rv);
   void RunFunction(Args args, RetValue* rv);
   void RunFromInputs(Args args, RetValue* rv);
   void LoadParams(Args args, RetValue* rv);

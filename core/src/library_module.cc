@@ -185,7 +185,8 @@ class LibraryNode : public ModuleNode {
   PackedFunc GetClassic(const std::string& name, const Module& self) {
     std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
     if (symbol.empty()) symbol = name;
-    void* address = symbol[0] == '_' ? nullptr : library_->FindFunction(symbol);
+    bool hidden = symbol[0] == '_' && symbol != "_lookup_linked_param";  // which graph executors look for
+    void* address = hidden ? nullptr : library_->FindFunction(symbol);
     return address ? WrapClassicSymbol(address, false, self, name) : nullptr;
   }
 

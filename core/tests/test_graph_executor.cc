@@ -719,6 +719,27 @@ TEST("parameters that are linked into the library are found by storage id") {
   }
 }
 
+TEST("weights that TVM linked into a library of the classic ABI are found, and stay with it") {
+  PlanWriter plan;
+  uint32_t x = plan.Input("x", {3}, kFloat32, 0, 4), w = plan.Input("w", {3}, kFloat32, 0, 3);
+  plan.heads = {x, w};
+  Module m = Create(plan, Module::LoadFromFile(std::string(PORTCALL_TEST_FIXTURES) + "/linked.so"), Cpu());
+  CHECK_EQ(States(m), "02");
+  CHECK_EQ(Show(Do(m, "get_output", 1)), "5 6 7");
+}
+
+TEST("a function that finds linked weights may be given, in place of the library's own") {
+  PlanWriter plan;
+  plan.heads = {plan.Input("w", {3}, kFloat32, 0, 0)};
+  alignas(64) static float weights[16] = {1, 2, 3};
+  PackedFunc lookup([&](Args, RetValue* rv) { *rv = static_cast<void*>(weights); });
+  PackedFunc other([&](Args, RetValue*) { CHECK(false); });
+  Module m = Create(plan, Library({{"_lookup_linked_param", other}}), lookup, 1, 0);
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "1 2 3");
+  PackedFunc wrong([&](Args, RetValue* rv) { *rv = "here"; });
+  CHECK(Contains(Thrown([&] { Create(plan, Module(), wrong, Cpu()); }), "expected pointer, got str"));
+}
+
 // ---- Node by node -------------------------------------------------------------------------------------------------
 
 namespace {
