@@ -13,22 +13,21 @@ BundleIndex ReadBundleIndex(std::string_view file, uint64_t index_bytes) {
   Cursor cursor(file.substr(data.size()), "the index of the bundle");
   auto version = cursor.Take<uint32_t>("a version");
   if (version != kBundleVersion) {
-    throw Error("GraphError", "the bundle has version " + std::to_string(version) + ", this runtime knows " +
-                                  std::to_string(kBundleVersion) + "; update portcall, or export the bundle again");
+    ThrowGraphError({"the bundle has version ", version, ", this runtime knows ", kBundleVersion,
+                     "; update portcall, or export the bundle again"});
   }
-  auto text = [&](const char* name) { return cursor.Bytes(cursor.Take<uint64_t>("a length"), name); };
   BundleIndex index;
-  index.name = text("the name");
-  index.json = text("the graph");
-  index.plan = text("the plan");
-  index.params.resize(cursor.Count<uint64_t>(8 + 4 + 4 + 8, "the number of parameters"));
+  index.name = cursor.Text("the name");
+  index.json = cursor.Text("the graph");
+  index.plan = cursor.Text("the plan");
+  index.params.resize(cursor.Count(8 + 4 + 4 + 8, "the number of parameters"));
   for (Param& param : index.params) {
-    param.name = text("the name of a parameter");
+    param.name = cursor.Text("the name of a parameter");
     size_t elements = ReadDescription(&cursor, &param);
     auto offset = cursor.Take<uint64_t>("where a parameter is");
     size_t nbytes = NumBytes(param.dtype, elements);
-    if (offset > data.size() || nbytes > data.size() - offset) cursor.Fail("a parameter lies outside of the file");
-    if (offset % kTensorAlignment) cursor.Fail("a parameter is not aligned");
+    if (offset > data.size() || nbytes > data.size() - offset) cursor.Fail({"a parameter lies outside of the file"});
+    if (offset % kTensorAlignment) cursor.Fail({"a parameter is not aligned"});
     param.data = data.substr(offset, nbytes);
   }
   cursor.ExpectEnd();

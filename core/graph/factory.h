@@ -13,7 +13,7 @@ namespace portcall::graph {
 
 struct Factory {
   std::string name;  // of the function that makes executors
-  std::string json;
+  String json;
   Bytes plan;
   Tensors params;  // the same for all executors: used in place on the CPU, copied once to every other device
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/params.h"
 
-#include <algorithm>
+#include <set>
 
 namespace portcall::graph {
 namespace {
@@ -15,17 +15,17 @@ constexpr int32_t kMaxAxes = 64;
 uint64_t BytesInBlob(DLDataType dtype, size_t elements) { return uint64_t{elements} * ((dtype.bits + 7) / 8); }
 
 void ReadTensor(Cursor* cursor, Param* param) {
-  if (cursor->Take<uint64_t>("the mark of a tensor") != kTensorMagic) cursor->Fail("no tensor begins before this byte");
+  if (cursor->Take<uint64_t>("the mark of a tensor") != kTensorMagic)
+    cursor->Fail({"no tensor begins before this byte"});
   cursor->Take<uint64_t>("a reserved word");
   auto device = cursor->Take<int32_t>("a device type");
-  if (device != kDLCPU) cursor->Fail("a tensor on a device of type " + std::to_string(device) + ", not on the host");
+  if (device != kDLCPU) cursor->Fail({"a tensor on a device of type ", device, ", not on the host"});
   cursor->Take<int32_t>("a device number");
   size_t elements = ReadDescription(cursor, param);
   uint64_t expected = BytesInBlob(param->dtype, elements);
   auto nbytes = cursor->Take<uint64_t>("a size");
   if (nbytes != expected) {
-    cursor->Fail("'" + std::string(param->name) + "' is said to have " + std::to_string(nbytes) + " bytes; its shape " +
-                 "and type have " + std::to_string(expected));
+    cursor->Fail({"'", param->name, "' is said to have ", nbytes, " bytes; its shape and type have ", expected});
   }
   param->data = cursor->Bytes(nbytes, "the data of a tensor").substr(0, NumBytes(param->dtype, elements));
 }
@@ -56,27 +56,38 @@ void PutTensor(std::string* out, const DLTensor& tensor) {
 
 }  // namespace
 
+Tensors MakeTensors(const std::vector<Any>& cells) {
+  TVMFFIObjectHandle handle = nullptr;
+  Check(PortcallMapCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(cells.size() / 2),
+                          &handle));
+  return ObjectRef::Steal<Tensors>(handle);
+}
+
+Tensor CompactCopy(const Tensor& tensor, Device device) {
+  const DLTensor& dl = *tensor.dl_tensor();
+  Tensor made = Tensor::Empty(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype, device);
+  made.CopyFrom(tensor);
+  return made;
+}
+
 size_t ReadDescription(Cursor* cursor, Param* param) {
   auto ndim = cursor->Take<int32_t>("a number of axes");
-  if (ndim < 0 || ndim > kMaxAxes) cursor->Fail("a tensor with " + std::to_string(ndim) + " axes");
-  DLDataType& dtype = param->dtype;
-  dtype.code = cursor->Take<uint8_t>("an element type");
-  dtype.bits = cursor->Take<uint8_t>("an element type");
-  dtype.lanes = cursor->Take<uint16_t>("an element type");
+  if (ndim < 0 || ndim > kMaxAxes) cursor->Fail({"a tensor with ", ndim, " axes"});
+  auto dtype = cursor->Take<DLDataType>("an element type");
   if (dtype.code == kDLOpaqueHandle || dtype.code > kDLFloat4_e2m1fn || dtype.bits == 0 || dtype.bits > 128) {
-    cursor->Fail("no element type has code " + std::to_string(dtype.code) + " and " + std::to_string(dtype.bits) +
-                 " bits");
+    cursor->Fail({"no element type has code ", dtype.code, " and ", dtype.bits, " bits"});
   }
-  if (dtype.lanes != 1) cursor->Fail("vectors of " + std::to_string(dtype.lanes) + " elements, which the format cuts");
+  if (dtype.lanes != 1) cursor->Fail({"vectors of ", dtype.lanes, " elements, which the format cuts"});
   if (dtype.code == kDLUInt && dtype.bits == 1) dtype = {kDLBool, 8, 1};  // as older compilers wrote it
+  param->dtype = dtype;
+  param->shape.resize(static_cast<size_t>(ndim));
   uint64_t elements = 1, limit = (uint64_t{1} << 62) / dtype.bits;
   bool empty = false;
-  for (int32_t i = 0; i < ndim; ++i) {
-    auto extent = cursor->Take<int64_t>("an extent");
+  for (int64_t& extent : param->shape) {
+    extent = cursor->Take<int64_t>("an extent");
     if (extent < 0 || static_cast<uint64_t>(extent) > limit) {
-      cursor->Fail("extent " + std::to_string(extent) + " of axis " + std::to_string(i));
+      cursor->Fail({"extent ", extent, " of axis ", &extent - param->shape.data()});
     }
-    param->shape.push_back(extent);
     empty |= extent == 0;
     if (extent == 0) continue;
     limit /= static_cast<uint64_t>(extent);
@@ -104,25 +115,19 @@ DLTensor Param::View() const {
 std::vector<Param> ReadParams(std::string_view blob) {
   Cursor cursor(blob, "the parameter blob");
   if (cursor.Take<uint64_t>("the mark of a blob") != kListMagic) {
-    throw Error("GraphError",
-                "these bytes are no parameters: the mark of a blob, which save_params writes, is missing");
+    ThrowGraphError({"these bytes are no parameters: the mark of a blob, which save_params writes, is missing"});
   }
   cursor.Take<uint64_t>("a reserved word");
-  std::vector<Param> params(cursor.Count<uint64_t>(8 + kHeader, "the number of names"));
-  for (Param& param : params) param.name = cursor.Bytes(cursor.Take<uint64_t>("the length of a name"), "a name");
-  size_t count = cursor.Count<uint64_t>(kHeader, "the number of tensors");
-  if (count != params.size()) {
-    cursor.Fail(std::to_string(params.size()) + " names and " + std::to_string(count) + " tensors");
+  std::vector<Param> params(cursor.Count(8 + kHeader, "the number of names"));
+  std::set<std::string_view> names;
+  for (Param& param : params) {
+    param.name = cursor.Text("a name");
+    if (!names.insert(param.name).second) cursor.Fail({"two tensors have the name '", param.name, "'"});
   }
+  size_t count = cursor.Count(kHeader, "the number of tensors");
+  if (count != params.size()) cursor.Fail({params.size(), " names and ", count, " tensors"});
   for (Param& param : params) ReadTensor(&cursor, &param);
   cursor.ExpectEnd();
-  std::vector<std::string_view> names;
-  for (const Param& param : params) names.push_back(param.name);
-  std::sort(names.begin(), names.end());
-  auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
-    throw Error("GraphError", "the parameter blob has two tensors of the name '" + std::string(*twice) + "'");
-  }
   return params;
 }
 
@@ -131,18 +136,16 @@ std::string WriteParams(const Tensors& tensors) {
   Put(&out, kListMagic);
   Put<uint64_t>(&out, 0);
   Put<uint64_t>(&out, tensors.size());
-  for (const auto& [name, tensor] : tensors) PutText(&out, name);
+  for (const auto& [name, value] : tensors) PutText(&out, name.cast<std::string_view>());
   Put<uint64_t>(&out, tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    PORTCALL_CHECK(tensor.dtype().lanes == 1, GraphError)
-        << "'" << name << "' has elements of type " << ToString(tensor.dtype()) << ": the format of parameters has no "
-        << "vectors; give them an axis of their own";
-    Tensor host = tensor;
-    if (tensor.device().device_type != kDLCPU || !tensor.is_contiguous()) {
-      const DLTensor& dl = *tensor.dl_tensor();
-      host = Tensor::Empty(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype);
-      host.CopyFrom(tensor);
+  for (const auto& [name, value] : tensors) {
+    auto tensor = value.cast<Tensor>();
+    if (tensor.dtype().lanes != 1) {
+      ThrowGraphError({"'", name.cast<std::string_view>(), "' has elements of type ", ToString(tensor.dtype()),
+                       ": the format of parameters has no vectors; give them an axis of their own"});
     }
+    bool usable = tensor.device().device_type == kDLCPU && tensor.is_contiguous();
+    Tensor host = usable ? tensor : CompactCopy(tensor, Cpu());
     PutTensor(&out, *host.dl_tensor());
   }
   return out;

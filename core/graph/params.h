@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "graph/cursor.h"
@@ -24,12 +23,18 @@ struct Param {
   DLTensor View() const;  // over `shape` and `data`
 };
 
-using Tensors = std::vector<std::pair<std::string, Tensor>>;
+using Tensors = Map<>;  // by name
+
+// A map of names and tensors in turn.
+Tensors MakeTensors(const std::vector<Any>& cells);
 
 std::vector<Param> ReadParams(std::string_view blob);
 
 // The blob of tensors on any device; vectors as elements have no form in it: GraphError.
 std::string WriteParams(const Tensors& tensors);
+
+// A tensor on `device` with the same elements, 64-byte aligned.
+Tensor CompactCopy(const Tensor& tensor, Device device);
 
 // The number of axes, the element type and the extents that follow at the cursor, checked. Returns how many elements.
 size_t ReadDescription(Cursor* cursor, Param* param);
