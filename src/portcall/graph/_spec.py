@@ -58,6 +58,9 @@ class Value:
         """Its size in bytes. An element narrower than a byte takes one."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
