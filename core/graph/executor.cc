@@ -510,7 +510,9 @@ void Executor::SetParam(size_t input, const Tensor& tensor) {
 void Executor::ShareParam(size_t input, Executor* other, size_t other_input) {
   const Tensor& value = other->values_[other->EntryOf(other_input)];
   uint32_t entry = EntryOf(input);
-  CheckInPlace(plan().entries[entry], *value.dl_tensor(), DeviceOf(entry), DescribeInput(input));
+  // The other's kernels use it where it is, so ours can, on the same device.
+  CheckFits(plan().entries[entry], *value.dl_tensor(), DescribeInput(input));
+  if (!(value.device() == DeviceOf(entry))) return CopyInput(input, *value.dl_tensor(), kParam);
   Bind(entry, value, 0);
   inputs_[input].own = other->inputs_[other_input].own = false;
   SetState(input, kParam);

@@ -49,8 +49,8 @@ class Executor : public ModuleNode {
   // The rest is for whoever is inside: see Inside.
   void Run();
   void CopyInput(size_t input, const DLTensor& from, State state);
-  void SetParam(size_t input, const Tensor& tensor);  // used in place if it can be, else copied
-  void ShareParam(size_t input, Executor* other, size_t other_input);
+  void SetParam(size_t input, const Tensor& tensor);                   // used in place if it can be, else copied
+  void ShareParam(size_t input, Executor* other, size_t other_input);  // copied if it lies on another device
   State state(size_t input) const { return inputs_[input].state; }
   Device InputDevice(size_t input) const { return DeviceOf(EntryOf(input)); }
 

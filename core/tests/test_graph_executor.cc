@@ -561,6 +561,27 @@ TEST("clones share parameters, and nothing else") {
   CHECK_EQ(Show(Do(clone, "get_output", 0)), "101 103 105");
 }
 
+TEST("clones share parameters whose elements are narrower than a byte") {
+  PlanWriter plan;
+  plan.heads = {plan.Input("w", {100}, {kDLInt, 4, 1})};
+  Module m = Create(plan, Module(), Cpu());
+  Do(m, "set_param", "w", Tensor::Empty({100}, {kDLInt, 4, 1}));
+  Module clone = Do(m, "clone");
+  CHECK(Do(clone, "get_input", "w").cast<Tensor>().raw_data() == Do(m, "get_input", "w").cast<Tensor>().raw_data());
+}
+
+TEST("parameters on another device are copied instead of shared") {
+  PlanWriter plan;
+  plan.heads = {plan.Input("w", {3})};
+  Module here = Create(plan, Module(), Cpu()), there = Create(plan, Module(), FakeDevice::Of(kDLExtDev).device());
+  Do(here, "set_param", "w", Filled({3}, 4));
+  Do(there, "share_params", here);
+  Do(here, "set_param", "w", Filled({3}, 0));
+  Tensor copy = Tensor::Empty({3}, kFloat32);
+  Do(there, "get_output", 0, copy);
+  CHECK_EQ(Show(copy), "4 5 6");
+}
+
 TEST("an executor uses the parameters of another, by name") {
   Module m = SumExecutor(), other = SumExecutor();
   Do(other, "set_param", "w", Filled({3}, 10));
