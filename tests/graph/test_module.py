@@ -94,6 +94,20 @@ def test_kernels_of_the_classic_abi_run(c_libraries: dict[str, Path]) -> None:
     close(m.get_output(0), (np.arange(5) + 1) * 2)
 
 
+def test_booleans_in_a_graph_of_classic_kernels(c_libraries: dict[str, Path]) -> None:
+    m = Model()
+    x, w = m.input("x", (100,), "bool"), m.input("w", (100,), "bool")
+    outputs = [m.call("invert", [each], ((100,), "bool"), name=name) for each, name in ((x, "not_x"), (w, "not_w"))]
+    made = graph.create(m.json(*outputs), portcall.load_module(c_libraries["classic"]), portcall.cpu())
+    data = np.arange(100) % 3 == 0
+    blob = graph.save_params({"w": data[::-1].copy()})
+    made.load_params(blob.replace(b"\x06\x08\x01\x00", b"\x01\x01\x01\x00"))  # as compilers of that time wrote it
+    made.run(x=data)
+    np.testing.assert_array_equal(made.get_output("not_x").numpy(), ~data)
+    np.testing.assert_array_equal(made.get_output("not_w").numpy(), ~data[::-1])
+    assert made.get_output_info()[1] == {"not_x": "bool", "not_w": "bool"}
+
+
 def test_two_devices_and_copies_between_them(lib: portcall.Module, fake_device: portcall.Module) -> None:
     lib.import_module(fake_device)
     m = graph.create(two_devices_json(), lib, [CPU, portcall.device("ext_dev")])
