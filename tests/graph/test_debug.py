@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
     halves = report.nodes[2]
     assert (halves.index, halves.name, halves.device) == (2, "halves", "cpu:0")
     assert (halves.inputs, halves.outputs) == (("float32[2, 6]",), ("float32[2, 3]", "float32[2, 3]"))
-    for before, after in zip(report.nodes, report.nodes[1:], strict=False):
+    for before, after in pairwise(report.nodes):
         assert before.start + before.duration <= after.start + 1e-12
     assert [node.duration > 0 for node in report.nodes] == [False, False, True, True, False, True, True]
     assert report.total == pytest.approx(sum(node.duration for node in report.nodes))
@@ -235,9 +236,8 @@ def test_names_are_no_markup(lib: portcall.Module) -> None:
     assert report.to_trace()["traceEvents"][1]["name"] == name
 
 
-def test_several_devices_have_tracks_of_their_own(libraries: dict[str, Path], build_native: Any) -> None:
-    lib = portcall.load_module(libraries["layers"])
-    lib.import_module(portcall.load_module(build_native("fake_device.cc")))
+def test_several_devices_have_tracks_of_their_own(lib: portcall.Module, fake_device: portcall.Module) -> None:
+    lib.import_module(fake_device)
     with graph.create_debug(two_devices_json(), lib, [portcall.cpu(), portcall.device("ext_dev")]) as d:
         x, w = array(8, 4), array(8, 4, seed=2)
         report = d.profile(x=x, w=w)

@@ -17,6 +17,7 @@ from portcall.graph._debug import create_debug as create_debug
 from portcall.graph._difference import GraphComparison as GraphComparison
 from portcall.graph._difference import NodeDifference as NodeDifference
 from portcall.graph._difference import compare as compare
+from portcall.graph._draw import draw as draw
 from portcall.graph._factory import create_factory as create_factory
 from portcall.graph._memory import MemoryReport as MemoryReport
 from portcall.graph._memory import memory_report as memory_report
