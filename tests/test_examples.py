@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from portcall import toolchain
+from graph.models import mlp, mlp_json, mlp_params
+from portcall import graph, toolchain
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 KERNELS = Path(__file__).parent / "kernels"
@@ -114,3 +116,38 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
         assert server.wait(30) == 0
     assert done.returncode == 0, done.stderr
     assert "median" in done.stdout
+
+
+MLP_INPUT = [str(k % 5 - 2) for k in range(4 * 16)]
+
+
+@pytest.fixture(scope="module")
+def bundle_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("bundle") / "run_bundle"
+    return toolchain.create_executable(EXAMPLES / "cpp" / "run_bundle.cc", output, options=STRICT)
+
+
+def test_cpp_program_runs_a_bundle(bundle_program: Path, libraries: dict[str, Path], tmp_path: Path) -> None:
+    bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
+    shape, _, numbers = run(bundle_program, bundle, Path("x"), *map(Path, MLP_INPUT)).partition(":")
+    assert shape == "float32(4, 10)"
+    expected = mlp(np.array(MLP_INPUT, "float32").reshape(4, 16), mlp_params())
+    np.testing.assert_allclose(np.array(numbers.split(), "float32"), expected.ravel(), rtol=1e-3, atol=1e-4)
+
+
+def test_cpp_program_says_what_is_wrong_with_a_bundle(
+    bundle_program: Path, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
+
+    def fails(*words: str | Path) -> str:
+        done = subprocess.run([bundle_program, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    assert fails(bundle, "x", "1") == (
+        "ValueError: the input 'x' has the shape (4, 16), so it takes 64 numbers, not 1\n"
+    )
+    assert fails(bundle, "z", "1") == "GraphError: the graph has no input 'z'; did you mean 'x'?\n"
+    (tmp_path / "cut.so").write_bytes(bundle.read_bytes()[:1000])
+    assert fails(tmp_path / "cut.so", "x", "1").startswith(f"ModuleLoadError: cannot load '{tmp_path / 'cut.so'}': ")

@@ -21,12 +21,12 @@ PYTHON_LAYERS = [
     ["_device"],
     ["_tensor", "_module"],
     ["__init__"],
-    ["_blob", "_elf"],
+    ["_blob", "_compare", "_elf"],
     ["toolchain", "testing", "_linkage"],
     ["_machine"],
     ["preflight"],
     ["bench"],
-    ["rpc"],
+    ["rpc", "graph"],
     ["cli"],
     ["__main__"],
 ]
@@ -36,12 +36,14 @@ ABOVE_THE_ROOT = {
     "toolchain",
     "testing",
     "_blob",
+    "_compare",
     "_elf",
     "_linkage",
     "_machine",
     "preflight",
     "bench",
     "rpc",
+    "graph",
     "cli",
     "__main__",
 }
@@ -60,8 +62,18 @@ HEADER_LAYERS = [
     ["portcall.h"],
 ]
 
-# Optional dependencies, and subpackages that load on first use: the only imports that may stand inside a function.
-LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "portcall.bench"}
+# Optional dependencies, what only printing needs, and subpackages that load on first use: no other imports may stand
+# inside a function.
+LATE_IMPORTS = {
+    "numpy",
+    "ml_dtypes",
+    "importlib",
+    "rich.console",
+    "rich.table",
+    "rich.text",
+    "portcall.bench",
+    "portcall.graph._factory",
+}
 
 
 def rank(table: list[list[str]], name: str) -> int:

@@ -4,7 +4,7 @@
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
     lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
 
-Subpackages (``portcall.rpc``, ``portcall.bench``, ``portcall.toolchain``, …) load on first use, and so does NumPy.
+Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.bench``, …) load on first use, and so does NumPy.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from portcall._tensor import tensor as tensor
 
 if TYPE_CHECKING:
     from portcall import bench as bench
+    from portcall import graph as graph
     from portcall import preflight as preflight
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
 
-_SUBPACKAGES = ("bench", "preflight", "rpc", "testing", "toolchain")
+_SUBPACKAGES = ("bench", "graph", "preflight", "rpc", "testing", "toolchain")
 
 
 def __getattr__(name: str) -> Any:

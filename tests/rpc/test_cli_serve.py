@@ -252,6 +252,23 @@ def test_options_that_make_no_sense_are_refused(values: dict[str, object]) -> No
         ServerOptions(**values)  # type: ignore[arg-type]
 
 
+def test_files_are_found_from_any_directory_and_functions_are_no_files() -> None:
+    options = ServerOptions(imports=("a.py", "p.q:f", Path("b.py"), "a/b:c.py"), libraries=("c.so",))  # type: ignore[arg-type]
+    here = os.getcwd()
+    assert options.imports == (f"{here}/a.py", "p.q:f", f"{here}/b.py", f"{here}/a/b:c.py")
+    assert options.libraries == (f"{here}/c.so",)
+
+
+def test_a_function_is_called_before_the_first_session(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text(
+        "import portcall\ndef register(): portcall.register_func('mine.number', lambda: 6)\n"
+    )
+    for more in ([], ["--no-fork"]):
+        running = serving("--import", "neighbour:register", *more, PYTHONPATH=str(tmp_path))
+        with running as server, rpc.connect(server.address) as remote:
+            assert remote["mine.number"]() == 6
+
+
 def test_options_survive_json() -> None:
-    options = ServerOptions(imports=("a.py",), expose=("x.*", "y"), session_timeout=2.5)
+    options = ServerOptions(imports=("a.py", "p:f"), expose=("x.*", "y"), session_timeout=2.5)
     assert ServerOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

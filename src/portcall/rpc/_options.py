@@ -17,6 +17,7 @@ BASE_PATTERNS = (
     "portcall.rpc.file_*",
     "portcall.rpc.machine",
     "portcall.rpc.ModuleGetSource",
+    "portcall.graph.*",
     "testing.*",
     "ffi.SystemLib",
     "runtime.RPCTimeEvaluator",
@@ -37,7 +38,8 @@ class ServerOptions:
         unix: path of a Unix socket to listen on instead, for this user alone.
         key: what clients must ask for.
         custom_addr: the address by which others reach this server, for a tracker.
-        imports: Python files to run before the first session; sessions may use what they register.
+        imports: Python files to run, or functions to call (``package.module:function``), before the first session;
+            sessions may use what they register.
         libraries: shared libraries to load likewise.
         expose: patterns, such as ``demo.*``, of further global functions that sessions may use.
         no_fork: start a fresh Python for each session.
@@ -87,6 +89,8 @@ class ServerOptions:
     stop_with_stdin: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "imports", tuple(map(_absolute, self.imports)))
+        object.__setattr__(self, "libraries", tuple(map(_absolute, self.libraries)))
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
         if not 0 <= self.port < 65536:
@@ -148,6 +152,18 @@ class ServerOptions:
     def without_secrets(self) -> ServerOptions:
         """Return what processes that run sessions may know; what follows from the secrets is decided here."""
         return dataclasses.replace(self, token="", allow_connect=self.may_connect)
+
+
+def is_python_function(name: str) -> bool:
+    """Return whether ``name`` is ``package.module:function``, and no file."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _absolute(name: str | os.PathLike[str]) -> str:
+    """A path that other processes find, too; the name of a function as it is."""
+    text = os.fspath(name)
+    return text if is_python_function(text) else os.path.abspath(text)
 
 
 def is_loopback(host: str) -> bool:
