@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ def classic_blob(modules: Sequence[tuple[str, bytes]], tree: Tree | None) -> byt
 
 def modern_blob(modules: Sequence[tuple[str, bytes]], tree: Tree) -> bytes:
     return import_tree(tree) + b"".join(text(kind) + (text(data) if kind != "_lib" else b"") for kind, data in modules)
+
+
+def layers_object(libraries: Mapping[str, Path], folder: Path) -> Path:
+    """The kernels of tests/kernels/graph_kernels.py as an object."""
+    with tarfile.open(libraries["layers"].with_suffix(".tar")) as archive:
+        archive.extract("lib0.o", folder, filter="data")
+    return folder / "lib0.o"
 
 
 def link(output: Path, code: Sequence[Path], symbol: str, blob: bytes) -> Path:

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/graph.md does what it says: its lines are run, in order, and print what stands below them."""
+"""docs/graph.md does what it says: its lines are run, in order, and print what stands below them. So does README.md."""
 
 from __future__ import annotations
 
 import doctest
+import re
+import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from portcall import toolchain
+import portcall
+from graph.models import Model, array, close, f32
+from portcall import graph, toolchain
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,3 +32,21 @@ def test_the_page_on_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         [program, "model.so", "x", "1", "-2", "3", "4"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["float32(1,", "2):", "26.5", "3.5"]
+
+
+@pytest.mark.peers
+def test_the_example_of_the_readme(libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (example,) = [block for block in blocks if "graph.create(" in block]
+    draft, w, b, x = Model(), array(3, 8), array(3, seed=2), array(2, 8, seed=3)
+    sources = [draft.input("data", (2, 8)), draft.input("w", (3, 8)), draft.input("b", (3,))]
+    (tmp_path / "m.json").write_text(draft.json(draft.call("dense", sources, f32(2, 3))))
+    graph.save_params_to_file({"w": w, "b": b}, tmp_path / "m.params")
+    shutil.copy(libraries["layers"], tmp_path / "kernels.so")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"portcall": portcall, "np": np, "x": x}
+    exec(compile(example, "README.md", "exec"), names)
+    close(names["y"], x @ w.T + b)
+    names["m"].run(data=2 * x)
+    close(names["m"].get_output(0), 2 * x @ w.T + b)
+    names.clear()

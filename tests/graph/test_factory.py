@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +148,6 @@ def test_a_factory_says_what_is_wrong(factory: portcall.Module, lib: portcall.Mo
 # ---- Embedded by older compilers -------------------------------------------------------------------------------------
 
 
-def layers_object(libraries: dict[str, Path], folder: Path) -> Path:
-    with tarfile.open(libraries["layers"].with_suffix(".tar")) as archive:
-        archive.extract("lib0.o", folder, filter="data")
-    return folder / "lib0.o"
-
-
 def add_one_json() -> str:
     model = Model()
     return model.json(model.call("add_one", [model.input("p", (4,))], f32(4)))
@@ -165,7 +158,7 @@ def add_one_json() -> str:
 def test_a_graph_with_kernels_of_apache_tvm_is_opened(
     kind: str, symbol: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
-    code = layers_object(libraries, tmp_path)
+    code = legacy.layers_object(libraries, tmp_path)
     modules = [(kind, legacy.factory_payload(mlp_json(), PARAMS)), ("_lib", b"")]
     lay_out = legacy.classic_blob if symbol == legacy.CLASSIC else legacy.modern_blob
     path = legacy.link(tmp_path / "legacy.so", [code], symbol, lay_out(modules, [[1], []]))

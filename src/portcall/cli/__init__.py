@@ -19,16 +19,17 @@ portcall demo                                              a first tour, in seco
 portcall inspect kernels.so                                what is in it, what it needs
 portcall run kernels.so add_one --arg random:float32[8] --out float32[8]
 portcall bench kernels.so add_one --arg random:float32[8] --out float32[8]
+portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
 portcall doctor                                            versions, compilers, devices
 """
 
 # Name: (module, what the list of commands says about it).
 COMMANDS = {
     "demo": ("portcall.cli.demo", "Compile a C++ kernel, run it, check it and time it."),
-    "run": ("portcall.cli.run", "Call a function of a library and show what it did."),
-    "bench": ("portcall.cli.bench", "Time a function of a library."),
+    "run": ("portcall.cli.run", "Call a function of a library, or run a model, and show what it did."),
+    "bench": ("portcall.cli.bench", "Time a function of a library, or a model."),
     "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
-    "inspect": ("portcall.cli.inspect", "Say what a library offers and needs, without loading it."),
+    "inspect": ("portcall.cli.inspect", "Say what a library or a model offers and needs, without loading it."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
     "version": ("portcall.cli.version", "Print the version."),
 }

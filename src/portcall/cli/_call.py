@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``run`` and ``bench`` share: load a library, find a function, call it, and say what failed and why."""
+"""What ``run`` and ``bench`` share: what is named, where it runs, and how to say what failed and why.
+
+What is run is a function of a library, or a model: a graph with the library of its kernels, or a file that holds both.
+The first file's content decides, and whether a second word is there:
+
+    a graph (JSON) LIBRARY        the model                  a library FUNCTION    the function
+    a bundle, or a library of TVM with a graph in it         the model
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +31,8 @@ from portcall.preflight import inspect_library
 if TYPE_CHECKING:
     from portcall.rpc import Session
 
+FACTORIES = ("GraphExecutorFactory", "GraphRuntimeFactory")
+OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "its arguments are not what it expects"
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
@@ -33,15 +42,17 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def call_options(function: Decorated) -> Decorated:
     """Add the arguments and options that say what is called, and on what."""
     options = [
-        click.argument("library", type=click.Path()),
-        click.argument("function"),
+        click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE"),
+        click.argument("second", required=False, metavar="[FUNCTION|LIBRARY]"),
         click.option(
             "--arg", "args", multiple=True, metavar="SPEC", callback=check_forms, help="An argument, in order."
         ),
         click.option(
             "--out", "outs", multiple=True, metavar="TYPE[SHAPE]", help="An array to fill, after the arguments; zeros."
         ),
-        click.option("--device", default="cpu:0", show_default=True, help="Where the arrays lie."),
+        click.option(
+            "--device", default="cpu:0", show_default=True, help="Where to run; a model may have several: cpu:0,cuda:0."
+        ),
         click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of random arguments."),
         click.option(
             "--timeout", metavar="DURATION", callback=read_duration, help="Kill the call after this time, such as 30s."
@@ -82,16 +93,20 @@ class Place:
     """Where a call takes place, with the library loaded there.
 
     Attributes:
-        device: where the arrays lie, which ``make_tensor`` makes there of arrays.
-        name: the device in words.
+        devices: where to run; on the first of them lie the arrays that ``make_tensor`` makes.
+        name: the devices in words.
         session: None for this process.
     """
 
-    device: portcall.Device
+    devices: tuple[portcall.Device, ...]
     library: portcall.Module
     make_tensor: Callable[[Any], Any]
     name: str
     session: Session | None = None
+
+    @property
+    def device(self) -> portcall.Device:
+        return self.devices[0]
 
     def facts(self) -> dict[str, object]:
         return {} if self.session is None else {"rpc": facts_of(self.session)}
@@ -101,20 +116,64 @@ class Place:
             print_clocks(self.session)
 
 
-@contextlib.contextmanager
-def open_place(ctx: click.Context, given: dict[str, Any]) -> Iterator[Place]:
-    """Load the library: in a process of its own, or on the server that ``--rpc`` names."""
-    path, text = given["library"], given["device"]
+def names_model(given: dict[str, Any]) -> bool:
+    """Say whether the words mean a model rather than a function.
+
+    Raises:
+        click.UsageError: they mean neither, or an option is for the other.
+        CommandError: there is no such file.
+    """
+    from portcall.graph import file_kind
+
+    path, second = given["file"], given["second"]
+    check_exists(path)
+    is_graph = os.path.isfile(path) and file_kind(path) == "graph"
+    if is_graph and not second:
+        raise click.UsageError(f"'{path}' is a graph; name the library of its kernels, too: {path} kernels.so")
+    model = is_graph or not second
+    if not is_graph and model and not holds_graph(path):
+        raise click.UsageError(
+            f"Missing argument 'FUNCTION': '{path}' is a library without a graph; portcall inspect {path} lists its "
+            "functions."
+        )
+    for name, of_models in (("args", False), ("outs", False), ("inputs", True), ("params", True), ("fill", True)):
+        if given[name] and of_models != model:
+            option = f"--{name.rstrip('s') if name != 'params' else name}"
+            raise click.UsageError(f"{option} is for {'models' if of_models else 'functions'}; {OTHER_OPTIONS[model]}")
+    return model
+
+
+def holds_graph(path: str) -> bool:
+    """Say whether a library has a graph in it: a bundle, or one into which TVM linked a graph."""
+    from portcall.graph import file_kind
+
+    if os.path.isfile(path) and file_kind(path) == "bundle":
+        return True
+    try:
+        return any(module.kind in FACTORIES for module in inspect_library(path).modules)
+    except (PortcallError, OSError):
+        return False
+
+
+def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
+    """Go on in a process of its own, unless ``--rpc`` names a server."""
     if not given["rpc"]:
-        isolate(ctx, f"{given['function']} of {path}", given["timeout"])
-        device = open_device(text)
-        yield Place(device, open_library(path), lambda array: portcall.tensor(array, device=device), text)
+        isolate(ctx, work, given["timeout"])
+
+
+@contextlib.contextmanager
+def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iterator[Place]:
+    """Load a library: in this process, or on the server that ``--rpc`` names."""
+    text = ",".join(devices)
+    if not given["rpc"]:
+        here = tuple([open_device(device) for device in devices])
+        yield Place(here, open_library(path), lambda array: portcall.tensor(array, device=here[0]), text)
         return
     check_exists(path)
     with open_session(given["rpc"], given, given["timeout"]) as session:
-        remote = open_device(text, session)
+        there = tuple([open_device(device, session) for device in devices])
         library = load_there(session, path, not given["no_check"])
-        yield Place(remote, library, lambda array: session.tensor(array, remote), f"{text} of {session.name}", session)
+        yield Place(there, library, lambda array: session.tensor(array, there[0]), f"{text} of {session.name}", session)
 
 
 def load_there(session: Session, path: str, check: bool) -> portcall.Module:

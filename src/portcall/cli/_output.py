@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Where stdout is no terminal, lines may be this long.
 PLAIN_WIDTH = 120
+# Libraries may export thousands of functions, and graphs have as many nodes; with --all every one is listed.
+LISTED = 40
 
 
 def console() -> Console:
@@ -54,6 +56,13 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
         for number, line in enumerate(text.splitlines() or [""]):
             out.print(f"[bold]{name if number == 0 else '':<{width}}[/]  ", end="")
             print_line(line)
+
+
+def listed(lines: Sequence[str], everything: bool) -> str:
+    """Return lines as one text; of many only the first, unless all are wanted."""
+    if everything or len(lines) <= LISTED:
+        return "\n".join(lines)
+    return "\n".join((*lines[:LISTED], f"… and {len(lines) - LISTED} more (--all lists them)"))
 
 
 def print_line(text: str, label: str = "", colour: str = "") -> None:

@@ -155,6 +155,20 @@ def upload(session: Session, path: str, check: bool) -> str:
     size = os.path.getsize(path)
     if size < BAR_BYTES or not sys.stderr.isatty():
         return session.upload(path, check=check)
+    with byte_bar(f"upload {os.path.basename(path)}", size) as advance:
+        sent = 0
+
+        def follow(done: int, _: int) -> None:
+            nonlocal sent
+            advance(done - sent)
+            sent = done
+
+        return session.upload(path, progress=follow, check=check)
+
+
+@contextlib.contextmanager
+def byte_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr, which is a terminal; it moves on by the bytes that are given to what is returned."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -166,8 +180,8 @@ def upload(session: Session, path: str, check: bool) -> str:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"upload {os.path.basename(path)}", total=size)
-        return session.upload(path, progress=lambda done, _: progress.update(task, completed=done), check=check)
+        task = progress.add_task(text, total=total)
+        yield lambda count: progress.update(task, advance=count)
 
 
 def facts_of(session: Session) -> dict[str, object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall inspect``: what a library is, offers and needs; the file is read, nothing of it runs."""
+"""``portcall inspect``: what a library or a model is, offers and needs; files are read, nothing of them runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 from portcall.bench import format_size
 from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
-from portcall.cli._output import console, print_facts, print_json, print_line
+from portcall.cli._graph_report import open_model_file
+from portcall.cli._output import console, listed, print_facts, print_json, print_line
 from portcall.preflight import LibraryReport, inspect_library
 
 if TYPE_CHECKING:
@@ -22,26 +23,51 @@ EXAMPLES = """
 portcall inspect kernels.so
 portcall inspect kernels.so --json | jq .functions
 portcall inspect kernels.so --strict && scp kernels.so board:
+portcall inspect m.json kernels.so --params m.params            a model: nodes, shapes, kernels, memory
+portcall inspect bundle.so --svg model.svg                      and a picture of it, for a browser
 """
-# Plain libraries may export thousands of functions; with --all every one is listed.
-LISTED = 40
 
 
 @click.command("inspect", cls=Command, examples=EXAMPLES)
-@click.argument("library", type=click.Path())
-@click.option("--all", "everything", is_flag=True, help="List every function and symbol, however many there are.")
+@click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE")
+@click.argument("kernels", type=click.Path(), required=False, metavar="[LIBRARY]")
+@click.option("--params", type=click.Path(), metavar="FILE", help="A graph's parameters, to tell them from inputs.")
+@click.option("--svg", type=click.Path(dir_okay=False), help="Write a picture of the graph.")
+@click.option("--all", "everything", is_flag=True, help="List everything, however much there is.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when the library will not load or run here.")
 @click.pass_context
-def command(ctx: click.Context, library: str, everything: bool, strict: bool, json_to: str | None) -> None:
+def command(
+    ctx: click.Context, file: str, kernels: str | None, params: str | None, svg: str | None, everything: bool,
+    strict: bool, json_to: str | None,
+) -> None:  # fmt: skip
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
-    symbols and their versions.
+    symbols and their versions. Of a graph (JSON) or a bundle it shows nodes, kernels, and where the memory goes.
     """
-    report = inspect_library(library)
-    if json_to is not None:
-        print_json(asdict(report), json_to)
+    model = open_model_file(file, params)
+    library = kernels if model and not model.bundle else file
+    report = inspect_library(library) if library else None
+    if model is None:
+        for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
+            if value:
+                raise click.UsageError(f"{option} is for models, and '{file}' is a library without a graph")
     else:
-        show(report, everything)
-    if strict and report.problems:
+        if model.bundle and kernels:
+            raise click.UsageError(f"'{file}' is a bundle, which has its kernels in it; leave out '{kernels}'")
+        model.check(report)
+        if svg:
+            model.draw(svg)
+    problems = (*(model.problems if model else ()), *(report.problems if report else ()))
+    if json_to is not None:
+        facts = asdict(report) if report else None
+        print_json({**model.to_dict(), "svg": svg, "library": facts} if model else facts or {}, json_to)
+    else:
+        if model:
+            model.show(everything, svg)
+        if model and report:
+            print_line("")
+        if report:
+            show(report, everything)
+    if strict and problems:
         ctx.exit(UNTRUSTED)
 
 
@@ -73,12 +99,6 @@ def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
         yield "needs" if number == 0 else "", f"{dependency.name}{dependency.path and f' ({dependency.path})'}"
     if report.other_imports:
         yield "and", f"{report.other_imports} symbols of other libraries"
-
-
-def listed(names: tuple[str, ...], everything: bool) -> str:
-    if everything or len(names) <= LISTED:
-        return "\n".join(names)
-    return "\n".join((*names[:LISTED], f"… and {len(names) - LISTED} more (--all lists them)"))
 
 
 def module_tree(report: LibraryReport, place: int, above: frozenset[int]) -> Tree:

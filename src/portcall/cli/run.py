@@ -1,20 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall run``: call one function once and show, save or check what it did."""
+"""``portcall run``: call one function, or run a model, once, and show, save or check what came out."""
 
 from __future__ import annotations
 
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.bench import format_duration
 from portcall.cli._arguments import make_arguments
-from portcall.cli._call import Call, call_options, find_function, guarded, open_place
+from portcall.cli._call import (
+    Call,
+    Place,
+    call_options,
+    find_function,
+    guarded,
+    isolate_here,
+    names_model,
+    open_place,
+)
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR, CommandError
-from portcall.cli._output import console, print_json, print_line, table
+from portcall.cli._model import Arrays, model_options, nans, open_model
+from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,15 +39,17 @@ portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --
 portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out float32[64,64] --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg random:float32[1024] --out float32[1024]
+portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
+portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
 """
-Arrays = dict[str, "np.ndarray[Any, Any]"]
 # How many elements are shown of an array.
 SHOWN = 4
 
 
 @click.command("run", cls=Command, examples=EXAMPLES)
 @call_options
-@click.option("--save", type=click.Path(dir_okay=False), help="Write the outputs to a .npz file.")
+@model_options
+@click.option("--save", "--output", type=click.Path(dir_okay=False), help="Write the outputs to a .npz file.")
 @click.option("--check", type=click.Path(), help="Compare with a reference: .npz by name, or .npy for one output.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default of the element type.")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default of the element type.")
@@ -43,36 +57,80 @@ SHOWN = 4
 def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
     float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
+
+    A model is a graph (JSON) with the library of its kernels, or a file that holds both, and its inputs are
+    NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy, @data.npz:key. Its outputs have names of their
+    own.
     """
-    with open_place(ctx, given) as place:
-        function = find_function(place.library, given["library"], given["function"])
+    done = (run_model if names_model(given) else run_function)(ctx, given)
+    if given["save"]:
+        save(done.arrays, given["save"])
+    comparisons = check(done.arrays, given["check"], given["rtol"], given["atol"]) if given["check"] else []
+    result = {
+        **done.facts,
+        "device": given["device"],
+        "duration_s": done.seconds,
+        "outputs": {name: summary(array) for name, array in done.arrays.items()},
+        "saved": given["save"],
+        "checks": [vars(comparison) for comparison in comparisons],
+        **done.place.facts(),
+    }
+    if json_to is not None:
+        print_json(result, json_to)
+    else:
+        show(done, given["save"], comparisons)
+        done.place.show()
+    if not all(comparison.ok for comparison in comparisons):
+        ctx.exit(USER_ERROR)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was run.
+
+    Attributes:
+        text: in words, without the time.
+        facts: for JSON.
+        arrays: what came out.
+    """
+
+    text: str
+    facts: dict[str, object]
+    place: Place
+    seconds: float
+    arrays: Arrays
+
+
+def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
+    path, name = given["file"], given["second"]
+    isolate_here(ctx, given, f"{name} of {path}")
+    with open_place(given, path, [given["device"]]) as place:
+        function = find_function(place.library, path, name)
         arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
-        call = Call(given["library"], given["function"], tuple(arguments))
+        call = Call(path, name, tuple(arguments))
         start = time.perf_counter()
         returned = guarded(call, lambda: function(*call.values()))
         place.device.sync()
         seconds = time.perf_counter() - start
         arrays = collect_arrays(call, returned)
-    if given["save"]:
-        save(arrays, given["save"])
-    comparisons = check(arrays, given["check"], given["rtol"], given["atol"]) if given["check"] else []
-    result = {
-        **call.to_dict(),
-        "device": given["device"],
-        "duration_s": seconds,
-        "returned": returned if isinstance(returned, (bool, int, float, str, type(None))) else repr(returned),
-        "outputs": {name: summary(array) for name, array in arrays.items()},
-        "saved": given["save"],
-        "checks": [vars(comparison) for comparison in comparisons],
-        **place.facts(),
-    }
-    if json_to is not None:
-        print_json(result, json_to)
-    else:
-        show(call, returned, seconds, arrays, given["save"], comparisons)
-        place.show()
-    if not all(comparison.ok for comparison in comparisons):
-        ctx.exit(USER_ERROR)
+    plain = returned if isinstance(returned, (bool, int, float, str, type(None))) else repr(returned)
+    text = f"{call} returned {'a tensor' if 'result' in arrays else repr(returned)}"
+    return Done(text, {**call.to_dict(), "returned": plain}, place, seconds, arrays)
+
+
+def run_model(ctx: click.Context, given: dict[str, Any]) -> Done:
+    with open_model(ctx, given) as model:
+        start = time.perf_counter()
+        model.run()
+        seconds = time.perf_counter() - start
+        arrays = model.outputs()
+    for name, array in arrays.items():
+        if nans(array):
+            print_warning(
+                f"the output '{name}' has {nans(array)} NaN among its {array.size} elements",
+                "portcall.graph.create_debug(…).debug_get_output(node) shows where they begin",
+            )
+    return Done(f"{model} ran on {model.place.name}", model.to_dict(), model.place, seconds, arrays)
 
 
 def collect_arrays(call: Call, returned: Any) -> Arrays:
@@ -91,7 +149,10 @@ def save(arrays: Mapping[str, Any], path: str) -> None:
         raise CommandError("nothing to save: the call has no output array", next_step="add --out TYPE[SHAPE]")
     if not path.endswith(".npz"):
         raise CommandError(f"cannot save to '{path}': the name must end with .npz", next_step=f"--save {path}.npz")
-    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "w") as archive:  # numpy.savez has names of its own that no array can have
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> list[ArrayComparison]:
@@ -134,16 +195,13 @@ def summary(array: np.ndarray[Any, Any]) -> dict[str, object]:
     return described
 
 
-def show(
-    call: Call, returned: Any, seconds: float, arrays: Arrays, saved: str | None, comparisons: list[ArrayComparison]
-) -> None:
-    text = "a tensor" if "result" in arrays else repr(returned)
-    print_line(f"{call} returned {text} in {format_duration(seconds)}")
-    if arrays:
+def show(done: Done, saved: str | None, comparisons: list[ArrayComparison]) -> None:
+    print_line(f"{done.text} in {format_duration(done.seconds)}")
+    if done.arrays:
         columns = ("output", "type", "min", "mean", "max", "first values")
-        console().print(table(columns, list(rows(arrays)), right=("min", "mean", "max")))
+        console().print(table(columns, list(rows(done.arrays)), right=("min", "mean", "max")))
     if saved:
-        print_line(f"saved {', '.join(arrays)} to {saved}")
+        print_line(f"saved {', '.join(done.arrays)} to {saved}")
     for comparison in comparisons:
         label, colour = ("ok", "green") if comparison.ok else ("differs", "red")
         print_line(comparison.message, label, colour)

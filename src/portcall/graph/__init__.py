@@ -11,7 +11,10 @@ With a library and a device of a session (``portcall.rpc``) the same lines run o
 
 from portcall.graph._builder import Entry as Entry
 from portcall.graph._builder import GraphBuilder as GraphBuilder
+from portcall.graph._bundle import Bundle as Bundle
 from portcall.graph._bundle import export_bundle as export_bundle
+from portcall.graph._bundle import file_kind as file_kind
+from portcall.graph._bundle import read_bundle as read_bundle
 from portcall.graph._debug import GraphModuleDebug as GraphModuleDebug
 from portcall.graph._debug import create_debug as create_debug
 from portcall.graph._difference import GraphComparison as GraphComparison
@@ -26,6 +29,7 @@ from portcall.graph._module import UnexpectedParamsWarning as UnexpectedParamsWa
 from portcall.graph._module import create as create
 from portcall.graph._module import get_device as get_device
 from portcall.graph._params import ParamFile as ParamFile
+from portcall.graph._params import ParamInfo as ParamInfo
 from portcall.graph._params import load_params as load_params
 from portcall.graph._params import load_params_from_file as load_params_from_file
 from portcall.graph._params import save_params as save_params

@@ -15,13 +15,24 @@ import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-from portcall import Module, errors, get_global_func, toolchain
+from portcall import DataType, Module, errors, get_global_func, toolchain
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
-from portcall.graph._params import StrPath, bytes_of, describe, host_tensor, load_params, replacing
-from portcall.graph._plan import Storage, encode, plan
+from portcall.graph._params import (
+    Cursor,
+    MemorySource,
+    ParamInfo,
+    StrPath,
+    bytes_of,
+    describe,
+    host_tensor,
+    load_params,
+    replacing,
+)
+from portcall.graph._plan import Plan, Storage, decode, encode, plan
 from portcall.graph._spec import Graph, Value
 
 _ALIGNMENT = 64
@@ -31,6 +42,27 @@ _FOOTER = struct.Struct("<QQQ8s")
 _LIBRARY_MARK = b"\x7fELF"
 _LINKED = (*toolchain.LANGUAGE_OF_SUFFIX, *toolchain.LINKED_SUFFIXES)
 _FEW = 5
+_HEAD = 4096  # bytes in which a text begins
+_TENSOR = struct.Struct("<iBBH")  # axes, type
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a bundle says of itself.
+
+    Attributes:
+        name: the function that makes executors.
+        graph: the graph.
+        plan: where its values lie in memory.
+        params: what the parameters are, by name; their data begin at ``offset`` in the file.
+        library_nbytes: the size of the library of kernels, which is the first part of the file.
+    """
+
+    name: str
+    graph: Graph
+    plan: Plan
+    params: Mapping[str, ParamInfo]
+    library_nbytes: int
 
 
 def export_bundle(
@@ -83,6 +115,68 @@ def export_bundle(
         file.write(struct.pack("<Q", len(described)) + b"".join(described))
         file.write(_FOOTER.pack(library_bytes, index_offset, file.tell() - index_offset, _MARK))
     return output
+
+
+def file_kind(path: StrPath) -> Literal["graph", "bundle", "library"]:
+    """Return what a file is by what is in it: the JSON of a graph, a bundle, or else a library.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+        if head.lstrip().startswith(b"{"):
+            return "graph"
+        return "library" if _footer_of(file) is None else "bundle"
+
+
+def read_bundle(path: StrPath) -> Bundle:
+    """Read what a bundle says of itself. Nothing of it is loaded, and no parameter is read.
+
+    Raises:
+        GraphError: the file is no bundle, or a damaged one.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        footer = _footer_of(file)
+        if footer is None:
+            raise errors.GraphError(f"'{path}' is no bundle")
+        library_nbytes, offset, size = footer
+        end = file.seek(0, 2) - _FOOTER.size
+        if not library_nbytes <= offset <= end or size != end - offset:
+            raise errors.GraphError(f"'{path}' is damaged: its index is not where its end says")
+        file.seek(offset)
+        cursor = Cursor(MemorySource(file.read(size)), "the index of the bundle")
+    version = int.from_bytes(cursor.take(4, "the version"), "little")
+    if version != _VERSION:
+        raise errors.GraphError(f"'{path}' is a bundle of version {version}; this portcall reads version {_VERSION}")
+    name, json = cursor.text("the name"), cursor.text("the graph")
+    planned = decode(cursor.take(cursor.number("the length of the plan"), "the plan"))
+    params = dict(_read_param(cursor) for _ in range(cursor.number("the number of parameters")))
+    cursor.expect_end()
+    return Bundle(name, read_graph(json), planned, params, library_nbytes)
+
+
+def _read_param(cursor: Cursor) -> tuple[str, ParamInfo]:
+    name = cursor.text("the name of a parameter")
+    axes, code, bits, lanes = _TENSOR.unpack(cursor.take(_TENSOR.size, name))
+    shape = tuple([cursor.number(name) for _ in range(axes)])
+    try:
+        value = Value(shape, DataType(code=code, bits=bits, lanes=lanes))
+    except ValueError as error:
+        raise cursor.fail(f"{name!r}: {error}") from None
+    return name, ParamInfo(value.dtype, shape, cursor.number(name), value.nbytes)
+
+
+def _footer_of(file: BinaryIO) -> tuple[int, int, int] | None:
+    """Return the numbers at the end of a bundle: where its library ends, where its index begins, and its size."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    if size < _FOOTER.size or file.read(len(_LIBRARY_MARK)) != _LIBRARY_MARK:
+        return None
+    file.seek(-_FOOTER.size, 2)
+    *numbers, mark = _FOOTER.unpack(file.read())
+    return (numbers[0], numbers[1], numbers[2]) if mark == _MARK else None
 
 
 def _expected(graph: Graph, given: Mapping[str, Any]) -> dict[str, Value]:

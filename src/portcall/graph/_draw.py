@@ -2,9 +2,10 @@
 """A picture of a graph: SVG that a browser shows and scrolls, the same bytes for the same graph.
 
 The layout is that of layers, as Sugiyama, Tagawa and Toda described it (1981): a node lies below all that it reads;
-long edges pass each layer in a place of their own; a few sweeps order the layers by the means of neighbours, and then place
-them, each layer as close to its neighbours as the order allows (isotonic regression by pooling adjacent violators).
-Time grows with nodes and edges. An edge across many layers is not drawn: the reader names its source, and links to it.
+long edges pass each layer in a place of their own; a few sweeps order the layers by the means of neighbours, and then
+place them, each layer as close to its neighbours as the order allows (isotonic regression by pooling adjacent
+violators). Time grows with nodes and edges. An edge across many layers is not drawn: the reader names its source, and
+links to it.
 """
 
 from __future__ import annotations

@@ -89,8 +89,6 @@ class ServerOptions:
     stop_with_stdin: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "imports", tuple(map(_absolute, self.imports)))
-        object.__setattr__(self, "libraries", tuple(map(_absolute, self.libraries)))
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
         if not 0 <= self.port < 65536:
@@ -108,7 +106,7 @@ class ServerOptions:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
         for name in ("imports", "libraries"):
-            object.__setattr__(self, name, tuple(map(os.path.abspath, getattr(self, name))))
+            object.__setattr__(self, name, tuple(map(_absolute, getattr(self, name))))
         for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):
             object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
 

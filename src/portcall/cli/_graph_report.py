@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``portcall inspect`` says of a model: its inputs, outputs and nodes, the kernels it calls, where memory goes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from portcall.bench import format_size
+from portcall.cli._errors import CommandError
+from portcall.cli._output import LISTED, console, listed, print_facts, print_line, table
+from portcall.errors import GraphError
+
+if TYPE_CHECKING:
+    from portcall.graph import Graph, MemoryReport, ParamInfo, Plan
+    from portcall.preflight import LibraryReport
+
+BUILT_IN = ("__nop", "__copy")
+COLUMNS = ("#", "node", "kernel", "reads", "gives", "memory")
+
+
+@dataclass
+class ModelFile:
+    """A graph, or a bundle.
+
+    Attributes:
+        params: what is known of parameters, by name; None if nothing is.
+        problems: what is wrong with it, each a sentence.
+    """
+
+    path: str
+    bundle: bool
+    plan: Plan
+    params: Mapping[str, ParamInfo] | None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def graph(self) -> Graph:
+        return self.plan.graph
+
+    def check(self, library: LibraryReport | None) -> None:
+        """Note the kernels that a library lacks, and the parameters that do not fit."""
+        if library is not None and library.abi != "plain" and not self.missing_may_be_inside(library):
+            missing = sorted(set(self.kernels()) - set(library.functions))
+            self.problems += [f"'{library.path}' has no kernel '{name}'" for name in missing]
+        known = dict(self.inputs())
+        for name, info in (self.params or {}).items():
+            value = known.get(name)
+            if value is None:
+                self.problems.append(f"the graph has no input for the parameter '{name}'")
+            elif (value.shape, value.dtype) != (info.shape, info.dtype):
+                text = f"the parameter '{name}' is {info.dtype}{list(info.shape)}, the graph has {value}"
+                self.problems.append(text)
+
+    def missing_may_be_inside(self, library: LibraryReport) -> bool:
+        """Say whether other modules in the library, of which nothing is read, may have kernels."""
+        return any(module.kind != "_lib" for module in library.modules)
+
+    def kernels(self) -> Counter[str]:
+        """Return how often each kernel is called."""
+        return Counter(node.function for node in self.graph.nodes if node.function and node.function not in BUILT_IN)
+
+    def inputs(self) -> Iterator[tuple[str, Any]]:
+        for number in self.graph.inputs:
+            node = self.graph.nodes[number]
+            yield node.name, self.graph.values[node.outputs[0]]
+
+    def outputs(self) -> Iterator[tuple[str, Any]]:
+        owners = self.graph.owners()
+        for entry in self.graph.outputs:
+            yield self.graph.nodes[owners[entry]].name, self.graph.values[entry]
+
+    def memory(self) -> MemoryReport:
+        from portcall.graph import memory_report
+
+        return memory_report(self.plan, set(self.params or ()))
+
+    def draw(self, path: str) -> None:
+        """Write a picture."""
+        from portcall.graph import draw
+
+        Path(path).write_text(draw(self.graph, set(self.params or ())), encoding="utf-8")
+
+    # ---- In words ----
+
+    def show(self, everything: bool, svg: str | None) -> None:
+        print_facts(self.facts(everything))
+        print_line("")
+        rows = list(self.rows())
+        console().print(table(COLUMNS, rows if everything else rows[:LISTED], right=("#",)))
+        if not everything and len(rows) > LISTED:
+            print_line(f"… and {len(rows) - LISTED} more nodes (--all lists them)")
+        if svg:
+            print_line(f"picture: {svg}")
+        for problem in self.problems:
+            print_line(problem, "problem", "yellow")
+
+    def facts(self, everything: bool) -> Iterator[tuple[str, str]]:
+        kernels, graph = self.kernels(), self.graph
+        views, copies = (sum(node.function == name for node in graph.nodes) for name in BUILT_IN)
+        counts = f"{len(graph.nodes)} nodes: {len(graph.inputs)} inputs and parameters, {sum(kernels.values())} calls"
+        counts += f" of {len(kernels)} kernels, {views} views, {copies} copies between devices"
+        yield (
+            "model",
+            f"{self.path} ({format_size(os.path.getsize(self.path))}), a {'bundle' if self.bundle else 'graph'}",
+        )
+        yield "nodes", counts
+        params = self.params or {}
+        inputs = [f"{name}  {value}" for name, value in self.inputs() if name not in params]
+        yield "inputs", listed(inputs, everything) or "none"
+        yield "outputs", listed([f"{name}  {value}" for name, value in self.outputs()], everything) or "none"
+        nbytes = sum(info.nbytes for info in params.values())
+        told = "not known, and counted as inputs: --params FILE tells them"
+        yield "parameters", told if self.params is None else f"{len(params)}, {format_size(nbytes)}"
+        yield (
+            "kernels",
+            listed([f"{name}  x {count}" for name, count in kernels.most_common()], everything) or "none",
+        )
+        report = self.memory()
+        for number, device in enumerate(report.devices):
+            total = device.parameters + device.inputs + device.arena
+            parts = (("parameters", device.parameters), ("inputs", device.inputs), ("activations", device.arena))
+            text = f"{device.device}: {format_size(total)} = "
+            text += " + ".join(f"{name} {format_size(nbytes)}" for name, nbytes in parts)
+            text += f"\n  activations: {format_size(device.unshared)} if none shared memory"
+            where = f", at '{device.peak_node}'" if device.peak_node else ""
+            yield "memory" if number == 0 else "", f"{text}, {format_size(device.peak)} live at one time{where}"
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        graph, params = self.graph, self.params or {}
+        owners, several = graph.owners(), len(self.plan.arenas) > 1
+        devices = [device.device for device in self.memory().devices]
+        for number, node in enumerate(graph.nodes):
+            kind = node.function or ("parameter" if node.name in params else "input")
+            reads = " ".join(str(owners[entry]) for entry in node.inputs)
+            gives = ", ".join(str(graph.values[entry]) for entry in node.outputs)
+            slots = [self.plan.slots[self.plan.slot_of[entry]] for entry in node.outputs]
+            places = ("own" if slot.own else f"at {slot.offset}" for slot in slots)
+            where = f" on {devices[slots[0].device]}" if several and slots else ""
+            yield (
+                str(number),
+                node.name,
+                kind if node.function else f"({kind})",
+                reads,
+                gives,
+                ", ".join(places) + where,
+            )
+
+    def to_dict(self) -> dict[str, object]:
+        graph, params = self.graph, self.params or {}
+        return {
+            "path": self.path,
+            "kind": "bundle" if self.bundle else "graph",
+            "nbytes": os.path.getsize(self.path),
+            "inputs": [described(name, value) for name, value in self.inputs() if name not in params],
+            "parameters": [described(name, value) for name, value in self.inputs() if name in params],
+            "parameters_known": self.params is not None,
+            "outputs": [described(name, value) for name, value in self.outputs()],
+            "kernels": dict(self.kernels().most_common()),
+            "nodes": [
+                {
+                    "name": node.name,
+                    "function": node.function,
+                    "inputs": list(node.inputs),
+                    "outputs": [described("", graph.values[entry]) | {"entry": entry} for entry in node.outputs],
+                }
+                for node in graph.nodes
+            ],
+            "memory": self.memory().to_dict(),
+            "problems": self.problems,
+        }
+
+
+def open_model_file(path: str, params: str | None) -> ModelFile | None:
+    """Read a graph or a bundle; None for a library, or for what is none of these.
+
+    Raises:
+        CommandError: the graph, or the file of the parameters, is damaged.
+        OSError: a file cannot be read.
+    """
+    from portcall import graph
+
+    if not os.path.isfile(path) or graph.file_kind(path) == "library":
+        return None
+    problems: list[str] = []
+    try:
+        given = graph.load_params_from_file(params).infos if params else None
+        if graph.file_kind(path) == "bundle":
+            bundle = graph.read_bundle(path)
+            return ModelFile(path, True, bundle.plan, {**bundle.params, **(given or {})})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", graph.StorageWarning)
+            planned = graph.plan(graph.Graph.from_json(Path(path).read_bytes()))
+        problems += [str(warning.message) for warning in caught]
+    except GraphError as error:
+        text = f"{path}: {error}"
+        raise CommandError(text, "the file is damaged, or made by a newer compiler", "", kind="GraphError") from error
+    return ModelFile(path, False, planned, given, problems)
+
+
+def described(name: str, value: Any) -> dict[str, object]:
+    facts = {"shape": list(value.shape), "dtype": str(value.dtype), "nbytes": value.nbytes}
+    return {"name": name, **facts} if name else facts

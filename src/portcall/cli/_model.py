@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models on the command line: a graph with its kernels and parameters, opened, given inputs, and run.
+
+An input is ``NAME=SPEC``: random, zeros, ones or range (of the graph's type and shape), random:TYPE[SHAPE] and the
+like, or a file: x.npy, data.npz:key, or either behind an @.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from portcall.cli._arguments import ARRAY, element_type, make_array, read_array
+from portcall.cli._call import Place, isolate_here, open_place
+from portcall.cli._errors import CommandError
+from portcall.cli._output import print_warning
+from portcall.cli._remote import BAR_BYTES, byte_bar
+from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from portcall.graph import Graph, GraphModule, ParamFile, Value
+
+FILLS = ("random", "zeros", "ones", "range")
+FORMS = "random, zeros, ones, range, random:float32[2,3], @x.npy or @data.npz:key"
+_UNSET = 0  # in what get_input_states returns
+_FEW = 4
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+
+def model_options(function: Decorated) -> Decorated:
+    """Add the options that give a model its inputs and parameters."""
+    options = [
+        click.option("--params", type=click.Path(), metavar="FILE", help="The parameters of a model."),
+        click.option("--input", "inputs", multiple=True, metavar="NAME=SPEC", help="An input of a model."),
+        click.option("--fill", type=click.Choice(FILLS), help="What all other inputs and parameters of a model get."),
+        click.option("--allow-nan", is_flag=True, help="Take inputs of a model that have NaN in them."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Input:
+    """An array, and what was written for it."""
+
+    spec: str
+    array: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be run: its inputs are set.
+
+    Attributes:
+        files: what was given for ``graph`` (or ``bundle``), ``library`` and ``params``.
+        inputs: those that were given, or filled.
+    """
+
+    executor: GraphModule
+    place: Place
+    files: Mapping[str, str | None]
+    inputs: Mapping[str, Input]
+
+    @property
+    def name(self) -> str:
+        return str(next(iter(self.files.values())))
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={each.spec}' for name, each in self.inputs.items())})"
+
+    def to_dict(self) -> dict[str, object]:
+        return {**self.files, "inputs": {name: each.spec for name, each in self.inputs.items()}}
+
+    def run(self) -> None:
+        self.executor.run()
+        for device in self.place.devices:
+            device.sync()
+
+    def outputs(self) -> Arrays:
+        return {name: self.executor.get_output(name).numpy() for name in self.executor.get_output_info()[0]}
+
+
+@contextlib.contextmanager
+def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
+    """Open the model that is named, with its inputs and parameters set, here in a process of its own or on a server.
+
+    What can be found out here is refused before anything is sent.
+    """
+    isolate_here(ctx, given, f"the model {given['file']}")
+    from portcall import graph
+
+    path, kernels = given["file"], given["second"]
+    files = {"graph": path, "library": kernels} if kernels else {"bundle": path}
+    with explained(path), spoken_warnings():
+        params = graph.load_params_from_file(given["params"]) if given["params"] else None
+        known = read_graph(given)
+        inputs = read_inputs(known, given) if known else {}
+        with open_place(given, kernels or path, given["device"].split(",")) as place:
+            if known and kernels:
+                executor = graph.create(known, place.library, list(place.devices))
+            else:
+                executor = graph.GraphModule(place.library[maker_of(path, place)](*place.devices))
+            if not known:
+                inputs = read_inputs(executor.plan.graph, given)
+            if params is not None:
+                load_params(executor, params)
+            executor.set_input({name: each.array for name, each in inputs.items()})
+            inputs.update(fill(executor, given))
+            yield Model(executor, place, {**files, "params": given["params"]}, inputs)
+
+
+def read_graph(given: dict[str, Any]) -> Graph | None:
+    """Return the graph; None where only the library knows it."""
+    from portcall import graph
+
+    if given["second"]:
+        return graph.Graph.from_json(Path(given["file"]).read_bytes())
+    return graph.read_bundle(given["file"]).graph if graph.file_kind(given["file"]) == "bundle" else None
+
+
+def maker_of(path: str, place: Place) -> str:
+    """Return the name of the function that makes executors."""
+    from portcall import graph
+
+    if graph.file_kind(path) == "bundle":
+        return graph.read_bundle(path).name
+    return "default" if place.session else place.library.entry_name
+
+
+# ---- Inputs ----------------------------------------------------------------------------------------------------------
+
+
+def ports(model: Graph) -> dict[str, Value]:
+    """Return the inputs and parameters of a graph by name."""
+    return {model.nodes[number].name: model.values[model.nodes[number].outputs[0]] for number in model.inputs}
+
+
+def split_inputs(texts: tuple[str, ...], model: Graph) -> Iterator[tuple[str, str]]:
+    """Yield the names and what is written for them. A name may have an = in it."""
+    seen = set()
+    names = ports(model)
+    for text in texts:
+        places = [k for k, character in enumerate(text) if character == "="]
+        if not places:
+            raise CommandError(
+                f"'{text}' does not say which input it is for", "", f"--input NAME={text}", kind="ValueError"
+            )
+        place = next((k for k in places if text[:k] in names), places[0])
+        name = text[:place]
+        if name in seen:
+            raise CommandError(f"the input '{name}' is given twice", kind="ValueError")
+        seen.add(name)
+        yield name, text[place + 1 :]
+
+
+def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
+    """Return the inputs that are given, of the graph's shapes and types.
+
+    Raises:
+        CommandError: a name, a word, a type or a shape is wrong, or there are NaN; the text names the input.
+        OSError: a file cannot be read.
+    """
+    import numpy as np
+
+    known = ports(model)
+    generator = np.random.default_rng(given["seed"])
+    inputs = {}
+    for name, spec in split_inputs(given["inputs"], model):
+        value = known.get(name)
+        if value is None:
+            raise no_input(name, list(known), given["file"])
+        inputs[name] = Input(spec, read_spec(name, spec, value, generator))
+        check_fits(name, inputs[name], value)
+        check_finite(name, inputs[name], given["allow_nan"])
+    return inputs
+
+
+def read_spec(name: str, spec: str, value: Value, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    array = ARRAY.fullmatch(spec)
+    if spec in FILLS:
+        return make_array(spec, str(value.dtype), value.shape, generator)
+    if array is not None and array[1] in FILLS:
+        shape = tuple(int(word) for word in array[3].replace(",", " ").split())
+        return make_array(array[1], array[2], shape, generator)
+    if spec.startswith("@") or spec.endswith((".npy", ".npz")) or ".npz:" in spec:
+        return read_array(spec.removeprefix("@"))
+    raise CommandError(f"cannot read what is given for the input '{name}', '{spec}'", "", f"give {FORMS}",
+                       kind="ValueError")  # fmt: skip
+
+
+def no_input(name: str, names: list[str], path: str) -> CommandError:
+    near = difflib.get_close_matches(name, names, n=3)
+    cause = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names[:_FEW]) or 'none'}"
+    more = ", …" if not near and len(names) > _FEW else ""
+    return CommandError(
+        f"the model has no input '{name}'", cause + more, f"portcall inspect {path} lists them", kind="GraphError"
+    )
+
+
+def check_fits(name: str, given: Input, value: Value) -> None:
+    spec, array = given.spec, given.array
+    wanted = element_type(str(value.dtype))
+    if array.dtype != wanted:
+        file = spec.removeprefix("@").partition(".npz:")
+        next_step = f"--input {name}={spec.partition(':')[0]}"
+        if os.path.exists(file[0]) and not file[1]:
+            next_step = (
+                f"python -c \"import numpy as np; np.save('{file[0]}', np.load('{file[0]}').astype('{wanted}'))\""
+            )
+        raise CommandError(f"the input '{name}' is of {wanted}, got {array.dtype}", "", next_step, kind="ArgumentError")
+    if array.shape != value.shape:
+        raise CommandError(
+            f"the input '{name}' has shape {list(value.shape)}, got {list(array.shape)}",
+            "the array is for another input, or another model",
+            f"give one of that shape, or --input {name}=random",
+            kind="GraphError",
+        )
+
+
+def check_finite(name: str, given: Input, allowed: bool) -> None:
+    count = nans(given.array)
+    if count and not allowed:
+        raise CommandError(
+            f"the input '{name}' ({given.spec}) has {count} NaN among its {given.array.size} elements",
+            "what made it is wrong",
+            "--allow-nan takes it all the same",
+            kind="ValueError",
+        )
+
+
+def nans(array: np.ndarray[Any, Any]) -> int:
+    """Return how many elements are NaN."""
+    import numpy as np
+
+    if array.dtype.kind in "biu":
+        return 0
+    return int(np.isnan(array if array.dtype.kind in "fc" else array.astype("float32")).sum())
+
+
+def fill(executor: GraphModule, given: dict[str, Any]) -> dict[str, Input]:
+    """Set, and return, what nobody has set, as ``--fill`` says. Without it that is an error, if the model needs it."""
+    import numpy as np
+
+    model = executor.plan.graph
+    states = executor["get_input_states"]()
+    unset = {name for (name, _), state in zip(ports(model).items(), states, strict=True) if state == _UNSET}
+    if given["fill"]:
+        generator = np.random.default_rng(given["seed"])
+        made = {
+            name: Input(given["fill"], make_array(given["fill"], str(value.dtype), value.shape, generator))
+            for name, value in ports(model).items()
+            if name in unset
+        }
+        executor.set_input({name: each.array for name, each in made.items()})
+        return made
+    read = {entry for node in model.nodes for entry in node.inputs} | set(model.outputs)
+    needed = [model.nodes[n] for n in model.inputs if model.nodes[n].outputs[0] in read]
+    missing = [f"'{node.name}' {model.values[node.outputs[0]]}" for node in needed if node.name in unset]
+    if missing:
+        names = ", ".join(missing[:_FEW]) + (f" and {len(missing) - _FEW} more" if len(missing) > _FEW else "")
+        first = next(node.name for node in needed if node.name in unset)
+        raise CommandError(
+            f"nothing is given for {names}",
+            "an input is missing, or the file of the parameters",
+            f"--input {first}=@{first}.npy, --params FILE, or --fill random for all that is missing",
+            kind="GraphError",
+        )
+    return {}
+
+
+# ---- Parameters ------------------------------------------------------------------------------------------------------
+
+
+def load_params(executor: GraphModule, params: ParamFile) -> None:
+    """Set the parameters of a file one by one; a bar on a terminal shows how far they are."""
+    unknown = [name for name in params.infos if executor.get_input_index(name) < 0]
+    if unknown:
+        names = ", ".join(unknown[:_FEW]) + (", …" if len(unknown) > _FEW else "")
+        print_warning(f"the model has no inputs for {len(unknown)} parameters: {names}", "look for another file")
+    wanted = {name: info for name, info in params.infos.items() if name not in set(unknown)}
+    total = sum(info.nbytes for info in wanted.values())
+    if total < BAR_BYTES or not sys.stderr.isatty() or executor.module.type_key != "rpc":
+        for name in wanted:
+            executor.load_params({name: params.tensor(name)})
+        return
+    with byte_bar("parameters", total) as advance:
+        for name, info in wanted.items():
+            executor.load_params({name: params.tensor(name)})
+            advance(info.nbytes)
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Say of errors of graphs and their kernels what they are, and what to do."""
+    inspect = f"portcall inspect {path}"
+    try:
+        yield
+    except GraphError as error:
+        raise CommandError(str(error), "", inspect, kind="GraphError") from error
+    except ArgumentError as error:
+        raise CommandError(str(error), "a kernel and the graph do not fit", inspect, kind="ArgumentError") from error
+    except RemoteError as error:
+        text = f"{path} failed on {error.peer}: {error}"
+        raise CommandError(text, "", inspect, kind=error.kind or "RemoteError") from error
+    except (RPCError, CommandError, click.ClickException, OSError, MemoryError):
+        raise
+    except Exception as error:
+        text = f"{path} failed: {type(error).__name__}: {error}"
+        raise CommandError(
+            text, "a kernel refused what the graph gives it", inspect, kind=type(error).__name__
+        ) from error
+
+
+@contextlib.contextmanager
+def spoken_warnings() -> Iterator[None]:
+    """Print warnings as this program does."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print_warning(str(warning.message), "portcall inspect shows the graph")

@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``run``, ``bench`` and ``inspect`` with models: here and on a server, what files mean, and how each failure ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+from graph import legacy
+from graph.models import Model, array, f32, many, many_json, mlp, mlp_json, mlp_params
+from portcall import graph, rpc, toolchain
+
+pytestmark = pytest.mark.peers
+Invoke = Callable[..., Result]
+InvokeJson = Callable[..., dict[str, Any]]
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+EXPECTED = mlp(array(4, 16), mlp_params())
+
+
+@dataclass(frozen=True)
+class Files:
+    """A folder with a model in each form."""
+
+    folder: Path
+
+    def __call__(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def words(self, *words: str) -> list[str]:
+        """Return the words of a command with each ``{name}`` as the path of a file."""
+        return [word.format_map(_Paths(self.folder)) for word in words]
+
+
+class _Paths(dict[str, str]):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name: str) -> str:
+        return str(self.folder / name.replace("_", "."))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, libraries: dict[str, Path]) -> Files:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "m.json").write_text(mlp_json())
+    (folder / "graph.text").write_text("\n " + mlp_json())  # content counts, not its name
+    (folder / "many.json").write_text(many_json())
+    (folder / "bad.json").write_text(mlp_json().replace('"relu"', '"rellu"'))
+    (folder / "cut.json").write_text(mlp_json()[:-20])
+    (folder / "kernels.so").write_bytes(libraries["layers"].read_bytes())
+    graph.save_params_to_file(mlp_params(), folder / "m.params")
+    graph.save_params_to_file({**mlp_params(), "w9": np.zeros(3)}, folder / "more.params")
+    graph.save_params_to_file({**mlp_params(), "w2": np.zeros((9, 32), "float32")}, folder / "wrong.params")
+    (folder / "cut.params").write_bytes((folder / "m.params").read_bytes()[:-9])
+    graph.export_bundle(folder / "bundle.so", mlp_json(), folder / "kernels.so", mlp_params(), name="mlp")
+    np.save(folder / "x.npy", array(4, 16))
+    np.save(folder / "x64.npy", array(4, 16).astype("float64"))
+    np.save(folder / "nan.npy", np.where(array(4, 16) > 0, array(4, 16), np.nan).astype("float32"))
+    np.savez(folder / "data.npz", x=array(4, 16), other=np.zeros(3))
+    np.savez(folder / "ref.npz", dense2=EXPECTED)
+    return Files(folder)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[rpc.Server]:
+    with rpc.Server(key="k", lost_client_grace=0.5) as running:
+        yield running
+
+
+@pytest.fixture(params=["here", "there"])
+def place(request: pytest.FixtureRequest, server: rpc.Server) -> list[str]:
+    """Options of a command: none, or those of a server."""
+    return ["--rpc", server.address, "--key", "k"] if request.param == "there" else []
+
+
+# ---- What is run -----------------------------------------------------------------------------------------------------
+
+FORMS = [
+    ("{m_json}", "{kernels_so}", "--params", "{m_params}"),
+    ("{graph_text}", "{kernels_so}", "--params", "{m_params}"),
+    ("{m_json}", "{bundle_so}", "--params", "{m_params}"),
+    ("{bundle_so}",),
+    ("{bundle_so}", "--params", "{m_params}"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+@pytest.mark.parametrize("spec", ["{x_npy}", "@{x_npy}", "{data_npz}:x"])
+def test_a_model_gives_what_numpy_computes(
+    invoke: Invoke, files: Files, place: list[str], tmp_path: Path, form: tuple[str, ...], spec: str
+) -> None:
+    output = tmp_path / "y.npz"
+    result = invoke("run", *files.words(*form, "--input", f"x={spec}"), "--output", output, *place)
+    assert result.exit_code == 0, result.output
+    first, head, row, saved, *_ = result.stdout.splitlines()
+    assert " ran on cpu:0" in first
+    assert head.split()[:2] == ["output", "type"]
+    assert row.split()[:2] == ["dense2", "float32[4,"]
+    assert saved == f"saved dense2 to {output}"
+    with np.load(output) as content:
+        np.testing.assert_allclose(content["dense2"], EXPECTED, rtol=1e-4, atol=1e-5)
+    assert invoke("run", *files.words("{bundle_so}", "--input", f"x={spec}"), "--check", output, *place).exit_code == 0
+
+
+def test_facts_for_programs(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
+    answer = invoke_json("run", *files.words("{bundle_so}", "--input", "x={x_npy}", "--check", "{ref_npz}"), *place)
+    assert answer["bundle"] == files("bundle.so")
+    assert answer["params"] is None
+    assert answer["inputs"] == {"x": files("x.npy")}
+    assert answer["outputs"]["dense2"]["shape"] == [4, 10]
+    assert answer["checks"][0]["ok"] is True
+    assert answer["duration_s"] > 0
+    assert ("rpc" in answer) == bool(place)
+
+
+def test_a_library_with_a_graph_of_tvm_in_it_is_a_model(
+    invoke: Invoke, place: list[str], tmp_path: Path, files: Files, libraries: dict[str, Path]
+) -> None:
+    modules = [("GraphExecutorFactory", legacy.factory_payload(mlp_json(), mlp_params())), ("_lib", b"")]
+    code, blob = legacy.layers_object(libraries, tmp_path), legacy.modern_blob(modules, [[1], []])
+    path = legacy.link(tmp_path / "tvm.so", [code], legacy.MODERN, blob)
+    result = invoke("run", path, *files.words("--input", "x={x_npy}", "--check", "{ref_npz}"), *place)
+    assert result.exit_code == 0, result.output
+    assert f"{path}(x=" in result.stdout
+    assert "ok: dense2 agrees" in result.stdout
+    assert invoke("run", path, "--input", "xx=ones", *place).exit_code == 1
+
+
+def test_every_output_has_its_name_and_a_head_that_is_an_input_too(
+    invoke: Invoke, files: Files, place: list[str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "in.npz", x=array(2, 6), y=array(2, 3))
+    inputs = (f"--input=x={tmp_path}/in.npz:x", f"--input=y=@{tmp_path}/in.npz:y")
+    words = files.words("{many_json}", "{kernels_so}", *inputs)
+    result = invoke("run", *words, "--output", tmp_path / "out.npz", *place)
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as content:
+        assert list(content) == ["doubled:0", "floor", "halves:2", "halves:3", "doubled:4", "y"]
+        for name, expected in zip(content, many(array(2, 6), array(2, 3)), strict=True):
+            np.testing.assert_allclose(content[name], expected, rtol=1e-5)
+
+
+def test_a_function_of_a_bundle_is_called_as_that_of_any_library(invoke: Invoke, files: Files) -> None:
+    result = invoke("run", *files.words("{bundle_so}", "mlp", "--arg", "1", "--arg", "0"))
+    assert result.exit_code == 0
+    assert "returned <portcall.Module of type 'GraphExecutor'>" in result.output
+
+
+def test_a_function_called_default_is_a_function(invoke: Invoke, tmp_path: Path) -> None:
+    export = "PORTCALL_EXPORT_TYPED(default, [](int64_t a) { return a + 1; })"
+    (tmp_path / "k.cc").write_text(f"#include <portcall/portcall.h>\n{export}\n")
+    library = toolchain.create_shared(tmp_path / "k.cc", tmp_path / "k.so")
+    assert "returned 8 in" in invoke("run", library, "default", "--arg", "7").output
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "ones", "range"])
+def test_what_is_missing_is_filled(invoke_json: InvokeJson, files: Files, place: list[str], kind: str) -> None:
+    words = files.words("{m_json}", "{kernels_so}", "--fill", kind, "--input", "x=ones")
+    answer = invoke_json("run", *words, *place)
+    assert answer["inputs"] == {"x": "ones", **dict.fromkeys(mlp_params(), kind)}
+    if kind == "ones":
+        assert answer["outputs"]["dense2"]["max"] == (16 + 1) * 32 + 1
+    assert answer["outputs"] == invoke_json("run", *words, *place)["outputs"]  # the seed is the same
+
+
+def test_a_name_with_an_equals_sign_and_outputs_with_odd_names(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+    m = Model()
+    a = m.input("a=b", (2, 2))
+    one = m.call("relu", [a], f32(2, 2), name="file")
+    text = m.json(one, m.call("relu", [one], f32(2, 2), name="scope/arr_0:x"))
+    (tmp_path / "odd.json").write_text(text)
+    out = tmp_path / "o.npz"
+    result = invoke("run", tmp_path / "odd.json", files("kernels.so"), "--input", "a=b=ones", "--save", out)
+    assert result.exit_code == 0, result.output
+    with np.load(out) as content:
+        assert list(content) == ["file", "scope/arr_0:x"]
+    assert (
+        invoke("run", tmp_path / "odd.json", files("kernels.so"), "--input", "a=b=ones", "--check", out).exit_code == 0
+    )
+
+
+def test_nan_is_refused_in_inputs_and_told_of_outputs(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+    words = files.words("{many_json}", "{kernels_so}", "--input", "y=zeros", "--input", f"x={tmp_path}/x.npy")
+    values = array(2, 6)
+    values[0, 0] = np.nan
+    np.save(tmp_path / "x.npy", values)
+    refused = invoke("run", *words)
+    assert refused.exit_code == 1
+    assert "the input 'x'" in refused.stderr
+    assert "has 1 NaN among its 12 elements" in refused.stderr
+    assert "next: --allow-nan" in refused.stderr
+    taken = invoke("run", *words, "--allow-nan")
+    assert taken.exit_code == 0
+    assert "the output 'halves:3' has 1 NaN among its 6 elements" in taken.stderr
+    assert "'y'" not in taken.stderr
+
+
+# ---- bench ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS[2:4], ids=" ".join)
+def test_a_model_is_timed_and_its_nodes_are_shown(
+    invoke: Invoke, files: Files, place: list[str], tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    words = files.words(*form, "--input", "x=random", "--number", "2", "--repeat", "3")
+    result = invoke("bench", *words, "--profile", "--trace", tmp_path / "t.json", *place)
+    assert result.exit_code == 0, result.output
+    assert "median" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert {"dense1", "dense2", "relu"} <= {row[1] for row in rows if len(row) > 5}
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["dense1", "relu", "dense2"]
+
+
+def test_end_to_end_counts_and_says_so(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
+    words = files.words("{bundle_so}", "--input", "x={x_npy}", "--number", "2", "--repeat", "3")
+    for options, end_to_end in (((), False), (("--end-to-end", "--profile"), True)):
+        answer = invoke_json("bench", *words, *options, *place)
+        assert answer["end_to_end"] is end_to_end
+        assert len(answer["results_s"]) == 3
+        assert answer["min_s"] > 0
+        assert ("profile" in answer) == end_to_end
+    assert [node["name"] for node in answer["profile"]["nodes"]] == [
+        "x", "w1", "b1", "dense1", "relu", "w2", "b2", "dense2",
+    ]  # fmt: skip
+
+
+# ---- inspect -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "parameters", "library"),
+    [
+        (("{m_json}",), [], False),
+        (("{m_json}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], False),
+        (("{m_json}", "{kernels_so}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], True),
+        (("{bundle_so}",), ["w1", "b1", "w2", "b2"], True),
+    ],
+)
+def test_parameters_are_told_from_inputs_where_that_is_known(
+    invoke_json: InvokeJson, invoke: Invoke, files: Files, words: tuple[str, ...], parameters: list[str], library: bool
+) -> None:
+    answer = invoke_json("inspect", *files.words(*words))
+    assert [each["name"] for each in answer["parameters"]] == parameters
+    assert answer["parameters_known"] == bool(parameters)
+    assert [each["name"] for each in answer["inputs"]] == [
+        name for name in ("x", "w1", "b1", "w2", "b2") if name not in parameters
+    ]
+    assert answer["kernels"] == {"dense": 2, "relu": 1}
+    assert answer["nodes"][3]["outputs"] == [{"shape": [4, 32], "dtype": "float32", "nbytes": 512, "entry": 3}]
+    assert answer["outputs"] == [{"name": "dense2", "shape": [4, 10], "dtype": "float32", "nbytes": 160}]
+    memory = answer["memory"]["devices"][0]
+    assert memory["parameters"] == (4 * (32 * 16 + 32 + 10 * 32 + 10) if parameters else 0)
+    assert bool(answer["library"]) == library
+    assert answer["problems"] == []
+    shown = invoke("inspect", *files.words(*words)).stdout
+    assert "8 nodes: 5 inputs and parameters, 3 calls of 2 kernels" in shown
+    assert ("(parameter)" in shown) == bool(parameters)
+    assert ("not known, and counted as inputs" in shown) != bool(parameters)
+    assert "dense  x 2" in shown
+    assert "activations" in shown
+    assert ("TVM 0.22 or later" in shown) == library
+
+
+def test_a_picture_is_written(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+    for words in (("{m_json}", "--params", "{m_params}"), ("{bundle_so}",)):
+        result = invoke("inspect", *files.words(*words), "--svg", tmp_path / "g.svg")
+        assert result.exit_code == 0, result.output
+        assert f"picture: {tmp_path}/g.svg" in result.stdout
+        text = "".join(ET.parse(tmp_path / "g.svg").getroot().itertext())
+        assert "4 parameter" in text
+        assert "dense2" in text
+
+
+def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson, files: Files) -> None:
+    words = files.words("{bad_json}", "{kernels_so}", "--params", "{wrong_params}")
+    problems = invoke_json("inspect", *words)["problems"]
+    assert len(problems) == 2
+    assert "has no kernel 'rellu'" in problems[0]
+    assert "the parameter 'w2' is float32[9, 32], the graph has float32[10, 32]" in problems[1]
+    assert "problem: the parameter 'w2' is" in invoke("inspect", *words).stdout
+    assert invoke("inspect", *words).exit_code == 0
+    assert invoke("inspect", *words, "--strict").exit_code == 6
+    more = invoke_json("inspect", *files.words("{m_json}", "--params", "{more_params}"))
+    assert more["problems"] == ["the graph has no input for the parameter 'w9'"]
+
+
+def test_of_many_nodes_the_first_are_listed(invoke: Invoke, tmp_path: Path) -> None:
+    m = Model()
+    value = m.input("x", (2, 2))
+    for k in range(60):
+        value = m.call("relu", [value], f32(2, 2), name=f"node{k}")
+    (tmp_path / "long.json").write_text(m.json(value))
+    short, whole = (invoke("inspect", tmp_path / "long.json", *words).stdout for words in ((), ("--all",)))
+    assert "… and 21 more nodes (--all lists them)" in short
+    assert "node59" not in short.replace("output", "").splitlines()[-2]
+    assert whole.splitlines()[-1].split()[1] == "node59"
+
+
+def test_storage_ids_that_are_wrong_are_told(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
+) -> None:
+    text = json.loads(mlp_json())
+    text["attrs"]["storage_id"][1] = [0] * 8
+    (tmp_path / "m.json").write_text(json.dumps(text))
+    assert "overwrites" in invoke_json("inspect", tmp_path / "m.json")["problems"][0]
+    result = invoke("run", tmp_path / "m.json", files("kernels.so"), "--fill", "ones")
+    assert result.exit_code == 0
+    assert "warning: the storage ids of the graph are wrong" in result.stderr
+
+
+# ---- Errors --------------------------------------------------------------------------------------------------------
+
+USAGE = [
+    (("run", "{m_json}"), "is a graph; name the library of its kernels, too"),
+    (("run", "{kernels_so}"), "is a library without a graph"),
+    (("bench", "{kernels_so}"), "Missing argument 'FUNCTION'"),
+    (("run", "{bundle_so}", "--arg", "3"), "--arg is for functions; a model takes --input NAME=SPEC"),
+    (("run", "{bundle_so}", "--out", "float32[3]"), "--out is for functions"),
+    (("run", "{kernels_so}", "relu", "--input", "x=random"), "--input is for models; a function takes --arg"),
+    (("run", "{kernels_so}", "relu", "--params", "{m_params}"), "--params is for models"),
+    (("run", "{kernels_so}", "relu", "--fill", "ones"), "--fill is for models"),
+    (("run", "{bundle_so}", "--fill", "sevens"), "'sevens' is not one of"),
+    (("bench", "{kernels_so}", "relu", "--profile"), "--profile is for models"),
+    (("bench", "{kernels_so}", "relu", "--end-to-end"), "--end-to-end is for models"),
+    (("inspect", "{kernels_so}", "--svg", "g.svg"), "--svg is for models"),
+    (("inspect", "{kernels_so}", "--params", "{m_params}"), "--params is for models"),
+    (("inspect", "{bundle_so}", "{kernels_so}"), "has its kernels in it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), USAGE, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_words_that_mean_nothing_are_wrong_usage(
+    invoke: Invoke, files: Files, words: tuple[str, ...], said: str
+) -> None:
+    result = invoke(*files.words(*words))
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+
+
+MLP = ("{m_json}", "{kernels_so}", "--params", "{m_params}")
+# What is given, the class of the error, what it says, and what it says is next.
+FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
+    ((*MLP,), "GraphError", "nothing is given for 'x' float32[4, 16]", "--input x=@x.npy"),
+    (("{m_json}", "{kernels_so}"), "GraphError", "'w2' float32[10, 32] and 1 more", "--fill random"),
+    ((*MLP, "--input", "xx=random"), "GraphError", "has no input 'xx'", "portcall inspect"),
+    ((*MLP, "--input", "random"), "ValueError", "'random' does not say which input", "--input NAME=random"),
+    ((*MLP, "--input", "x=ones", "--input", "x=ones"), "ValueError", "'x' is given twice", ""),
+    ((*MLP, "--input", "x=nonsense"), "ValueError", "for the input 'x', 'nonsense'", "random, zeros"),
+    ((*MLP, "--input", "x=3"), "ValueError", "for the input 'x', '3'", "random, zeros"),
+    ((*MLP, "--input", "x=random:float32[4,17]"), "GraphError", "'x' has shape [4, 16], got [4, 17]", "x=random"),
+    ((*MLP, "--input", "x=random:int8[4,16]"), "ArgumentError", "'x' is of float32, got int8", "--input x=random"),
+    ((*MLP, "--input", "x={x64_npy}"), "ArgumentError", "'x' is of float32, got float64", ".astype('float32')"),
+    ((*MLP, "--input", "x={nan_npy}"), "ValueError", "the input 'x'", "--allow-nan"),
+    ((*MLP, "--input", "x={no_npy}"), "FileNotFoundError", "no.npy", ""),
+    ((*MLP, "--input", "x={data_npz}:z"), "ValueError", "has no array 'z'", ""),
+    (("{m_json}", "{kernels_so}", "--params", "{cut_params}"), "GraphError", "damaged at byte", "portcall inspect"),
+    (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "the mark of a blob", "portcall inspect"),
+    (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "--input", "x=ones"), "GraphError",
+     "'w2' has shape (10, 32), got (9, 32)", "portcall inspect"),
+    (("{m_json}", "{kernels_so}", "--params", "{no_params}"), "FileNotFoundError", "no.params", ""),
+    (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", "portcall inspect"),
+    (("{bad_json}", "{kernels_so}"), "GraphError", "calls the function 'rellu'", "portcall inspect"),
+    (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no library", "ls"),
+    (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no library", "ls"),
+    ((*MLP, "--input", "x=ones", "--device", "nonsense"), "ValueError", "nonsense", "portcall doctor"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["run", "bench"])
+@pytest.mark.parametrize(("words", "kind", "said", "following"), FAILURES)
+def test_each_failure_says_what_and_what_next(
+    invoke_json: InvokeJson, files: Files, name: str, words: tuple[str, ...], kind: str, said: str, following: str
+) -> None:
+    answer = invoke_json(name, *files.words(*words), code=1)
+    assert answer["error"]["kind"] == kind
+    assert said in answer["error"]["message"]
+    assert following in answer["error"]["next"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        (("{bad_json}", "{kernels_so}", "--fill", "ones"), "GraphError", "calls the function 'rellu'"),
+        ((*MLP, "--input", "x=random:float32[3]"), "GraphError", "'x' has shape [4, 16], got [3]"),
+    ],
+)
+def test_failures_over_there(
+    invoke_json: InvokeJson, files: Files, server: rpc.Server, words: tuple[str, ...], kind: str, said: str
+) -> None:
+    answer = invoke_json("run", *files.words(*words), "--rpc", server.address, "--key", "k", code=1)
+    assert answer["error"]["kind"] == kind
+    assert said in answer["error"]["message"]
+
+
+def test_what_is_wrong_here_is_refused_before_a_server_is_asked(invoke_json: InvokeJson, files: Files) -> None:
+    words = files.words(*MLP, "--input", "x=random:float32[3]")
+    assert invoke_json("run", *words, "--rpc", "127.0.0.1:1", code=1)["error"]["kind"] == "GraphError"
+
+
+def test_parameters_that_the_graph_does_not_have_are_told(invoke: Invoke, files: Files) -> None:
+    words = files.words("{m_json}", "{kernels_so}", "--params", "{more_params}", "--input", "x={x_npy}")
+    result = invoke("run", *words, "--check", files("ref.npz"))
+    assert result.exit_code == 0, result.output
+    assert "the model has no inputs for 1 parameters: w9" in result.stderr
+
+
+def test_inspect_of_what_is_damaged(invoke_json: InvokeJson, files: Files, tmp_path: Path) -> None:
+    assert "not JSON" in invoke_json("inspect", files("cut.json"), code=1)["error"]["message"]
+    data = bytearray(Path(files("bundle.so")).read_bytes())
+    data[-30] ^= 0xFF  # where the index begins
+    (tmp_path / "b.so").write_bytes(data)
+    assert invoke_json("inspect", tmp_path / "b.so", code=1)["error"]["kind"] == "GraphError"
+    assert invoke_json("run", tmp_path / "b.so", "--fill", "ones", code=1)["error"]["kind"] == "GraphError"
+
+
+def test_a_crash_of_a_kernel_is_reported(shell: Shell, kernels: str, tmp_path: Path) -> None:
+    m = Model()
+    m.call("crash", [])
+    (tmp_path / "crash.json").write_text(m.json())
+    done = shell("run", tmp_path / "crash.json", kernels)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "crash.json crashed: Segmentation fault" in done.stderr
+    m = Model()
+    m.call("refuse", [])
+    (tmp_path / "refuse.json").write_text(m.json())
+    done = shell("run", tmp_path / "refuse.json", kernels)
+    assert done.returncode == 1
+    assert "refused by the kernel" in done.stderr
+    assert "portcall inspect" in done.stderr
