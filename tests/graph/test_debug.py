@@ -339,6 +339,19 @@ def test_an_input_that_nobody_reads_need_not_be_set(lib: portcall.Module, tmp_pa
         assert list(params) == ["x____topo-index:1____output-num:0", "relu____topo-index:2____output-num:0"]
 
 
+def test_vectors_are_dumped_with_an_axis_more(lib: portcall.Module, tmp_path: Path) -> None:
+    m = Model()
+    v = m.input("v", (2,), "float32x4")
+    text = m.json(m.call("relu", [m.input("x", (2, 2))], f32(2, 2)), v)
+    vectors = portcall.empty((2,), "float32x4")
+    np.frombuffer(graph._params.bytes_of(vectors), "float32")[:] = range(8)
+    with graph.create_debug(text, lib, portcall.cpu(), tmp_path) as d:
+        d.run(x=array(2, 2), v=vectors, **QUICK)
+        assert d.dump_path
+        dumped = graph.load_params_from_file(d.dump_path / "output_tensors.params")
+        close(dumped["v____topo-index:0____output-num:0"], np.arange(8.0).reshape(2, 4))
+
+
 def test_factories_make_executors_to_look_into(place: rpc.Session | None, libraries: Any, tmp_path: Path) -> None:
     bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
     opened = place.load_module(place.upload(bundle)) if place else portcall.load_module(bundle)
