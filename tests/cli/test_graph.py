@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson,
     problems = invoke_json("inspect", *words)["problems"]
     assert len(problems) == 2
     assert "has no kernel 'rellu'" in problems[0]
-    assert "the parameter 'w2' is float32[9, 32], the graph has float32[10, 32]" in problems[1]
+    assert "the parameter 'w2' is float32[9,32], the graph has float32[10,32]" in problems[1]
     assert "problem: the parameter 'w2' is" in invoke("inspect", *words).stdout
     assert invoke("inspect", *words).exit_code == 0
     assert invoke("inspect", *words, "--strict").exit_code == 6
@@ -353,8 +353,8 @@ def test_words_that_mean_nothing_are_wrong_usage(
 MLP = ("{m_json}", "{kernels_so}", "--params", "{m_params}")
 # What is given, the class of the error, what it says, and what it says is next.
 FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
-    ((*MLP,), "GraphError", "nothing is given for 'x' float32[4, 16]", "--input x=@x.npy"),
-    (("{m_json}", "{kernels_so}"), "GraphError", "'w2' float32[10, 32] and 1 more", "--fill random"),
+    ((*MLP,), "GraphError", "nothing is given for 'x' float32[4,16]", "--input x=@x.npy"),
+    (("{m_json}", "{kernels_so}"), "GraphError", "'w2' float32[10,32] and 1 more", "--fill random"),
     ((*MLP, "--input", "xx=random"), "GraphError", "has no input 'xx'", "portcall inspect"),
     ((*MLP, "--input", "random"), "ValueError", "'random' does not say which input", "--input NAME=random"),
     ((*MLP, "--input", "x=ones", "--input", "x=ones"), "ValueError", "'x' is given twice", ""),

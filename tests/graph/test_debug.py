@@ -199,7 +199,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
     assert [node.function for node in report.nodes] == ["", "", "halves", "add_flat", "__nop", "add", "round_down"]
     halves = report.nodes[2]
     assert (halves.index, halves.name, halves.device) == (2, "halves", "cpu:0")
-    assert (halves.inputs, halves.outputs) == (("float32[2, 6]",), ("float32[2, 3]", "float32[2, 3]"))
+    assert (halves.inputs, halves.outputs) == (("float32[2,6]",), ("float32[2,3]", "float32[2,3]"))
     for before, after in pairwise(report.nodes):
         assert before.start + before.duration <= after.start + 1e-12
     assert [node.duration > 0 for node in report.nodes] == [False, False, True, True, False, True, True]
@@ -207,7 +207,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
     assert report.span >= report.total
     assert sum(node.share for node in report.nodes) == pytest.approx(1)
     found = json.loads(report.to_json())
-    assert found["nodes"][2]["outputs"] == ["float32[2, 3]", "float32[2, 3]"]
+    assert found["nodes"][2]["outputs"] == ["float32[2,3]", "float32[2,3]"]
     assert found["total_s"] == report.total
     lines = str(report).splitlines()
     shown = [int(line.split()[0]) for line in lines[1:-1]]
