@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson,
     problems = invoke_json("inspect", *words)["problems"]
     assert len(problems) == 2
     assert "has no kernel 'rellu'" in problems[0]
-    assert "the parameter 'w2' is float32[9, 32], the graph has float32[10, 32]" in problems[1]
+    assert "the parameter 'w2' is float32[9,32], the graph has float32[10,32]" in problems[1]
     assert "problem: the parameter 'w2' is" in invoke("inspect", *words).stdout
     assert invoke("inspect", *words).exit_code == 0
     assert invoke("inspect", *words, "--strict").exit_code == 6
@@ -333,8 +333,8 @@ USAGE = [
     (("run", "{bundle_so}", "--fill", "sevens"), "'sevens' is not one of"),
     (("bench", "{kernels_so}", "relu", "--profile"), "--profile is for models"),
     (("bench", "{kernels_so}", "relu", "--end-to-end"), "--end-to-end is for models"),
-    (("inspect", "{kernels_so}", "--svg", "g.svg"), "--svg is for models"),
-    (("inspect", "{kernels_so}", "--params", "{m_params}"), "--params is for models"),
+    (("inspect", "{kernels_so}", "--svg", "g.svg"), "--svg is for graphs and bundles"),
+    (("inspect", "{kernels_so}", "--params", "{m_params}"), "--params is for graphs and bundles"),
     (("inspect", "{bundle_so}", "{kernels_so}"), "has its kernels in it"),
 ]
 
@@ -353,11 +353,14 @@ def test_words_that_mean_nothing_are_wrong_usage(
 MLP = ("{m_json}", "{kernels_so}", "--params", "{m_params}")
 # What is given, the class of the error, what it says, and what it says is next.
 FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
-    ((*MLP,), "GraphError", "nothing is given for 'x' float32[4, 16]", "--input x=@x.npy"),
-    (("{m_json}", "{kernels_so}"), "GraphError", "'w2' float32[10, 32] and 1 more", "--fill random"),
+    ((*MLP,), "GraphError", "nothing is given for 'x' float32[4,16]", "--input x=@x.npy"),
+    (("{m_json}", "{kernels_so}"), "GraphError", "'w2' float32[10,32] and 1 more", "--fill random"),
     ((*MLP, "--input", "xx=random"), "GraphError", "has no input 'xx'", "portcall inspect"),
     ((*MLP, "--input", "random"), "ValueError", "'random' does not say which input", "--input NAME=random"),
     ((*MLP, "--input", "x=ones", "--input", "x=ones"), "ValueError", "'x' is given twice", ""),
+    ((*MLP, "--input", "x=ones:float99[3]"), "ValueError", "the input 'x': unknown element type 'float99'", ""),
+    ((*MLP, "--input", "x={m_params}.npy"), "FileNotFoundError", "m.params.npy", ""),
+    ((*MLP, "--input", "x=@{m_params}"), "ValueError", "the input 'x': ", ""),
     ((*MLP, "--input", "x=nonsense"), "ValueError", "for the input 'x', 'nonsense'", "random, zeros"),
     ((*MLP, "--input", "x=3"), "ValueError", "for the input 'x', '3'", "random, zeros"),
     ((*MLP, "--input", "x=random:float32[4,17]"), "GraphError", "'x' has shape [4, 16], got [4, 17]", "x=random"),
@@ -365,7 +368,7 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     ((*MLP, "--input", "x={x64_npy}"), "ArgumentError", "'x' is of float32, got float64", ".astype('float32')"),
     ((*MLP, "--input", "x={nan_npy}"), "ValueError", "the input 'x'", "--allow-nan"),
     ((*MLP, "--input", "x={no_npy}"), "FileNotFoundError", "no.npy", ""),
-    ((*MLP, "--input", "x={data_npz}:z"), "ValueError", "has no array 'z'", ""),
+    ((*MLP, "--input", "x={data_npz}:z"), "ValueError", "the input 'x': '", ""),
     (("{m_json}", "{kernels_so}", "--params", "{cut_params}"), "GraphError", "damaged at byte", "portcall inspect"),
     (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "the mark of a blob", "portcall inspect"),
     (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "--input", "x=ones"), "GraphError",

@@ -60,18 +60,18 @@ def legend(svg: str) -> list[str]:
 def test_every_kind_of_node_is_there_with_what_it_is() -> None:
     svg = graph.draw(many_json())
     found = boxes(svg)
-    assert found["n2"].lines == ["halves", "halves", "float32[2, 3]", "float32[2, 3]"]
-    assert found["n3"].lines == ["total", "add_flat", "float32[2, 3]"]
-    assert found["n4"].lines == ["reshape_nop", "float32[3, 2]"]
-    assert found["o1"].lines == ["output 1", "floor", "int32[2, 3]"]
+    assert found["n2"].lines == ["halves", "halves", "float32[2,3]", "float32[2,3]"]
+    assert found["n3"].lines == ["total", "add_flat", "float32[2,3]"]
+    assert found["n4"].lines == ["reshape_nop", "float32[3,2]"]
+    assert found["o1"].lines == ["output 1", "floor", "int32[2,3]"]
     assert found["n3"].title.splitlines() == [
-        "node 3: total", "add_flat", "reads halves:0 float32[2, 3]", "reads y float32[2, 3]", "gives float32[2, 3]",
+        "node 3: total", "add_flat", "reads halves:0 float32[2,3]", "reads y float32[2,3]", "gives float32[2,3]",
     ]  # fmt: skip
     assert legend(svg) == ["2 input", "4 call", "1 view (no copy)", "6 output"]
     assert sorted(edges(svg)) == sorted(
-        ["x float32[2, 6]", "halves:0 float32[2, 3]", "y float32[2, 3]", "total float32[2, 3]",
-         "reshape_nop float32[3, 2]", "halves:1 float32[2, 3]", "doubled float32[3, 2]", "floor int32[2, 3]",
-         "halves:1 float32[2, 3]", "halves:0 float32[2, 3]", "doubled float32[3, 2]", "y float32[2, 3]"]
+        ["x float32[2,6]", "halves:0 float32[2,3]", "y float32[2,3]", "total float32[2,3]",
+         "reshape_nop float32[3,2]", "halves:1 float32[2,3]", "doubled float32[3,2]", "floor int32[2,3]",
+         "halves:1 float32[2,3]", "halves:0 float32[2,3]", "doubled float32[3,2]", "y float32[2,3]"]
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_kinds_differ_in_colour_and_parameters_are_told_from_inputs() -> None:
 
 def test_several_devices_are_named() -> None:
     found = boxes(graph.draw(two_devices_json()))
-    assert found["n2"].lines == ["to", "float32[8, 4]", "on ext_dev"]
+    assert found["n2"].lines == ["to", "float32[8,4]", "on ext_dev"]
     assert found["n1"].lines[-1] == "on cpu"
 
 

@@ -45,6 +45,8 @@ class ModelFile:
 
     def check(self, library: LibraryReport | None) -> None:
         """Note the kernels that a library lacks, and the parameters that do not fit."""
+        from portcall.graph import Value
+
         if library is not None and library.abi != "plain" and not self.missing_may_be_inside(library):
             missing = sorted(set(self.kernels()) - set(library.functions))
             self.problems += [f"'{library.path}' has no kernel '{name}'" for name in missing]
@@ -54,8 +56,8 @@ class ModelFile:
             if value is None:
                 self.problems.append(f"the graph has no input for the parameter '{name}'")
             elif (value.shape, value.dtype) != (info.shape, info.dtype):
-                text = f"the parameter '{name}' is {info.dtype}{list(info.shape)}, the graph has {value}"
-                self.problems.append(text)
+                given = Value(info.shape, info.dtype)
+                self.problems.append(f"the parameter '{name}' is {given}, the graph has {value}")
 
     def missing_may_be_inside(self, library: LibraryReport) -> bool:
         """Say whether other modules in the library, of which nothing is read, may have kernels."""

@@ -182,7 +182,10 @@ def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
         value = known.get(name)
         if value is None:
             raise no_input(name, list(known), given["file"])
-        inputs[name] = Input(spec, read_spec(name, spec, value, generator))
+        try:
+            inputs[name] = Input(spec, read_spec(name, spec, value, generator))
+        except ValueError as error:
+            raise CommandError(f"the input '{name}': {error}", kind="ValueError") from error
         check_fits(name, inputs[name], value)
         check_finite(name, inputs[name], given["allow_nan"])
     return inputs
@@ -258,7 +261,7 @@ def fill(executor: GraphModule, given: dict[str, Any]) -> dict[str, Input]:
     states = executor["get_input_states"]()
     unset = {name for (name, _), state in zip(ports(model).items(), states, strict=True) if state == _UNSET}
     if given["fill"]:
-        generator = np.random.default_rng(given["seed"])
+        generator = np.random.default_rng((given["seed"], 1))  # other numbers than those of --input
         made = {
             name: Input(given["fill"], make_array(given["fill"], str(value.dtype), value.shape, generator))
             for name, value in ports(model).items()

@@ -49,7 +49,7 @@ def command(
     if model is None:
         for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
             if value:
-                raise click.UsageError(f"{option} is for models, and '{file}' is a library without a graph")
+                raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is neither")
     else:
         if model.bundle and kernels:
             raise click.UsageError(f"'{file}' is a bundle, which has its kernels in it; leave out '{kernels}'")

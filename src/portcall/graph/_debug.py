@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import portcall
-from portcall import Device, Module, errors
+from portcall import DataType, Device, Module, errors
 from portcall.graph._module import GraphModule, GraphSource, create
-from portcall.graph._params import save_params_to_file
+from portcall.graph._params import bytes_of, save_params_to_file
 from portcall.graph._plan import Plan, Storage
 from portcall.graph._profile import Profile, debug_trace, profile_of
 from portcall.graph._spec import Graph
@@ -271,13 +271,23 @@ class _Outputs(Mapping[str, Any]):
         }
 
     def __getitem__(self, name: str) -> portcall.Tensor:
-        return value_of(self._executor, *self._places[name])
+        return without_lanes(value_of(self._executor, *self._places[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def without_lanes(tensor: portcall.Tensor) -> portcall.Tensor:
+    """Return elements that are vectors as a last axis, for formats that have none; any other tensor as it is."""
+    dtype = tensor.dtype
+    if dtype.lanes == 1:
+        return tensor
+    made = portcall.empty((*tensor.shape, dtype.lanes), DataType(code=dtype.code, bits=dtype.bits))
+    bytes_of(made)[:] = bytes_of(tensor)
+    return made
 
 
 def known_values(executor: GraphModule) -> Iterator[tuple[int, int]]:

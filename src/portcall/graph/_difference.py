@@ -28,7 +28,7 @@ class NodeDifference:
     Attributes:
         index, name, function: the node, as the first executor has it.
         output: which of its outputs.
-        value: type and shape, such as ``float32[4, 16]``.
+        value: type and shape, such as ``float32[4,16]``.
         ok: every element agrees.
         largest_error: the largest difference; None where shapes or types differ.
         message: one line; with the element that is furthest off where they differ.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 140  # columns of a report as text
 _MICRO = 1e6
-_COLUMNS = ("#", "node", "function", "time us", "share", "began us", "device", "outputs", "inputs", "measured us")
+_COLUMNS = ("#", "node", "function", "time us", "share", "began us", "device", "outputs", "measured us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NodeProfile:
         name: its name.
         function: the kernel, ``__nop`` or ``__copy``; empty for a placeholder.
         device: where it ran, such as ``cuda:0``; for an executor of a session a device over there.
-        inputs, outputs: types and shapes, such as ``float32[4, 16]``.
+        inputs, outputs: types and shapes, such as ``float32[4,16]``.
         start: when it began, after the beginning of the recorded run.
         duration: how long it took in that run; 0 for a node that calls nothing.
         measured: seconds a call, each the mean of many; empty if nodes were not timed on their own.
@@ -122,16 +122,17 @@ class Profile:
         Path(path).write_text(json.dumps(self.to_trace()), encoding="utf-8")
 
     def __rich__(self) -> Table:
+        several = len({node.device for node in self.nodes}) > 1
         calls = sorted((node for node in self.nodes if node.time), key=lambda node: -node.time)
         rows = [
             (
                 str(node.index), node.name, node.function, _micro(node.time), f"{node.share:.1%}", _micro(node.start),
-                node.device, ", ".join(node.outputs), ", ".join(node.inputs),
+                node.device if several else "", ", ".join(node.outputs),
                 " ".join(_micro(each) for each in node.measured) if len(node.measured) > 1 else "",
             )
             for node in calls
         ]  # fmt: skip
-        rows.append(("", "total", "", _micro(self.total), "", "", "", "", "", ""))
+        rows.append(("", "total", "", _micro(self.total), "", "", "", "", ""))
         return text_table(_COLUMNS, rows, right=("#", "time us", "share", "began us"))
 
     def __str__(self) -> str:
