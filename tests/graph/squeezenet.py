@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from kernels import onnx_layers
 from portcall import graph
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "onnxruntime_values.py"
+REFERENCE = Path(__file__).parents[1] / "scripts" / "onnx_reference.py"
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def by_onnxruntime(made: Squeezenet, x: Any, outputs: list[str]) -> list[Any]:
         opset_imports=list(made.model.opset_import), ir_version=8,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        paths = [str(Path(folder, name)) for name in ("model.onnx", "inputs.npz", "outputs.npz")]
+        paths = [Path(folder) / name for name in ("model.onnx", "inputs.npz", "outputs.npz")]
         onnx.save(model, paths[0])
         np.savez(paths[1], **{made.network.input: x})
-        subprocess.run([sys.executable, SCRIPT, *paths], check=True, timeout=300)
-        with np.load(paths[2]) as values:
-            return [values[name] for name in outputs]
+        subprocess.run([sys.executable, REFERENCE, *paths], check=True, timeout=120)
+        with np.load(paths[2]) as found:
+            return [found[name] for name in outputs]
