@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "node.h"
@@ -13,42 +14,13 @@
 namespace portcall {
 namespace {
 
-// Lets go of the items of a container. Containers nest as deep as memory allows, and the stack does not: deep down,
-// items wait until the outermost container is done.
-void ReleaseItems(Any* items, size_t n) noexcept {
-  constexpr int kMaxDepth = 100;
-  struct Release {
-    int depth = 0;
-    std::vector<Any> waiting;
-  };
-  thread_local Release* current = nullptr;
-  if (current) {
-    if (current->depth == kMaxDepth) {
-      for (size_t i = 0; i < n; ++i) current->waiting.push_back(std::move(items[i]));
-      return;
-    }
-    ++current->depth;
-    for (size_t i = 0; i < n; ++i) items[i].reset();
-    --current->depth;
-    return;
-  }
-  Release outermost;
-  current = &outermost;
-  for (size_t i = 0; i < n; ++i) items[i].reset();
-  while (!outermost.waiting.empty()) {
-    Any next = std::move(outermost.waiting.back());
-    outermost.waiting.pop_back();
-    next.reset();
-  }
-  current = nullptr;
-}
-
 struct ArrayImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIArray;
+  static constexpr bool kHoldsObjects = true;
   TVMFFISeqCell cell{};
 
   Any* items() { return reinterpret_cast<Any*>(this + 1); }
-  ~ArrayImpl() { ReleaseItems(items(), static_cast<size_t>(cell.size)); }
+  ~ArrayImpl() { std::destroy_n(items(), static_cast<size_t>(cell.size)); }
 };
 
 constexpr int64_t kMaxItems = int64_t{1} << 40;  // sizes in bytes stay far from overflow
@@ -128,6 +100,7 @@ bool EqualCells(const TVMFFIAny& a, const TVMFFIAny& b) {
 
 struct MapImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIMap;
+  static constexpr bool kHoldsObjects = true;
 
   const TVMFFIAny* data = nullptr;  // as MapObj shows it: size pairs
   uint64_t size = 0;
@@ -148,7 +121,6 @@ struct MapImpl final : Object {
     size = cells.size() / 2;
     slots = table.size();
   }
-  ~MapImpl() { ReleaseItems(cells.data(), cells.size()); }
 
   uint32_t* Locate(const TVMFFIAny& key) {
     size_t mask = table.size() - 1;

@@ -21,7 +21,8 @@ const PortcallCore* PortcallGetCore() {
       TVMFFITensorToDLPack,      TVMFFITensorToDLPackVersioned,
       PortcallTensorFromMemory,  PortcallTensorAlloc,
       PortcallTensorGetFlags,    PortcallTensorCopy,
-      TVMFFIEnvRegisterCAPI,
+      TVMFFIEnvRegisterCAPI,     TVMFFITypeKeyToIndex,
+      PortcallTypeDefine,        PortcallObjectCreate,
   };
   return &core;
 }
