@@ -118,10 +118,10 @@ class TypeTable {
     field.metadata = Keep(given.metadata);
     field.default_value_or_factory = Any().release();
     if (given.flags & kTVMFFIFieldFlagBitMaskHasDefault) {
-      field.default_value_or_factory = Any::Copy(given.default_value_or_factory).release();
+      field.default_value_or_factory = Keep(given.default_value_or_factory);
     }
-    if ((given.flags & kTVMFFIFieldFlagBitSetterIsFunctionObj) && given.setter) {
-      Retain(static_cast<TVMFFIObject*>(given.setter));
+    if (given.flags & kTVMFFIFieldFlagBitSetterIsFunctionObj) {
+      values_.emplace_back(ObjectRef::Borrow(given.setter));
     }
     entry->fields.Set(entry->fields.Find(ToView(field.name)), field, &entry->info.fields, &entry->info.num_fields);
   }
@@ -133,7 +133,7 @@ class TypeTable {
     method.name = Keep(given.name);
     method.doc = Keep(given.doc);
     method.metadata = Keep(given.metadata);
-    method.method = Any::Copy(given.method).release();
+    method.method = Keep(given.method);
     entry->methods.Set(entry->methods.Find(ToView(method.name)), method, &entry->info.methods,
                        &entry->info.num_methods);
   }
@@ -141,9 +141,9 @@ class TypeTable {
   void SetMetadata(int32_t index, const TVMFFITypeMetadata& given) {
     std::lock_guard<std::mutex> lock(mutex_);
     TypeEntry* entry = Described(index);
-    auto metadata = std::make_unique<TVMFFITypeMetadata>(given);
-    metadata->doc = Keep(given.doc);
-    __atomic_store_n(&entry->info.metadata, metadata.release(), __ATOMIC_RELEASE);
+    TVMFFITypeMetadata& metadata = metadata_.emplace_back(given);
+    metadata.doc = Keep(given.doc);
+    __atomic_store_n(&entry->info.metadata, &metadata, __ATOMIC_RELEASE);
   }
 
   void SetAttr(int32_t index, std::string_view name, const TVMFFIAny& value) {
@@ -159,7 +159,7 @@ class TypeTable {
       column.all.push_back(std::move(larger));
       column.capacity = capacity;
     }
-    const_cast<TVMFFIAny*>(shown.data)[index] = Any::Copy(value).release();
+    const_cast<TVMFFIAny*>(shown.data)[index] = Keep(value);
     if (index >= shown.size) __atomic_store_n(&shown.size, index + 1, __ATOMIC_RELEASE);
   }
 
@@ -175,10 +175,12 @@ class TypeTable {
     return entries_[index].load(std::memory_order_relaxed);
   }
 
-  // Descriptions live as long as the process: those of types do.
+  // Descriptions live as long as the process: types do, and somebody may be reading what is replaced.
   TVMFFIByteArray Keep(const TVMFFIByteArray& text) {
     return ToByteArray(texts_.emplace_back(text.data ? ToView(text) : std::string_view()));
   }
+
+  const TVMFFIAny& Keep(const TVMFFIAny& value) { return values_.emplace_back(Any::Copy(value)).cell(); }
 
   TypeTable() {
     static constexpr std::pair<int32_t, const char*> kPlain[] = {
@@ -239,7 +241,9 @@ class TypeTable {
   std::mutex mutex_;
   std::unordered_map<std::string, int32_t> by_key_;
   std::unordered_map<std::string, AttrColumn> columns_;
+  std::deque<TVMFFITypeMetadata> metadata_;
   std::deque<std::string> texts_;
+  std::deque<Any> values_;
   int32_t next_ = kTVMFFIDynObjectBegin;
   std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
 };
