@@ -23,6 +23,7 @@ const PortcallCore* PortcallGetCore() {
       PortcallTensorGetFlags,    PortcallTensorCopy,
       TVMFFIEnvRegisterCAPI,     TVMFFITypeKeyToIndex,
       PortcallTypeDefine,        PortcallObjectCreate,
+      PortcallObjectSetField,
   };
   return &core;
 }

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <new>
 
+#include "node.h"
+
 namespace portcall {
 namespace {
 
@@ -35,6 +37,7 @@ void DeleteCells(void* self, int flags) {
   const bool guarded = flags == (kDestroy | kFree);
   if (guarded && !PortcallObjectEnterDelete(obj)) return;
   if (flags & kDestroy) {
+    live_nodes[kTVMFFIObject].fetch_sub(1, std::memory_order_relaxed);
     size_t n = NumCells(*TVMFFIGetTypeInfo(obj->type_index));
     for (size_t i = 0; i < n; ++i) CellsOf(obj)[i].reset();
   }
@@ -46,8 +49,9 @@ void DeleteCells(void* self, int flags) {
 bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
   const int32_t declared = field.field_static_type_index;
   const int32_t given = value.type_index;
-  bool fits = declared == kTVMFFIAny || given == declared ||
-              (given == kTVMFFINone && (field.flags & kPortcallFieldFlagOptional));
+  bool fits = declared == kTVMFFIAny
+                  ? given != kTVMFFIDLTensorPtr  // which is only lent
+                  : given == declared || (given == kTVMFFINone && (field.flags & kPortcallFieldFlagOptional));
   if (!fits) {
     switch (declared) {
       case kTVMFFIFloat:
@@ -55,6 +59,10 @@ bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
         *out = static_cast<double>(value.v_int64);
         return true;
       case kTVMFFIInt:
+        if (given == kTVMFFIBool) {
+          *out = value.v_int64;
+          return true;
+        }
         fits = given == kTVMFFIBigInt;
         break;
       case kTVMFFIStr:
@@ -100,6 +108,7 @@ TVMFFIObject* CreateRow(const TVMFFITypeInfo& type, const TVMFFIAny* values, int
   obj->padding = 0;
   obj->deleter = DeleteCells;
   for (size_t i = 0; i < n; ++i) new (CellsOf(obj) + i) Any();
+  live_nodes[kTVMFFIObject].fetch_add(1, std::memory_order_relaxed);
   ObjectRef owner = ObjectRef::Steal(obj);
   size_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
@@ -167,7 +176,8 @@ bool SameFields(const TVMFFITypeInfo& info, const PortcallFieldSpec* fields, int
   if (info.num_fields != n) return false;
   for (int32_t i = 0; i < n; ++i) {
     const TVMFFIFieldInfo& old = info.fields[i];
-    if (ToView(old.name) != ToView(fields[i].name) || old.field_static_type_index != fields[i].type_index) return false;
+    int32_t declared = fields[i].type_index == kPortcallTypeSelf ? info.type_index : fields[i].type_index;
+    if (ToView(old.name) != ToView(fields[i].name) || old.field_static_type_index != declared) return false;
   }
   return true;
 }
@@ -204,7 +214,7 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
     field.getter = ReadCell;
     field.setter = reinterpret_cast<void*>(WriteCell);
     field.default_value_or_factory = fields[i].default_value;
-    field.field_static_type_index = fields[i].type_index;
+    field.field_static_type_index = fields[i].type_index == kPortcallTypeSelf ? index : fields[i].type_index;
     Check(TVMFFITypeRegisterField(index, &field));
   }
   TVMFFITypeMetadata own = *metadata;
@@ -222,6 +232,17 @@ using namespace portcall;
 int PortcallTypeDefine(const TVMFFIByteArray* type_key, int32_t parent_type_index, const TVMFFITypeMetadata* metadata,
                        const PortcallFieldSpec* fields, int32_t num_fields, int32_t* type_index) {
   return Guard([&] { DefineType(type_key, parent_type_index, metadata, fields, num_fields, type_index); });
+}
+
+int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field, const TVMFFIAny* value) {
+  return Guard([&] {
+    auto* node = static_cast<TVMFFIObject*>(obj);
+    const TVMFFITypeInfo& type = InfoOf(node->type_index);
+    if (!(field->flags & kPortcallFieldFlagCell && HasCells(type))) return SetField(node, type, *field, *value);
+    Any kept;
+    if (!Fit(*field, *value, &kept)) ThrowMisfit(type, *field, *value);
+    std::swap(*reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + field->offset), kept);
+  });
 }
 
 int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values, TVMFFIObjectHandle* out) {

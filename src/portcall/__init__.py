@@ -35,6 +35,12 @@ from portcall._function import remove_global_func as remove_global_func
 from portcall._module import Module as Module
 from portcall._module import load_module as load_module
 from portcall._module import system_lib as system_lib
+from portcall._object import field as field
+from portcall._object import fields as fields
+from portcall._object import object_class as object_class
+from portcall._object import register_object as register_object
+from portcall._object import register_value_type as register_value_type
+from portcall._printing import show as show
 from portcall._tensor import Tensor as Tensor
 from portcall._tensor import alignment_copies as alignment_copies
 from portcall._tensor import empty as empty

@@ -256,8 +256,9 @@ typedef struct PortcallFieldSpec {
   TVMFFIByteArray metadata;
   int64_t flags;
   TVMFFIAny default_value;
-  int32_t type_index;  // of its values: kTVMFFIAny for anything; for objects that type and what is derived from it
+  int32_t type_index;  // of its values: kTVMFFIAny: anything; an object's: that and what derives from it; or as below
 } PortcallFieldSpec;
+#define kPortcallTypeSelf (-3)  // the type that is being defined
 
 // Defines a type whose objects hold one TVMFFIAny a field, those of the parent first. The parent has no fields, or was
 // defined in this way. A type of that key which was defined before with the same fields is given back.
@@ -268,6 +269,9 @@ PORTCALL_API int PortcallTypeDefine(const TVMFFIByteArray* type_key, int32_t par
 // default. TypeError names the field whose value does not fit or is missing.
 PORTCALL_API int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values,
                                       TVMFFIObjectHandle* out);
+
+// Writes a field of an object, checked like the values of PortcallObjectCreate; whether users may is for the caller.
+PORTCALL_API int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field, const TVMFFIAny* value);
 
 // Deleters of nodes that hold references bracket their work with these, so that long chains do not use up the stack:
 // when Enter returns 0, the deleter returns at once, and is called again once those further out are done.
@@ -506,6 +510,7 @@ typedef struct PortcallCore {
   int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t,
                      int32_t*);
   int (*object_create)(int32_t, const TVMFFIAny*, int32_t, TVMFFIObjectHandle*);
+  int (*object_set_field)(TVMFFIObjectHandle, const TVMFFIFieldInfo*, const TVMFFIAny*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);
