@@ -20,6 +20,8 @@ PYTHON_LAYERS = [
     ["_dtype", "_container", "_function"],
     ["_device"],
     ["_tensor", "_module"],
+    ["_printing"],
+    ["_object"],
     ["__init__"],
     ["_blob", "_elf"],
     ["toolchain", "testing", "_linkage"],
@@ -43,12 +45,13 @@ HEADER_LAYERS = [
     ["value.h"],
     ["container.h", "device.h"],
     ["function.h", "tensor.h"],
-    ["module.h"],
+    ["module.h", "reflection.h"],
+    ["ir.h"],
     ["portcall.h"],
 ]
 
 # Optional dependencies, and subpackages that load on first use: the only imports that may stand inside a function.
-LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "portcall.bench"}
+LATE_IMPORTS = {"numpy", "ml_dtypes", "rich", "importlib", "portcall.bench"}
 
 
 def rank(table: list[list[str]], name: str) -> int:

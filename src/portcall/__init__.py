@@ -4,7 +4,8 @@
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
     lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
 
-Subpackages (``portcall.rpc``, ``portcall.bench``, ``portcall.toolchain``, …) load on first use, and so does NumPy.
+Subpackages (``portcall.rpc``, ``portcall.bench``, ``portcall.toolchain``, …) and what defines
+types of objects load on first use, and so does NumPy.
 """
 
 from __future__ import annotations
@@ -35,12 +36,6 @@ from portcall._function import remove_global_func as remove_global_func
 from portcall._module import Module as Module
 from portcall._module import load_module as load_module
 from portcall._module import system_lib as system_lib
-from portcall._object import field as field
-from portcall._object import fields as fields
-from portcall._object import object_class as object_class
-from portcall._object import register_object as register_object
-from portcall._object import register_value_type as register_value_type
-from portcall._printing import show as show
 from portcall._tensor import Tensor as Tensor
 from portcall._tensor import alignment_copies as alignment_copies
 from portcall._tensor import empty as empty
@@ -54,15 +49,26 @@ if TYPE_CHECKING:
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
+    from portcall._object import field as field
+    from portcall._object import fields as fields
+    from portcall._object import object_class as object_class
+    from portcall._object import register_object as register_object
+    from portcall._object import register_value_type as register_value_type
+    from portcall._printing import show as show
 
 _SUBPACKAGES = ("bench", "preflight", "rpc", "testing", "toolchain")
+_OBJECTS = ("field", "fields", "object_class", "register_object", "register_value_type")
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"portcall.{name}")
+    if name in _OBJECTS:
+        return getattr(importlib.import_module("portcall._object"), name)
+    if name == "show":
+        return importlib.import_module("portcall._printing").show
     raise AttributeError(f"module 'portcall' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBPACKAGES])
+    return sorted([*globals(), *_SUBPACKAGES, *_OBJECTS, "show"])

@@ -96,7 +96,6 @@ class FieldAccess:
     def __set__(self, instance: Any, value: Any) -> None: ...
 
 def registered_object_class(type_key: str) -> Any: ...
-def set_class_maker(maker: Callable[[str], type | None]) -> None: ...
 def type_index_of(type_key: str) -> int: ...
 def describe_type(
     type_index: int,
@@ -110,7 +109,7 @@ def register_reflected(
     cls: type,
     type_index: int,
     names: tuple[str, ...],
-    num_positional: int,
+    positional: tuple[int, ...],
     checks: Mapping[int, Callable[[Any], None]] | None,
     post_init: bool,
 ) -> None: ...

@@ -554,7 +554,6 @@ cdef Object wrap(cls, void* handle):
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
 cdef list dynamic_classes = []  # the same by index - kTVMFFIDynObjectBegin, as they are met
 cdef dict unboxers = {}         # type index -> makes a value of a user's type from the object that it travels as
-cdef object class_maker = None  # makes the class of a described type that has none
 
 
 def register_object_class(str type_key, cls):
@@ -566,12 +565,6 @@ def register_object_class(str type_key, cls):
 def registered_object_class(str type_key):
     """The class that objects of a type arrive as; None when there is none yet."""
     return keyed_classes.get(type_key)
-
-
-def set_class_maker(maker):
-    """``maker(type_key)`` is asked for the class of objects whose type has none, and says None or a class."""
-    global class_maker
-    class_maker = maker
 
 
 cdef object wrap_object(TVMFFIObject* handle):
@@ -596,8 +589,9 @@ cdef object wrap_object(TVMFFIObject* handle):
 cdef object class_of_dynamic(int32_t type_index):
     key = type_key_of(type_index)
     cls = keyed_classes.get(key)
-    if cls is None and class_maker is not None and core.get_type_info(type_index) != NULL:
-        cls = class_maker(key)
+    if cls is None and core.get_type_info(type_index) != NULL:
+        from portcall._object import class_of_type  # here: few programs meet such a type
+        cls = class_of_type(key)
     if cls is None:
         cls = Object
     while len(dynamic_classes) <= type_index - kTVMFFIDynObjectBegin:
@@ -678,7 +672,7 @@ cdef class Reflected:
     """How objects of a class are made: its type, and the names of the fields in the order of their places."""
 
     cdef int32_t type_index
-    cdef int num_positional
+    cdef tuple positional  # places of the fields that may be given by position
     cdef tuple names
     cdef dict places
     cdef object checks    # place -> check(value), for what the core does not check by itself; or None
@@ -687,9 +681,9 @@ cdef class Reflected:
     cdef int make(self, Object obj, tuple args, dict kwargs) except -1:
         cdef StackFrame frame
         cdef Cells cells
-        cdef int n = <int>len(self.names), given = <int>len(args), i
-        if given > self.num_positional:
-            raise TypeError(f"{type(obj).__name__}() takes {self.num_positional} positional arguments, got {given}")
+        cdef int n = <int>len(self.names), given = <int>len(args)
+        if given > <int>len(self.positional):
+            raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
         if n > kStackArgs:
             cells = Cells((None,) * n)
             self.fill(&cells.frame, args, kwargs, type(obj))
@@ -702,25 +696,26 @@ cdef class Reflected:
         return 0
 
     cdef int fill(self, Frame* frame, tuple args, dict kwargs, cls) except -1:
-        cdef int n = <int>len(self.names), given = <int>len(args), i
-        for i in range(given):
-            if self.checks is not None and i in self.checks:
-                self.checks[i](args[i])
-            set_argument(frame, i, <PyObject*>args[i])
-        for i in range(given, n):
-            set_cell(&frame.cells[i], kTVMFFIUnchanged)
+        cdef int place
+        for place in range(<int>len(self.names)):
+            set_cell(&frame.cells[place], kTVMFFIUnchanged)
+        for i, value in enumerate(args):
+            self.set_value(frame, self.positional[i], value)
         if kwargs:
             for name, value in kwargs.items():
-                place = self.places.get(name)
-                if place is None:
+                found = self.places.get(name)
+                if found is None:
                     raise unknown_field(cls, name, self.names)
-                i = place
-                if i < given:
+                place = found
+                if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
-                if self.checks is not None and i in self.checks:
-                    self.checks[i](value)
-                set_argument(frame, i, <PyObject*>value)
+                self.set_value(frame, place, value)
         return 0
+
+    cdef inline int set_value(self, Frame* frame, int place, value) except -1:
+        if self.checks is not None and place in self.checks:
+            self.checks[place](value)
+        return set_argument(frame, place, <PyObject*>value)
 
     cdef int create(self, Object obj, TVMFFIAny* cells) except -1:
         cdef void* handle
@@ -829,13 +824,14 @@ cdef int set_bytes(TVMFFIByteArray* out, str text, list kept) except -1:
     return 0
 
 
-def register_reflected(cls, int32_t type_index, tuple names, int num_positional, checks, bint post_init):
-    """Let a class make objects of a described type: ``cls(...)`` takes the fields in that order, or by name."""
+def register_reflected(cls, int32_t type_index, tuple names, tuple positional, checks, bint post_init):
+    """Let a class make objects of a described type: ``cls(...)`` takes fields by name, and those at the places
+    ``positional`` by position."""
     cdef Reflected reflected = Reflected.__new__(Reflected)
     reflected.type_index = type_index
     reflected.names = names
     reflected.places = {name: i for i, name in enumerate(names)}
-    reflected.num_positional = num_positional
+    reflected.positional = positional
     reflected.checks = checks
     reflected.post_init = post_init
     reflected_classes[cls] = reflected

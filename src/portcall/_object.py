@@ -119,7 +119,7 @@ def register_object(
         ValueError: another type has this key.
     """
 
-    def register(cls: Cls) -> Cls:
+    def register(cls: Any) -> Any:
         if not (isinstance(cls, type) and issubclass(cls, Object)):
             raise TypeError(f"register_object takes a subclass of portcall.Object, got {cls!r}")
         key = type_key or f"{cls.__module__}.{cls.__qualname__}"
@@ -145,7 +145,7 @@ def object_class(type_key: str) -> type[Object]:
     index = _core.type_index_of(type_key)
     if index < 0:
         raise KeyError(f"no type has the key {type_key!r}; is the library that defines it loaded?")
-    cls = _core.registered_object_class(type_key) or _class_of(type_key)
+    cls = _core.registered_object_class(type_key) or class_of_type(type_key)
     return Object if cls is None else cls
 
 
@@ -188,10 +188,11 @@ def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: C
     if len(parents) != 1:
         raise TypeError(f"{cls.__name__} derives from {len(parents)} classes of objects; it must be one")
     parent = parents[0]
-    parent_key = Object if parent is Object else parent.__dict__.get("__portcall_key__")
-    if parent_key is None:
-        raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
-    parent_index = _OBJECT if parent is Object else _core.type_index_of(parent_key)
+    parent_index = _OBJECT
+    if parent is not Object:
+        if "__portcall_key__" not in parent.__dict__:
+            raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
+        parent_index = _core.type_index_of(parent.__dict__["__portcall_key__"])
     described = []
     hints = _hints(cls, key)
     for name in inspect.get_annotations(cls):
@@ -217,7 +218,7 @@ def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: C
 
 def _finish(cls: Any, key: str, index: int, *, own: bool) -> Any:
     """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field."""
-    _, ancestors, doc, _, _, described, methods = _core.describe_type(index)
+    _, _, doc, _, _, described, methods = _core.describe_type(index)
     accesses = [access for access, *_ in described]
     names = tuple(access.__name__ for access in accesses)
     body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
@@ -233,15 +234,12 @@ def _finish(cls: Any, key: str, index: int, *, own: bool) -> Any:
     if cls.__bases__ == (Object,):
         for function in _COMMON:
             body.setdefault(function.__name__, function)
-    positional = [access.__name__ for access, flags, *_ in described if not flags & _KW_ONLY]
+    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
     body.setdefault("__signature__", _signature(described))
     made = _rebuilt(cls, body)
     hints = _hints(made, key) if own else {}
     checks = {i: check for i, name in enumerate(names) if (check := _check_of(hints.get(name), f"{key}.{name}"))}
-    if names[: len(positional)] != tuple(positional):
-        # Fields by name only stand between: positions are those before the first of them.
-        positional = positional[: next(i for i, name in enumerate(names) if name not in positional)]
-    _core.register_reflected(made, index, names, len(positional), checks or None, hasattr(made, "__post_init__"))
+    _core.register_reflected(made, index, names, positional, checks or None, hasattr(made, "__post_init__"))
     _core.register_object_class(key, made)
     return made
 
@@ -286,14 +284,14 @@ def _signature(described: list[Any]) -> inspect.Signature:
     return inspect.Signature(parameters, __validate_parameters__=False)
 
 
-def _class_of(key: str) -> type[Object] | None:
+def class_of_type(key: str) -> type[Object] | None:
     """Make the class of a type that C++ described; None when it described nothing."""
     _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
     if not described and not methods and not creator:
         return None
     base: type[Object] = Object
     for ancestor in reversed(ancestors[1:]):
-        cls = _core.registered_object_class(ancestor) or _class_of(ancestor)
+        cls = _core.registered_object_class(ancestor) or class_of_type(ancestor)
         if cls is not None:
             base = cls
             break
@@ -305,9 +303,6 @@ def _class_of(key: str) -> type[Object] | None:
         own=False,
     )
     return made
-
-
-_core.set_class_maker(_class_of)
 
 
 # ---- What all of them can do -----------------------------------------------------------------------------------------
@@ -420,7 +415,7 @@ def _needs_check(hint: Any) -> bool:
 
 def _accepts(hint: Any) -> Callable[[Any], bool] | None:
     """Whether a value fits an annotation; None when every value does."""
-    if hint in (Any, object, None) or isinstance(hint, TypeVar):
+    if any(hint is known for known in (Any, object, None)) or isinstance(hint, TypeVar):
         return None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):

@@ -83,7 +83,7 @@ def tree(obj: Any, *, max_depth: int = 20, max_nodes: int = 500) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
-    numbers: dict[Any, int] = {}
+    seen: set[int] = set()
     root = Tree(_headline("", obj, Text))
     waiting: list[tuple[Any, Tree, int]] = [(obj, root, 0)]
     shown = 0
@@ -91,11 +91,10 @@ def tree(obj: Any, *, max_depth: int = 20, max_nodes: int = 500) -> Tree:
         value, branch, depth = waiting.pop()
         if not _has_children(value):
             continue
-        if isinstance(value, _core.Object):
-            if value in numbers:
-                branch.add(Text(f"(the same as above, #{numbers[value]})", "dim"))
-                continue
-            numbers[value] = len(numbers)
+        if value.handle_value in seen:
+            branch.add(Text("(the same as above)", "dim"))
+            continue
+        seen.add(value.handle_value)
         children = list(children_of(value))
         if depth >= max_depth or shown + len(children) > max_nodes:
             branch.add(Text(f"… {len(children)} more inside", "dim"))

@@ -96,6 +96,25 @@ inline ObjectRef CreateObject(std::string_view type_key, const std::vector<Any>&
   return CreateObject(type_index, values);
 }
 
+// ---- References ---------------------------------------------------------------------------------------------------
+
+// The same object as a more special reference; null stays null. TypeError when it is something else.
+template <typename Ref> Ref Downcast(const ObjectRef& ref) {
+  PORTCALL_CHECK(!ref.defined() || ref.as<typename Ref::Node>(), TypeError)
+      << "expected " << DescribeType(TypeIndexOf<typename Ref::Node>()) << ", got " << DescribeType(ref.type_index());
+  return ObjectRef::Borrow<Ref>(ref.get());
+}
+
+// The node, to be changed: *ref becomes a copy first when somebody else holds the object too.
+template <typename Ref> typename Ref::Node* CopyOnWrite(Ref* ref) {
+  using Node = typename Ref::Node;
+  PORTCALL_CHECK(ref->defined(), TypeError) << "the object to change is None";
+  PORTCALL_CHECK(ref->type_index() == TypeIndexOf<Node>(), TypeError)
+      << "an object of type '" << ref->type_key() << "' cannot be copied as a '" << Node::kTypeKey << "'";
+  if (!ref->unique()) *ref = ObjectRef::Steal<Ref>(NewNode<Node>(*ref->node()));
+  return ref->node();
+}
+
 // ---- Writing them -------------------------------------------------------------------------------------------------
 
 namespace detail {
