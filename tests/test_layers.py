@@ -51,7 +51,7 @@ HEADER_LAYERS = [
 ]
 
 # Optional dependencies, and subpackages that load on first use: the only imports that may stand inside a function.
-LATE_IMPORTS = {"numpy", "ml_dtypes", "rich", "importlib", "portcall.bench"}
+LATE_IMPORTS = {"numpy", "ml_dtypes", "rich.console", "rich.text", "rich.tree", "importlib", "portcall.bench"}
 
 
 def rank(table: list[list[str]], name: str) -> int:
