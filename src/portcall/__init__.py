@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from portcall import errors as errors
 from portcall._container import Array as Array
+from portcall._container import Dict as Dict
+from portcall._container import List as List
 from portcall._container import Map as Map
 from portcall._container import Shape as Shape
 from portcall._core import In as In

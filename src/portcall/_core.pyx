@@ -210,6 +210,11 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t, int32_t*) noexcept nogil
         int (*object_create)(int32_t, const TVMFFIAny*, int32_t, void**) noexcept nogil
         int (*object_set_field)(void*, const TVMFFIFieldInfo*, const TVMFFIAny*) noexcept nogil
+        int (*list_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int (*dict_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int (*array_splice)(void**, int64_t, int64_t, const TVMFFIAny*, int64_t) noexcept nogil
+        int (*map_set)(void**, const TVMFFIAny*, const TVMFFIAny*) noexcept nogil
+        int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -2391,6 +2396,49 @@ def map_get(Object map_ not None, key, default):
 def fill_map(Object map_ not None, mapping):
     """The same for a Map."""
     become(map_, make_map(mapping))
+
+
+def fill_list(Object list_ not None, items):
+    """The same for a List."""
+    cdef Cells cells = cells_of(items)
+    cdef void* handle
+    if core.list_create(cells.frame.cells, cells.size, &handle) != 0:
+        raise_raised(None)
+    become(list_, handle)
+
+
+def fill_dict(Object dict_ not None, mapping):
+    """The same for a Dict."""
+    cdef Cells cells = cells_of([part for pair in mapping.items() for part in pair])
+    cdef void* handle
+    if core.dict_create(cells.frame.cells, cells.size // 2, &handle) != 0:
+        raise_raised(None)
+    become(dict_, handle)
+
+
+def splice_list(Object list_ not None, int64_t start, int64_t count, items):
+    """Put items in the place of ``count`` from ``start`` on."""
+    cdef Cells cells = cells_of(items)
+    made(list_)
+    if core.array_splice(&list_.handle, start, count, cells.frame.cells, cells.size) != 0:
+        raise_raised(None)
+
+
+def set_pair(Object dict_ not None, key, value):
+    cdef Cells cells = cells_of((key, value))
+    made(dict_)
+    if core.map_set(&dict_.handle, cells.frame.cells, cells.frame.cells + 1) != 0:
+        raise_raised(None)
+
+
+def erase_pair(Object dict_ not None, key):
+    """Whether there was one."""
+    cdef Cells cells = cells_of((key,))
+    cdef int erased = 0
+    made(dict_)
+    if core.map_erase(&dict_.handle, cells.frame.cells, &erased) != 0:
+        raise_raised(None)
+    return erased != 0
 
 
 # ---- Registry --------------------------------------------------------------------------------------------------------

@@ -338,13 +338,10 @@ _COMMON = (__repr__, _repr_html_, replace, __copy__)
 
 
 def _is_class_variable(cls: type, name: str) -> bool:
-    annotation = inspect.get_annotations(cls)[name]
-    text = annotation if isinstance(annotation, str) else ""
-    return (
-        typing.get_origin(annotation) is typing.ClassVar
-        or annotation is typing.ClassVar
-        or "ClassVar" in text.partition("[")[0]
-    )
+    annotation: Any = inspect.get_annotations(cls)[name]
+    if isinstance(annotation, str):
+        return "ClassVar" in annotation.partition("[")[0]
+    return annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar
 
 
 def _hints(cls: type, key: str) -> dict[str, Any]:

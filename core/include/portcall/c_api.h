@@ -342,6 +342,15 @@ PORTCALL_API int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIO
 PORTCALL_API int PortcallArrayCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out);
 // cells: key, value, key, value, …; a repeated key keeps its first place and takes the last value.
 PORTCALL_API int PortcallMapCreate(const TVMFFIAny* cells, int64_t num_pairs, TVMFFIObjectHandle* out);
+// List and Dict are the containers that change. Of Array and Map a changed copy takes the place of *container when
+// somebody else holds it too (copy on write); of all four the functions below read alike.
+PORTCALL_API int PortcallListCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out);
+PORTCALL_API int PortcallDictCreate(const TVMFFIAny* cells, int64_t num_pairs, TVMFFIObjectHandle* out);
+// Puts `size` items in the place of the `count` from `start` on.
+PORTCALL_API int PortcallArraySplice(TVMFFIObjectHandle* container, int64_t start, int64_t count,
+                                     const TVMFFIAny* items, int64_t size);
+PORTCALL_API int PortcallMapSet(TVMFFIObjectHandle* container, const TVMFFIAny* key, const TVMFFIAny* value);
+PORTCALL_API int PortcallMapErase(TVMFFIObjectHandle* container, const TVMFFIAny* key, int* erased);
 PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);  // -1 for a map of another runtime
 // Borrowed views that live as long as the map. NULL: no such key; pairs are numbered in order of insertion.
 PORTCALL_API const TVMFFIAny* PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key);
@@ -511,6 +520,11 @@ typedef struct PortcallCore {
                      int32_t*);
   int (*object_create)(int32_t, const TVMFFIAny*, int32_t, TVMFFIObjectHandle*);
   int (*object_set_field)(TVMFFIObjectHandle, const TVMFFIFieldInfo*, const TVMFFIAny*);
+  int (*list_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int (*dict_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int (*array_splice)(TVMFFIObjectHandle*, int64_t, int64_t, const TVMFFIAny*, int64_t);
+  int (*map_set)(TVMFFIObjectHandle*, const TVMFFIAny*, const TVMFFIAny*);
+  int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);
