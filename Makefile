@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
-	$(shell find core/include core/src core/rpc core/graph -type f 2>/dev/null) \
+	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
 .PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc wheel test-pythons clean
@@ -49,6 +49,7 @@ define core-test
 	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON $2
 	cmake --build build/$1
 	$3 build/$1/core_tests
+	$3 build/$1/ir_tests
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
@@ -80,7 +81,7 @@ lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Pytho
 	clang-format --dry-run --Werror $(CPP_FILES)
 
 tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
-	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc core/ir/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
 
 format: $(VENV)/dev.txt ## lay out all sources
 	ruff check --fix-only

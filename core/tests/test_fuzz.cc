@@ -36,3 +36,5 @@ TEST("the decoder of embedded modules keeps its promise for every kept input") {
 TEST("the reader of frames and values keeps its promise for every kept input") { Replay("rpc_codec", FuzzRpcCodec); }
 TEST("an endpoint keeps its promise for every kept input") { Replay("rpc_endpoint", FuzzRpcEndpoint); }
 TEST("a session keeps its promise for every kept answer") { Replay("rpc_client", FuzzRpcClient); }
+TEST("the reader of JSON keeps its promise for every kept input") { Replay("ir_json", FuzzIrJson); }
+TEST("the reader of the binary form keeps its promise for every kept input") { Replay("ir_binary", FuzzIrBinary); }
