@@ -2,6 +2,9 @@
 // The same as global functions, for every language. Types are given by key, "" meaning all.
 #include "portcall/ir.h"
 
+// Libraries without a function are refused: they are loaded by mistake, as a rule.
+PORTCALL_EXPORT_TYPED(version, [] { return std::string(PORTCALL_VERSION); })
+
 namespace portcall::ir {
 namespace {
 
@@ -15,7 +18,7 @@ int32_t IndexOf(std::string_view type_key) {
 
 int32_t FlagsOf(bool map_free_variables) { return map_free_variables ? kPortcallMapFreeVariables : 0; }
 
-// In unsigned 64 bits, as a number for languages whose integers are signed.
+// Signed, as integers of the ABI are.
 PORTCALL_REGISTER_GLOBAL("portcall.ir.StructuralHash").set_body_typed([](Any value, bool map_free_variables) {
   return static_cast<int64_t>(StructuralHash(value, FlagsOf(map_free_variables)));
 });
