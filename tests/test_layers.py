@@ -20,7 +20,7 @@ PYTHON_LAYERS = [
     ["_dtype", "_container", "_function"],
     ["_device"],
     ["_tensor", "_module"],
-    ["_printing"],
+    ["_printing", "_ir"],
     ["_object"],
     ["__init__"],
     ["_blob", "_elf"],

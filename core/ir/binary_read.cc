@@ -41,7 +41,7 @@ class BinaryReader {
 
   [[noreturn]] void Fail(const std::string& reason) {
     std::string where = "byte " + std::to_string(at_ - begin_);
-    if (in_node_) where += ", node " + std::to_string(builder_.num_nodes());
+    if (in_node_) where += ", node " + std::to_string(node_);
     if (in_node_ && type_) where.append(" (").append(type_->key).append(")");
     PORTCALL_THROW(ValueError) << where << ": " << reason;
   }
@@ -130,6 +130,7 @@ class BinaryReader {
   }
 
   void Node() {
+    node_ = builder_.num_nodes();
     type_ = nullptr;
     uint64_t kind = Number();
     if (kind >= kFirstType) return Object(kind - kFirstType);
@@ -250,6 +251,7 @@ class BinaryReader {
   Builder builder_;
   std::vector<FileType> file_types_;
   const Type* type_ = nullptr;
+  size_t node_ = 0;
   bool in_node_ = false;
 };
 

@@ -23,7 +23,16 @@ class Scanner {
   virtual ~Scanner() = default;
 
  protected:
-  [[noreturn]] virtual void Fail(const std::string& reason) = 0;
+  [[noreturn]] void Fail(const std::string& reason) const {
+    size_t line = 1, column = 1;
+    for (const char* c = begin_; c < at_; ++c) {
+      column = *c == '\n' ? 1 : column + 1;
+      line += *c == '\n';
+    }
+    PORTCALL_THROW(ValueError) << Path() << reason << " (line " << line << ", column " << column << ")";
+  }
+  // What is being read, for messages.
+  virtual std::string Path() const = 0;
 
   char Peek() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
@@ -239,19 +248,13 @@ class JsonReader : Scanner {
  private:
   enum class Place { kTop, kNode, kType, kPart, kRoot };
 
-  [[noreturn]] void Fail(const std::string& reason) override {
-    std::string path;
-    if (place_ == Place::kRoot) path = "root: ";
-    if (place_ >= Place::kNode && place_ < Place::kRoot) path = "nodes[" + std::to_string(builder_.num_nodes()) + "]";
-    if (place_ >= Place::kType && place_ < Place::kRoot) path.append(" (").append(type_->key).append(")");
+  std::string Path() const override {
+    if (place_ == Place::kTop) return "";
+    if (place_ == Place::kRoot) return "root: ";
+    std::string path = "nodes[" + std::to_string(node_) + "]";
+    if (place_ != Place::kNode) path.append(" (").append(type_->key).append(")");
     if (place_ == Place::kPart) path += PartText();
-    if (place_ >= Place::kNode && place_ < Place::kRoot) path += ": ";
-    size_t line = 1, column = 1;
-    for (const char* c = begin_; c < at_; ++c) {
-      column = *c == '\n' ? 1 : column + 1;
-      line += *c == '\n';
-    }
-    PORTCALL_THROW(ValueError) << path << reason << " (line " << line << ", column " << column << ")";
+    return path + ": ";
   }
 
   std::string PartText() const {
@@ -281,6 +284,7 @@ class JsonReader : Scanner {
   }
 
   void Node() {
+    node_ = builder_.num_nodes();
     Expect('{');
     std::string_view key = Text();
     type_ = TypeOf(key);
@@ -518,6 +522,7 @@ class JsonReader : Scanner {
   Builder builder_;
   std::unordered_map<std::string, const Type*> type_of_;
   Place place_ = Place::kTop;
+  size_t node_ = 0;
   const Type* type_ = nullptr;
   std::string_view part_name_;
 };

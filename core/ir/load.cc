@@ -44,6 +44,8 @@ void Builder::MakeContainer(int32_t type_index) {
         return PortcallDictCreate(parts_.data(), size / 2, out);
     }
   });
+  const bool pairs = type_index == kTVMFFIMap || type_index == kTVMFFIDict;
+  if (pairs && 2 * PortcallMapSize(nodes_.back().cell().v_obj) != size) fail_("a key stands there twice");
 }
 
 size_t Builder::TensorBytes(DLDataType dtype, const std::vector<int64_t>& shape) const {
