@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -63,15 +63,18 @@ core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefine
 core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
 	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
 
-CLANGXX ?= $(shell command -v clang++ clang++-14 | head -n 1)
+CLANGXX ?= $(firstword $(shell for name in clang++ clang++-14; do command -v $$name; done))
 FUZZ_SECONDS ?= 300
+FUZZ_TARGETS ?= $(patsubst core/fuzz/fuzz_%.cc,%,$(wildcard core/fuzz/fuzz_*.cc))
+# A length that nobody can allocate is an answer of the reader's own, not the end of the run.
+fuzz: export ASAN_OPTIONS = allocator_may_return_null=1:max_allocation_size_mb=64
 fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for each of them (clang; apt install clang)
 	cmake -S . -B build/fuzz -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_FUZZ=ON \
 		-DPORTCALL_SANITIZE=address -DCMAKE_CXX_COMPILER=$(CLANGXX)
 	cmake --build build/fuzz
-	set -e; for target in $(patsubst core/fuzz/fuzz_%.cc,%,$(wildcard core/fuzz/fuzz_*.cc)); do \
+	set -e; for target in $(FUZZ_TARGETS); do \
 		mkdir -p build/fuzz/found/$$target; \
-		build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -artifact_prefix=build/fuzz/ \
+		build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=6000 -artifact_prefix=build/fuzz/ \
 			build/fuzz/found/$$target core/fuzz/corpus/$$target; done
 
 lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Python
@@ -93,6 +96,9 @@ bench: venv build ## ratios against the peers
 
 bench-rpc: venv build ## the same for sessions: calls, copies, opening, memory
 	$(PY) benchmarks/rpc.py
+
+bench-graph: venv build ## the same for graphs: nodes, a model, creation, bundles, memory
+	$(PY) benchmarks/graph.py
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -76,6 +76,31 @@ class Group:
     columns: tuple[str, str]
     plan: Plan
     results: tuple[Result, ...]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number and what it may be at most.
+
+    Attributes:
+        key, text: as of a row.
+        value, limit: in ``unit``.
+        detail: what else was seen.
+    """
+
+    key: str
+    text: str
+    value: float
+    limit: float
+    unit: str
+    detail: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "met" if self.value <= self.limit else "missed"
+
+    def to_dict(self) -> dict[str, object]:
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def environment() -> dict[str, object]:
@@ -177,6 +202,27 @@ def markdown(facts: Mapping[str, object], empty_loop: float, groups: Iterable[Gr
             lines.append(f"| {' | '.join((f'`{result.row.key}`', text, *numbers, result.verdict))} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def print_limits(title: str, found: Iterable[Limit]) -> None:
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("what", "portcall", "limit", "verdict", ""):
+        made.add_column(column, justify="right" if column in ("portcall", "limit") else "left")
+    for limit in found:
+        made.add_row(*limit_cells(limit), Text(limit.verdict, COLOURS[limit.verdict]), Text(limit.detail, "dim"))
+    if made.row_count:
+        console().print()
+        console().print(made)
+
+
+def limit_cells(limit: Limit) -> list[str]:
+    return [limit.text, f"{limit.value:.4g} {limit.unit}", f"{limit.limit:g} {limit.unit}"]
+
+
+def limits_markdown(title: str, found: Iterable[Limit]) -> str:
+    columns = ("key", "what", "portcall", "limit", "verdict")
+    rows = [columns, ["---"] * len(columns), *((f"`{x.key}`", *limit_cells(x), x.verdict) for x in found)]
+    return "\n".join([f"### {title}", "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 def write_json(

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,19 @@ import click
 import rpc_rows
 from calls import Row
 from method import Plan
-from report import Group, console, environment, markdown, print_environment, print_group, reference, write_json
-from rich.table import Table
-from rich.text import Text
-from rpc_limits import Limit, limits
+from report import (
+    Group,
+    Limit,
+    environment,
+    limits_markdown,
+    markdown,
+    print_environment,
+    print_group,
+    print_limits,
+    reference,
+    write_json,
+)
+from rpc_limits import limits
 from rpc_peers import Cores, choose_cores, pinned_to
 from run import chosen, measure
 
@@ -26,6 +35,7 @@ CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.02), Plan(rounds=10, block_
 COPIES, QUICK_COPIES = Plan(rounds=20, block_seconds=0.1), Plan(rounds=6)
 OPENING, QUICK_OPENING = Plan(rounds=20), Plan(rounds=6)
 QUICK_SCALE = 0.1
+LIMITS = "What sessions take"
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ PARTS = (
     Part("Calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.call_rows, (CALLS, QUICK_CALLS), True),
     Part("Calls, each end on its own core", ("portcall", "apache-tvm"), rpc_rows.apart_rows, (CALLS, QUICK_CALLS)),
     Part("Copies, each end on its own core", ("portcall", "sockets"), rpc_rows.copy_rows, (COPIES, QUICK_COPIES)),
+    Part("Files, each end on its own core", ("portcall", "sockets"), rpc_rows.file_rows, (COPIES, QUICK_COPIES)),
     Part("Small copies", ("portcall", "apache-tvm"), rpc_rows.small_copy_rows, (CALLS, QUICK_CALLS)),
     Part("Opening a session", ("portcall", "apache-tvm"), rpc_rows.open_rows, (OPENING, QUICK_OPENING)),
 )
@@ -73,7 +84,7 @@ def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tupl
     print_environment(facts, findings, empty_loop)
     with pinned_to(cores.client):
         found = measure_limits(cores, quick, only)
-    print_limits(found)
+    print_limits(LIMITS, found)
     groups: list[Group] = []
     for part in PARTS:
         plan = part.plans[quick]
@@ -85,7 +96,7 @@ def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tupl
     if json_to is not None:
         write_json(json_to, facts, empty_loop, groups, limits=[limit.to_dict() for limit in found])
     if markdown_to is not None:
-        text = markdown(facts, empty_loop, groups) + "\n" + limits_markdown(found)
+        text = markdown(facts, empty_loop, groups) + "\n" + limits_markdown(LIMITS, found)
         markdown_to.write_text(text, encoding="utf-8")
     missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
     missed += [limit.key for limit in found if limit.verdict == "missed"]
@@ -98,28 +109,6 @@ def measure_limits(cores: Cores, quick: bool, only: tuple[str, ...]) -> list[Lim
     if only and not any(text in key for text in only for key in ("idle", "growth")):
         return []
     return [limit for limit in limits(cores.server, QUICK_SCALE if quick else 1.0) if chosen(limit.key, only)]
-
-
-def print_limits(found: Iterable[Limit]) -> None:
-    made = Table(title="What sessions take", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("what", "portcall", "limit", "verdict", ""):
-        made.add_column(column, justify="right" if column in ("portcall", "limit") else "left")
-    for limit in found:
-        colour = "green" if limit.verdict == "met" else "red"
-        made.add_row(*limit_cells(limit), Text(limit.verdict, colour), Text(limit.detail, "dim"))
-    if made.row_count:
-        console().print()
-        console().print(made)
-
-
-def limit_cells(limit: Limit) -> list[str]:
-    return [limit.text, f"{limit.value:.4g} {limit.unit}", f"{limit.limit:g} {limit.unit}"]
-
-
-def limits_markdown(found: Iterable[Limit]) -> str:
-    columns = ("key", "what", "portcall", "limit", "verdict")
-    rows = [columns, ["---"] * len(columns), *((f"`{x.key}`", *limit_cells(x), x.verdict) for x in found)]
-    return "\n".join(["### What sessions take", "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 if __name__ == "__main__":

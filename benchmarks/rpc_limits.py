@@ -13,12 +13,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from report import Limit
 from rpc_peers import Server, our_server
 from rpc_rows import ECHO, our_session
 
@@ -27,31 +27,6 @@ SESSION_LIMIT, OPEN_LIMIT = 10e6, 50.0  # bytes of an idle session; milliseconds
 CALLS, TENSORS = 100_000, 10_000
 GROWTH_LIMIT = 256 << 10  # bytes: less than the smallest leak in each tensor or call would be
 SETTLE = 1.0  # seconds after the last session was opened
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A number and what it may be at most.
-
-    Attributes:
-        key, text: as of a row.
-        value, limit: in ``unit``.
-        detail: what else was seen.
-    """
-
-    key: str
-    text: str
-    value: float
-    limit: float
-    unit: str
-    detail: str = ""
-
-    @property
-    def verdict(self) -> str:
-        return "met" if self.value <= self.limit else "missed"
-
-    def to_dict(self) -> dict[str, object]:
-        return {**asdict(self), "verdict": self.verdict}
 
 
 def limits(core: int, scale: float = 1.0) -> Iterator[Limit]:

@@ -62,8 +62,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def our_server(core: int) -> Iterator[Server]:
-    command = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent"]
+def our_server(core: int, *words: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent", *words]
     with started(command, core) as (server, output):
         yield Server(read_port(output, READY), server.pid)
 

@@ -8,8 +8,10 @@ is timed is a statement in a loop, as in calls.py. Ratios are of times: 0.85 of 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ SOCKET_TARGET, NUMPY_TARGET = 1 / 0.85, 1 / 0.75
 SMALL_COPY_TARGET = 1 / 5
 SMALL_COPY = 64 << 10
 MEDIUM_COPY, LARGE_COPY = 16 << 20, 256 << 20
+FILES = (1 << 20, 64 << 20)
 ECHO = "testing.echo"  # every server has it
 PAUSE = 0.02  # seconds after a session's end, for its server to clean up
 
@@ -92,6 +95,28 @@ def copy_rows(core: int) -> Iterator[Row]:
             yield Row(f"tensor-{key}", text, loop("x.copyto(t)", x=remote, t=tensor), get, SOCKET_TARGET)
             text = f"numpy() of {n}"
             yield Row(f"numpy-{key}", text, loop("x.numpy()", x=remote), get, NUMPY_TARGET)
+        sockets.close()
+
+
+def file_rows(core: int) -> Iterator[Row]:
+    """Yield files sent to a directory in memory and fetched from it, against the same bytes through sockets."""
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place,
+        our_server(core, "--work-dir", place) as ours,
+        raw_server(core) as raw,
+        our_session(ours) as session,
+    ):
+        sockets = RawClient(raw.port)
+        for size in FILES:
+            content = np.ones(size, np.uint8).tobytes()
+            session.upload(content, "file")
+            put, get = loop("put(n)", put=sockets.put, n=size), loop("get(n)", get=sockets.get, n=size)
+            n = format_size(size).replace(".0", "")
+            key = n.replace(" ", "")
+            send = loop("send(content, 'file')", send=session.upload, content=content)
+            yield Row(f"upload-{key}", f"upload(bytes of {n})", send, put)
+            yield Row(f"download-{key}", f"download(file of {n})", loop("fetch('file')", fetch=session.download), get)
         sockets.close()
 
 

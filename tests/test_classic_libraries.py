@@ -116,6 +116,27 @@ def test_kernels_agree_with_numpy(c_libraries: dict[str, Path], name: str) -> No
     np.testing.assert_array_equal(tensor.numpy(), x + 1)
 
 
+def test_booleans_are_those_of_the_time(classic: Callable[..., Any]) -> None:
+    """Which had the type "uint1", and a byte each."""
+    x, y = np.arange(100) % 3 == 0, np.zeros(100, "bool")
+    classic("invert", x, y)
+    np.testing.assert_array_equal(y, ~x)
+    tensor = portcall.empty((100,), "bool")
+    classic("invert", portcall.tensor(x), tensor)
+    np.testing.assert_array_equal(tensor.numpy(), ~x)
+    with pytest.raises(RuntimeError, match=r"arg1\.dtype is expected to be bool"):
+        classic("invert", x, y.view("uint8"))
+
+
+def test_booleans_that_a_library_passes_on_are_ours_again(classic: Callable[..., Any]) -> None:
+    x = portcall.tensor(np.arange(100) % 3 == 0)
+    assert classic("apply", lambda t: (str(t.dtype), t.shape, t.numpy().sum().item())[2], x) == 34
+    assert classic("apply", lambda t: str(t.dtype), x) == "bool"
+    y = portcall.empty((100,), "bool")
+    classic("apply", portcall.get_global_func("testing.apply"), lambda a, b: b.copyfrom(a) and None, x, y)
+    np.testing.assert_array_equal(y.numpy(), x.numpy())
+
+
 def test_misaligned_and_strided_arrays_are_copied_in_and_out(classic: Callable[..., Any]) -> None:
     x, y = np.arange(20, dtype="float32")[1::2], np.zeros((10, 3), "float32")
     classic("add_one", x, y[:, 1])

@@ -86,7 +86,7 @@ def test_the_content_of_a_variable_is_found_in_the_file(library: Path) -> None:
 def test_files_of_other_machines_and_of_32_bits_are_read(tmp_path: Path, target: str, machine: str) -> None:
     (tmp_path / "a.c").write_text("int g(void); int f(void) { return g(); }")
     elf = read_elf(toolchain.create_shared(tmp_path / "a.c", tmp_path / "a.so", target=target).read_bytes())
-    assert elf.machine == machine
+    assert elf.build.machine == machine
     assert by_name(elf)["f"] == (True, False, True)
     assert by_name(elf)["g"][0] is False
 

@@ -32,6 +32,11 @@ TREE: list[tuple[errors.PortcallError, tuple[type[Exception], ...], dict[str, ob
         (RuntimeError,),
         {"command": ("c++", "a.cc"), "output": "a.cc:1: error"},
     ),
+    (
+        errors.GraphError("nodes[3]: no op", path="nodes[3]", node="conv"),
+        (ValueError,),
+        {"path": "nodes[3]", "node": "conv"},
+    ),
     (errors.InternalError("bug"), (RuntimeError,), {}),
 ]
 

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in examples/ are compiled as their comments say and run as processes of their own."""
+"""The programs in examples/ are compiled as their comments say and run as processes of their own; README too."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from portcall import toolchain
+from graph.models import mlp, mlp_json, mlp_params
+from portcall import graph, toolchain
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 KERNELS = Path(__file__).parent / "kernels"
@@ -86,3 +92,62 @@ def test_cpp_program_shows_the_registry(tmp_path: Path) -> None:
         "functions of this example: 9",
         "removed example.add: 1, found again: 0",
     ]
+
+
+def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    """Its C++ becomes the library; the server is started as there, and all of its Python runs, here and with that."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    programs = {language: re.findall(f"```{language}\n(.*?)```", text, re.DOTALL) for language in ("cpp", "python")}
+    (source,) = programs["cpp"]
+    (tmp_path / "kernels.cc").write_text(source)
+    toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (serve,) = re.findall("^    portcall (serve .*)", text, re.MULTILINE)
+    command = [sys.executable, "-m", "portcall", *shlex.split(serve.replace("9090", "0")), "--json", "--silent"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        ready = json.loads(server.stdout.readline())
+        assert ready["host"] == "0.0.0.0"
+        python = "\n".join(programs["python"]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
+        done = subprocess.run(
+            [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        server.terminate()
+        assert server.wait(30) == 0
+    assert done.returncode == 0, done.stderr
+    assert "median" in done.stdout
+
+
+MLP_INPUT = [str(k % 5 - 2) for k in range(4 * 16)]
+
+
+@pytest.fixture(scope="module")
+def bundle_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("bundle") / "run_bundle"
+    return toolchain.create_executable(EXAMPLES / "cpp" / "run_bundle.cc", output, options=STRICT)
+
+
+def test_cpp_program_runs_a_bundle(bundle_program: Path, libraries: dict[str, Path], tmp_path: Path) -> None:
+    bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
+    shape, _, numbers = run(bundle_program, bundle, Path("x"), *map(Path, MLP_INPUT)).partition(":")
+    assert shape == "float32(4, 10)"
+    expected = mlp(np.array(MLP_INPUT, "float32").reshape(4, 16), mlp_params())
+    np.testing.assert_allclose(np.array(numbers.split(), "float32"), expected.ravel(), rtol=1e-3, atol=1e-4)
+
+
+def test_cpp_program_says_what_is_wrong_with_a_bundle(
+    bundle_program: Path, libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
+
+    def fails(*words: str | Path) -> str:
+        done = subprocess.run([bundle_program, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    assert fails(bundle, "x", "1") == (
+        "ValueError: the input 'x' has the shape (4, 16), so it takes 64 numbers, not 1\n"
+    )
+    assert fails(bundle, "z", "1") == "GraphError: the graph has no input 'z'; did you mean 'x'?\n"
+    (tmp_path / "cut.so").write_bytes(bundle.read_bytes()[:1000])
+    assert fails(tmp_path / "cut.so", "x", "1").startswith(f"ModuleLoadError: cannot load '{tmp_path / 'cut.so'}': ")

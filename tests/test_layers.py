@@ -23,17 +23,32 @@ PYTHON_LAYERS = [
     ["_printing", "_ir"],
     ["_object"],
     ["__init__"],
-    ["_blob", "_elf"],
+    ["_blob", "_compare", "_elf"],
     ["toolchain", "testing", "_linkage"],
+    ["_machine"],
     ["preflight"],
     ["bench"],
-    ["rpc"],
+    ["rpc", "graph"],
     ["cli"],
     ["__main__"],
 ]
 
 # The root itself is imported by what builds on the public names.
-ABOVE_THE_ROOT = {"toolchain", "testing", "_blob", "_elf", "_linkage", "preflight", "bench", "rpc", "cli", "__main__"}
+ABOVE_THE_ROOT = {
+    "toolchain",
+    "testing",
+    "_blob",
+    "_compare",
+    "_elf",
+    "_linkage",
+    "_machine",
+    "preflight",
+    "bench",
+    "rpc",
+    "graph",
+    "cli",
+    "__main__",
+}
 
 # Headers of the C++ API, from the bottom up.
 HEADER_LAYERS = [
@@ -50,8 +65,19 @@ HEADER_LAYERS = [
     ["portcall.h"],
 ]
 
-# Optional dependencies, and subpackages that load on first use: the only imports that may stand inside a function.
-LATE_IMPORTS = {"numpy", "ml_dtypes", "rich.console", "rich.text", "rich.tree", "importlib", "portcall.bench"}
+# Optional dependencies, what only printing needs, and subpackages that load on first use: no other imports may stand
+# inside a function.
+LATE_IMPORTS = {
+    "numpy",
+    "ml_dtypes",
+    "importlib",
+    "rich.console",
+    "rich.table",
+    "rich.text",
+    "rich.tree",
+    "portcall.bench",
+    "portcall.graph._factory",
+}
 
 
 def rank(table: list[list[str]], name: str) -> int:

@@ -152,6 +152,19 @@ def test_libraries_are_found_along_the_environment_variable(tmp_path: Path, monk
     assert str(place / "libother.so") in {dependency.path for dependency in report.needed}
 
 
+def test_libraries_for_other_machines_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [tmp_path / "first", tmp_path / "second"]
+    for place, target in zip(places, ("riscv64-linux-gnu", None), strict=True):
+        place.mkdir()
+        made(place, "int other(void) { return 1; }", "-Wl,-soname,libother.so", name="libother.c", target=target)
+    text = "int other(void); int f(void) { return other(); }"
+    library = made(tmp_path, text, f"-L{places[1]}", "-lother")
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, places)))
+    report = inspect_library(library)
+    assert report.problems == ()
+    assert str(places[1] / "libother.so") in {dependency.path for dependency in report.needed}
+
+
 def test_what_a_needed_library_needs_in_turn_is_looked_for_too(tmp_path: Path) -> None:
     inner = made(tmp_path, "int inner(void) { return 1; }", "-Wl,-soname,libinner.so", name="libinner.c")
     links = ("-Wl,-soname,libouter.so", "-Wl,-rpath,$ORIGIN", f"-L{tmp_path}")
@@ -181,7 +194,7 @@ def test_a_missing_symbol_version_is_named(tmp_path: Path) -> None:
 def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: Path) -> None:
     report = inspected(tmp_path, MODERN, target="riscv64-linux-gnu")
     assert (report.machine, report.abi, report.functions) == ("riscv64", "modern", ("add",))
-    assert "made for riscv64 and this machine is" in report.problems[0]
+    assert "made for riscv64 (64-bit, little-endian) and this machine is" in report.problems[0]
     assert len(report.problems) == 1
     assert {dependency.path for dependency in report.needed} <= {""}
 

@@ -30,6 +30,7 @@ void FuzzElf(const uint8_t* data, size_t size) {
   if (fd < 0 || write(fd, data, size) != static_cast<ssize_t>(size)) __builtin_trap();
   Expect([&] {
     ElfFile elf = ReadElfFile("/proc/self/fd/" + std::to_string(fd));
+    if (elf.library_bytes + elf.index_bytes > size || elf.index_offset + elf.index_bytes > size) __builtin_trap();
     for (const std::string& name : elf.undefined) {
       if (name.empty() || !elf.Imports(name.c_str())) __builtin_trap();
     }
@@ -47,6 +48,7 @@ void FuzzEmbedded(const uint8_t* data, size_t size) {
         DecodeEmbedded(reinterpret_cast<const char*>(data) + 1, size - 1, (data[0] & 1) != 0);
     if (modules.empty()) __builtin_trap();
     for (const EmbeddedModule& module : modules) {
+      if (module.payload.size() > size) __builtin_trap();
       for (size_t import : module.imports) {
         if (import >= modules.size()) __builtin_trap();
       }

@@ -7,6 +7,9 @@
 
 void FuzzElf(const uint8_t* data, size_t size);       // a file that is to be loaded
 void FuzzEmbedded(const uint8_t* data, size_t size);  // modules embedded in a library; the first byte chooses the era
+// A blob of parameters; if it does not begin like one, a bundle: the first two bytes are the size of its index.
+void FuzzGraphParams(const uint8_t* data, size_t size);
+void FuzzGraphPlan(const uint8_t* data, size_t size);  // a plan; the first byte says whether a header is added
 // The first byte of these chooses how the bytes are split.
 void FuzzRpcCodec(const uint8_t* data, size_t size);     // a stream of frames
 void FuzzRpcEndpoint(const uint8_t* data, size_t size);  // what a client sends

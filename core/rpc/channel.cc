@@ -24,6 +24,7 @@ constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kFewBytes = 256 << 10;
 constexpr int kForever = -1;
 constexpr int kSignalInterval = 1000;  // milliseconds
+constexpr size_t kSignalBytes = 256 << 20;
 
 class FdChannel : public Channel {
  public:
@@ -51,7 +52,7 @@ class FdChannel : public Channel {
     for (;;) {
       CheckOpen();
       ssize_t n = Write(parts, count, deadline);
-      if (n > 0) return static_cast<size_t>(n);
+      if (n > 0) return Moved(n);
       if (n < 0 && !MayTryAgain()) Lost("sending");
       Wait(write_fd_, POLLOUT, deadline);
     }
@@ -61,7 +62,7 @@ class FdChannel : public Channel {
     for (;;) {
       CheckOpen();
       ssize_t n = socket_ ? recv(read_fd_, data, size, FlagsFor(size, deadline)) : read(read_fd_, data, size);
-      if (n > 0) return static_cast<size_t>(n);
+      if (n > 0) return Moved(n);
       if (n == 0 || errno == ECONNRESET) {
         CheckOpen();  // an interrupt looks like the peer's end
         return 0;
@@ -113,6 +114,16 @@ class FdChannel : public Channel {
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
   }
 
+  // Much may flow without a wait, in which a signal would be seen.
+  size_t Moved(ssize_t n) {
+    size_t size = static_cast<size_t>(n);
+    if (longest_wait_ != kForever && (unseen_ += size) >= kSignalBytes) {
+      unseen_ = 0;
+      Check(TVMFFIEnvCheckSignals());
+    }
+    return size;
+  }
+
   // After a call that failed. A signal may belong to the embedding language, which then has something to raise.
   static bool MayTryAgain() {
     int error = errno;
@@ -144,7 +155,8 @@ class FdChannel : public Channel {
   int read_fd_, write_fd_;
   bool socket_;  // one socket, which blocks; otherwise pipes, which do not
   const int longest_wait_;
-  int wake_fd_ = -1;  // of an interrupt, where there is no socket to shut down
+  size_t unseen_ = 0;  // bytes since a look for signals
+  int wake_fd_ = -1;   // of an interrupt, where there is no socket to shut down
   std::atomic<bool> interrupted_{false};
   std::mutex mutex_;  // of Interrupt against Close: a number that was closed may be somebody else's at once
 };

@@ -7,8 +7,6 @@ namespace {
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 62;
 constexpr int32_t kMaxValues = 1 << 20;  // a value takes more room here than on the wire
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are written as they lie in memory");
-
 }  // namespace
 
 void ThrowProtocolError(const std::string& what) { throw Error("RemoteProtocolError", what); }
@@ -122,7 +120,7 @@ void Writer::Begin(Code code) {
 }
 
 void Writer::End(uint64_t payload) {
-  uint64_t length = out_->size() - start_ - sizeof(uint64_t) + payload;
+  uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + payload);
   std::memcpy(out_->data() + start_, &length, sizeof(length));
 }
 
@@ -157,8 +155,10 @@ void Writer::Value(const WireValue& value, Form form) {
     case kTVMFFIDataType:
       Put<DLDataType>(value.v_dtype);
       return Put<int32_t>(0);
+    case kTVMFFIDevice:
+      return Put<DLDevice>(value.v_device);
     default:
-      return Put<uint64_t>(value.v_handle);  // int, bool, float, pointer, device, function, module: 8 bytes
+      return Put<uint64_t>(value.v_handle);  // int, bool, float, pointer, function, module: 8 bytes
   }
 }
 

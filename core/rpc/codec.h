@@ -14,6 +14,7 @@
 
 #include "portcall/error.h"
 #include "portcall/value.h"
+#include "rpc/byte_order.h"
 
 namespace portcall::rpc {
 
@@ -102,7 +103,8 @@ class Writer {
 
   template <typename T> void Put(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    out_->append(reinterpret_cast<const char*>(&value), sizeof(T));  // little-endian machines only
+    value = Ordered(value);
+    out_->append(reinterpret_cast<const char*>(&value), sizeof(T));
   }
   void Text(std::string_view text) {
     Put<uint64_t>(text.size());
@@ -127,9 +129,7 @@ class Reader {
 
   template <typename T> T Take() {
     static_assert(std::is_trivially_copyable_v<T>);
-    T value;
-    std::memcpy(&value, Bytes(sizeof(T)).data(), sizeof(T));
-    return value;
+    return NumberAt<T>(Bytes(sizeof(T)).data());
   }
   std::string_view Bytes(uint64_t n) {
     if (n > rest_.size()) ThrowProtocolError("a message ends in the middle of a value");

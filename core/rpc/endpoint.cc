@@ -261,11 +261,12 @@ void Endpoint::CopyFromRemote(Reader body) {
   auto nbytes = body.Take<uint64_t>();
   body.ExpectEnd();
   Any owner;
-  void* address = session_->Address(from, nbytes, Access::kRead, &owner);
+  void* address = kBigEndian ? nullptr : session_->Address(from, nbytes, Access::kRead, &owner);
   if (!address) {
     Tensor stage = Stage(nbytes);
     address = stage.raw_data();
     if (nbytes) session_->CopyFrom(from, address, nbytes);
+    OrderElements(address, nbytes, from.dtype);
     owner = std::move(stage);
   }
   Writer writer(output_.text());
@@ -280,7 +281,9 @@ void Endpoint::CopyFromRemote(Reader body) {
 
 // Memory that the system hands out as it is filled: a length alone costs nothing.
 Tensor Endpoint::Stage(uint64_t nbytes) const {
-  PORTCALL_CHECK(nbytes <= options_.max_frame, RemoteProtocolError) << "a staged copy of " << nbytes << " bytes";
+  PORTCALL_CHECK(nbytes <= options_.max_frame, ValueError)
+      << "a copy of " << nbytes << " bytes goes through the memory of the server, which takes " << options_.max_frame
+      << " at once; copy a part at a time, or raise --max-frame";
   return Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1});
 }
 
@@ -296,7 +299,7 @@ void Endpoint::BeginCopyTo(Reader head) {
       ThrowProtocolError("a copy of " + std::to_string(nbytes) + " bytes carries " + std::to_string(size));
     }
     void* address = session_->Address(copy_to_, nbytes, Access::kWrite, &copy_owner_);
-    if (!address) {
+    if (!address || kBigEndian) {
       copy_stage_ = Stage(nbytes);
       address = copy_stage_.raw_data();
     }
@@ -311,7 +314,10 @@ void Endpoint::EndCopyTo() {
     if (copy_error_) {
       Exception(*copy_error_);
     } else {
-      if (copy_stage_.defined()) session_->CopyTo(copy_to_, copy_stage_.raw_data(), copy_stage_.numel());
+      if (copy_stage_.defined()) {
+        OrderElements(copy_stage_.raw_data(), copy_stage_.numel(), copy_to_.dtype);
+        session_->CopyTo(copy_to_, copy_stage_.raw_data(), copy_stage_.numel());
+      }
       ReturnNone();
     }
   } catch (const Error& error) {

@@ -54,7 +54,7 @@ FrameReader::Event FrameReader::Next() {
     }
     do {
       if (!Gather(sizeof(length_))) return kNeedBytes;
-      std::memcpy(&length_, buffer_.data() + begin_, sizeof(length_));
+      length_ = NumberAt<uint64_t>(buffer_.data() + begin_);
       Consume(sizeof(length_));
     } while (length_ == 0);  // a frame without content is legal and means nothing
     if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
@@ -65,15 +65,13 @@ FrameReader::Event FrameReader::Next() {
 
 FrameReader::Event FrameReader::ReadBody() {
   if (!Gather(sizeof(int32_t))) return kNeedBytes;
-  int32_t code;
-  std::memcpy(&code, buffer_.data() + begin_, sizeof(code));
+  auto code = NumberAt<int32_t>(buffer_.data() + begin_);
   code_ = static_cast<Code>(code);
   uint64_t body = length_ - sizeof(code);
   if (code_ == Code::kCopyAck) return BeginPayload(0);
   if (code_ == Code::kCopyToRemote && body >= kTensorHead) {
     if (!Gather(sizeof(code) + kNdimEnd)) return kNeedBytes;
-    int32_t ndim;
-    std::memcpy(&ndim, buffer_.data() + begin_ + sizeof(code) + kNdimEnd - sizeof(ndim), sizeof(ndim));
+    auto ndim = NumberAt<int32_t>(buffer_.data() + begin_ + sizeof(code) + kNdimEnd - sizeof(int32_t));
     uint64_t head = kTensorHead + 8 * static_cast<uint64_t>(std::clamp(ndim, 0, kMaxDimensions)) + sizeof(uint64_t);
     if (ndim >= 0 && ndim <= kMaxDimensions && head <= body) {
       return Gather(sizeof(code) + head) ? BeginPayload(head) : kNeedBytes;

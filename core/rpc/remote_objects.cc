@@ -86,6 +86,28 @@ class RemoteObject : public ObjectRef {
   PORTCALL_OBJECT_REF(RemoteObject, RemoteObjectObj)
 };
 
+// A device of a session. A plain device that is sent means one over there; this one is refused by other sessions.
+struct RemoteDeviceObj : Object {
+  static constexpr const char* kTypeKey = "portcall.rpc.Device";
+  SessionPtr session;
+  DLDevice device{};
+};
+class RemoteDevice : public ObjectRef {
+  PORTCALL_OBJECT_REF(RemoteDevice, RemoteDeviceObj)
+};
+
+RemoteDevice DeviceOf(SessionPtr session, DLDevice value) {
+  auto device = Make<RemoteDevice>();
+  device->session = std::move(session);
+  device->device = value;
+  return device;
+}
+
+std::string NameOf(const SessionPtr& session) {
+  auto* remote = dynamic_cast<RemoteSession*>(session.get());
+  return remote ? remote->options().name : "this process";
+}
+
 // A function of a session, as a closure.
 struct RemoteFunction {
   HandlePtr handle;
@@ -231,19 +253,25 @@ class Outgoing {
 
   void Push(WireValue value) { values_.push_back(std::move(value)); }
 
-  [[noreturn]] static void Foreign(int position, const char* what) {
-    throw Error("ValueError", "argument #" + std::to_string(position) + " is " + what + " of another session");
+  void CheckOwn(const SessionPtr& owner, int position, const char* what) const {
+    PORTCALL_CHECK(owner == session_, ValueError)
+        << "argument #" << position << " is " << what << " of another session, with " << NameOf(owner)
+        << "; the function is of the session with " << NameOf(session_);
   }
 
   void AddObject(const TVMFFIAny& cell, int position) {
     ObjectRef object = IsObject(cell) ? ObjectRef::Borrow(cell.v_obj) : ObjectRef();
     if (auto* tensor = object.as<RemoteTensorObj>()) {
-      if (tensor->session != session_) Foreign(position, "a tensor");
+      CheckOwn(tensor->session, position, "a tensor");
       owners_[tensor->wire.data] = tensor->owner;
       return Push(WireValue::Tensor(tensor->wire));
     }
+    if (auto* device = object.as<RemoteDeviceObj>()) {
+      CheckOwn(device->session, position, "a device");
+      return Push(WireValue::OfDevice(device->device));
+    }
     if (auto* remote = object.as<RemoteObjectObj>()) {
-      if (remote->handle->session() != session_) Foreign(position, "an object");
+      CheckOwn(remote->handle->session(), position, "an object");
       return Push(WireValue::Handle(kRemoteObject, remote->handle->value()));
     }
     if (cell.type_index == kTVMFFIModule) return AddModule(ObjectRef::Borrow<Module>(cell.v_obj), position);
@@ -255,7 +283,7 @@ class Outgoing {
     RpcModule* remote = RpcModuleOf(module);
     PORTCALL_CHECK(remote, TypeError) << "argument #" << position
                                       << " is a module of this process; load it over there: upload and load_module";
-    if (remote->handle()->session() != session_) Foreign(position, "a module");
+    CheckOwn(remote->handle()->session(), position, "a module");
     PORTCALL_CHECK(remote->handle()->value(), TypeError) << "argument #" << position << " is the session itself";
     Push(WireValue::Handle(kTVMFFIModule, remote->handle()->value()));
   }
@@ -271,6 +299,7 @@ class Outgoing {
 // `lender` keeps the memory of a tensor that comes without a handle of its own.
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
+  if (value.type == kTVMFFIDevice) return DeviceOf(session, value.v_device);
   if (Any plain; TakePlain(value, &plain)) return plain;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {
@@ -315,7 +344,7 @@ void Outgoing::AddFunction(TVMFFIObject* object, int position) {
   RemoteFunction* func = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(object));
   PORTCALL_CHECK(func, TypeError) << "argument #" << position
                                   << " is a function of this process, which the session cannot call back";
-  if (func->handle->session() != session_) Foreign(position, "a function");
+  CheckOwn(func->handle->session(), position, "a function");
   Push(WireValue::Handle(kTVMFFIFunction, func->handle->value()));
 }
 
@@ -419,7 +448,8 @@ void CopyFromRemote(RemoteTensor remote, Tensor local) {
 
 void CopyAmong(RemoteTensor from, RemoteTensor to) {
   PORTCALL_CHECK(from->session == to->session, ValueError)
-      << "the tensors belong to two sessions; copy through the host: target.copyfrom(source.numpy())";
+      << "the tensors belong to two sessions, with " << NameOf(from->session) << " and with " << NameOf(to->session)
+      << "; copy through the host: target.copyfrom(source.numpy())";
   CheckSame(from->wire.shape, from->wire.dtype, to->wire);
   Opened(from->session)->CopyAmong(from->wire, to->wire, 0);
 }
@@ -445,11 +475,6 @@ Array<Any> ActivityOf(Module root) {
   auto count = [](uint64_t bytes) { return Any(static_cast<int64_t>(bytes)); };
   return Array<Any>({Any(now.what), Any(now.seconds), Any(now.silent), count(now.sent), count(now.to_send),
                      count(now.received), count(now.to_receive)});
-}
-
-std::string NameOf(Module root) {
-  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  return remote ? remote->options().name : "this process";
 }
 
 Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_timeout, std::vector<Any> constructor) {
@@ -491,7 +516,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionId").set_body_typed([](Module root
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Stats").set_body_typed(StatsOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed(NameOf);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed([](Module root) {
+  return NameOf(SessionOf(root));
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);
@@ -501,7 +528,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTen
   return Shape(t->wire.shape);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDtype").set_body_typed([](RemoteTensor t) { return t->wire.dtype; });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) { return t->wire.device; });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) {
+  return DeviceOf(t->session, t->wire.device);
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) {
   return RootModule(t->session);
 });
@@ -511,8 +540,17 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorOffset").set_body_typed([](RemoteTe
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
 });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
   return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Device").set_body_typed([](Module root, int32_t type, int32_t id) {
+  return DeviceOf(SessionOf(root), {type, id});
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceParts").set_body_typed([](RemoteDevice d) {
+  return Array<Any>({Any(RootModule(d->session)), Any(d->device)});
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module root, int32_t type, int32_t id) {

@@ -108,6 +108,12 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   void CopyTo(const WireTensor& to, const void* from, uint64_t nbytes) override {
+    std::string ordered;
+    if constexpr (kBigEndian) {
+      ordered.assign(static_cast<const char*>(from), nbytes);
+      OrderElements(ordered.data(), nbytes, to.dtype);
+      from = ordered.data();
+    }
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
       Request(Code::kCopyToRemote,
               [&](Writer& out) {
@@ -127,6 +133,7 @@ class RemoteSessionImpl : public RemoteSession {
           },
           {}, {}, static_cast<char*>(to) + offset, size);
     });
+    OrderElements(to, nbytes, from.dtype);
   }
   void CopyAmong(const WireTensor& from, const WireTensor& to, uint64_t stream) override {
     Sequence args;
@@ -186,6 +193,7 @@ class RemoteSessionImpl : public RemoteSession {
     return now;
   }
   void set_call_timeout(double seconds) override { call_timeout_ = seconds; }
+  void set_explain(PackedFunc explain) override { explain_ = std::move(explain); }
 
  private:
   static constexpr uint64_t kUnknown = UINT64_MAX;
@@ -269,12 +277,15 @@ class RemoteSessionImpl : public RemoteSession {
         });
   }
 
-  // Large copies go in blocks where the server says that its packets are limited.
+  // Large copies go in blocks where the server says that its packets are limited. Of whole elements, if any fits: a
+  // server with another byte order knows them by the type that comes with each block.
   template <typename Copy> void Blocks(const WireTensor& tensor, uint64_t nbytes, Copy&& copy) {
     if (nbytes == 0) return;
     uint64_t limit = PacketLimit();
     uint64_t head = 44 + 8 * tensor.shape.size();
     uint64_t block = limit == 0 ? nbytes : limit > head ? limit - head : 1;
+    uint64_t element = std::max<uint64_t>((uint64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8, 1);
+    if (block > element) block -= block % element;
     WireTensor part = tensor;
     for (uint64_t offset = 0; offset < nbytes; offset += block) {
       part.byte_offset = tensor.byte_offset + offset;
@@ -404,17 +415,23 @@ class RemoteSessionImpl : public RemoteSession {
 
   // ---- Ends of the session ----
 
-  // An error with facts: front ends read the peer and the session from the extra context, not from the text.
+  // An error with facts: front ends read the peer from the extra context, not from the text.
   Error ErrorOf(std::string_view kind, std::string_view message) const {
-    auto id = reinterpret_cast<int64_t>(static_cast<const Session*>(this));
-    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name), Any(id)}));
+    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
   }
 
   void CheckOpen() const {
     if (!closed_) return;
-    std::lock_guard<std::mutex> lock(stats_mutex_);
-    if (end_text_.empty()) throw ErrorOf("SessionClosedError", "the session with " + options_.name + " is closed");
-    throw ErrorOf(end_kind_, end_text_);
+    std::string kind = "SessionClosedError", text = "the session with " + options_.name + " is closed";
+    {
+      std::lock_guard<std::mutex> lock(stats_mutex_);
+      if (!end_text_.empty()) kind = end_kind_, text = end_text_;
+    }
+    ThrowEnd(kind, text);
+  }
+  [[noreturn]] void ThrowEnd(const std::string& kind, const std::string& text) const {
+    if (kind == "SessionBrokenError" && explain_.defined()) explain_();
+    throw ErrorOf(kind, text);
   }
 
   // Says how the session ended, now and to whoever uses it later. Returns for errors that are not of the session.
@@ -430,7 +447,7 @@ class RemoteSessionImpl : public RemoteSession {
     }
     if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
       SetEnd(kind, session + " is over: " + message);
-      throw ErrorOf(kind, message);
+      ThrowEnd(kind, message);
     }
     if (kind == "RemoteProtocolError") {
       SetEnd(kind, session + " is over, because the peer broke the protocol: " + message);
@@ -555,7 +572,8 @@ class RemoteSessionImpl : public RemoteSession {
   Activity activity_;
   Clock::time_point began_, last_bytes_;
   std::string end_kind_, end_text_;  // what using it raises, where it was not simply closed
-  Activity waited_for_;              // of the request that ended last
+  PackedFunc explain_;
+  Activity waited_for_;  // of the request that ended last
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> packet_limit_{kUnknown};
   std::mutex frees_mutex_;

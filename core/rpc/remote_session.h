@@ -45,6 +45,8 @@ class RemoteSession : public Session {
   virtual SessionStats stats() const = 0;
   virtual Activity activity() const = 0;
   virtual void set_call_timeout(double seconds) = 0;
+  // What is called when the session turns out to be broken, to throw what tells more: the peer may know how it ended.
+  virtual void set_explain(PackedFunc explain) = 0;
 };
 
 std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options);

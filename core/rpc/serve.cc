@@ -178,7 +178,7 @@ class EventDrivenServer {
     key_.append(bytes);
     int32_t size = 0;
     if (key_.size() < sizeof(size)) return {};
-    std::memcpy(&size, key_.data(), sizeof(size));
+    size = NumberAt<int32_t>(key_.data());
     if (size < 0 || size > kMaxKeyBytes) Fail("a key of " + std::to_string(size) + " bytes");
     size_t head = sizeof(size) + static_cast<size_t>(size);
     if (key_.size() < head) return {};

@@ -106,16 +106,26 @@ void* PythonErrorOf(const ObjectRef& error) {
 // The arguments of a classic call as cells.
 class Cells {
  public:
-  Cells(const TVMValue* values, const int* codes, int n, const char* function) {
-    if (n > kInline) heap_.reset(new TVMFFIAny[static_cast<size_t>(n)]);
-    for (int i = 0; i < n; ++i) get()[i] = ViewOf(values[i], codes[i], i, function);
+  Cells(const TVMValue* values, const int* codes, int n, const char* function)
+      : values_(values), cells_(n), tensors_(n) {
+    for (int i = 0; i < n; ++i) {
+      TVMFFIAny& cell = cells_.get()[i] = ViewOf(values[i], codes[i], i, function);
+      if (cell.type_index != kTVMFFIDLTensorPtr) continue;
+      cell.v_ptr = tensors_.WithType(i, static_cast<DLTensor*>(cell.v_ptr), kClassicBool, kModernBool);
+    }
   }
-  TVMFFIAny* get() noexcept { return heap_ ? heap_.get() : stack_; }
+  TVMFFIAny* get() noexcept { return cells_.get(); }
+  // A result that may be an argument: the caller's tensor again, not our description of it.
+  TVMFFIAny Original(TVMFFIAny result) noexcept {
+    int32_t i = result.type_index == kTVMFFIDLTensorPtr ? tensors_.Find(result.v_ptr) : -1;
+    if (i >= 0) result.v_ptr = values_[i].v_handle;
+    return result;
+  }
 
  private:
-  static constexpr int kInline = 16;
-  TVMFFIAny stack_[kInline];
-  std::unique_ptr<TVMFFIAny[]> heap_;
+  const TVMValue* values_;
+  Room<TVMFFIAny> cells_;
+  BoolTensors tensors_;
 };
 
 void Call(TVMFunctionHandle func, const TVMValue* args, const int* codes, int n, TVMValue* ret, int* ret_code) {
@@ -131,7 +141,7 @@ void Call(TVMFunctionHandle func, const TVMValue* args, const int* codes, int n,
   TVMFFIAny result;
   detail::SetCell(&result, kTVMFFINone);
   if (info.call(info.self, cells.get(), n, &result) != 0) ThrowFailure(info.name);
-  GiveResult(Any::Steal(result), ret, ret_code);
+  GiveResult(Any::Steal(cells.Original(result)), ret, ret_code);
 }
 
 struct NameList {
@@ -396,6 +406,10 @@ int TVMArrayAlloc(const tvm_index_t* shape, int ndim, int dtype_code, int dtype_
         << "no data type has code " << dtype_code << ", " << dtype_bits << " bits and " << dtype_lanes << " lanes";
     DLDataType dtype{static_cast<uint8_t>(dtype_code), static_cast<uint8_t>(dtype_bits),
                      static_cast<uint16_t>(dtype_lanes)};
+    if (dtype.code == kClassicBool.code && dtype.bits == kClassicBool.bits) {
+      dtype.code = kModernBool.code;
+      dtype.bits = kModernBool.bits;
+    }
     Tensor tensor = Tensor::Empty(std::vector<int64_t>(shape, shape + ndim), dtype, {device_type, device_id});
     *out = &static_cast<TensorObj*>(tensor.release())->dl;
   });

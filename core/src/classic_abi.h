@@ -4,13 +4,16 @@
 // Rules
 //  * The modern objects are the only ones: a classic handle is the address of one. Tensors are never copied.
 //  * Whatever has no place in the other ABI is refused with the position of the argument, never passed on.
+//  * A boolean of a classic tensor is a "uint1" that has a byte for itself; here its type is bool.
 #ifndef PORTCALL_SRC_CLASSIC_ABI_H_
 #define PORTCALL_SRC_CLASSIC_ABI_H_
 
+#include <memory>
 #include <string>
 
 #include "portcall/classic_api.h"
 #include "portcall/function.h"
+#include "portcall/tensor.h"
 
 namespace portcall {
 
@@ -20,6 +23,48 @@ namespace portcall {
 PackedFunc WrapClassicSymbol(void* symbol, bool three_arguments, ObjectRef keep_alive, const std::string& name);
 
 namespace classic {
+
+// Room for one item per argument of a call, on the stack unless there are many.
+template <typename T> class Room {
+ public:
+  explicit Room(int32_t n) {
+    if (n > kInline) heap_.reset(new T[static_cast<size_t>(n)]);
+  }
+  T* get() noexcept { return heap_ ? heap_.get() : stack_; }
+
+ private:
+  static constexpr int32_t kInline = 16;
+  T stack_[kInline];
+  std::unique_ptr<T[]> heap_;
+};
+
+constexpr DLDataType kClassicBool{kDLUInt, 1, 1}, kModernBool{kDLBool, 8, 1};
+
+// Tensors of booleans as the other side of a call knows them: descriptions of the same memory, for the time of the call.
+class BoolTensors {
+ public:
+  explicit BoolTensors(int32_t n) : count_(n), shown_(n) {}
+
+  // What to hand over as argument i: the tensor itself unless its elements are of type `from`.
+  DLTensor* WithType(int32_t i, DLTensor* tensor, DLDataType from, DLDataType to) noexcept {
+    if (tensor->dtype.code != from.code || tensor->dtype.bits != from.bits) return tensor;
+    DLTensor* shown = shown_.get() + i;
+    *shown = *tensor;
+    shown->dtype = {to.code, to.bits, tensor->dtype.lanes};
+    return shown;
+  }
+  // The argument that was handed over as `pointer`, if that is a description of ours; otherwise -1.
+  int32_t Find(const void* pointer) noexcept {
+    for (int32_t i = 0; i < count_; ++i) {
+      if (pointer == shown_.get() + i) return i;
+    }
+    return -1;
+  }
+
+ private:
+  int32_t count_;
+  Room<DLTensor> shown_;
+};
 
 // A C callback as a modern function. It takes every object, as code 8, and tensors as code 13, so that
 // TVMCbArgToReturn can keep them.

@@ -24,7 +24,6 @@ static_assert(sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8, "both fit into o
 namespace classic {
 namespace {
 
-constexpr int32_t kInlineArgs = 16;           // calls with more arguments allocate
 constexpr int32_t kTypeIndexLimit = 1 << 24;  // far above what any runtime gives: beyond it is no object
 
 const char* NameOrAnonymous(const char* function) { return function && *function ? function : "<anonymous>"; }
@@ -35,31 +34,29 @@ const char* NameOrAnonymous(const char* function) { return function && *function
                                std::to_string(code) + "; expected one from 0 to 15");
 }
 
-// Room for one item per argument of a call, on the stack unless there are many.
-template <typename T> class Room {
- public:
-  explicit Room(int32_t n) {
-    if (n > kInlineArgs) heap_.reset(new T[static_cast<size_t>(n)]);
-  }
-  T* get() noexcept { return heap_ ? heap_.get() : stack_; }
-
- private:
-  T stack_[kInlineArgs];
-  std::unique_ptr<T[]> heap_;
-};
-
 enum class Receiver : uint8_t { kLibrary, kCallback };
 
 // The arguments of a modern call in classic form. They borrow from the cells.
 class ClassicArgs {
  public:
   ClassicArgs(Args args, Receiver receiver)
-      : args_(args), receiver_(receiver), values_(args.size()), codes_(args.size()), bytes_(args.size()) {
+      : args_(args),
+        receiver_(receiver),
+        values_(args.size()),
+        codes_(args.size()),
+        bytes_(args.size()),
+        tensors_(args.size()) {
     for (int i = 0; i < args.size(); ++i) Set(i, args.cells()[i]);
   }
 
   TVMValue* values() noexcept { return values_.get(); }
   int* codes() noexcept { return codes_.get(); }
+  // A result that may be an argument: the caller's tensor again, not our description of it.
+  TVMValue Original(TVMValue value, int code) noexcept {
+    int32_t i = code == kTVMDLTensorHandle ? tensors_.Find(value.v_handle) : -1;
+    if (i >= 0) value.v_handle = TryDLTensor(args_.cells()[i]);
+    return value;
+  }
 
  private:
   void Set(int i, const TVMFFIAny& cell) {
@@ -118,8 +115,11 @@ class ClassicArgs {
     Put(i, kTVMStr, text.data());
   }
   void PutTensor(int i, TVMArgTypeCode code, const TVMFFIAny& cell) {
-    const DLTensor* tensor = TryDLTensor(cell);
-    if (receiver_ == Receiver::kLibrary && tensor) CheckAlignment(i, *tensor);
+    DLTensor* tensor = TryDLTensor(cell);
+    if (receiver_ == Receiver::kLibrary && tensor) {
+      CheckAlignment(i, *tensor);
+      tensor = tensors_.WithType(i, tensor, kModernBool, kClassicBool);
+    }
     Put(i, code, tensor);
   }
   // Compiled code moves data with aligned instructions and does not look first.
@@ -150,6 +150,7 @@ class ClassicArgs {
   Room<TVMValue> values_;
   Room<int> codes_;
   Room<TVMFFIByteArray> bytes_;  // where small bytes have their description
+  BoolTensors tensors_;
 };
 
 // Text and bytes of this thread's last results. Plain strings: no object is left behind in a thread.
@@ -228,7 +229,7 @@ void CallSymbol(void* symbol, bool three_arguments, Args args, RetValue* rv) {
                    : reinterpret_cast<TVMBackendPackedCFunc>(symbol)(classic.values(), classic.codes(), args.size(),
                                                                      &value, &code, nullptr);
   if (status != 0) ThrowFailure(args.function());
-  *rv = TakeResult(value, code, args.function());
+  *rv = TakeResult(classic.Original(value, code), code, args.function());
 }
 
 }  // namespace

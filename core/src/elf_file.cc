@@ -2,15 +2,11 @@
 #include "elf_file.h"
 
 #include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
+#include "mapped_file.h"
 #include "portcall/error.h"
 
 namespace portcall {
@@ -43,44 +39,14 @@ std::string MachineName(uint16_t machine) {
   }
 }
 
-// A file, mapped for reading.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path) {
-    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    PORTCALL_CHECK(fd >= 0, ModuleLoadError) << "cannot open '" << path << "': " << std::strerror(errno);
-    struct stat info{};
-    bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    size_ = is_file ? static_cast<size_t>(info.st_size) : 0;
-    if (size_) data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    PORTCALL_CHECK(is_file, ModuleLoadError) << "'" << path << "' is not a file";
-    PORTCALL_CHECK(size_ == 0 || data_ != MAP_FAILED, ModuleLoadError) << "cannot read '" << path << "'";
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (size_) munmap(data_, size_);
-  }
-
-  // `count` entries of T at `offset`, or null when they are not aligned or not within the file.
-  template <typename T> const T* At(uint64_t offset, uint64_t count = 1) const {
-    if (offset > size_ || count > (size_ - offset) / sizeof(T) || offset % alignof(T) != 0) return nullptr;
-    return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset);
-  }
-  // Empty for what is longer than any name that matters: a damaged file may have names without end.
-  std::string Text(uint64_t offset) const {
-    constexpr size_t kLongest = 4096;
-    const char* start = At<char>(offset);
-    if (!start || offset >= size_) return {};
-    size_t length = strnlen(start, std::min(size_ - offset, kLongest));
-    return length < kLongest ? std::string(start, length) : std::string();
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
+// The end of a bundle.
+struct Footer {
+  uint64_t library_bytes;
+  uint64_t index_offset;
+  uint64_t index_bytes;  // they end where the footer begins
+  char mark[8];
 };
+constexpr char kBundleMark[] = "PCBUNDLE";
 
 class Reader {
  public:
@@ -104,12 +70,28 @@ class Reader {
       if (sections[i].sh_type == SHT_DYNAMIC) ReadDynamic(sections[i], strings);
       if (sections[i].sh_type == SHT_DYNSYM) ReadSymbols(sections[i], strings);
     }
+    ReadFooter();
     return std::move(out_);
   }
 
  private:
   [[noreturn]] void Fail(const std::string& why) {
     throw Error("ModuleLoadError", "cannot load '" + path_ + "': " + why);
+  }
+
+  void ReadFooter() {
+    out_.library_bytes = file_.size();
+    if (file_.size() < sizeof(Footer)) return;
+    Footer footer;
+    uint64_t at = file_.size() - sizeof(Footer);
+    std::memcpy(&footer, file_.At<char>(at, sizeof(Footer)), sizeof(Footer));
+    if (std::memcmp(footer.mark, kBundleMark, sizeof(footer.mark)) != 0) return;
+    bool ordered = footer.library_bytes <= footer.index_offset && footer.index_offset < at;
+    if (!ordered || footer.index_bytes != at - footer.index_offset)
+      Fail("it is a bundle, and its last bytes are damaged");
+    out_.library_bytes = footer.library_bytes;
+    out_.index_offset = footer.index_offset;
+    out_.index_bytes = footer.index_bytes;
   }
 
   void ReadDynamic(const Elf64_Shdr& section, uint64_t strings) {

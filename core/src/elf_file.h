@@ -3,6 +3,7 @@
 #ifndef PORTCALL_SRC_ELF_FILE_H_
 #define PORTCALL_SRC_ELF_FILE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@ struct ElfFile {
   std::vector<std::string> functions;  // functions that it defines and exports
   std::vector<std::string> objects;    // variables that it defines and exports
   bool bind_now = false;               // every symbol must be there at load time
+  // The library is the file's first bytes. What follows it in a bundle, docs/graph.md says; its index is empty elsewhere.
+  uint64_t library_bytes = 0;
+  uint64_t index_offset = 0;
+  uint64_t index_bytes = 0;
 
   bool Needs(const char* library) const;
   bool Imports(const char* symbol) const;

@@ -16,12 +16,13 @@ class Reader {
   Reader(const char* data, size_t size) : data_(data), size_(size) {}
 
   bool done() const { return size_ == 0; }
-  uint64_t U64() {
-    uint64_t value;
-    std::memcpy(&value, Take(8).data(), 8);
+  template <typename T> T Number() {
+    T value;
+    std::memcpy(&value, Take(sizeof(T)).data(), sizeof(T));
     return value;
   }
-  std::string Text() { return std::string(Take(U64())); }
+  uint64_t U64() { return Number<uint64_t>(); }
+  std::string_view Text() { return Take(U64()); }
   std::vector<uint64_t> Numbers() {
     uint64_t count = U64();
     PORTCALL_CHECK(count <= size_ / 8, ModuleLoadError) << kDamaged;
@@ -29,7 +30,23 @@ class Reader {
     for (uint64_t i = 0; i < count; ++i) numbers.push_back(U64());
     return numbers;
   }
-  std::string Rest() { return std::string(Take(size_)); }
+  std::string_view Rest() { return Take(size_); }
+
+  // A graph with its parameters, as compilers embedded it: json, count, names, as many tensors, a name.
+  std::string_view GraphFactory() {
+    const char* start = data_;
+    Text();
+    uint64_t tensors = U64();
+    for (uint64_t names = U64(); names > 0; --names) Text();
+    for (; tensors > 0; --tensors) {
+      Take(8 + 8 + 4 + 4);  // mark, reserved, device
+      uint64_t ndim = Number<uint32_t>();
+      Take(4 + 8 * ndim);  // element type, extents
+      Text();              // size and data
+    }
+    Text();
+    return {start, static_cast<size_t>(data_ - start)};
+  }
 
  private:
   static constexpr const char* kDamaged = "the modules embedded in the library are damaged: a length goes past the end";
@@ -86,7 +103,7 @@ std::vector<EmbeddedModule> DecodeModern(Reader reader) {
   std::vector<uint64_t> children = reader.Numbers();
   std::vector<EmbeddedModule> modules;
   for (size_t i = 0; i + 1 < rows.size(); ++i) {
-    EmbeddedModule module{reader.Text(), {}, {}};
+    EmbeddedModule module{std::string(reader.Text()), {}, {}};
     if (module.kind != kLibraryKind) module.payload = reader.Text();
     modules.push_back(std::move(module));
   }
@@ -94,27 +111,33 @@ std::vector<EmbeddedModule> DecodeModern(Reader reader) {
   return modules;
 }
 
+bool IsGraphFactory(const std::string& kind) { return kind == "GraphExecutorFactory" || kind == "GraphRuntimeFactory"; }
+
 // Payloads have no length: only their own kind's loader, which needs the old runtime's C++ streams, can tell where one
-// ends. So the first one takes all that follows, and is kept as an import.
+// ends. That of a graph is known; any other takes all that follows, and is kept as an import.
 std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
   std::vector<EmbeddedModule> modules;
   uint64_t count = reader.U64();
   for (uint64_t i = 0; i < count && !reader.done(); ++i) {
-    std::string key = reader.Text();
+    std::string key(reader.Text());
     if (key == "_import_tree") {
       std::vector<uint64_t> rows = reader.Numbers();
       Connect(&modules, rows, reader.Numbers());
       return modules;
     }
-    std::string payload = key == kLibraryKind ? std::string() : reader.Rest();
-    modules.push_back({std::move(key), std::move(payload), {}});
+    std::string_view payload;
+    if (key != kLibraryKind) payload = IsGraphFactory(key) ? reader.GraphFactory() : reader.Rest();
+    modules.push_back({std::move(key), payload, {}});
   }
-  // No tree was reached: the library imports whatever there is.
-  std::vector<EmbeddedModule> flat{{kLibraryKind, {}, {}}};
-  for (EmbeddedModule& module : modules) {
-    if (module.kind == kLibraryKind) continue;
-    flat[0].imports.push_back(flat.size());
-    flat.push_back(std::move(module));
+  // No tree was reached: the library imports whatever there is, and a graph, which comes first, the library.
+  std::vector<EmbeddedModule> flat;
+  size_t graphs = !modules.empty() && IsGraphFactory(modules[0].kind);
+  if (graphs) flat.push_back({modules[0].kind, modules[0].payload, {1}});
+  flat.push_back({kLibraryKind, {}, {}});
+  for (size_t i = graphs; i < modules.size(); ++i) {
+    if (modules[i].kind == kLibraryKind) continue;
+    flat[graphs].imports.push_back(flat.size());
+    flat.push_back(std::move(modules[i]));
   }
   return flat;
 }

@@ -6,13 +6,14 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace portcall {
 
 struct EmbeddedModule {
-  std::string kind;  // kLibraryKind: the library itself
-  std::string payload;
+  std::string kind;             // kLibraryKind: the library itself
+  std::string_view payload;     // points into the bytes: it may be large
   std::vector<size_t> imports;  // positions in the list; never circular
 };
 constexpr const char* kLibraryKind = "_lib";

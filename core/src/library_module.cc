@@ -185,7 +185,8 @@ class LibraryNode : public ModuleNode {
   PackedFunc GetClassic(const std::string& name, const Module& self) {
     std::string symbol = name == "__tvm_main__" || name == "main" ? EntryName() : name;
     if (symbol.empty()) symbol = name;
-    void* address = symbol[0] == '_' ? nullptr : library_->FindFunction(symbol);
+    bool hidden = symbol[0] == '_' && symbol != "_lookup_linked_param";  // which graph executors look for
+    void* address = hidden ? nullptr : library_->FindFunction(symbol);
     return address ? WrapClassicSymbol(address, false, self, name) : nullptr;
   }
 
@@ -299,6 +300,16 @@ Module AttachEmbedded(const Library& library, const Module& module) {
     }
   }
   return module;
+}
+
+// What follows the library in a bundle; its loader is registered by the part of the core that knows of it.
+Module AttachBundle(const std::string& path, const ElfFile& elf, const Module& root) {
+  try {
+    return Registry::Get("portcall.OpenBundle")(path, elf.index_offset, elf.index_bytes, root).cast<Module>();
+  } catch (const Error& error) {
+    if (error.kind() != "GraphError") throw;
+    FailToLoad(path, std::string(error.message()));
+  }
 }
 
 // What is mapped: which file it was then, and its root module while that is alive.
@@ -419,7 +430,7 @@ Module LoadLibrary(const std::string& path) {
     // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
     // the same variables with what is its own.
     bool alone = !has_context && !IsMapped(real);
-    std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real);
+    std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real, elf.library_bytes);
     const std::string& mapped = copy ? copy->path() : real;
     void* owner = Open(mapped, elf);
     library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
@@ -428,6 +439,7 @@ Module LoadLibrary(const std::string& path) {
   Module module(std::make_unique<LibraryNode>(library));
   FillContext(*library, module);
   Module root = AttachEmbedded(*library, module);
+  if (library->elf().index_bytes) root = AttachBundle(real, library->elf(), root);
   MappedTable()[real] = {identity, library, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {
     FailToLoad(path,
@@ -465,6 +477,12 @@ Module SystemLibrary(const std::string& prefix) {
 }  // namespace portcall
 
 using namespace portcall;
+
+// The file of a module that is a shared library; "" of any other.
+PORTCALL_REGISTER_GLOBAL("portcall.LibraryPath").set_body_typed([](Module module) {
+  auto* node = dynamic_cast<LibraryNode*>(static_cast<ModuleNode*>(PortcallModuleGetNode(module.get())));
+  return node ? node->library()->path() : std::string();
+});
 
 int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol) {
   return Guard([&] {

@@ -96,11 +96,11 @@ void ImportModule(const Module& module, const Module& other) {
 
 // ---- Embedded modules ---------------------------------------------------------------------------------------------
 
-Module MakeModule(const std::string& kind, const std::string& payload) {
+Module MakeModule(const std::string& kind, std::string_view payload) {
   if (PackedFunc load = Registry::Get("ffi.Module.load_from_bytes." + kind); load.defined()) {
     return load(Bytes(payload)).cast<Module>();
   }
-  return Module(std::make_unique<UnknownNode>(kind, payload));
+  return Module(std::make_unique<UnknownNode>(kind, std::string(payload)));
 }
 
 // ---- The names by which everybody calls modules -------------------------------------------------------------------

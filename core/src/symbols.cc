@@ -3,8 +3,11 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
+#include <sys/sendfile.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -128,16 +131,23 @@ void* OpenWithRuntime(const std::string& path) {
   return handle;
 }
 
-PrivateCopy::PrivateCopy(const std::string& path) {
-  int fd = -1;
-  path_ = TemporaryPath(std::filesystem::path(path).stem().string(), &fd);
-  close(fd);
-  std::error_code error;
-  std::filesystem::copy_file(path, path_, std::filesystem::copy_options::overwrite_existing, error);
-  if (error) {
-    unlink(path_.c_str());
-    PORTCALL_THROW(ModuleLoadError) << "cannot copy '" << path << "': " << error.message();
+PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes) {
+  int to = -1;
+  path_ = TemporaryPath(std::filesystem::path(path).stem().string(), &to);
+  int from = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  uint64_t done = 0;
+  ssize_t copied = from < 0 ? -1 : 1;
+  while (copied > 0 && done < nbytes) {
+    copied = sendfile(to, from, nullptr, nbytes - done);
+    if (copied > 0) done += static_cast<uint64_t>(copied);
   }
+  int error = errno;
+  if (from >= 0) close(from);
+  close(to);
+  if (done == nbytes) return;
+  unlink(path_.c_str());
+  PORTCALL_THROW(ModuleLoadError) << "cannot copy '" << path
+                                  << "': " << (copied < 0 ? std::strerror(error) : "it ends early");
 }
 
 PrivateCopy::~PrivateCopy() { unlink(path_.c_str()); }

@@ -4,6 +4,7 @@
 #ifndef PORTCALL_SRC_SYMBOLS_H_
 #define PORTCALL_SRC_SYMBOLS_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,11 +19,11 @@ bool IsRuntimeSymbol(std::string_view name);
 // Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
 void* OpenWithRuntime(const std::string& path);
 
-// A copy under a name of its own, for a library that the process has mapped already on somebody else's behalf.
-// Removed from the file system by the destructor; the mapping stays.
+// A copy of the first `nbytes` of a file under a name of its own, for a library that the process has mapped already on
+// somebody else's behalf. Removed from the file system by the destructor; the mapping stays.
 class PrivateCopy {
  public:
-  explicit PrivateCopy(const std::string& path);
+  PrivateCopy(const std::string& path, uint64_t nbytes);
   PrivateCopy(const PrivateCopy&) = delete;
   PrivateCopy& operator=(const PrivateCopy&) = delete;
   ~PrivateCopy();

@@ -563,6 +563,35 @@ TEST("a library function refuses a tensor that is not aligned") {
   CHECK_EQ(code(&tensor).cast<int>(), kTVMDLTensorHandle);
 }
 
+TEST("a library sees booleans as uint1; what it passes on or returns is the caller's tensor again") {
+  Tensor tensor = Tensor::Empty({3}, {kDLBool, 8, 1});
+  auto* borrowed = const_cast<DLTensor*>(tensor.dl_tensor());
+  PackedFunc seen = Library(
+      +[](TVMValue* args, int*, int, TVMValue* out, int* out_code, void*) {
+        DLDataType dtype = static_cast<DLTensor*>(args[1].v_handle)->dtype;
+        out->v_int64 = dtype.code * 100 + dtype.bits;
+        *out_code = kTVMArgInt;
+        return 0;
+      },
+      "bool_type");
+  CHECK_EQ(seen(1, tensor).cast<int>(), kDLUInt * 100 + 1);
+  CHECK_EQ(seen(1, borrowed).cast<int>(), kDLUInt * 100 + 1);
+  CHECK_EQ(seen(1, Tensor::Empty({3}, {kDLUInt, 8, 1})).cast<int>(), kDLUInt * 100 + 8);
+  CHECK(Library(LibraryReturnFirst, "first_of_bools")(tensor, tensor).cast<DLTensor*>() == borrowed);
+  PackedFunc apply = Library(LibraryApply, "apply_bools");
+  CHECK(apply(Registry::Get("testing.echo"), tensor).cast<DLTensor*>() == borrowed);
+  PackedFunc type([](Args args, RetValue* rv) { *rv = ToString(args[0].cast<DLTensor*>()->dtype); });
+  CHECK_EQ(apply(type, tensor).cast<std::string>(), "bool");
+}
+
+TEST("an array of classic booleans has a byte for each") {
+  int64_t extent = 9;
+  TVMArrayHandle array = nullptr;
+  CHECK_EQ(TVMArrayAlloc(&extent, 1, kDLUInt, 1, 1, kDLCPU, 0, &array), 0);
+  CHECK_EQ(NumBytes(*array), 9u);
+  CHECK_EQ(TVMArrayFree(array), 0);
+}
+
 TEST("results of a library function: numbers, text, tensors, functions") {
   PackedFunc first = Library(LibraryReturnFirst, "first");
   CHECK_EQ(first(-1).cast<int>(), -1);

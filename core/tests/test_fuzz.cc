@@ -33,6 +33,10 @@ void Replay(const char* target, void (*run)(const uint8_t*, size_t)) {
 
 TEST("the reader of shared libraries keeps its promise for every kept input") { Replay("elf", FuzzElf); }
 TEST("the decoder of embedded modules keeps its promise for every kept input") { Replay("embedded", FuzzEmbedded); }
+TEST("the reader of parameters keeps its promise for every kept input") { Replay("graph_params", FuzzGraphParams); }
+TEST("the decoder of plans, and what runs them, keep their promises for every kept input") {
+  Replay("graph_plan", FuzzGraphPlan);
+}
 TEST("the reader of frames and values keeps its promise for every kept input") { Replay("rpc_codec", FuzzRpcCodec); }
 TEST("an endpoint keeps its promise for every kept input") { Replay("rpc_endpoint", FuzzRpcEndpoint); }
 TEST("a session keeps its promise for every kept answer") { Replay("rpc_client", FuzzRpcClient); }

@@ -364,6 +364,10 @@ class BlobWriter {
     text_ += text;
     return *this;
   }
+  BlobWriter& Raw(const std::string& bytes) {
+    text_ += bytes;
+    return *this;
+  }
   std::vector<EmbeddedModule> Modern() const { return DecodeEmbedded(text_.data(), text_.size(), false); }
   std::vector<EmbeddedModule> Classic() const { return DecodeEmbedded(text_.data(), text_.size(), true); }
   std::string ModernError() const {
@@ -384,15 +388,9 @@ constexpr const char* kCutShort =
 }  // namespace
 
 TEST("embedded modules are decoded with their payloads and imports") {
-  auto modules = BlobWriter()
-                     .Numbers({0, 2, 2, 2})
-                     .Numbers({1, 2})
-                     .Text("_lib")
-                     .Text("cuda")
-                     .Text("ptx")
-                     .Text("x")
-                     .Text("")
-                     .Modern();
+  BlobWriter blob;
+  blob.Numbers({0, 2, 2, 2}).Numbers({1, 2}).Text("_lib").Text("cuda").Text("ptx").Text("x").Text("");
+  auto modules = blob.Modern();
   CHECK_EQ(modules.size(), 3);
   CHECK(modules[0].kind == "_lib" && modules[0].imports == (std::vector<size_t>{1, 2}));
   CHECK(modules[1].kind == "cuda" && modules[1].payload == "ptx" && modules[1].imports.empty());
@@ -439,6 +437,30 @@ TEST("a deep diamond of imports is decoded in no time") {
   writer.Numbers(rows).Numbers(children);
   for (int i = 0; i < 60; ++i) writer.Text("x").Text("");
   CHECK_EQ(writer.Modern().size(), 60);
+}
+
+TEST("a classic graph ends where its own numbers say") {
+  BlobWriter graph;  // json, two tensors, their names, mark, reserved and device; axes; type and extents; size and data
+  graph.Text("{}").U64(2).U64(2).Text("w").Text("b");
+  graph.Raw(std::string(24, 'h')).Raw(std::string("\1\0\0\0", 4)).Raw("typeextents_").Text("data");
+  graph.Raw(std::string(24, 'h')).Raw(std::string("\0\0\0\0", 4)).Raw("type").Text("");
+  graph.Text("default");
+  BlobWriter blob;
+  blob.U64(4).Text("GraphExecutorFactory").Raw(graph.text()).Text("_lib").Text("_import_tree");
+  blob.Numbers({0, 1, 1}).Numbers({1});
+  auto modules = blob.Classic();
+  CHECK(modules.size() == 2 && modules[0].imports == std::vector<size_t>{1} && modules[1].kind == "_lib");
+  CHECK_EQ(modules[0].payload, graph.text());
+  BlobWriter old;
+  old.U64(2).Text("GraphRuntimeFactory").Raw(graph.text()).Text("cuda").Raw("all that follows");
+  modules = old.Classic();
+  CHECK(modules.size() == 3 && modules[0].imports == std::vector<size_t>{1} && modules[1].kind == "_lib");
+  CHECK(modules[1].imports == std::vector<size_t>{2} && modules[2].payload == "all that follows");
+  for (size_t size = 0; size + 1 < graph.text().size(); ++size) {
+    BlobWriter part;
+    part.U64(1).Text("GraphExecutorFactory").Raw(graph.text().substr(0, size));
+    CHECK_EQ(part.ClassicError(), kCutShort);
+  }
 }
 
 TEST("classic embedded modules are decoded as far as their payloads allow") {

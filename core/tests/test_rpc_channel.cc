@@ -130,6 +130,36 @@ TEST("an interrupt ends a wait from another thread, over sockets and pipes") {
   }
 }
 
+TEST("a signal is seen while much flows without a wait, either way") {
+  auto signalled = [] {
+    TVMFFIErrorSetRaisedFromCStr("KeyboardInterrupt", "Ctrl-C");
+    return -1;
+  };
+  constexpr size_t kMuch = 1 << 20, kInAll = 1 << 30;
+  std::string much(kMuch, 'x');
+  for (bool sending : {false, true}) {
+    int fds[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    Ends ends{MakeFdChannel(fds[0], fds[0], true), fds[1], fds[1]};
+    std::thread peer([&, theirs = fds[1]] {
+      std::string data(kMuch, 'x');
+      while ((sending ? recv(theirs, data.data(), kMuch, 0) : send(theirs, data.data(), kMuch, MSG_NOSIGNAL)) > 0) {
+      }
+    });
+    TVMFFIEnvRegisterCAPI("PyErr_CheckSignals", reinterpret_cast<void*>(+signalled));
+    std::string error = Thrown([&] {
+      for (size_t moved = 0; moved < kInAll;) {
+        moved += sending ? ends.channel->Send({{much.data(), kMuch}}, kNoDeadline)
+                         : ends.channel->Receive(much.data(), kMuch, kNoDeadline);
+      }
+    });
+    TVMFFIEnvRegisterCAPI("PyErr_CheckSignals", nullptr);
+    CHECK_EQ(KindOf(error), "KeyboardInterrupt");
+    ends.channel->Close();
+    peer.join();
+  }
+}
+
 TEST("a closed channel says so, and may be closed and interrupted again") {
   for (auto make : {Sockets, Pipes}) {
     Ends ends = make();

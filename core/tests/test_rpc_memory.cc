@@ -273,6 +273,19 @@ TEST("copies to and from an accelerator go through the host") {
   }
 }
 
+TEST("what goes through the host is no longer than a frame may be") {
+  DLDevice device = Fake().device();
+  EndpointOptions options;
+  options.max_frame = 1000;
+  Peer peer(MakeLocalSession({}), options);
+  peer.Open();
+  uint64_t memory = peer.Alloc(1001, device);
+  CHECK(Contains(peer.Ask(CopyToOf(At(memory, 1001, 0, device), 1001, std::string(1001, 'x'))).error(), "--max-frame"));
+  CHECK(Contains(peer.Ask(CopyFromOf(At(memory, 1001, 0, device), 1001)).error(), "--max-frame"));
+  CHECK(peer.Ask(CopyToOf(At(memory, 1000, 0, device), 1000, std::string(1000, 'x'))).ok());
+  CHECK_EQ(peer.Ask(CopyFromOf(At(memory, 1000, 0, device), 1000)).body, std::string(1000, 'x'));
+}
+
 TEST("a full accelerator is an exception and the session goes on") {
   Peer peer;
   peer.Open();

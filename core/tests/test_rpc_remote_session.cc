@@ -535,6 +535,33 @@ TEST("a limit that is none is refused, and one below the head of a copy sends by
   CHECK(Contains(client.Sent(), CopyToOf(Describe(1, {2}, {kDLUInt, 8, 1}, 1), 1, "b")));
 }
 
+TEST("blocks are of whole elements, so that each can be swapped for itself by its type") {
+  for (DLDataType type : {DLDataType{kDLInt, 16, 1}, DLDataType{kDLFloat, 32, 3}, DLDataType{kDLComplex, 128, 1}}) {
+    uint64_t size = type.bits / 8 * type.lanes;
+    for (int64_t limit : {52 + 17, 52 + 40, 52 + 45}) {
+      std::string answers =
+          ReturnOf(Values(WireValue::Pointer(7))) + ReturnOf(Values(WireValue::Int(1), WireValue::Int(limit)));
+      for (int i = 0; i < 100; ++i) answers += ReturnNone();
+      Client client(answers);
+      std::string data(10 * size, '\0');
+      client.session->CopyTo(Describe(1, {10}, type), data.data(), data.size());
+      std::string sent = client.Sent();
+      uint64_t copied = 0;
+      for (const Answer& message : SplitAnswers(sent)) {
+        if (message.code != Code::kCopyToRemote) continue;
+        Reader reader(message.body);
+        WireTensor block = reader.Tensor();
+        auto nbytes = reader.Take<uint64_t>();
+        CHECK_EQ(block.byte_offset, copied);
+        CHECK_EQ(nbytes % size, uint64_t{0});
+        CHECK(message.body.size() + sizeof(int32_t) <= static_cast<size_t>(limit));
+        copied += nbytes;
+      }
+      CHECK_EQ(copied, data.size());
+    }
+  }
+}
+
 TEST("a copy of no bytes asks nothing") {
   Client client;
   client.session->CopyTo(Describe(1, {0}), "", 0);

@@ -4,8 +4,8 @@
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
     lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
 
-Subpackages (``portcall.rpc``, ``portcall.bench``, ``portcall.toolchain``, …) and what defines
-types of objects load on first use, and so does NumPy.
+Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.bench``, …) and what defines types of objects load on first
+use, and so does NumPy.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from portcall._tensor import tensor as tensor
 
 if TYPE_CHECKING:
     from portcall import bench as bench
+    from portcall import graph as graph
     from portcall import preflight as preflight
     from portcall import rpc as rpc
     from portcall import testing as testing
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from portcall._object import register_value_type as register_value_type
     from portcall._printing import show as show
 
-_SUBPACKAGES = ("bench", "preflight", "rpc", "testing", "toolchain")
+_SUBPACKAGES = ("bench", "graph", "preflight", "rpc", "testing", "toolchain")
 _OBJECTS = ("field", "fields", "object_class", "register_object", "register_value_type")
 
 

@@ -10,6 +10,8 @@ Rules:
   * An exception of a Python function travels inside the error object and comes out as the same object.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -52,6 +54,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kPortcallFunctionGenerated
         kPortcallFunctionForeignCpp
         kDLCPU
+        kDLUInt
         DLPACK_FLAG_BITMASK_READ_ONLY
 
     ctypedef struct DLDevice:
@@ -415,6 +418,10 @@ cdef extern from *:
     object NewOf(PyTypeObject*, tuple)
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
 
+cdef extern from "sys/mman.h" nogil:
+    int MADV_HUGEPAGE
+    int madvise(void*, size_t, int)
+
 cdef extern from "stdlib.h" nogil:
     void* aligned_alloc(size_t, size_t)
 
@@ -556,14 +563,19 @@ cdef Object wrap(cls, void* handle):
     return obj
 
 
+cdef enum:
+    kLargePage = 2 << 20
+
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
 cdef list dynamic_classes = []  # the same by index - kTVMFFIDynObjectBegin, as they are met
-cdef dict unboxers = {}         # type index -> makes a value of a user's type from the object that it travels as
+cdef dict adopters = {}         # class of that kind -> what makes of its objects what Python sees instead
 
 
-def register_object_class(str type_key, cls):
-    """Have objects of a type arrive as ``cls``, a subclass of Object."""
+def register_object_class(str type_key, cls, adopt=None):
+    """Have objects of a type arrive as ``cls``, a subclass of Object; or as what ``adopt`` makes of such an object."""
     keyed_classes[type_key] = cls
+    if adopt is not None:
+        adopters[cls] = adopt
     dynamic_classes.clear()
 
 
@@ -586,8 +598,8 @@ cdef object wrap_object(TVMFFIObject* handle):
         except BaseException:
             core.object_dec_ref(handle)
             raise
-    if unboxers and handle.type_index in unboxers:
-        return unboxers[handle.type_index](wrap(cls, handle))
+    if cls in adopters:
+        return adopters[cls](wrap(cls, handle))
     return wrap(cls, handle)
 
 
@@ -858,10 +870,9 @@ def fields_of_class(cls):
 cdef dict boxers = {}  # a user's type -> makes the object that its values travel as
 
 
-def register_value_type(kind, int32_t type_index, box, unbox):
-    """Have values of a Python type travel as objects: ``box(value)`` is one, ``unbox(object)`` a value again."""
+def register_boxer(kind, box):
+    """Have values of a Python type travel as the objects that ``box`` makes of them."""
     boxers[kind] = box
-    unboxers[type_index] = unbox
 
 
 cdef object boxer_of(arg):
@@ -920,12 +931,14 @@ cdef bint memcmp_dtype(DLDataType a, DLDataType b):
 
 
 cdef class Device:
-    """Base of portcall.Device: a kind and an index."""
+    """Base of portcall.Device: a kind and an index. One that is not of this process is passed as ``stand_in``."""
 
     cdef DLDevice value
+    cdef Object stand_in
 
-    def __init__(self, int32_t device_type, int32_t device_id=0):
+    def __init__(self, int32_t device_type, int32_t device_id=0, Object stand_in=None):
         self.value = DLDevice(device_type=device_type, device_id=device_id)
+        self.stand_in = stand_in
 
     @property
     def device_type(self) -> int:
@@ -1401,6 +1414,9 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
         cell.v_dtype = (<DataType>arg).value
         return 0
     if isinstance(arg, Device):
+        if (<Device>arg).stand_in is not None:
+            borrow(frame, i, (<Device>arg).stand_in)
+            return 0
         set_cell(cell, kTVMFFIDevice)
         cell.v_device = (<Device>arg).value
         return 0
@@ -2070,8 +2086,8 @@ cdef dict error_facts(TVMFFIObject* extra):
     if tag == "portcall.ArgumentError" and len(items) == 4:
         function, position, expected, got = items
         return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
-    if tag == "portcall.RPCError" and len(items) == 2:
-        return {"peer": items[0], "session_id": items[1]}
+    if tag == "portcall.RPCError" and len(items) == 1:
+        return {"peer": items[0]}
     return {}
 
 
@@ -2308,6 +2324,46 @@ def tensor_over(source):
         raise errors.ArgumentError(f"expected an array (NumPy, DLPack or array interface), got {type(source).__name__}",
                                    expected="an array", got=type(source).__name__)
     return found
+
+
+def tensor_over_bytes(buffer):
+    """A tensor of bytes over a buffer, which it keeps; read-only where that is."""
+    cdef DLTensor description
+    cdef int64_t extent
+    cdef void* handle
+    view = memoryview(buffer).cast("B")
+    cdef Py_buffer* raw = PyMemoryView_GET_BUFFER(view)
+    extent = raw.len
+    memset(&description, 0, sizeof(description))
+    description.data = raw.buf
+    description.device.device_type = kDLCPU
+    description.ndim = 1
+    description.shape = &extent
+    description.dtype = DLDataType(code=kDLUInt, bits=8, lanes=1)
+    if core.tensor_from_memory(&description, DLPACK_FLAG_BITMASK_READ_ONLY if raw.readonly else 0, <void*>view,
+                               release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(view)
+    return wrap(classes[kTVMFFITensor], handle)
+
+
+def memory_of(Tensor tensor not None):
+    """The bytes of a compact tensor on the host as a memoryview, valid as long as the tensor."""
+    cdef const DLTensor* dl = tensor.dl()
+    if dl.device.device_type != kDLCPU or not tensor.is_contiguous:
+        raise ValueError(f"expected a compact tensor on the host, got one on {tensor.device}")
+    return PyMemoryView_FromMemory(<char*>dl.data + dl.byte_offset, tensor.nbytes,
+                                   PyBUF_READ if tensor.readonly else PyBUF_WRITE)
+
+
+def new_bytes(Py_ssize_t size):
+    """Bytes, and a memoryview to fill them through before anybody else sees them; it is valid as long as they are."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    cdef uintptr_t end = <uintptr_t>PyBytes_AS_STRING(made) + size
+    cdef uintptr_t start = (<uintptr_t>PyBytes_AS_STRING(made) + kLargePage - 1) & ~<uintptr_t>(kLargePage - 1)
+    if end > start:  # where the system has them: filling them for the first time then costs a fraction
+        madvise(<void*>start, end - start, MADV_HUGEPAGE)
+    return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
 
 
 def empty_tensor(tuple shape, DataType dtype not None, Device device not None):

@@ -41,6 +41,12 @@ class Device(_core.Device):
         """Whether the device is there and usable."""
         return bool(self._number("exist"))
 
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> Any:
+        return _core.empty_tensor(shape, dtype, self)
+
+    def _check_serves(self, module: Any) -> None:
+        """Refuse a module that runs elsewhere; a device of this process stands for that of its number anywhere."""
+
     def sync(self) -> None:
         """Wait until the work given to the device's current stream is finished.
 

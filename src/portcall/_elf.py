@@ -60,21 +60,39 @@ class Symbol:
 
 
 @dataclass(frozen=True)
+class Build:
+    """What machine a file is compiled for.
+
+    Attributes:
+        machine: ``x86_64``, ``aarch64``, ``riscv64`` … as in a compiler's target.
+        bits: of an address: 32 or 64.
+        byte_order: ``little`` or ``big``.
+    """
+
+    machine: str
+    bits: int
+    byte_order: str
+
+    def __str__(self) -> str:
+        return f"{self.machine} ({self.bits}-bit, {self.byte_order}-endian)"
+
+
+@dataclass(frozen=True)
 class ElfFile:
     """What an ELF file says about itself.
 
     Attributes:
         kind: ``shared``, ``executable`` or ``object``.
-        machine: ``x86_64``, ``aarch64``, ``riscv64`` … as in a compiler's target.
+        build: the machine that it is for.
         needed: the libraries that it asks for, in order; ``runpath`` holds the folders in which to look first.
-        symbols: hidden and local ones are left out.
+        symbols: hidden and local ones are left out; empty where they were not asked for.
         versions_needed: for each library, the versions of its symbols that are asked for.
         versions_defined: the versions of symbols that this file offers itself.
         segments: (address, offset in the file, size) of what is loaded.
     """
 
     kind: str
-    machine: str
+    build: Build
     needed: tuple[str, ...]
     soname: str
     runpath: tuple[str, ...]
@@ -101,13 +119,22 @@ class Section:
     count: int
 
 
-def read_elf(data: Buffer) -> ElfFile:
-    """Return the facts of an ELF file.
+def read_elf(data: Buffer, symbols: bool = True) -> ElfFile:
+    """Return the facts of an ELF file; ``symbols`` false leaves those out, which are most of the work.
 
     Raises:
         ElfError: the bytes are of another format, damaged, or stripped of section headers.
     """
-    return Reader(data).read()
+    return Reader(data).read(symbols)
+
+
+def read_build(data: Buffer) -> Build:
+    """Return what machine an ELF file is for; its first 64 bytes are enough.
+
+    Raises:
+        ElfError: the bytes are of another format, or damaged.
+    """
+    return Reader(data).build()
 
 
 class Reader:
@@ -123,9 +150,18 @@ class Reader:
         self.order = "<" if data[5] == 1 else ">"
         self.sections: list[Section] = []
 
-    def read(self) -> ElfFile:
+    def build(self) -> Build:
+        machine = self.fields("header", 16)[1]
+        name = MACHINES.get(machine, f"machine {machine}")
+        return Build(
+            machine=f"{name}{self.bits}" if name == "riscv" else name,
+            bits=self.bits,
+            byte_order="little" if self.order == "<" else "big",
+        )
+
+    def read(self, symbols: bool) -> ElfFile:
         header = self.fields("header", 16)
-        kind, machine, segment_place, section_place = header[0], header[1], header[4], header[5]
+        kind, segment_place, section_place = header[0], header[4], header[5]
         self.sections = [
             Section(s[1], s[4], s[5], s[6], s[7])
             for s in self.entries("section", section_place, header[10], header[11])
@@ -134,16 +170,15 @@ class Reader:
             raise ElfError("the file has no section headers (stripped by sstrip or alike), so it cannot be read")
         dynamic = list(self.dynamic())
         strings = {tag: [text for kind, text in dynamic if kind == tag] for tag in (NEEDED, SONAME, RPATH, RUNPATH)}
-        name = MACHINES.get(machine, f"machine {machine}")
         return ElfFile(
             kind=KINDS.get(kind, f"type {kind}"),
-            machine=f"{name}{self.bits}" if name == "riscv" else name,
+            build=self.build(),
             needed=tuple(map(str, strings[NEEDED])),
             soname=str(strings[SONAME][0]) if strings[SONAME] else "",
             runpath=tuple(
                 folder for text in strings[RUNPATH] or strings[RPATH] for folder in str(text).split(":") if folder
             ),
-            symbols=tuple(self.symbols(SYMTAB if kind == 1 else DYNSYM)),
+            symbols=tuple(self.symbols(SYMTAB if kind == 1 else DYNSYM)) if symbols else (),
             versions_needed=dict(self.versions_needed()),
             versions_defined=frozenset(self.versions_defined()),
             segments=tuple(self.segments(segment_place, header[8], header[9])),

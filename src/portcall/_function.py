@@ -18,7 +18,7 @@ _FEW_NAMES = 8
 # Kinds that arrive as the exception of that name: Python's own, and those of portcall itself.
 for _cls in (
     *vars(builtins).values(), errors.AlreadyRegisteredError, errors.ArgumentError, errors.CompileError,
-    errors.DeviceError, errors.FunctionNotFoundError, errors.ModuleLoadError,
+    errors.DeviceError, errors.FunctionNotFoundError, errors.GraphError, errors.ModuleLoadError,
 ):  # fmt: skip
     if isinstance(_cls, type) and issubclass(_cls, Exception):
         _core.register_error_class(_cls.__name__, _cls)

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow what the dynamic linker would do with a library here: which files it would open, what they offer.
 
-The search follows ld.so(8): run path, LD_LIBRARY_PATH, the folders of ld.so.conf, the default folders; then the
-packages named in PACKAGES, whose libraries portcall loads itself. Files are read, never loaded.
+The search follows ld.so(8): what is loaded already, run path, LD_LIBRARY_PATH, the folders of ld.so.conf, the default
+folders; then the packages named in PACKAGES, whose libraries portcall loads itself. Files are read, never loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import importlib.util
 import mmap
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from portcall._elf import ElfError, ElfFile, read_elf
+from portcall._elf import Build, ElfError, ElfFile, read_build, read_elf
 
 # Library: the package that carries it in its lib folder, and what to give to pip.
 PACKAGES = {
@@ -23,80 +27,143 @@ PACKAGES = {
     "libtvm_runtime.so": ("tvm", "apache-tvm"),
     "libtvm_compiler.so": ("tvm", "apache-tvm"),
 }
+CORE = "libportcall.so"
 
 
 class Linkage:
     """The libraries that one library would bring into this process, found by name and read once each.
 
+    Args:
+        file: where the library lies, or will; it is not read.
+        needed, runpath: what it asks for, and the folders in which to look first.
+
     Attributes:
-        machine: what this process runs on; a library for another machine is not followed.
-        native: the library is for this machine.
         found: where each library lies that it asks for itself; empty text where nothing was found.
-        not_found: (name, who asks for it), for all that could not be found, direct or not.
+        not_found: for each library that could not be found, who asks for it first, directly or not.
     """
 
-    def __init__(self, file: Path, elf: ElfFile) -> None:
-        self.elf = elf
-        self.read: dict[Path, ElfFile] = {}
-        self.opened: dict[Path, ElfFile] = {}
-        self.not_found: list[tuple[str, str]] = []
-        program = Path(sys.executable).resolve()
-        try:
-            process = self.elf_of(program)
-            self.machine = process.machine
-        except (ElfError, OSError):  # a Python that is no readable ELF program offers no symbols
-            process, self.machine = None, platform.machine()
-        self.native = elf.machine == self.machine
-        self.found = dict.fromkeys(elf.needed, "")
-        if self.native:
-            self.follow(file.resolve(), elf, "it")
-            folders = search_folders(file.resolve(), elf)
-            self.found = {name: str(self.find(name, folders) or "") for name in elf.needed}
-            if process is not None:
-                self.follow(program, process, program.name)
+    def __init__(self, file: Path, needed: Iterable[str], runpath: Iterable[str]) -> None:
+        self.build = this_build()
+        self.opened: set[Path] = set()
+        self.not_found: dict[str, str] = {}
+        self.found = {name: str(place or "") for name, place in self.follow(file.resolve(), needed, runpath, "it")}
 
-    def symbols(self) -> set[str]:
-        """Return the names of all that the libraries, and this process's own program, define."""
-        return {symbol.name for elf in self.opened.values() for symbol in elf.symbols if symbol.defined}
+    def without(self, symbols: set[str]) -> set[str]:
+        """Return those of the symbols that neither this process nor any of the libraries provides."""
+        left = symbols - provided_by_process(symbols, (CORE, *self.found))
+        for path in self.opened if left else ():  # reading the symbols of all these files is slow, and seldom needed
+            with open_mapped(path) as data:
+                left = left - {symbol.name for symbol in read_elf(data).symbols if symbol.defined}
+        return left
 
-    def version_gaps(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield (library, versions of its symbols that the library asks for and that are not in the one found here)."""
-        offers = {elf.soname or path.name: elf.versions_defined for path, elf in self.opened.items()}
-        for library, versions in self.elf.versions_needed.items():
+    def version_gaps(self, wanted: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield (library, versions of its symbols that are wanted and that are not in the one found here)."""
+        files = {path: elf_of(path) for path in self.opened}
+        offers = {elf.soname or path.name: elf.versions_defined for path, elf in files.items()}
+        for library, versions in wanted.items():
             gap = sorted(set(versions) - offers.get(library, frozenset(versions)))
             if gap:
                 yield library, tuple(gap)
 
-    def follow(self, file: Path, elf: ElfFile, asker: str) -> None:
-        """Open the libraries that ``elf`` needs, and theirs."""
-        self.opened[file] = elf
-        folders = search_folders(file, elf)
-        for name in elf.needed:
-            place = self.find(name, folders)
-            if place is None:
-                self.not_found.append((name, asker))
-            elif place not in self.opened:
-                self.follow(place, self.elf_of(place), name)
+    def follow(
+        self, file: Path, needed: Iterable[str], runpath: Iterable[str], asker: str
+    ) -> list[tuple[str, Path | None]]:
+        """Open the libraries that a file needs, and theirs; return where those lie that it needs itself."""
+        folders = search_folders(file, runpath)
+        found = [(name, self.find(name, folders)) for name in needed]
+        for name, place in found:
+            if place is not None and place not in self.opened:
+                self.opened.add(place)
+                if not is_loaded(name):  # which has all that it needs
+                    self.follow(place, elf_of(place).needed, elf_of(place).runpath, name)
+            elif place is None and not is_loaded(name):
+                self.not_found.setdefault(name, asker)
+        return found
 
     def find(self, name: str, folders: Iterable[Path]) -> Path | None:
-        """Return the first file of that name that is for the same machine, as the linker passes over others."""
+        """Return the first file of that name that is for this machine, as the linker passes over others."""
         places = [Path(name)] if "/" in name else [folder / name for folder in folders]
         if name in PACKAGES:
             spec = importlib.util.find_spec(PACKAGES[name][0])
             places += [Path(folder, "lib", name) for folder in (spec and spec.submodule_search_locations) or ()]
         for place in places:
             try:
-                if place.is_file() and self.elf_of(place.resolve()).machine == self.elf.machine:
+                if place.is_file() and elf_of(place.resolve()).build == self.build:
                     return place.resolve()
             except (ElfError, OSError):
                 continue
         return None
 
-    def elf_of(self, path: Path) -> ElfFile:
-        if path not in self.read:
-            with open_mapped(path) as data:
-                self.read[path] = read_elf(data)
-        return self.read[path]
+
+@functools.cache
+def this_build() -> Build:
+    """Return what this process's program is compiled for; the kernel may be for more than that."""
+    try:
+        with open_mapped(Path(sys.executable).resolve()) as data:
+            return read_build(data)
+    except (ElfError, OSError):
+        return Build(platform.machine(), 8 * ctypes.sizeof(ctypes.c_void_p), sys.byteorder)
+
+
+# ---- What is loaded already ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def linker() -> Any:
+    """Return the functions of the dynamic linker."""
+    functions = ctypes.CDLL(None)
+    functions.dlopen.restype = functions.dlsym.restype = ctypes.c_void_p
+    functions.dlopen.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    functions.dlsym.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+    functions.dlclose.argtypes = (ctypes.c_void_p,)
+    return functions
+
+
+@contextlib.contextmanager
+def loaded(name: str | None) -> Iterator[int | None]:
+    """Give a handle of what this process has loaded under a library's name, None for nothing; nothing is loaded.
+
+    The name None stands for what every library of the process sees. A path is never loaded under its own name.
+    """
+    handle = None
+    if name is None or (name and "/" not in name):
+        handle = linker().dlopen(name and os.fsencode(name), os.RTLD_LAZY | os.RTLD_NOLOAD)
+    try:
+        yield handle
+    finally:
+        if handle:
+            linker().dlclose(handle)
+
+
+def is_loaded(name: str) -> bool:
+    with loaded(name) as handle:
+        return handle is not None
+
+
+def provided_by_process(symbols: Iterable[str], libraries: Iterable[str]) -> set[str]:
+    """Return those of the symbols that are in this process already, for all to see or in one of the libraries."""
+    left, provided = set(symbols), set[str]()
+    for name in (None, *libraries):
+        with loaded(name) as handle:
+            if handle:
+                provided |= {symbol for symbol in left if linker().dlsym(handle, os.fsencode(symbol))}
+                left -= provided
+    return provided
+
+
+# ---- What lies on the disk -----------------------------------------------------------------------------------------
+
+
+def elf_of(path: Path) -> ElfFile:
+    """Return what a file says of itself, but for its symbols; a file that has not changed is read once."""
+    facts = path.stat()
+    return read_once(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def read_once(path: Path, *_: int) -> ElfFile:
+    with open_mapped(path) as data:
+        return read_elf(data, symbols=False)
 
 
 def open_mapped(file: Path) -> mmap.mmap:
@@ -107,17 +174,23 @@ def open_mapped(file: Path) -> mmap.mmap:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def search_folders(file: Path, elf: ElfFile) -> list[Path]:
-    """Return the folders in which the linker looks for what ``elf`` needs, in its order."""
-    own = [text.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(file.parent)) for text in elf.runpath]
+def search_folders(file: Path, runpath: Iterable[str]) -> list[Path]:
+    """Return the folders in which the linker looks for what a file with that run path needs, in its order."""
+    own = [text.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(file.parent)) for text in runpath]
     own += [text for text in os.environ.get("LD_LIBRARY_PATH", "").split(":") if text]
     triplet = f"{platform.machine()}-linux-gnu"
     default = [f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
-    return [*map(Path, own), *configured_folders(Path("/etc/ld.so.conf")), *map(Path, default)]
+    return [*map(Path, own), *configured_folders(), *map(Path, default)]
 
 
-def configured_folders(file: Path) -> Iterator[Path]:
-    """Yield the folders that ld.so.conf lists; its ``include`` lines are followed one level deep."""
+@functools.cache
+def configured_folders() -> tuple[Path, ...]:
+    """Return the folders that ld.so.conf lists, as it was when this was asked first."""
+    return tuple(listed_folders(Path("/etc/ld.so.conf")))
+
+
+def listed_folders(file: Path) -> Iterator[Path]:
+    """Yield the folders that such a file lists; its ``include`` lines are followed one level deep."""
     for line in read_lines(file):
         word, _, rest = line.partition(" ")
         if word != "include":

@@ -14,7 +14,7 @@ from portcall import _core, errors
 from portcall._core import PackedFunc
 from portcall._device import Device
 from portcall._device import device as as_device
-from portcall._function import get_global_func, not_found
+from portcall._function import get_global_func, not_found, register_func
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
@@ -131,12 +131,13 @@ class Module(_core.Module):
 
         Raises:
             FunctionNotFoundError: the module has no such function.
-            ValueError: a number that makes no sense; the message names it.
+            ValueError: a number that makes no sense, or a device of a session that the module is not of.
         """
         self.get_function(func_name)  # a missing one is told with the names that resemble it
         if f_preproc and self.type_key != "rpc":  # a server looks among its own
             get_global_func(f_preproc)
         target = as_device(dev)
+        target._check_serves(self)
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
             self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms,
             limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
@@ -178,6 +179,18 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 def _load(path: str) -> Module:
     module: Module = get_global_func("ffi.ModuleLoadFromFile")(path)
     return module
+
+
+def _load_graph(payload: bytes) -> Module:
+    """Make the module of a graph that a compiler embedded in a library with its kernels."""
+    from portcall.graph._factory import from_bytes  # subpackages load on first use
+
+    return from_bytes(payload)
+
+
+for _kind in ("GraphExecutorFactory", "GraphRuntimeFactory"):  # the second until TVM 0.7
+    register_func(f"ffi.Module.load_from_bytes.{_kind}", _load_graph)
+del _kind
 
 
 def _load_foreign_runtime() -> bool:

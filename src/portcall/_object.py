@@ -175,7 +175,8 @@ def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], bac
     """
     index = _core.define_type(type_key, _OBJECT, f"a {kind.__name__}", 1, [("value", "", "{}", 0, _ANY, None)])
     cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, own=True)
-    _core.register_value_type(kind, index, lambda value: cls(to(value)), lambda obj: back(obj.value))
+    _core.register_object_class(type_key, cls, lambda obj: back(obj.value))
+    _core.register_boxer(kind, lambda value: cls(to(value)))
 
 
 # ---- Defining --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
 
 from portcall import _core
 from portcall._device import Device, cpu
@@ -15,6 +15,8 @@ from portcall._dtype import dtype as as_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from portcall.rpc import RemoteDevice, RemoteTensor
 
 _TYPE_INDEX = 70
 _CPU = 1
@@ -68,10 +70,8 @@ class Tensor(_core.Tensor):
     def copyto(self, target: Any) -> Any:
         """Copy the elements into an array or tensor, or to a device, and return that."""
         if isinstance(target, Device):
-            made = empty(self.shape, self.dtype, target)
-            made._copy_from(self)
-            return made
-        tensor = target if isinstance(target, Tensor) else tensor_over_array(target)
+            return empty(self.shape, self.dtype, target).copyfrom(self)
+        tensor = target if hasattr(target, "copyfrom") else tensor_over_array(target)
         tensor.copyfrom(self)
         return target
 
@@ -155,12 +155,17 @@ def tensor_over_array(array: Any) -> Tensor:
     return made
 
 
-def empty(
-    shape: SupportsIndex | Iterable[SupportsIndex],
-    dtype: Any = "float32",
-    device: Device | str | None = None,
-) -> Tensor:
+Extents: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
+
+
+@overload
+def empty(shape: Extents, dtype: Any = ..., *, device: RemoteDevice) -> RemoteTensor: ...  # type: ignore[overload-overlap]
+@overload
+def empty(shape: Extents, dtype: Any = ..., device: Device | str | None = ...) -> Tensor: ...
+def empty(shape: Extents, dtype: Any = "float32", device: Device | str | None = None) -> Tensor | RemoteTensor:
     """Return a tensor of uninitialised memory, aligned to 64 bytes, on ``cpu:0`` unless a device is given.
+
+    On a device of a session it is a tensor of that session.
 
     Raises:
         ValueError: a negative extent, or a size that no memory has.
@@ -169,12 +174,18 @@ def empty(
     """
     extents = shape if isinstance(shape, Iterable) else (shape,)
     target = cpu() if device is None else as_device(device)
-    made: Tensor = _core.empty_tensor(tuple(map(operator.index, extents)), as_dtype(dtype), target)
+    made: Tensor | RemoteTensor = target._empty(tuple(map(operator.index, extents)), as_dtype(dtype))
     return made
 
 
-def tensor(source: Any, dtype: Any = None, device: Device | str | None = None) -> Tensor:
+@overload
+def tensor(source: Any, dtype: Any = ..., *, device: RemoteDevice) -> RemoteTensor: ...
+@overload
+def tensor(source: Any, dtype: Any = ..., device: Device | str | None = ...) -> Tensor: ...
+def tensor(source: Any, dtype: Any = None, device: Device | str | None = None) -> Tensor | RemoteTensor:
     """Return a tensor with a copy of an array's elements, or of numbers in lists, aligned to 64 bytes.
+
+    It is on the array's device unless another is given; on a device of a session it is a tensor of that session.
 
     Raises:
         ArgumentError: no tensor has such elements.
@@ -184,9 +195,7 @@ def tensor(source: Any, dtype: Any = None, device: Device | str | None = None) -
 
         source = numpy.asarray(source, dtype=None if dtype is None else as_dtype(dtype).numpy())
     view = _core.tensor_over(source)
-    made = empty(view.shape, view.dtype, view.device if device is None else device)
-    made._copy_from(view)
-    return made
+    return empty(view.shape, view.dtype, view.device if device is None else device).copyfrom(view)
 
 
 def from_dlpack(source: Any) -> Tensor:

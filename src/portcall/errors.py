@@ -5,9 +5,10 @@
     ├── FunctionNotFoundError (LookupError, ValueError)   .name .near     nothing has that name
     ├── AlreadyRegisteredError (ValueError)               .name           something has that name already
     ├── ArgumentError (TypeError)                         .function .position .expected .got
-    ├── ModuleLoadError (OSError)                         .path           a library cannot be loaded
+    ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
+    ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
     └── RPCError (RuntimeError)                           .peer           something between two processes
         ├── ConnectError (ConnectionError)                                no session could be opened
@@ -45,6 +46,7 @@ __all__ = [
     "ConnectError",
     "DeviceError",
     "FunctionNotFoundError",
+    "GraphError",
     "InternalError",
     "KeyMismatchError",
     "LocalProtocolError",
@@ -123,11 +125,13 @@ class ModuleLoadError(PortcallError, OSError):
 
     Attributes:
         path: the library's file; empty for one that has no file.
+        problems: where the file was read before it is loaded, all that is wrong with it, each a sentence with a remedy.
     """
 
-    def __init__(self, message: str, *, path: str | os.PathLike[str] = "") -> None:
+    def __init__(self, message: str, *, path: str | os.PathLike[str] = "", problems: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.path = os.fspath(path)
+        self.problems = tuple(problems)
 
 
 class DeviceError(PortcallError, RuntimeError):
@@ -154,6 +158,20 @@ class CompileError(PortcallError, RuntimeError):
         super().__init__(message)
         self.command = tuple(command)
         self.output = output
+
+
+class GraphError(PortcallError, ValueError):
+    """A graph, or a plan made of one, says something that cannot be.
+
+    Attributes:
+        path: the place in the file, such as ``nodes[3].inputs[0]``; empty when the error is about all of it.
+        node: the name of the node concerned; empty when there is none.
+    """
+
+    def __init__(self, message: str, *, path: str = "", node: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.node = node
 
 
 class InternalError(PortcallError, RuntimeError):

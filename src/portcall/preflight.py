@@ -13,22 +13,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 
 from portcall import _blob, _elf
 from portcall._function import get_global_func
-from portcall._linkage import PACKAGES, Linkage, open_mapped
+from portcall._linkage import open_mapped
+from portcall._machine import (
+    ABIS,
+    LIBRARY_CONTEXTS,
+    PLAIN,
+    RUNTIME_PREFIXES,
+    Needs,
+    problems_of,
+    this_machine,
+    unmet_here,
+)
+from portcall._machine import Machine as Machine
 from portcall.errors import ModuleLoadError
-from portcall.toolchain import library_path
 
-__all__ = ["Dependency", "LibraryReport", "inspect_library"]
+__all__ = ["Dependency", "LibraryReport", "Machine", "inspect_library", "this_machine"]
 
 PREFIX = "__tvm_ffi_"
 SPECIAL_PREFIX = "__tvm_ffi__"
 ENTRY = "main"
-# Variables and blobs that a loader reads, by era. TVM 0.21 had names of its own, and functions without a prefix.
-LIBRARY_CONTEXTS = ("__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx")
+# Blobs that a loader reads, by era. TVM 0.21 had names of its own, and functions without a prefix.
 MODERN_BLOBS = {"__tvm_ffi__library_bin": _blob.read_modern, "__tvm_ffi_library_bin": _blob.read_classic}
 CLASSIC_BLOB = "__tvm_dev_mblob"
 CLASSIC_ENTRY = "__tvm_main__"
@@ -36,28 +44,10 @@ ERA_0_21 = ("__tvm_ffi_library_ctx", "__tvm_ffi_library_bin")
 CLASSIC_MARKS = ("__tvm_module_ctx", "__TVMFuncCall", "__TVMAPISetLastError", CLASSIC_ENTRY, CLASSIC_BLOB)
 # Context variables: each is filled with the address of the function whose name follows the two underscores.
 CONTEXT_PREFIXES = ("__TVM",)
-KNOWN_CONTEXTS = frozenset(
-    f"__{name}"
-    for name in (
-        "TVMFFIFunctionCall",
-        "TVMFFIErrorSetRaisedFromCStr",
-        "TVMFFIErrorSetRaisedFromCStrParts",
-        "TVMFFIEnvModLookupFromImports",
-        "TVMFFIHandleInitOnce",
-        "TVMBackendAllocWorkspace",
-        "TVMBackendFreeWorkspace",
-        "TVMBackendParallelLaunch",
-        "TVMBackendParallelBarrier",
-        "TVMBackendGetFuncFromEnv",
-        "TVMFuncCall",
-        "TVMAPISetLastError",
-    )
-)
 # What only code written in C++ on the headers imports, never code that TVM's compiler generates.
 CPP_IMPORTS = frozenset(
     ("TVMFFIGetTypeInfo", "TVMFFITypeGetOrAllocIndex", "TVMFFIBacktrace", "TVMFFIErrorMoveFromRaised")
 )
-RUNTIME_PREFIXES = ("TVM", "Portcall")
 PORTCALL_MARK = "portcall_abi_version"
 
 
@@ -133,35 +123,48 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         raise ModuleLoadError(f"cannot read library '{file}': {error.strerror or error}", path=file) from error
     except _elf.ElfError as error:
         raise ModuleLoadError(f"cannot read library '{file}': {error}", path=file) from error
-    wanted = {symbol.name for symbol in elf.symbols if not symbol.defined and not symbol.weak}
-    abi = calling_convention(defined)
-    runtime = sorted(name for name in wanted if name.startswith(RUNTIME_PREFIXES))
-    linkage = Linkage(file, elf)
-    missing = missing_symbols(linkage, wanted)
-    contexts = sorted(name for name in defined if name.startswith(CONTEXT_PREFIXES) or name in LIBRARY_CONTEXTS)
+    needs = needs_of(elf)
+    unmet, linkage = unmet_here(needs, file)
+    found = dict.fromkeys(needs.needed, "") if linkage is None else linkage.found
+    runtime = [name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)]
     problems += [
-        *kind_problems(elf),
-        *module_problems(abi, modules),
-        *linkage_problems(linkage, missing),
-        *context_problems(contexts),
+        *kind_problems(elf.kind),
+        *module_problems(needs.abi, modules),
+        *problems_of(needs, this_machine(), unmet, here=True),
     ]
     return LibraryReport(
         path=str(file),
         nbytes=nbytes,
-        machine=elf.machine,
+        machine=elf.build.machine,
         kind=elf.kind,
-        abi=abi,
-        origin=origin(abi, wanted, defined),
-        functions=tuple(sorted(exported(abi, defined))),
+        abi=needs.abi,
+        origin=origin(needs, defined),
+        functions=tuple(sorted(exported(needs.abi, defined))),
         entry=f"{PREFIX}{ENTRY}" in defined or CLASSIC_ENTRY in defined,
         documented=tuple(sorted(documented(defined))),
-        contexts=tuple(contexts),
+        contexts=needs.contexts,
         modules=modules,
-        needed=tuple(starmap(Dependency, linkage.found.items())),
+        needed=tuple(Dependency(name, place) for name, place in found.items()),
         runtime_imports=tuple(runtime),
-        other_imports=len(wanted) - len(runtime),
-        missing=tuple(missing),
+        other_imports=len(needs.symbols) - len(runtime),
+        missing=unmet.symbols,
         problems=tuple(problems),
+    )
+
+
+def needs_of(elf: _elf.ElfFile) -> Needs:
+    """Return what a library needs of the machine that is to run it."""
+    defined = {symbol.name for symbol in elf.symbols if symbol.defined}
+    return Needs(
+        build=elf.build,
+        abi=calling_convention(defined),
+        needed=elf.needed,
+        runpath=elf.runpath,
+        versions=elf.versions_needed,
+        contexts=tuple(
+            sorted(name for name in defined if name.startswith(CONTEXT_PREFIXES) or name in LIBRARY_CONTEXTS)
+        ),
+        symbols=tuple(sorted({symbol.name for symbol in elf.symbols if not symbol.defined and not symbol.weak})),
     )
 
 
@@ -171,21 +174,19 @@ def calling_convention(defined: Iterable[str]) -> str:
         return "modern 0.21"
     if any(name.startswith((PREFIX, "__TVMFFI")) for name in names):
         return "modern"
-    return "classic" if names.intersection(CLASSIC_MARKS) else "plain"
+    return "classic" if names.intersection(CLASSIC_MARKS) else PLAIN
 
 
-def origin(abi: str, wanted: set[str], names: Iterable[str]) -> str:
-    if abi == "plain":
+def origin(needs: Needs, names: Iterable[str]) -> str:
+    if needs.abi == PLAIN:
         return "no sign of TVM, tvm-ffi or portcall"
-    if abi == "classic":
-        return "TVM 0.6 to 0.20"
-    if abi == "modern 0.21":
-        return "TVM 0.21"
+    if needs.abi != "modern":
+        return ABIS[needs.abi]
     if PORTCALL_MARK in names:
         return "C++ on portcall's headers"
-    if wanted & CPP_IMPORTS:
+    if CPP_IMPORTS.intersection(needs.symbols):
         return "C++ on the tvm-ffi headers"
-    generated = "TVMFFIErrorSetRaisedFromCStrParts" in wanted or any(name.startswith("__TVM") for name in names)
+    generated = "TVMFFIErrorSetRaisedFromCStrParts" in needs.symbols or any(name.startswith("__TVM") for name in names)
     return "TVM 0.22 or later" if generated else "C or C++ on the tvm-ffi ABI"
 
 
@@ -219,18 +220,10 @@ def read_modules(
     return (), []
 
 
-def missing_symbols(linkage: Linkage, wanted: set[str]) -> list[str]:
-    """Return the symbols that nobody provides; for another machine, those that only the core could provide."""
-    core = {symbol.name for symbol in linkage.elf_of(library_path()).symbols if symbol.defined}
-    if linkage.native:
-        return sorted(wanted - core - linkage.symbols())
-    return sorted(name for name in wanted - core if name.startswith(RUNTIME_PREFIXES))
-
-
-def kind_problems(elf: _elf.ElfFile) -> Iterator[str]:
-    if elf.kind == "object":
+def kind_problems(kind: str) -> Iterator[str]:
+    if kind == "object":
         yield "this is an object file, not a library: link it first, with portcall.toolchain.create_shared"
-    if elf.kind == "executable":
+    if kind == "executable":
         yield "this is a program, not a library"
 
 
@@ -239,24 +232,3 @@ def module_problems(abi: str, modules: Iterable[_blob.EmbeddedModule]) -> Iterat
         loader = f"ffi.Module.load_from_bytes.{kind}"
         if kind != _blob.LIBRARY and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
             yield f"it carries a module of kind '{kind}', which nothing here runs: what calls into it will fail"
-
-
-def context_problems(contexts: Iterable[str]) -> Iterator[str]:
-    for name in contexts:
-        if name not in KNOWN_CONTEXTS and name not in LIBRARY_CONTEXTS:
-            yield f"it expects '{name}' to be filled in, which portcall does not know: calling it may crash"
-
-
-def linkage_problems(linkage: Linkage, missing: Iterable[str]) -> Iterator[str]:
-    if not linkage.native:
-        yield (
-            f"it is made for {linkage.elf.machine} and this machine is {linkage.machine}: it loads there, not here; "
-            "compile it again for this machine, or run it on the other one"
-        )
-    for name, asker in linkage.not_found:
-        remedy = f"pip install {PACKAGES[name][1]}" if name in PACKAGES else "install it, or set LD_LIBRARY_PATH"
-        yield f"{asker} needs {name}, which was not found: {remedy}"
-    for library, versions in linkage.version_gaps():
-        yield (f"it needs {', '.join(versions)} of {library}, which is older here: build it on a system as old as this")
-    for name in missing:
-        yield f"it needs the symbol '{name}', which nobody provides: add the source or library that defines it"

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from portcall import _core
+from portcall._compare import ArrayComparison as ArrayComparison
+from portcall._compare import compare_arrays as compare_arrays
 from portcall._function import get_global_func
 
-__all__ = ["MemoryTransport", "live_nodes", "memory_transports", "no_leaks"]
+__all__ = ["ArrayComparison", "MemoryTransport", "compare_arrays", "live_nodes", "memory_transports", "no_leaks"]
 
 
 def live_nodes() -> dict[str, int]:

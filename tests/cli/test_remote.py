@@ -6,18 +6,21 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from portcall import rpc
+from portcall import rpc, toolchain
+from portcall.preflight import this_machine
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -128,10 +131,31 @@ def test_a_library_that_is_none_is_refused_with_the_servers_words(
     invoke: Invoke, there: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "text.so").write_text("text")
-    result = invoke("run", tmp_path / "text.so", "f", *there)
+    result = invoke("run", tmp_path / "text.so", "f", "--no-check", *there)
     assert result.exit_code == 1
     assert f"error: {there[1]} does not load '{tmp_path}/text.so'" in result.stderr
     assert invoke("run", tmp_path / "nothing.so", "f", *there).exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_library_for_another_machine_is_not_sent(
+    invoke: Invoke, invoke_json: InvokeJson, there: tuple[str, ...], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "k.c").write_text("int f(void) { return 1; }")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", target="riscv64-linux-gnu")
+    result = invoke(command, library, "f", *there)
+    assert result.exit_code == 1
+    what, cause, next_step = map(str.strip, result.stderr.splitlines())
+    assert what == f"error: {there[1]} cannot load '{library}', which was not sent"
+    machine = this_machine()
+    assert cause == (
+        f"likely cause: it is made for riscv64 (64-bit, little-endian) and that machine is {machine}: compile it with "
+        f"portcall.toolchain.create_shared(…, target='{machine.target}')"
+    )
+    assert next_step == f"next: portcall inspect {library}, or --no-check sends it all the same"
+    assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
+    unchecked = invoke(command, library, "f", "--no-check", *there)
+    assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr
 
 
 def test_nobody_there_is_a_failed_connection(invoke: Invoke, kernels: str, nowhere: str) -> None:
@@ -186,11 +210,24 @@ def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[st
 def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ...], tmp_path: Path) -> None:
     large = tmp_path / "large.so"
     large.write_bytes(Path(kernels).read_bytes() + bytes(3 << 20))  # what follows a library does not matter
-    command = [sys.executable, "-m", "portcall", "run", str(large), "add", "--arg", "1", "--arg", "2", *there]
+    code, shown = run_on_terminal("run", str(large), "add", "--arg", "1", "--arg", "2", *there)
+    assert code == 0
+    assert b"upload large.so" in shown
+
+
+def test_waiting_is_a_line_that_goes_again_on_a_terminal(kernels: str, there: tuple[str, ...]) -> None:
+    code, shown = run_on_terminal("run", kernels, "hang", "--timeout", "1500ms", *there)
+    assert code == 4
+    before, _, after = shown.rpartition(b"\r\x1b[K")
+    assert b"\rwaiting for a call: sent, for 1 s" in before
+    assert b"did not answer in time" in after
+
+
+def run_on_terminal(*words: str) -> tuple[int, bytes]:
+    """Run a command whose standard error is a terminal; return its exit code, and what that showed."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}
-    ) as process:
+    command, environment = [sys.executable, "-m", "portcall", *words], {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -199,8 +236,7 @@ def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ..
         except OSError:  # the other end is closed
             pass
         os.close(ours)
-        assert process.wait(60) == 0
-    assert b"upload large.so" in shown
+        return process.wait(60), shown
 
 
 # ---- doctor and demo ----------------------------------------------------------------------------------------------
@@ -211,9 +247,15 @@ def test_doctor_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, serve
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split() == ["server", f"{server.address},", "of", "portcall"]
     assert result.stdout.splitlines()[-1] == "ok: the server works"
+    here = this_machine()
+    facts = dict(re.split(r" {2,}", line, maxsplit=1) for line in result.stdout.splitlines()[:-1])
+    assert facts["machine"] == str(here)
+    assert facts["compile for it"] == f"portcall.toolchain.create_shared(…, target='{here.target}')"
+    assert facts["portcall there"] == f"{here.portcall}, loads modern, modern 0.21, classic libraries"
     answer = invoke_json("doctor", server.address, "--key", "k")
     assert (answer["server"], answer["kind"]) == (server.address, "portcall")
     assert answer["devices"] == ["cpu:0"]
+    assert answer["machine"] == json.loads(json.dumps(asdict(here)))
     assert answer["takes_libraries"]
     assert all(
         answer[name] > 0 for name in ("connect_s", "round_trip_s", "copy_to_bytes_per_s", "copy_from_bytes_per_s")

@@ -27,6 +27,7 @@ class Recipe:
 
 CLASSIC = {
     "add_one": "(A: float32[n], B: float32[n]): B = A + 1",
+    "invert": "(A: bool[n], B: bool[n]): B = not A",
     "add_int": "(x: int, y: int) -> int: x + y",
     "half": "(x: float) -> float: x / 2; an int is refused",
     "string_length": "(text: str) -> int: its length in bytes",

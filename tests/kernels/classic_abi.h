@@ -54,7 +54,7 @@ enum {
   kTVMNDArrayHandle = 13,
 };
 
-enum { kDLInt = 0, kDLFloat = 2, kDLCPU = 1 };
+enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLCPU = 1 };
 
 #define CLASSIC_EXPORT __attribute__((visibility("default")))
 

@@ -32,6 +32,10 @@ static int is_float32_vector(const DLTensor* tensor) {
   return tensor->ndim == 1 && tensor->dtype.code == kDLFloat && tensor->dtype.bits == 32 && tensor->dtype.lanes == 1;
 }
 
+static int is_bool_vector(const DLTensor* tensor) {
+  return tensor->ndim == 1 && tensor->dtype.code == kDLUInt && tensor->dtype.bits == 1 && tensor->dtype.lanes == 1;
+}
+
 static float* elements(const DLTensor* tensor) { return (float*)((char*)tensor->data + tensor->byte_offset); }
 
 // Declares the two equally long float32 vectors that every tensor function here takes, or fails in its name.
@@ -51,6 +55,22 @@ CLASSIC_EXPORT int add_one(TVMValue* args, int* codes, int n, TVMValue* out_ret,
   (void)out_ret, (void)out_code, (void)resource;
   TAKE_VECTORS("add_one", A, B);
   for (int64_t i = 0; i < A->shape[0]; ++i) elements(B)[i] = elements(A)[i] + 1.0f;
+  return 0;
+}
+
+// invert(A: bool[n], B: bool[n]): B = not A.
+CLASSIC_EXPORT int invert(TVMValue* args, int* codes, int n, TVMValue* out_ret, int* out_code, void* resource) {
+  (void)out_ret, (void)out_code, (void)resource;
+  if (n != 2) return fail("invert: num_args should be 2");
+  if (!is_tensor(codes[0])) return fail("invert: Expect arg[0] to be pointer");
+  if (!is_tensor(codes[1])) return fail("invert: Expect arg[1] to be pointer");
+  const DLTensor* a = (const DLTensor*)args[0].v_handle;
+  const DLTensor* b = (const DLTensor*)args[1].v_handle;
+  if (a == NULL || !is_bool_vector(a)) return fail("invert: arg0.dtype is expected to be bool");
+  if (b == NULL || !is_bool_vector(b)) return fail("invert: arg1.dtype is expected to be bool");
+  const uint8_t* from = (const uint8_t*)a->data + a->byte_offset;
+  uint8_t* to = (uint8_t*)b->data + b->byte_offset;
+  for (int64_t i = 0; i < a->shape[0]; ++i) to[i] = !from[i];
   return 0;
 }
 

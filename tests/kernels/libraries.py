@@ -42,6 +42,8 @@ class Group:
 
 GROUPS = {
     "tvm": Group("tvm_kernels.py", packages=("apache-tvm", "apache-tvm-ffi")),
+    "graph": Group("graph_kernels.py", packages=("apache-tvm", "apache-tvm-ffi")),
+    "squeezenet": Group("squeezenet_kernels.py", ("onnx_layers.py",), ("apache-tvm", "apache-tvm-ffi", "onnx")),
     "tvm_ffi": Group(
         "tvm_ffi_kernels.py",
         ("tvm_ffi_kernels.cc", "tvm_ffi_alloc.cc", "tvm_ffi_objects.cc"),

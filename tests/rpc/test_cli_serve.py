@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import pytest
 from portcall import rpc, toolchain
 from portcall.errors import ConnectError
 from portcall.rpc._log import Log, printable
-from portcall.rpc._options import ServerOptions
+from portcall.rpc._options import LogStyle, ServerOptions
 from portcall.rpc._server import Server
 from rpc.raw_client import RawClient
 from rpc.serving import serving
@@ -176,6 +177,12 @@ def test_the_log_is_for_people_unless_asked_otherwise() -> None:
 
 def test_control_characters_of_clients_do_not_reach_the_terminal() -> None:
     assert printable("a\x1b[2Jb\r\x07\x9b\n") == "a\\x1b[2Jb\\r\\x07\\x9b\n"
+    styles: tuple[LogStyle, ...] = ("text", "json")
+    for style in styles:
+        stream = io.StringIO()
+        Log(style, stream).write("event", "a\x1b[2Jb", 1, peer="\x1b[2J")
+        assert "a\\" in stream.getvalue()
+        assert "\x1b" not in stream.getvalue()
 
 
 def test_a_log_that_nobody_reads_any_more_does_not_stop_the_server() -> None:
@@ -202,6 +209,15 @@ def test_a_server_of_a_program_is_there_for_a_block(tmp_path: Path) -> None:
     assert not server.running
     assert server.terminate() == 0  # once more does nothing
     assert "stopped" in repr(server)
+
+
+def test_paths_are_relative_to_where_the_server_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, portcall\nportcall.register_func('mine.temporary', lambda: os.environ['TMPDIR'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with Server(imports=["mine.py"], work_dir=".") as server, rpc.connect(server.address) as remote:
+        assert Path(remote["mine.temporary"]()).is_relative_to(tmp_path)
 
 
 def test_a_server_that_cannot_start_says_why() -> None:
@@ -236,6 +252,23 @@ def test_options_that_make_no_sense_are_refused(values: dict[str, object]) -> No
         ServerOptions(**values)  # type: ignore[arg-type]
 
 
+def test_files_are_found_from_any_directory_and_functions_are_no_files() -> None:
+    options = ServerOptions(imports=("a.py", "p.q:f", Path("b.py"), "a/b:c.py"), libraries=("c.so",))  # type: ignore[arg-type]
+    here = os.getcwd()
+    assert options.imports == (f"{here}/a.py", "p.q:f", f"{here}/b.py", f"{here}/a/b:c.py")
+    assert options.libraries == (f"{here}/c.so",)
+
+
+def test_a_function_is_called_before_the_first_session(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text(
+        "import portcall\ndef register(): portcall.register_func('mine.number', lambda: 6)\n"
+    )
+    for more in ([], ["--no-fork"]):
+        running = serving("--import", "neighbour:register", *more, PYTHONPATH=str(tmp_path))
+        with running as server, rpc.connect(server.address) as remote:
+            assert remote["mine.number"]() == 6
+
+
 def test_options_survive_json() -> None:
-    options = ServerOptions(imports=("a.py",), expose=("x.*", "y"), session_timeout=2.5)
+    options = ServerOptions(imports=("a.py", "p:f"), expose=("x.*", "y"), session_timeout=2.5)
     assert ServerOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from portcall import errors, rpc
+from portcall import errors, rpc, toolchain
 from rpc.serving import serving
 
 pytestmark = pytest.mark.peers
@@ -36,6 +36,17 @@ def test_what_only_servers_of_portcall_have_is_refused_by_name(remote: rpc.Sessi
     remote.upload(libraries["elementwise"], "kernels.so")
     with pytest.raises(errors.FunctionNotFoundError, match="TVM servers lack those of portcall"):
         remote.load_module("kernels.so").get_source()
+
+
+def test_a_server_of_tvm_is_not_asked_about_a_library(remote: rpc.Session, tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int f(void) { return 1; }")
+    library = toolchain.create_shared(tmp_path / "a.c", tmp_path / "k.so", target="riscv64-linux-gnu")
+    assert remote.machine() is None
+    before = remote.stats()["requests"]
+    remote.upload(library)
+    remote.upload(library, "k.o")
+    assert remote.stats()["requests"] == before + 4  # its own upload is looked up, and called
+    assert remote.download("k.so") == library.read_bytes()
 
 
 def test_a_token_is_not_given_to_a_server_that_proves_nothing(tvm_port: int) -> None:

@@ -172,14 +172,44 @@ def test_a_worker_that_is_stopped_is_given_up_when_the_time_of_the_call_is_over(
     wait_for_end(pid)
 
 
+def test_a_file_on_its_way_is_what_is_waited_for(session: rpc.Session) -> None:
+    pid, size = session["demo.pid"](), 9 << 20
+    seen = []
+
+    def look(done: int, _: int) -> None:
+        seen.append(str(session.activity()).partition(", for ")[0])
+
+    session.upload(bytes(size), target="big", progress=look)
+    assert seen[0] == "upload of 'big': sent 4,194,304 of 9,437,184 bytes"
+    seen.clear()
+    session.download("big", progress=look)
+    assert seen[0] == "download of 'big': received 4,194,304 of 9,437,184 bytes"
+    assert session.activity() is None
+
+    def stop(done: int, _: int) -> None:
+        session.set_call_timeout(0.3)
+        os.kill(pid, signal.SIGSTOP)
+
+    with pytest.raises(errors.SessionTimeoutError, match=r"; upload of 'big': 4,194,304 of 9,437,184 bytes$"):
+        session.upload(bytes(size), target="big", progress=stop)
+    os.kill(pid, signal.SIGCONT)
+    wait_for_end(pid)
+
+
 def test_a_server_that_is_killed_breaks_its_sessions() -> None:
     with rpc.Server() as server, rpc.connect(server.address) as session:
         echo = session["testing.echo"]
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.running)
-        for _ in range(2):
-            with pytest.raises(errors.SessionBrokenError, match=session.name):
+
+        def echo_on() -> None:  # the session's process ends soon after the server
+            while True:
                 echo(1)
+
+        with pytest.raises(errors.SessionBrokenError, match=session.name):
+            echo_on()
+        with pytest.raises(errors.SessionBrokenError, match=session.name):
+            echo(1)
         with pytest.raises(errors.ConnectError):
             rpc.connect(server.address)
 

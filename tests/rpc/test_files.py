@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -11,10 +12,12 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
 from portcall.rpc._files import Files, Folder, unpack
@@ -138,6 +141,27 @@ def test_a_file_is_written_and_read_in_pieces(files: Files) -> None:
     assert files.file_write("empty", 0, b"") == 0
 
 
+def test_the_bytes_of_a_tensor_are_written_and_filled(files: Files) -> None:
+    data = np.arange(1000, dtype="int32")
+    assert files.file_write("a", 0, portcall.tensor(data[:600])) == 2400
+    assert files.file_write("a", 2400, portcall.tensor(data[600:])) == 4000
+    assert files.download("a") == data.tobytes()
+    target = portcall.tensor(np.zeros(300, "int32"))
+    assert files.file_fill("a", 400, target) == 1200
+    np.testing.assert_array_equal(target.numpy(), data[100:400])
+    assert files.file_fill("a", 3996, target) == 4
+    assert target.numpy()[0] == 999
+    assert files.file_fill("a", 5000, target) == 0
+    with pytest.raises(TypeError, match="what to fill is Tensor, not bytes"):
+        files.file_fill("a", 0, b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="compact tensor on the host"):
+        files.file_write("b", 0, portcall.from_dlpack(data[::2]))
+    locked = np.zeros(4, "int32")
+    locked.flags.writeable = False
+    with pytest.raises((TypeError, BufferError)):
+        files.file_fill("a", 0, portcall.from_dlpack(locked))
+
+
 def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files, root: Path) -> None:
     files.upload("a", b"old")
     with (root / "a").open("rb") as before:
@@ -218,6 +242,20 @@ def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes]
         files.load_module("empty.tar")
     with pytest.raises(FileNotFoundError, match="cannot find file"):
         files.load_module("missing.so")
+
+
+def test_what_is_linked_or_unpacked_counts_for_the_limit(root: Path, put: Callable[[str, bytes], None]) -> None:
+    folder = Folder(str(root), limit=10_000)
+    files = Files(folder)
+    put("bomb.tar", gzip.compress(archive(("zeros.c", bytes(1 << 20)))))
+    with pytest.raises(OSError, match="1048576 more are over the limit"):
+        files.load_module("bomb.tar")
+    assert sorted(files.listdir().split(",")) == sorted(["bomb.tar", "sub", *ODD_NAMES])
+    files.remove("bomb.tar")
+    put("large.cc", SOURCE.encode().ljust(6000))
+    with pytest.raises(OSError, match="6000 more are over the limit"):
+        files.load_module("large.cc")
+    folder.close()
 
 
 @pytest.mark.parametrize("name", ["../a.c", "/tmp/a.c", "x/../../a.c", "..", "x/.."])

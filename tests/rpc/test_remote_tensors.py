@@ -110,6 +110,84 @@ def test_a_shape_that_no_memory_has_is_an_error_and_the_session_goes_on(remote: 
     assert remote.tensor([1]).numpy().tolist() == [1]
 
 
+# ---- Devices of sessions ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other() -> Iterator[rpc.Session]:
+    with rpc.LocalSession() as session:
+        yield session
+
+
+def test_what_is_made_on_a_device_of_a_session_is_of_that_session(remote: rpc.Session) -> None:
+    array = np.arange(6, dtype="int16").reshape(2, 3)
+    for made in (
+        portcall.tensor(array, device=remote.cpu()),
+        portcall.tensor(array.tolist(), "int16", remote.cpu()),
+        portcall.tensor(array).copyto(remote.cpu()),
+        portcall.empty((2, 3), "int16", remote.cpu()).copyfrom(array),
+        portcall.tensor(array).copyto(remote.empty((2, 3), "int16")),
+        remote.tensor(array).copyto(remote.cpu()),
+    ):
+        assert isinstance(made, rpc.RemoteTensor)
+        assert made.session is remote
+        assert made.device == remote.cpu()
+        np.testing.assert_array_equal(made.numpy(), array)
+    back = remote.tensor(array).copyto(portcall.cpu())
+    assert isinstance(back, portcall.Tensor)
+    np.testing.assert_array_equal(back.numpy(), array)
+    with pytest.raises(errors.RemoteError):
+        portcall.empty(3, device=remote.cuda())
+
+
+def test_a_device_keeps_its_session_on_the_way_through_functions(
+    remote: rpc.Session, register: Callable[..., Any]
+) -> None:
+    device = remote.device("cuda:1")
+    assert remote["testing.echo"](device) == device
+    assert remote["testing.echo"](portcall.cpu()) == remote.cpu()  # a plain one means that of its number over there
+    seen: list[Any] = []
+    register("test.see", seen.append)
+    portcall.get_global_func("test.see")(device)
+    assert seen == [device]
+    assert seen[0].session is remote
+    with pytest.raises(TypeError, match=r"expected Device, got portcall\.rpc\.Device"):
+        portcall.get_global_func("portcall.DeviceSync")(remote.cpu())
+
+
+def test_what_belongs_to_another_session_is_refused_with_the_names_of_both(
+    remote: rpc.Session, other: rpc.Session, kernel_library: Path
+) -> None:
+    echo, both = remote["testing.echo"], f"another session, with this process; .* session with {remote.name}"
+    other.upload(kernel_library)
+    library = other.load_module("kernels.so")
+    for kind, thing in (
+        ("device", other.cpu()), ("tensor", other.tensor([1.0])), ("function", other["testing.echo"]),
+        ("module", library),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"argument #1 is a {kind} of {both}"):
+            remote["testing.nop"](0, thing)
+    assert echo(1) == 1
+    with pytest.raises(ValueError, match=f"two sessions, with this process and with {remote.name}"):
+        remote.tensor([1.0]).copyfrom(other.tensor([1.0]))
+    for use in (remote.device, lambda device: remote.empty(3, device=device)):
+        with pytest.raises(ValueError, match=f"of this process> is not of the session with {remote.name}"):
+            use(other.cpu())
+
+
+def test_a_device_times_modules_of_its_own_session_only(
+    remote: rpc.Session, other: rpc.Session, kernel_library: Path
+) -> None:
+    remote.upload(kernel_library)
+    theirs, ours = remote.load_module("kernels.so"), portcall.load_module(kernel_library)
+    for device in (remote.cpu(), portcall.cpu(), "cpu"):
+        theirs.time_evaluator("add", device, number=1)(1, 2)
+    with pytest.raises(ValueError, match=f"of this process> cannot be used with .* the session with {remote.name}"):
+        theirs.time_evaluator("add", other.cpu())
+    with pytest.raises(ValueError, match=f"of {remote.name}> cannot be used with a module of this process"):
+        ours.time_evaluator("add", remote.cpu())
+
+
 # ---- Copies -------------------------------------------------------------------------------------------------------
 
 
@@ -230,9 +308,9 @@ def test_things_of_another_session_are_refused(
         for thing in (remote.tensor([1]), remote["demo.array"](), remote["demo.adder"](1), remote.system_lib()):
             with pytest.raises(ValueError, match=r"argument #0 is .* of another session"):
                 echo(thing)
-        with pytest.raises(ValueError, match="two sessions; copy through the host"):
+        with pytest.raises(ValueError, match=r"two sessions, .*; copy through the host"):
             other.tensor([1]).copyfrom(remote.tensor([1]))
-        with pytest.raises(ValueError, match="belongs to another session"):
+        with pytest.raises(ValueError, match="is not of the session with"):
             other.empty((3,), device=remote.cpu())
         with pytest.raises(TypeError, match="module of this process"):
             echo(portcall.load_module(kernel_library))

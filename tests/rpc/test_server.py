@@ -37,7 +37,7 @@ from rpc.raw_client import (
     tensor,
     text,
 )
-from rpc.serving import Serving, serving
+from rpc.serving import FUNCTIONS, Serving, serving
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +310,26 @@ def test_what_a_session_started_ends_with_it(server: Serving) -> None:
         assert select.select([handle], [], [], 30)[0]
     finally:
         os.close(handle)
+
+
+def test_hooks_run_before_the_first_request_and_after_a_clean_end(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    hooks = f"""
+def note(word):
+    with open({str(said)!r}, "a") as file: file.write(word + " ")
+for word in ("start", "shutdown"):
+    portcall.register_func("tvm.rpc.server." + word, lambda word=word: note(word))
+register("note")(note)
+"""
+    with serving(functions=FUNCTIONS + hooks) as server:
+        for ends_cleanly in (True, False):
+            with RawClient(server.address).open() as client:
+                client.call("demo.note", text("work"))
+                if not ends_cleanly:
+                    client.call("demo.crash", integer(signal.SIGKILL))
+                name = client.name
+            server.ended(name)
+    assert said.read_text() == "start work shutdown start work "
 
 
 # ---- Who may ask why ----------------------------------------------------------------------------------------------

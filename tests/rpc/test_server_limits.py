@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import struct
@@ -111,7 +112,10 @@ def test_clients_wait_in_line_and_portcall_clients_are_told() -> None:
         waiting[0].close()  # whoever leaves the line lets the others move up
         assert "number 1 " in read_notice(waiting[1])
         assert "number 2 " in read_notice(waiting[2])
-        for client in (first, waiting[1], waiting[2]):
+        first.close()
+        assert waiting[1].read_reply().startswith("server:")
+        assert "number 1 " in read_notice(waiting[2])
+        for client in waiting[1:]:
             client.close()
         assert tvm.read_reply() == "server:"
         assert tvm.ask(init())[0] == RETURN
@@ -143,6 +147,21 @@ def test_fifty_clients_at_once_are_all_served() -> None:
             client.read_reply()
             assert client.ask(init())[0] == RETURN
             assert client.echo(number) == number
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3, 7])
+def test_a_server_out_of_descriptors_goes_on_as_soon_as_it_has_some(spare: int) -> None:
+    with serving() as server:
+        used = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (used + spare, hard))
+        clients = [RawClient(server.address) for _ in range(10)]
+        assert "cannot" in server.event("overload")["message"]
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        with RawClient(server.address).open() as client:
+            assert client.echo(1) == 1
         for client in clients:
             client.close()
 
@@ -211,9 +230,12 @@ def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
 
 
 def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() -> None:
-    with serving() as server, RawClient(server.address).open() as client:
-        os.kill(parent_of(pid_of(client)), signal.SIGKILL)
-        assert client.read_frame()[0] == EXCEPTION
+    # From within a call: then the session is sure to have sent all that came before, and may be told its end.
+    functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
+    with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        handle = os.pidfd_open(pid_of(client))
+        assert client.call("demo.orphan")[0] == EXCEPTION
+        wait_end(handle)
         assert client.at_end()
         server.event("restart")
         with RawClient(server.address).open() as another:

@@ -32,6 +32,7 @@ from rpc.raw_client import (
     sequence,
     text,
 )
+from rpc.relay import saying
 from rpc.serving import serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -81,6 +82,17 @@ def test_no_request_is_served_before_the_proof() -> None:
         client.send(hello("", " -portcall=1 -nonce=abc") + init() + frame(GET_FUNCTION, sequence(text("demo.pid"))))
         client.read_reply()
         assert client.at_end()
+
+
+def test_a_client_that_owes_its_proof_is_ended_in_time() -> None:
+    words = ("--handshake-timeout", "1s", "--max-sessions", "1")
+    with serving(*words, PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
+        client.send(hello("", " -portcall=1 -nonce=abc"))
+        client.read_reply()
+        with rpc.connect(server.address, token=TOKEN, timeout=60) as remote:  # which waits until there is room
+            assert remote["testing.echo"](1) == 1
+        assert client.at_end()
+        assert server.event("dropped")["how"] == "silent"
 
 
 def test_a_proof_of_another_session_is_worth_nothing() -> None:
@@ -133,6 +145,24 @@ def in_memory(pid: int, secret: bytes) -> bool:
             except (OSError, ValueError):
                 continue
     return False
+
+
+def test_a_client_refuses_a_server_that_proves_another_token() -> None:
+    def pretend(sock: socket.socket) -> None:
+        reader = _handshake.HelloReader()
+        while reader.feed(sock.recv(1)) is None:
+            pass
+        reply = _handshake.server_reply("", {"portcall": "1", "auth": "token", "nonce": _handshake.new_nonce()})
+        sock.sendall(reply)
+        sock.recv(_handshake.PROOF_BYTES, socket.MSG_WAITALL)
+        sock.sendall(_handshake.proof("another", "server", reader.transcript + reply))
+        assert sock.recv(1) == b""  # no request follows
+
+    with (
+        saying(pretend, shake_hands=False) as port,
+        pytest.raises(AuthenticationError, match="does not know the token"),
+    ):
+        rpc.connect("127.0.0.1", port, token=TOKEN)
 
 
 def test_a_client_with_a_token_refuses_a_server_without_one() -> None:
@@ -317,5 +347,8 @@ def test_going_on_to_another_server_is_for_unauthenticated_loopback_or_by_leave(
         with serving("--host", "0.0.0.0", "--insecure") as server:
             code, body = constructed(f"127.0.0.1:{server.port}", *connect)
             assert (code, b"--allow-connect" in body) == (EXCEPTION, True)
+        further = ["rpc.Connect", "127.0.0.1", target.port, "", False]
+        with serving(PORTCALL_TOKEN=TOKEN) as server, pytest.raises(PermissionError, match="--allow-connect"):
+            rpc.connect(server.address, token=TOKEN, session_constructor_args=further)
         with serving("--host", "0.0.0.0", "--insecure", "--allow-connect") as server:
             assert constructed(f"127.0.0.1:{server.port}", *connect)[0] == RETURN

@@ -390,9 +390,43 @@ def test_what_a_session_constructor_cannot_take_is_refused_here(serving_function
         rpc.connect(serving_functions.address, key="k", session_constructor_args=["rpc.Connect", [1, 2]])
 
 
-def test_a_crash_at_the_end_of_a_chain_breaks_its_session_and_no_other() -> None:
+@pytest.mark.parametrize("middle", [0, 1], ids=["two hops", "three hops"])
+def test_a_crash_at_the_end_of_a_chain_is_told_with_its_signal_and_its_hop(middle: int) -> None:
+    with serving("--key", "far") as far, serving("--key", "near") as near:
+        hops = ["rpc.Connect", "127.0.0.1", near.port, "near", False] * middle
+        hops += ["rpc.Connect", "127.0.0.1", far.port, "far", False]
+        with (
+            rpc.connect(near.address, key="near", session_constructor_args=hops) as session,
+            rpc.connect(near.address, key="near", session_constructor_args=hops) as beside,
+        ):
+            crash, tensor = session["demo.crash"], session.tensor([1.0])
+            for use in (lambda: crash(signal.SIGSEGV), lambda: crash(0), tensor.numpy, session.listdir):
+                words = f"^{near.address}: the session with {far.address} crashed over there with SIGSEGV"
+                with pytest.raises(errors.RemoteCrashError, match=words) as raised:
+                    use()
+                assert (raised.value.signal, raised.value.peer) == ("SIGSEGV", near.address)
+            assert beside["testing.echo"](1) == 1
+        assert near.event("ended")["how"] == "closed"
+
+
+def test_a_crash_in_the_middle_of_a_chain_is_that_of_the_server_that_we_know() -> None:
+    with serving("--key", "far") as far, serving("--key", "near") as near:
+        hop = ["rpc.Connect", "127.0.0.1", far.port, "far", False]
+        with rpc.connect(near.address, key="near") as beside:
+            pid = beside["demo.pid"]()
+            zygote = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            others = Path(f"/proc/{zygote}/task/{zygote}/children")
+            before = others.read_text().split()
+        with rpc.connect(near.address, key="near", session_constructor_args=hop) as session:
+            (middle,) = set(others.read_text().split()) - set(before)
+            os.kill(int(middle), signal.SIGABRT)
+            with pytest.raises(errors.RemoteCrashError, match=f"with {near.address} crashed .* SIGABRT") as raised:
+                session["testing.nop"]()
+            assert raised.value.signal == "SIGABRT"
+
+
+def test_an_exit_at_the_end_of_a_chain_has_no_signal() -> None:
     with chain() as session:
-        with pytest.raises(errors.RPCError):
-            session["demo.crash"](signal.SIGSEGV)
-        with pytest.raises(errors.RPCError):
-            session["testing.nop"]()
+        with pytest.raises(errors.RemoteCrashError, match="exited over there with code 3") as raised:
+            session["demo.exit"](3)
+        assert raised.value.signal == ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import socket
 import ssl
@@ -183,17 +184,33 @@ def test_ipv6_addresses_have_brackets() -> None:
     assert str(_transport.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
 
 
-def test_small_messages_leave_at_once_and_dead_peers_are_noticed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = _transport.parse_address("127.0.0.1", listener.getsockname()[1])
-        with _transport.open_socket(address, 10) as sock:
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            idle, between, probes = (
-                sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
-                for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
-            )
-            assert idle + between * probes <= 60
+def socket_options() -> str:
+    """Options of a TCP connection of this process; runs in a session, too."""
+    import os
+    import pathlib
+    import socket
+
+    for link in pathlib.Path("/proc/self/fd").iterdir():
+        if not link.is_socket():
+            continue
+        with socket.socket(fileno=os.dup(int(link.name))) as sock:
+            if sock.family == socket.AF_INET:
+                tcp = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                values = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in tcp]
+                return " ".join(map(str, [sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), *values]))
+    raise LookupError("there is no connection")
+
+
+def test_small_messages_leave_at_once_and_dead_peers_are_noticed_at_both_ends() -> None:
+    register = "import portcall\nportcall.register_func('demo.socket_options', socket_options)\n"
+    functions = inspect.getsource(socket_options) + register
+    with serving(functions=functions) as server, rpc.connect(server.address) as session:
+        theirs, ours = session["demo.socket_options"](), socket_options()
+    for options in (ours, theirs):
+        keep_alive, no_delay, idle, between, probes = map(int, options.split())
+        assert keep_alive
+        assert no_delay
+        assert idle + between * probes <= 60
 
 
 # ---- TLS ----------------------------------------------------------------------------------------------------------
@@ -245,6 +262,31 @@ def test_a_missing_file_of_tls_is_named(certificates: Certificates, field: str) 
     options = replace(certificates.mutual, **{field: "/nowhere/file.pem"})
     with pytest.raises(FileNotFoundError, match=r"/nowhere/file\.pem"):
         rpc.connect("127.0.0.1", 1, tls=options)
+
+
+@pytest.mark.parametrize("words", [("ca",), ("server", "client"), ("client", "ca")], ids=" ".join)
+def test_files_of_tls_that_are_none_are_named_at_both_ends(certificates: Certificates, words: tuple[str, ...]) -> None:
+    """An authority is no certificate of one's own, and a key belongs to one certificate."""
+    certificate, key = getattr(certificates, words[0]), getattr(certificates, words[1]) if words[1:] else ""
+    said = f"TLS cannot use {certificate}{f' with {key}' if key else ''}.*PEM files"
+    with pytest.raises(OSError, match=said):
+        replace(certificates.tls, certificate=certificate, key=key).context()
+    with pytest.raises(errors.ConnectError, match=said):
+        rpc.Server(tls_certificate=certificate, tls_key=key)
+    with pytest.raises(OSError, match=f"TLS cannot use {__file__}"):
+        rpc.TLSOptions(ca=__file__).context()
+    with pytest.raises(errors.ConnectError, match=f"TLS cannot use {__file__}"):
+        rpc.Server(tls_certificate=certificates.server, tls_ca=__file__)
+
+
+def test_files_of_tls_may_have_relative_paths(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(certificates.ca).parent)
+    words = ("--tls-cert", "server.pem", "--tls-key", "server.pem", "--tls-ca", "ca.pem")
+    with (
+        serving(*words) as server,
+        rpc.connect(server.address, tls=rpc.TLSOptions(ca="ca.pem", certificate="client.pem")) as remote,
+    ):
+        assert remote["testing.echo"](1) == 1
 
 
 def test_old_versions_of_tls_are_not_spoken(tls_server: Serving, certificates: Certificates) -> None:

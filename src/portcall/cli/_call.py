@@ -47,6 +47,7 @@ def call_options(function: Decorated) -> Decorated:
             "--timeout", metavar="DURATION", callback=read_duration, help="Kill the call after this time, such as 30s."
         ),
         click.option("--rpc", metavar="HOST:PORT", help="Upload the library to this server, and call it there."),
+        click.option("--no-check", is_flag=True, help="Upload it even if the server says that it cannot load it."),
     ]
     function = session_options(function)
     for option in reversed(options):
@@ -112,13 +113,17 @@ def open_place(ctx: click.Context, given: dict[str, Any]) -> Iterator[Place]:
     check_exists(path)
     with open_session(given["rpc"], given, given["timeout"]) as session:
         remote = open_device(text, session)
-        library = load_there(session, path)
+        library = load_there(session, path, not given["no_check"])
         yield Place(remote, library, lambda array: session.tensor(array, remote), f"{text} of {session.name}", session)
 
 
-def load_there(session: Session, path: str) -> portcall.Module:
+def load_there(session: Session, path: str, check: bool) -> portcall.Module:
     try:
-        return session.load_module(upload(session, path))
+        return session.load_module(upload(session, path, check))
+    except ModuleLoadError as error:
+        text = f"{session.name} cannot load '{path}', which was not sent"
+        next_step = f"portcall inspect {path}, or --no-check sends it all the same"
+        raise CommandError(text, "; ".join(error.problems), next_step, kind="ModuleLoadError") from error
     except RemoteError as error:
         causes = "; ".join(reasons(path, str(error))) or "it is made for another machine, or needs what is not there"
         text = f"{session.name} does not load '{path}': {error.message}"

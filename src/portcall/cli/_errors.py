@@ -65,7 +65,7 @@ TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
         errors.AuthenticationError,
         DEVICE,
         "the token or the certificate is missing or wrong",
-        "give --token-file or --tls-ca",
+        "give --token-file, --tls-ca or --tls-cert",
     ),
     (errors.KeyMismatchError, DEVICE, "the key is wrong", "give --key"),
     (

@@ -150,11 +150,11 @@ class Waiting:
         return False
 
 
-def upload(session: Session, path: str) -> str:
+def upload(session: Session, path: str, check: bool) -> str:
     """Send a file; a bar on a terminal shows how far it is. Returns its name over there."""
     size = os.path.getsize(path)
     if size < BAR_BYTES or not sys.stderr.isatty():
-        return session.upload(path)
+        return session.upload(path, check=check)
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -167,7 +167,7 @@ def upload(session: Session, path: str) -> str:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"upload {os.path.basename(path)}", total=size)
-        return session.upload(path, progress=lambda done, _: progress.update(task, completed=done))
+        return session.upload(path, progress=lambda done, _: progress.update(task, completed=done), check=check)
 
 
 def facts_of(session: Session) -> dict[str, object]:

@@ -158,9 +158,9 @@ def best(work: Callable[[], Any], number: int) -> float:
 
 def agree(name: str, actual: Any, expected: Any) -> float:
     """Return the largest difference; raise when it is too large."""
-    from portcall.cli._compare import compare
+    from portcall.testing import compare_arrays
 
-    comparison = compare(name, actual, expected, None, None)
+    comparison = compare_arrays(name, actual, expected)
     if not comparison.ok or comparison.largest_error is None:
         raise CommandError(
             f"wrong result: {comparison.message}", "the compiler or portcall is broken", "portcall doctor"

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from portcall.errors import CompileError, PortcallError
 from portcall.toolchain import Compiler, compilers, library_path
 
 if TYPE_CHECKING:
+    from portcall.preflight import Machine
     from portcall.rpc import Session
 
 EXAMPLES = """
@@ -68,17 +70,19 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
         to_there, from_there = time_copies(session)
         devices = [f"{kind}:0" for kind in DEVICE_KINDS if session.device(kind).exist]
         files = all(offers(session, name) for name in FILE_FUNCTIONS)
-        peer, kind = session.name, session.peer_kind
+        peer, kind, machine = session.name, session.peer_kind, session.machine()
     if json_to is not None:
         report = {
-            "server": peer, "kind": kind, "connect_s": seconds["connect"], "queue_s": seconds["queue"],
-            "round_trip_s": round_trip, "copy_to_bytes_per_s": to_there, "copy_from_bytes_per_s": from_there,
+            "server": peer, "kind": kind, "machine": machine and asdict(machine),
+            "connect_s": seconds["connect"], "queue_s": seconds["queue"], "round_trip_s": round_trip,
+            "copy_to_bytes_per_s": to_there, "copy_from_bytes_per_s": from_there,
             "devices": devices, "takes_libraries": files,
         }  # fmt: skip
         print_json(report, json_to)
         return
     facts = [
         ("server", f"{peer}, of {kind}"),
+        *(described_machine(machine) if machine else ()),
         ("open", format_duration(seconds["connect"])),
         *([("queue", format_duration(seconds["queue"]))] if seconds["queue"] else []),
         ("round trip", f"{format_duration(round_trip)} (median of {CALLS} calls)"),
@@ -89,6 +93,12 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
     ]
     print_facts(facts)
     print_line("the server works", "ok", "green")
+
+
+def described_machine(machine: Machine) -> Iterator[tuple[str, str]]:
+    yield "machine", str(machine)
+    yield "compile for it", f"portcall.toolchain.create_shared(…, target='{machine.target}')"
+    yield "portcall there", f"{machine.portcall}, loads {', '.join(machine.abis)} libraries"
 
 
 def time_calls(session: Session) -> float:

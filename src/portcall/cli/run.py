@@ -19,7 +19,7 @@ from portcall.cli._output import console, print_json, print_line, table
 if TYPE_CHECKING:
     import numpy as np
 
-    from portcall.cli._compare import Comparison
+    from portcall.testing import ArrayComparison
 
 EXAMPLES = """
 portcall run kernels.so add_one --arg random:float32[1024] --out float32[1024]
@@ -94,9 +94,9 @@ def save(arrays: Mapping[str, Any], path: str) -> None:
     np.savez(path, **arrays)
 
 
-def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> list[Comparison]:
+def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> list[ArrayComparison]:
     """Compare each array of the reference with the output of the same name."""
-    from portcall.cli._compare import compare
+    from portcall.testing import compare_arrays
 
     reference = read_reference(path, list(arrays))
     unknown = sorted(set(reference) - set(arrays))
@@ -107,7 +107,7 @@ def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> 
             "the reference is of another call",
             "make one: the same command with --save in the place of --check",
         )
-    return [compare(name, arrays[name], expected, rtol, atol) for name, expected in reference.items()]
+    return [compare_arrays(name, arrays[name], expected, rtol, atol) for name, expected in reference.items()]
 
 
 def read_reference(path: str, names: list[str]) -> Arrays:
@@ -135,7 +135,7 @@ def summary(array: np.ndarray[Any, Any]) -> dict[str, object]:
 
 
 def show(
-    call: Call, returned: Any, seconds: float, arrays: Arrays, saved: str | None, comparisons: list[Comparison]
+    call: Call, returned: Any, seconds: float, arrays: Arrays, saved: str | None, comparisons: list[ArrayComparison]
 ) -> None:
     text = "a tensor" if "result" in arrays else repr(returned)
     print_line(f"{call} returned {text} in {format_duration(seconds)}")

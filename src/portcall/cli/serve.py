@@ -27,6 +27,9 @@ portcall serve --host 0.0.0.0 --key rasp --token-file token   for other machines
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
+# Runs models for clients of TVM, whose graphs come as JSON.
+GRAPH_FUNCTIONS = "portcall.graph:register_server_functions"
+
 
 def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int:
     """Turn an option such as ``64MiB`` into bytes; a callback of click."""
@@ -44,7 +47,8 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--key", default="", help="What clients must ask for; a label, no secret.")
 @click.option("--custom-addr", default="", help="Address by which others reach this server, for a tracker.")
 @click.option("--import", "imports", multiple=True, type=click.Path(), metavar="FILE.py",
-              help="Run a Python file; sessions may use what it registers. Can be repeated.")  # fmt: skip
+              help="Run a Python file, or call a function, PACKAGE.MODULE:NAME; sessions may use what it registers. "
+              "Can be repeated.")  # fmt: skip
 @click.option("--load-library", default="", metavar="A:B", help="Load libraries likewise, separated by colons.")
 @click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
 @click.option("--allow-connect", is_flag=True, help="Let sessions go on to other servers.")
@@ -97,14 +101,13 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
     from portcall import rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
-    libraries = [path for path in given["load_library"].split(":") if path]
     same = ("host", "port", "unix", "key", "custom_addr", "expose", "allow_connect", "insecure", "max_sessions",
             "handshake_timeout", "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,
-        imports=tuple(map(os.path.abspath, given["imports"])),
-        libraries=tuple(map(os.path.abspath, libraries)),
+        imports=(GRAPH_FUNCTIONS, *given["imports"]),
+        libraries=tuple(filter(None, given["load_library"].split(":"))),
         token=read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
         tls_certificate=given["tls_cert"],
         tls_key=given["tls_key"],

@@ -176,8 +176,8 @@ def _shake_hands(
         raise errors.AuthenticationError(f"{peer} refused us: {error.reason}; it may want a certificate: "
                                          "TLSOptions(certificate=, key=)", peer=peer) from None  # fmt: skip
     except (OSError, EOFError):
-        raise errors.ConnectError(f"{peer} closed the connection in the hand-shake, while we waited for: "
-                                  f"{patience.waiting_for}; is it an RPC server?", peer=peer) from None  # fmt: skip
+        text = f"{peer} closed the connection in the hand-shake, while we waited for: {patience.waiting_for}"
+        raise errors.ConnectError(f"{text}; is it an RPC server, without TLS?", peer=peer) from None
     if "session" in message.options:
         return Ticket(message.options["session"], message.options.get("secret", "")), queued
     return None, queued

@@ -90,8 +90,6 @@ class Ending:
             words["signal"] = self.signal
         if self.how == "exit":
             words["code"] = str(self.code)
-        if self.how == "expired":
-            words["expired"] = "1"
         return words
 
 

@@ -8,11 +8,15 @@ For TVM and portcall clients, all ``tvm.rpc.server.``:
 
 For portcall clients, which send and fetch files in pieces, all ``portcall.rpc.``:
 
-    file_write(path, offset, bytes) -> size   appends at ``offset``, which must be the file's present size; offset 0
-                                              begins a new file, so that a library that is loaded stays whole
+    file_write(path, offset, data) -> size    appends bytes, or those of a tensor, at ``offset``, which must be the
+                                              file's present size; offset 0 begins a new file, so that a library that
+                                              is loaded stays whole
     file_read(path, offset, most) -> bytes    empty at the end
+    file_fill(path, offset, tensor) -> count  the same into a tensor, which is how much is wanted
     file_size(path) -> bytes
     file_digest(path) -> SHA-256 as hex
+    machine(path, needs) -> JSON              what this machine is; given the needs of a library, which of them are not
+                                              met for one at ``path``, without loading anything
 
 Rules:
 
@@ -35,8 +39,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from portcall import toolchain
+from portcall._core import memory_of
 from portcall._function import register_func
+from portcall._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall._module import Module, load_module
+from portcall._tensor import Tensor
 
 _COPY_CHUNK = 1 << 20
 _LIBRARIES = (".so", ".dylib")
@@ -206,13 +213,15 @@ class Files:
     def workpath(self, path: str = "") -> str:
         return self._folder.path(path)
 
-    def file_write(self, path: str, offset: int, data: bytes | str) -> int:
+    def file_write(self, path: str, offset: int, data: bytes | str | Tensor) -> int:
         if isinstance(data, str):  # which is what some clients make of text
             data = data.encode()
-        check_kind(data, bytes, "the contents of a file")
+        if not isinstance(data, Tensor):
+            check_kind(data, bytes, "the contents of a file")
         check_kind(offset, int, "an offset")
+        rest = memory_of(data) if isinstance(data, Tensor) else memoryview(data)
         if offset == 0:
-            self._folder.check_room(len(data))
+            self._folder.check_room(len(rest))
             file = self._folder.create(path)
         else:
             file = self._folder.open(path, os.O_WRONLY)
@@ -221,8 +230,7 @@ class Files:
             if offset != size:
                 raise ValueError(f"'{path}' has {size} bytes; the next piece begins there, not at {offset}")
             if offset:
-                self._folder.check_room(len(data))
-            rest = memoryview(data)
+                self._folder.check_room(len(rest))
             while rest:
                 written = os.pwrite(file, rest, offset)
                 offset, rest = offset + written, rest[written:]
@@ -238,6 +246,15 @@ class Files:
         with self._reading(path) as file:
             return read_exactly(file, offset, min(most, max(0, os.fstat(file).st_size - offset)))
 
+    def file_fill(self, path: str, offset: int, target: Tensor) -> int:
+        check_kind(offset, int, "an offset")
+        check_kind(target, Tensor, "what to fill")
+        rest = memory_of(target)
+        with self._reading(path) as file:
+            while rest and (count := os.preadv(file, [rest], offset + target.nbytes - len(rest))):
+                rest = rest[count:]
+        return target.nbytes - len(rest)
+
     def file_size(self, path: str) -> int:
         with self._reading(path) as file:
             return os.fstat(file).st_size
@@ -248,6 +265,13 @@ class Files:
             while piece := os.read(file, _COPY_CHUNK):
                 digest.update(piece)
         return digest.hexdigest()
+
+    def machine(self, path: str = "", needs: str = "") -> str:
+        check_kind(needs, str, "a library's needs")
+        answer: dict[str, object] = {"machine": this_machine()}
+        if needs:
+            answer["unmet"], _ = unmet_here(Needs.from_dict(from_json(needs)), Path(self._folder.path(path)))
+        return to_json(answer)
 
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[int]:
@@ -343,5 +367,5 @@ def register(directory: str, limit: int) -> None:
     files = Files(Folder(directory, limit))
     for name in ("upload", "download", "remove", "listdir", "workpath", "load_module", "download_linked_module"):
         register_func(f"tvm.rpc.server.{name}", getattr(files, name), override=True)
-    for name in ("file_write", "file_read", "file_size", "file_digest"):
+    for name in ("file_write", "file_read", "file_fill", "file_size", "file_digest", "machine"):
         register_func(f"portcall.rpc.{name}", getattr(files, name), override=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +15,9 @@ LogStyle = Literal["text", "json", "none"]
 BASE_PATTERNS = (
     "tvm.rpc.server.*",
     "portcall.rpc.file_*",
+    "portcall.rpc.machine",
     "portcall.rpc.ModuleGetSource",
+    "portcall.graph.*",
     "testing.*",
     "ffi.SystemLib",
     "runtime.RPCTimeEvaluator",
@@ -26,6 +29,8 @@ BASE_PATTERNS = (
 class ServerOptions:
     """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
 
+    Relative paths are made absolute: sessions have a directory of their own.
+
     Attributes:
         host: the address to bind.
         port: the TCP port; 0 takes a free one.
@@ -33,7 +38,8 @@ class ServerOptions:
         unix: path of a Unix socket to listen on instead, for this user alone.
         key: what clients must ask for.
         custom_addr: the address by which others reach this server, for a tracker.
-        imports: Python files to run before the first session; sessions may use what they register.
+        imports: Python files to run, or functions to call (``package.module:function``), before the first session;
+            sessions may use what they register.
         libraries: shared libraries to load likewise.
         expose: patterns, such as ``demo.*``, of further global functions that sessions may use.
         no_fork: start a fresh Python for each session.
@@ -47,7 +53,7 @@ class ServerOptions:
         handshake_timeout: how long a client may take to say who it is.
         max_handshakes: how many connections may be on their way to a session.
         lost_client_grace: how long a session may go on with its work after its client has gone.
-        memory_limit: data memory (RLIMIT_DATA) of each process of a session.
+        memory_limit: private memory (RLIMIT_DATA) of each process of a session; shared memory is not counted.
         disk_limit: bytes of files in a session's directory.
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.
@@ -83,6 +89,8 @@ class ServerOptions:
     stop_with_stdin: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "imports", tuple(map(_absolute, self.imports)))
+        object.__setattr__(self, "libraries", tuple(map(_absolute, self.libraries)))
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
         if not 0 <= self.port < 65536:
@@ -99,6 +107,10 @@ class ServerOptions:
         for name in ("handshake_timeout", "max_handshakes", "max_frame"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+        for name in ("imports", "libraries"):
+            object.__setattr__(self, name, tuple(map(os.path.abspath, getattr(self, name))))
+        for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):
+            object.__setattr__(self, name, getattr(self, name) and os.path.abspath(getattr(self, name)))
 
     @property
     def authenticated(self) -> bool:
@@ -138,8 +150,20 @@ class ServerOptions:
         return cls(**read)
 
     def without_secrets(self) -> ServerOptions:
-        """Return what processes that run sessions may know."""
-        return dataclasses.replace(self, token="")
+        """Return what processes that run sessions may know; what follows from the secrets is decided here."""
+        return dataclasses.replace(self, token="", allow_connect=self.may_connect)
+
+
+def is_python_function(name: str) -> bool:
+    """Return whether ``name`` is ``package.module:function``, and no file."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _absolute(name: str | os.PathLike[str]) -> str:
+    """A path that other processes find, too; the name of a function as it is."""
+    text = os.fspath(name)
+    return text if is_python_function(text) else os.path.abspath(text)
 
 
 def is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -113,10 +114,10 @@ class PopenSession(Session):
         try:
             root = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, timeout or 0.0, [])
         except BaseException as error:
-            why = self._how_it_ended() if isinstance(error, errors.SessionBrokenError) else None
+            why = _how_it_ended(self._child) if isinstance(error, errors.SessionBrokenError) else None
             self._end_child()
             raise why or error from None
-        super().__init__(root, name, self._how_it_ended)
+        super().__init__(root, name, functools.partial(_how_it_ended, self._child))
         self.set_call_timeout(call_timeout)
 
     @property
@@ -129,17 +130,6 @@ class PopenSession(Session):
         super().close()
         self._end_child()
 
-    def _how_it_ended(self) -> errors.RPCError | None:
-        peer = f"process {self._child.pid}"
-        try:
-            code = self._child.wait(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            return None
-        if code < 0:
-            name = signal.Signals(-code).name
-            return errors.RemoteCrashError(f"{peer} crashed with {name}", peer=peer, signal=name)
-        return errors.RemoteCrashError(f"{peer} exited with code {code}", peer=peer)
-
     def _end_child(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=_PATIENCE)  # it leaves by itself when the pipe closes
@@ -148,6 +138,18 @@ class PopenSession(Session):
             self._child.wait()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _how_it_ended(child: subprocess.Popen[bytes]) -> errors.RPCError | None:
+    peer = f"process {child.pid}"
+    try:
+        code = child.wait(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return None
+    if code < 0:
+        name = signal.Signals(-code).name
+        return errors.RemoteCrashError(f"{peer} crashed with {name}", peer=peer, signal=name)
+    return errors.RemoteCrashError(f"{peer} exited with code {code}", peer=peer)
 
 
 def main() -> None:

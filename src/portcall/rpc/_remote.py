@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import copy
 import re
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func
+from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 
 if TYPE_CHECKING:
@@ -36,14 +36,24 @@ def find_sessions_by(finder: Callable[[Any], Session]) -> None:
 
 
 class RemoteDevice(Device):
-    """A device of a session: ``session``, a kind and an index."""
+    """A device of a session: ``session``, a kind and an index. What is made on it is of that session."""
 
     __slots__ = ("session",)
     session: Session
 
-    def __init__(self, device_type: int, device_id: int, session: Session) -> None:
-        super().__init__(device_type, device_id)
-        self.session = session
+    def __init__(self, stand_in: _DeviceStandIn) -> None:
+        root, plain = get_global_func("portcall.rpc.DeviceParts")(stand_in)
+        super().__init__(plain.device_type, plain.device_id, stand_in)
+        self.session = _finders[0](root)
+
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> RemoteTensor:
+        return self.session.empty(shape, dtype, self)
+
+    def _check_serves(self, module: Module) -> None:
+        theirs = _finders[0](module) if module.type_key == "rpc" else None
+        if theirs is not self.session:
+            where = f"the session with {theirs.name}" if theirs else "this process"
+            raise ValueError(f"{self!r} cannot be used with a module of {where}; give one of its devices")
 
     def sync(self) -> None:
         """Wait until the work given to the device is finished."""
@@ -85,8 +95,8 @@ class RemoteTensor(_core.Object):
 
     @property
     def device(self) -> RemoteDevice:
-        plain = get_global_func("portcall.rpc.TensorDevice")(self)
-        return RemoteDevice(plain.device_type, plain.device_id, self.session)
+        device: RemoteDevice = get_global_func("portcall.rpc.TensorDevice")(self)
+        return device
 
     @property
     def ndim(self) -> int:
@@ -128,7 +138,9 @@ class RemoteTensor(_core.Object):
         return self
 
     def copyto(self, target: Any) -> Any:
-        """Copy the elements into an array, a local tensor, or another tensor of the session, and return that."""
+        """Copy the elements into an array, a tensor of this process or of the session, or to a device; return that."""
+        if isinstance(target, Device):
+            target = empty(self.shape, self.dtype, target)
         if isinstance(target, RemoteTensor):
             return target.copyfrom(self)
         get_global_func("portcall.rpc.CopyFrom")(
@@ -163,6 +175,13 @@ class RemoteObject(_core.Object):
     __slots__ = ()
 
 
+class _DeviceStandIn(_core.Object):
+    """What a RemoteDevice is in the core: it knows its session there, too."""
+
+    __slots__ = ()
+
+
+_core.register_object_class("portcall.rpc.Device", _DeviceStandIn, RemoteDevice)
 _core.register_object_class("portcall.rpc.Tensor", RemoteTensor)
 _core.register_object_class("portcall.rpc.Object", RemoteObject)
 
@@ -177,6 +196,7 @@ _KIND = re.compile(
 )
 # What each hop of a chain of sessions puts in front, in words of TVM and of portcall.
 _HOPS = re.compile(r"(?:RPCError: Error caught from RPC call:\n|RemoteError: )+")
+_SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
 
 
 def without_escapes(text: str) -> str:
@@ -202,31 +222,34 @@ def _reduce(error: errors.RemoteError) -> tuple[Any, ...]:
     return remote_error, (str(error), error.peer)
 
 
-def remote_error(text: str, peer: str = "", session_id: int = 0) -> errors.RemoteError:
-    """Return the exception for the text that a peer sent, without what a terminal would obey."""
+def remote_error(text: str, peer: str = "") -> errors.RemoteError | errors.RemoteCrashError:
+    """Return the exception for the text that a peer sent, without what a terminal would obey.
+
+    A RemoteCrashError is what the peer says of a session that it has with another one: a chain broke further on.
+    """
     text = without_escapes(text)
     hops = _HOPS.match(text)
     text = text[hops.end() :] if hops else text
     match = _KIND.fullmatch(text)
     kind, message = match.groups() if match else ("", text)
+    if kind == errors.RemoteCrashError.__name__:
+        signal = _SIGNAL.search(message)
+        return errors.RemoteCrashError(f"{peer}: {message}", peer=peer, signal=signal.group() if signal else "")
     return _class_of(kind)(message, peer=peer, kind=kind)
 
 
-def broken_error(message: str, peer: str = "", session_id: int = 0) -> errors.RPCError:
-    """Return the exception for a session that ended by itself: the server is asked why, where it can be."""
-    session = sessions.get(session_id)
-    reason = session.why_broken() if session is not None else None
-    return copy.copy(reason) if reason else errors.SessionBrokenError(message, peer=peer)
-
-
 def _with_peer(cls: type[errors.RPCError]) -> Callable[..., errors.RPCError]:
-    return lambda message, peer="", session_id=0: cls(without_escapes(message), peer=peer)
+    return lambda message, peer="": cls(without_escapes(message), peer=peer)
 
 
 def _register_errors() -> None:
-    for cls in (errors.SessionClosedError, errors.SessionTimeoutError, errors.RemoteProtocolError):
+    for cls in (
+        errors.SessionClosedError,
+        errors.SessionBrokenError,
+        errors.SessionTimeoutError,
+        errors.RemoteProtocolError,
+    ):
         _core.register_error_class(cls.__name__, _with_peer(cls))
-    _core.register_error_class("SessionBrokenError", broken_error)
     _core.register_error_class("RemoteError", remote_error)
 
 

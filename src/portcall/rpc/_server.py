@@ -58,8 +58,6 @@ class Server:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, key: str = "", **options: Any) -> None:
         given = {"log": "none", **options, "host": host, "port": port, "key": key, "stop_with_stdin": True}
-        for name in ("imports", "libraries"):
-            given[name] = tuple(os.path.abspath(path) for path in given.get(name, ()))
         self.options = ServerOptions(**given)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

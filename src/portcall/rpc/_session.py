@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import tempfile
@@ -13,26 +14,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from portcall import _device, errors
-from portcall._core import PackedFunc
+from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found, register_func, remove_global_func
+from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
+from portcall.rpc import _fitness
 from portcall.rpc._files import Files, Folder
 from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_CHUNK = 1 << 20
+_PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
+_SMALL = 256 << 10  # and of one that goes as a message
 _LOCAL_FUNCTIONS = (
     "portcall.rpc.local.*",
     "portcall.rpc.Module*",
     "tvm.rpc.server.*Module*",
     "runtime.RPCTimeEvaluator",
 )
-_CLOCKS = ("queue", "connect", "upload", "load", "copy", "run", "fetch")
+_REQUESTS = ("copy", "run", "fetch")
+_CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,53 @@ class Activity:
         return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
 
 
+class Transfer:
+    """A file on its way, in pieces: what ``activity`` and errors tell of it, rather than of the piece."""
+
+    def __init__(self, what: str, size: int, progress: Progress | None) -> None:
+        self.what = what
+        self.size = size
+        self.done = 0
+        self._progress = progress
+        self._start = time.perf_counter()
+
+    def advance(self, nbytes: int) -> None:
+        """Count bytes that have arrived."""
+        self.done += nbytes
+        if self._progress:
+            self._progress(self.done, self.size)
+
+    def activity(self, request: Activity | None) -> Activity:
+        """Return how far it is; the request under way tells how long the peer has been silent."""
+        sent = (self.done, self.size, 0, 0) if self.what.startswith("upload") else (0, 0, self.done, self.size)
+        return Activity(self.what, time.perf_counter() - self._start, request.silent if request else 0.0, *sent)
+
+
+class Explanation:
+    """How a session ended, asked once. The core calls it when the session turns out to be broken."""
+
+    def __init__(self, ask: Callable[[], errors.RPCError | None]) -> None:
+        self._ask = ask
+        self._known: errors.RPCError | None = None
+
+    def find(self) -> errors.RPCError | None:
+        """Return what is to be raised; None where nobody knows more than that it is broken."""
+        self._known = self._known or self._ask()
+        return self._known
+
+    def __call__(self) -> None:
+        reason = self.find()
+        if reason is not None:
+            raise copy.copy(reason)
+
+
+def _pieces_of(file: BinaryIO) -> Iterator[memoryview]:
+    """Read a file; each piece is valid until the next."""
+    buffer = memoryview(bytearray(_PIECE))
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:count]
+
+
 class Session:
     """A session with a server. A context manager; everything that it owns is gone once it is closed.
 
@@ -88,11 +140,15 @@ class Session:
     ) -> None:
         self.module = module
         self.name = name
-        self._reason = reason
-        self._known_reason: errors.RPCError | None = None
+        self._explanation = Explanation(reason) if reason else None
+        if self._explanation:
+            get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
+        self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
+        self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
+        self._good_answer: tuple[tuple[str, str], _fitness.Answer] | None = None  # the last, and what was asked
         sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
     # ---- Functions and modules ----
@@ -114,6 +170,15 @@ class Session:
 
     __getitem__ = get_function
 
+    def _find_own(self, name: str) -> PackedFunc | None:
+        """Return a function that only servers of portcall have, None where it is not offered; asked for once."""
+        if name not in self._own:
+            try:
+                self._own[name] = self._find(name)
+            except errors.RemoteError:
+                self._own[name] = None
+        return self._own[name]
+
     def load_module(self, path: str) -> Module:
         """Load a library that was uploaded: .so, or .o, .tar and C or C++ sources, which are linked over there.
 
@@ -133,9 +198,18 @@ class Session:
     # ---- Memory ----
 
     def device(self, name: str | _device.Device, device_id: int | None = None) -> RemoteDevice:
-        """Return a device of the session: ``device("cuda:0")``."""
+        """Return a device of the session: ``device("cuda:0")``.
+
+        Raises:
+            ValueError: a device that belongs to another session.
+        """
         plain = _device.device(name, device_id)
-        return RemoteDevice(plain.device_type, plain.device_id, self)
+        if not isinstance(plain, RemoteDevice):
+            made: RemoteDevice = get_global_func("portcall.rpc.Device")(self.module, plain.device_type, plain.device_id)
+            return made
+        if plain.session is not self:
+            raise ValueError(f"{plain!r} is not of the session with {self.name}")
+        return plain
 
     def cpu(self, device_id: int = 0) -> RemoteDevice:
         """Return the host of the session."""
@@ -152,7 +226,7 @@ class Session:
             ValueError: the device belongs to another session.
             RemoteError: the server cannot allocate that much, or has no such device.
         """
-        target = self._own_device(device)
+        target = self.cpu() if device is None else self.device(device)
         extents = [shape] if isinstance(shape, int) else [n.__index__() for n in shape]
         made: RemoteTensor = get_global_func("portcall.rpc.Empty")(
             self.module, extents, as_dtype(dtype), target.device_type, target.device_id
@@ -164,29 +238,25 @@ class Session:
         local = tensor_over_array(array_like(source))
         return self.empty(local.shape, local.dtype, device).copyfrom(local)
 
-    def _own_device(self, device: Any) -> RemoteDevice:
-        if device is None:
-            return self.cpu()
-        if isinstance(device, RemoteDevice):
-            if device.session is not self:
-                raise ValueError(f"{device!r} belongs to another session than {self.name}")
-            return device
-        return self.device(device)
-
     # ---- Files ----
 
     def upload(
         self, source: str | os.PathLike[str] | bytes | bytearray | memoryview, target: str | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, check: bool = True,
     ) -> str:  # fmt: skip
         """Send a local file, or bytes, to the session's directory, and return its name there.
+
+        A library (``.so``, ``.o``, ``.tar``) is looked into first: whether it is for the server's machine and, if it is
+        a shared library, whether what it needs is over there. Servers of TVM cannot tell; they get it unchecked.
 
         Parameters:
             target: its name over there; the local file's own by default, and required for bytes.
             progress: called with the bytes sent and the bytes in all.
+            check: false sends a library whatever the server's machine says.
 
         Raises:
             FileNotFoundError: there is no such file here.
+            ModuleLoadError: the server could not load this library, which was not sent; ``.problems`` say why.
             RemoteError: the server refused it.
         """
         if isinstance(source, (bytes, bytearray, memoryview)):
@@ -194,45 +264,109 @@ class Session:
                 raise errors.ArgumentError("upload() of bytes needs a name: target=", function="upload", position=1,
                                            expected="a name", got="None")  # fmt: skip
             data = memoryview(source).cast("B")
-            pieces = (bytes(data[start : start + _CHUNK]) for start in range(0, len(data), _CHUNK))
+            pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
             with self._clock("upload"):
-                self._upload(pieces, len(data), target, progress)
+                if check:
+                    _fitness.check(data, target, self.name, self._ask_machine)
+                self._upload(pieces, target, Transfer(f"upload of '{target}'", len(data), progress))
             return target
         path = Path(source)
         name = target or path.name
         with path.open("rb") as file, self._clock("upload"):
-            self._upload(iter(lambda: file.read(_CHUNK), b""), path.stat().st_size, name, progress)
+            if check:
+                _fitness.check(path, name, self.name, self._ask_machine)
+            self._upload(_pieces_of(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
         return name
 
-    def _upload(self, pieces: Iterator[bytes], size: int, name: str, progress: Progress | None) -> None:
-        """Send a file piece by piece; in one message where the server takes no pieces."""
-        write = self._find("portcall.rpc.file_write")
+    def _upload(self, pieces: Iterator[memoryview], name: str, transfer: Transfer) -> None:
+        """Send a file piece by piece; in one message where the server takes no pieces.
+
+        Messages are gathered before they are read, and tensors are not: larger pieces go through memory over there.
+        """
+        write = self._find_own("portcall.rpc.file_write")
         if write is None:
-            self.get_function("tvm.rpc.server.upload")(name, b"".join(pieces))
-            if progress:
-                progress(size, size)
+            self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, pieces)))
+            transfer.advance(transfer.size)
             return
-        done = 0
-        for piece in itertools.chain([next(pieces, b"")], pieces):  # an empty file is one, too
-            write(name, done, piece)
-            done += len(piece)
-            if progress:
-                progress(done, size)
+        stage = None
+        try:
+            with self._transferring(transfer):
+                for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
+                    if len(piece) <= _SMALL:
+                        write(name, transfer.done, bytes(piece))
+                    else:
+                        if stage is None or stage.nbytes < len(piece):
+                            stage = self.empty(len(piece), "uint8")
+                        there = stage.view((len(piece),)).copyfrom(tensor_over_bytes(piece))
+                        write(name, transfer.done, there)
+                    transfer.advance(len(piece))
+        except BaseException:
+            if transfer.done and not self.closed:  # part of a file is of no use
+                with contextlib.suppress(errors.RPCError):
+                    self.remove(name)
+            raise
+
+    @contextlib.contextmanager
+    def _transferring(self, transfer: Transfer) -> Iterator[None]:
+        """Let others see how far a file is, and have a time-out say it."""
+        self._transfer = transfer
+        try:
+            yield
+        except errors.SessionTimeoutError as error:
+            error.args = (f"{error}; {transfer.what}: {transfer.done:,} of {transfer.size:,} bytes",)
+            raise
+        finally:
+            self._transfer = None
+
+    def machine(self) -> Machine | None:
+        """Return what the server runs on; None where it cannot tell, as those of TVM."""
+        answer = self._ask_machine("", "")
+        return None if answer is None else answer.machine
+
+    def _ask_machine(self, name: str, needs: str) -> _fitness.Answer | None:
+        """Have the server look for a library's needs; what it cannot answer is no reason to refuse a library."""
+        question, known = (os.path.dirname(name), needs), self._good_answer
+        if known is not None and known[0] == question:  # the libraries of a tuner, say, all need the same
+            return known[1]
+        # A server that takes no pieces is none of portcall's, and is not asked.
+        ask = self._find_own("portcall.rpc.file_write") and self._find_own("portcall.rpc.machine")
+        if ask is None:
+            return None
+        try:
+            answer = _fitness.Answer.from_text(ask(name, needs))
+        except (errors.RemoteError, ValueError):
+            return None
+        if answer.good:
+            self._good_answer = question, answer
+        return answer
 
     def download(self, path: str, progress: Progress | None = None) -> bytes:
         """Fetch a file of the session's directory."""
         with self._clock("fetch"):
-            read = self._find("portcall.rpc.file_read")
+            read = self._find_own("portcall.rpc.file_read")
             if read is None:
                 data: bytes = self.get_function("tvm.rpc.server.download")(path)
                 return data
             size = self.get_function("portcall.rpc.file_size")(path)
-            gathered = bytearray()
-            while len(gathered) < size and (piece := read(path, len(gathered), _CHUNK)):
-                gathered += piece
+            if size <= _SMALL:
+                data = read(path, 0, size)
                 if progress:
-                    progress(len(gathered), size)
-            return bytes(gathered)
+                    progress(len(data), size)
+                return data
+            return self._fetch(path, Transfer(f"download of '{path}'", size, progress))
+
+    def _fetch(self, path: str, transfer: Transfer) -> bytes:
+        fill = self.get_function("portcall.rpc.file_fill")
+        size = transfer.size
+        stage = self.empty(min(size, _PIECE), "uint8")
+        data, target = new_bytes(size)
+        with self._transferring(transfer):
+            done = 0
+            while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
+                stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
+                done += count
+                transfer.advance(count)
+        return data[:done]  # the same, unless the file has become shorter
 
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; one that is not there is no error."""
@@ -265,14 +399,13 @@ class Session:
 
     def why_broken(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
-        if self._known_reason is None and self._reason is not None:
-            self._known_reason = self._reason()
-        return self._known_reason
+        return self._explanation.find() if self._explanation else None
 
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
         facts = get_global_func("portcall.rpc.Activity")(self.module)
-        return Activity(*facts) if facts else None
+        request, transfer = Activity(*facts) if facts else None, self._transfer
+        return transfer.activity(request) if transfer else request
 
     def set_call_timeout(self, seconds: float) -> None:
         """Let each request from now on take so long at most; 0 for no limit."""
@@ -287,24 +420,23 @@ class Session:
         counts = dict(get_global_func("portcall.rpc.Stats")(self.module))
         with self._lock:
             seconds = dict(self._clocks)
-        for clock in ("copy", "run", "fetch"):
+        for clock in _REQUESTS:
             seconds[clock] += counts.pop(clock)
         return {**counts, "seconds": seconds}
 
     @contextlib.contextmanager
     def _clock(self, what: str) -> Iterator[None]:
-        """Count the time of a block for a clock, and not for that of calls, of which it may consist."""
-        start, run = time.perf_counter(), self._seconds_of_calls()
+        """Count the time of a block for a clock, and not for those of the requests of which it may consist."""
+        stats = get_global_func("portcall.rpc.Stats")
+        start, before = time.perf_counter(), stats(self.module)
         try:
             yield
         finally:
-            run = self._seconds_of_calls() - run
+            after = stats(self.module)
             with self._lock:
                 self._clocks[what] += time.perf_counter() - start
-                self._clocks["run"] -= run
-
-    def _seconds_of_calls(self) -> float:
-        return float(get_global_func("portcall.rpc.Stats")(self.module)["run"])
+                for clock in _REQUESTS:
+                    self._clocks[clock] -= after[clock] - before[clock]
 
     def __enter__(self) -> Session:
         return self

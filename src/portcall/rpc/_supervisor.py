@@ -304,10 +304,14 @@ class Supervisor:
         self._last_number += 1
         number = self._last_number
         directory = os.path.join(self._base, f"session-{number}")
-        os.mkdir(directory, 0o700)
         ours, theirs = Link.pair()
         progress = os.memfd_create("portcall-progress")
-        os.ftruncate(progress, _endings.PROGRESS_BYTES)
+        try:
+            os.ftruncate(progress, _endings.PROGRESS_BYTES)
+            os.mkdir(directory, 0o700)
+        except OSError:
+            os.close(progress)
+            raise
         now = time.monotonic()
         client = _Client(number, sock, peer, ours, progress, directory, now)
         client.deadline = now + self._options.handshake_timeout

@@ -11,11 +11,12 @@ import selectors
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
 
-_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # a dead peer is noticed within 40 s
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _CHUNK = 256 << 10
 _DRAIN_TIME = 5.0  # seconds for the last bytes of a connection that has ended
 
@@ -79,14 +80,37 @@ class TLSOptions:
             FileNotFoundError: there is no such file.
             OSError: a file holds no certificate or key.
         """
-        for path in (self.ca, self.certificate, self.key):
-            if path:
-                os.stat(path)  # for the name, which the errors of TLS lack
-        context = ssl.create_default_context(cafile=self.ca or None)
+        with naming(self.ca):
+            context = ssl.create_default_context(cafile=self.ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate:
-            context.load_cert_chain(self.certificate, self.key or None)
+            load_certificate(context, self.certificate, self.key)
         return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Have TLS show a certificate; an empty ``key`` is in the same file. Nobody is asked for a password."""
+    with naming(certificate, key):
+        context.load_cert_chain(certificate, key or None, password="")
+
+
+@contextlib.contextmanager
+def naming(*paths: str) -> Iterator[None]:
+    """Have the errors of TLS name the files that they are about; empty paths are none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: a file is not what TLS takes.
+    """
+    files = list(filter(None, paths))
+    for path in files:
+        os.stat(path)
+    try:
+        yield
+    except ssl.SSLError as error:
+        why = f" ({error.reason})" if error.reason else ""
+        raise OSError(f"TLS cannot use {' with '.join(files)}{why}: it takes PEM files, of certificates and of a "
+                      "private key that is not encrypted") from None  # fmt: skip
 
 
 def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None = None) -> socket.socket:
@@ -140,7 +164,9 @@ def _connect_socket(address: Address, timeout: float | None) -> socket.socket:
 
 
 def tune(sock: socket.socket) -> None:
-    """Send small messages at once, and notice a peer that is gone."""
+    """Send small messages at once, and notice a peer that is gone: within 40 s where nothing is on its way to it, else
+    when the system gives up to repeat what was sent, which takes a quarter of an hour unless a request has a time-out.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():

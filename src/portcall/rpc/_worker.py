@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -36,7 +37,7 @@ from portcall.errors import RemoteProtocolError
 from portcall.rpc import _files, _handshake, _transport
 from portcall.rpc._connect import connect
 from portcall.rpc._control import Link
-from portcall.rpc._options import BASE_PATTERNS, ServerOptions
+from portcall.rpc._options import BASE_PATTERNS, ServerOptions, is_python_function
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG = 1
@@ -62,26 +63,38 @@ class Start:
 
 
 def load_user_code(options: ServerOptions) -> tuple[str, ...]:
-    """Run the files of --import, load the libraries, and return the patterns of what sessions may use.
+    """Run what --import names, load the libraries, and return the patterns of what sessions may use.
 
     Raises:
         Exception: whatever the user's code raises.
     """
     before = set(list_global_func_names())
     _loaded.extend(load_module(path) for path in options.libraries)
-    for number, path in enumerate(options.imports):
-        name = f"portcall_import_{number}_{Path(path).stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"'{path}' is no Python file (.py)")
-        folder = os.path.dirname(path)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)  # it may import its neighbours
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+    for number, name in enumerate(options.imports):
+        if is_python_function(name):
+            call_python_function(name)
+        else:
+            run_python_file(number, name)
     added = sorted(set(list_global_func_names()) - before)
     return (*BASE_PATTERNS, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
+
+
+def call_python_function(name: str) -> None:
+    module, _, function = name.partition(":")
+    getattr(importlib.import_module(module), function)()
+
+
+def run_python_file(number: int, path: str) -> None:
+    name = f"portcall_import_{number}_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"'{path}' is no Python file (.py)")
+    folder = os.path.dirname(path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # it may import its neighbours
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
 
 
 def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
@@ -146,9 +159,10 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(options.tls_certificate, options.tls_key or None)
+    _transport.load_certificate(context, options.tls_certificate, options.tls_key)
     if options.tls_ca:
-        context.load_verify_locations(options.tls_ca)
+        with _transport.naming(options.tls_ca):
+            context.load_verify_locations(options.tls_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -274,7 +288,7 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
             local: Module = get_global_func("portcall.rpc.LocalSession")(patterns)
             return local
         if name == "rpc.Connect":
-            if not options.may_connect:
+            if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(*args)
         raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")

@@ -19,6 +19,7 @@ import sys
 import traceback
 from typing import Any
 
+from portcall._machine import look_around
 from portcall.rpc._control import Link
 from portcall.rpc._options import ServerOptions
 from portcall.rpc._worker import Start, exit_with, load_user_code, run_session
@@ -51,6 +52,8 @@ class Zygote:
         """
         self._patterns = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
+        if not self._reason:
+            look_around()  # so that sessions need not, each anew
         gc.collect()
         gc.freeze()
         self._link.send({"ready": "spawn" if self._reason else "fork", "why": self._reason})

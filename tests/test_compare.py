@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as arrays
 
-from portcall.cli._compare import compare
+from portcall.testing import compare_arrays
 
 
 @given(arrays.arrays(arrays.floating_dtypes(endianness="="), arrays.array_shapes(min_dims=0, min_side=0)))
 def test_an_array_agrees_with_itself_whatever_is_in_it(array: np.ndarray) -> None:
-    assert compare("x", array, array.copy(), None, None).ok
-    assert compare("x", array, array.copy(), 0, 0).ok
+    assert compare_arrays("x", array, array.copy(), None, None).ok
+    assert compare_arrays("x", array, array.copy(), 0, 0).ok
 
 
 def test_the_worst_element_is_named_with_its_place_and_the_tolerance() -> None:
     expected = np.zeros((3, 4), "float32")
     actual = expected.copy()
     actual[1, 2], actual[2, 0] = 0.5, 0.25
-    found = compare("out0", actual, expected, None, None)
+    found = compare_arrays("out0", actual, expected, None, None)
     assert not found.ok
     assert found.message == (
         "out0[1,2] is 0.5, expected 0.0 (difference 0.5, allowed 1e-05); "
@@ -38,35 +38,35 @@ def test_the_worst_element_is_named_with_its_place_and_the_tolerance() -> None:
 )
 def test_the_element_type_decides_what_is_near(dtype: str, near: float, far: float) -> None:
     expected = np.ones(3, dtype)
-    assert compare("x", (expected.astype("float64") + near).astype(dtype), expected, None, None).ok
-    assert not compare("x", (expected.astype("float64") + far).astype(dtype), expected, None, None).ok
+    assert compare_arrays("x", (expected.astype("float64") + near).astype(dtype), expected, None, None).ok
+    assert not compare_arrays("x", (expected.astype("float64") + far).astype(dtype), expected, None, None).ok
 
 
 def test_given_tolerances_win_over_those_of_the_type() -> None:
     expected = np.ones(3, "float32")
-    assert compare("x", expected + 0.5, expected, 0, 1.0).ok
-    assert compare("x", expected * 2, expected, 1.0, 0).ok
-    assert not compare("x", expected + 1e-6, expected, 0, 0).ok
+    assert compare_arrays("x", expected + 0.5, expected, 0, 1.0).ok
+    assert compare_arrays("x", expected * 2, expected, 1.0, 0).ok
+    assert not compare_arrays("x", expected + 1e-6, expected, 0, 0).ok
 
 
 def test_whole_numbers_must_be_equal_to_the_last_bit() -> None:
     big = np.array([2**62], "int64")
-    assert compare("x", big, big.copy(), None, None).ok
-    assert not compare("x", big + 1, big, None, None).ok
+    assert compare_arrays("x", big, big.copy(), None, None).ok
+    assert not compare_arrays("x", big + 1, big, None, None).ok
 
 
 @pytest.mark.parametrize(
     ("actual", "expected"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0), (1.0, np.inf), (np.inf, -np.inf)]
 )
 def test_nan_and_infinity_agree_with_themselves_only(actual: float, expected: float) -> None:
-    assert not compare("x", np.array([actual]), np.array([expected]), 1.0, 1.0).ok
-    assert compare("x", np.array([actual]), np.array([actual]), None, None).ok
+    assert not compare_arrays("x", np.array([actual]), np.array([expected]), 1.0, 1.0).ok
+    assert compare_arrays("x", np.array([actual]), np.array([actual]), None, None).ok
 
 
 def test_complex_numbers_are_compared_too() -> None:
     values = np.array([1 + 2j, np.nan], "complex64")
-    assert compare("x", values, values.copy(), None, None).ok
-    assert not compare("x", values + 1j, values, None, None).ok
+    assert compare_arrays("x", values, values.copy(), None, None).ok
+    assert not compare_arrays("x", values + 1j, values, None, None).ok
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_complex_numbers_are_compared_too() -> None:
     ],
 )
 def test_other_shapes_and_types_differ(actual: np.ndarray, said: str) -> None:
-    found = compare("x", actual, np.zeros(3, "float32"), None, None)
+    found = compare_arrays("x", actual, np.zeros(3, "float32"), None, None)
     assert not found.ok
     assert found.largest_error is None
     assert re.search(said, found.message)

@@ -8,16 +8,17 @@ same infinity. Without tolerances given, the element type decides; whole numbers
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 # Bits of the significand that are trusted: (rtol, atol) by the size of an element.
 TOLERANCES = {1: (0.2, 0.1), 2: (2e-2, 2e-3), 4: (1e-4, 1e-5), 8: (1e-7, 1e-9)}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArrayComparison:
     """How one array differs from its reference.
 
     Attributes:
@@ -33,21 +34,27 @@ class Comparison:
     largest_error: float | None = None
 
 
-def compare(
-    name: str, actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], rtol: float | None, atol: float | None
-) -> Comparison:
+def compare_arrays(
+    name: str,
+    actual: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> ArrayComparison:
     """Return how ``actual`` differs from ``expected``; a tolerance of None is chosen by the element type."""
+    import numpy as np
+
     if actual.shape != expected.shape:
         shapes = f"has the shape {list(actual.shape)}, expected {list(expected.shape)}"
-        return Comparison(name, False, f"{name} {shapes}")
+        return ArrayComparison(name, False, f"{name} {shapes}")
     if actual.dtype != expected.dtype:
-        return Comparison(name, False, f"{name} has elements of {actual.dtype}, expected {expected.dtype}")
+        return ArrayComparison(name, False, f"{name} has elements of {actual.dtype}, expected {expected.dtype}")
     default_rtol, default_atol = tolerances(actual.dtype)
     rtol = default_rtol if rtol is None else rtol
     atol = default_atol if atol is None else atol
     limits = f"rtol {rtol:g}, atol {atol:g}"
     if actual.size == 0:
-        return Comparison(name, True, f"{name} agrees: it is empty", 0.0)
+        return ArrayComparison(name, True, f"{name} agrees: it is empty", 0.0)
     wide = np.complex128 if actual.dtype.kind == "c" else np.float64
     ours, theirs = actual.astype(wide), expected.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -60,11 +67,11 @@ def compare(
         excess = np.where(wrong, error - np.where(np.isfinite(allowed), allowed, 0.0), -np.inf)
     largest = float(error.max())
     if not wrong.any():
-        return Comparison(name, True, f"{name} agrees within {limits}; largest difference {largest:.3g}", largest)
+        return ArrayComparison(name, True, f"{name} agrees within {limits}; largest difference {largest:.3g}", largest)
     worst = np.unravel_index(int(excess.argmax()), actual.shape)
     place = ",".join(str(int(axis)) for axis in worst)
     share = f"{int(wrong.sum())} of {actual.size} elements differ"
-    return Comparison(
+    return ArrayComparison(
         name,
         False,
         f"{name}[{place}] is {actual[worst]}, expected {expected[worst]} "

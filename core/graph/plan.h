@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan: a graph with its memory laid out, in the flat binary form that docs/graph.md describes.
+//
+// Rule: any bytes give a plan that can be run without further checks of a number, or GraphError with the place and the
+// reason; nothing is allocated on a count's word alone.
+#ifndef PORTCALL_GRAPH_PLAN_H_
+#define PORTCALL_GRAPH_PLAN_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "portcall/tensor.h"
+
+namespace portcall::graph {
+
+constexpr uint32_t kPlanVersion = 1;
+
+struct PlanDevice {
+  int32_t type;  // -1: the first device that is given
+  uint64_t arena_bytes;
+};
+
+struct Slot {
+  uint32_t device;
+  bool own_memory;  // a placeholder's; else in the arena
+  int64_t storage_id;
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct Entry {
+  uint32_t slot;
+  DLDataType dtype;
+  uint64_t bytes;  // elements narrower than a byte take a byte each
+  std::vector<int64_t> shape;
+};
+
+enum class Op : uint32_t { kPlaceholder = 0, kCall = 1, kNop = 2, kCopy = 3 };
+
+struct Node {
+  Op op;
+  bool flatten;  // arguments are passed with one dimension
+  std::string name;
+  std::string function;
+  uint32_t first_output;
+  uint32_t num_outputs;
+  std::vector<uint32_t> inputs;
+};
+
+struct Plan {
+  std::vector<PlanDevice> devices;
+  std::vector<Slot> slots;
+  std::vector<Entry> entries;
+  std::vector<Node> nodes;
+  std::vector<uint32_t> inputs;  // nodes
+  std::vector<uint32_t> heads;   // entries
+};
+
+Plan DecodePlan(std::string_view bytes);
+
+// ---- Messages -----------------------------------------------------------------------------------------------------
+
+// A part of a message: text or a number. Two words, because messages are most of what checks compile to.
+class Piece {
+ public:
+  Piece(const char* text) : Piece(std::string_view(text)) {}                                   // NOLINT
+  Piece(const std::string& text) : Piece(std::string_view(text)) {}                            // NOLINT
+  Piece(std::string_view text) : text_(text.data() ? text.data() : ""), word_(text.size()) {}  // NOLINT
+  template <typename T, typename = std::enable_if_t<std::is_integral_v<T>>>
+  Piece(T number)  // NOLINT(google-explicit-constructor)
+      : text_(std::is_signed_v<T> ? &kSigned : nullptr), word_(static_cast<uint64_t>(number)) {}
+  void AppendTo(std::string* out) const;
+
+ private:
+  static const char kSigned;
+  const char* text_;  // null: an unsigned number
+  uint64_t word_;     // its length
+};
+std::string Join(std::initializer_list<Piece> pieces);
+[[noreturn]] void Throw(const char* kind, std::initializer_list<Piece> pieces);
+[[noreturn]] void ThrowGraphError(std::initializer_list<Piece> pieces);
+
+// "node 3 ('relu')".
+std::string DescribeNode(const Plan& plan, size_t node);
+// "float32 (1, 3, 224, 224)".
+std::string DescribeTensor(DLDataType dtype, const int64_t* shape, size_t ndim);
+
+}  // namespace portcall::graph
+#endif  // PORTCALL_GRAPH_PLAN_H_

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles: one file with the kernels, the parameters and the graph, which every portcall opens, without Python too.
+
+The file is the library of kernels as its linker wrote it, so that whoever loads it maps and needs just that. Behind it
+lie the parameters, each at a multiple of 64 bytes so that it is used where it is, and an index; docs/graph.md has the
+layout. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from portcall import Module, errors, get_global_func, toolchain
+from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
+from portcall.graph._params import StrPath, bytes_of, describe, host_tensor, load_params, replacing
+from portcall.graph._plan import Storage, encode, plan
+from portcall.graph._spec import Graph, Value
+
+_ALIGNMENT = 64
+_VERSION = 1
+_MARK = b"PCBUNDLE"
+_FOOTER = struct.Struct("<QQQ8s")
+_LIBRARY_MARK = b"\x7fELF"
+_LINKED = (*toolchain.LANGUAGE_OF_SUFFIX, *toolchain.LINKED_SUFFIXES)
+_FEW = 5
+
+
+def export_bundle(
+    path: StrPath,
+    graph_json: GraphSource,
+    lib: Module | StrPath | Iterable[StrPath],
+    params: Mapping[str, Any] | Blob | None = None,
+    *,
+    name: str = "default",
+    target: str | None = None,
+    options: Sequence[str] = (),
+    storage: Storage = "given",
+) -> Path:
+    """Write one file with a graph, its kernels and its parameters, and return its absolute path.
+
+    ``load_module(path)[name](device)`` makes an executor of it, here, in a session, and in C++. Parameters are used
+    where they lie in the file, and read from it when they are first needed.
+
+    Parameters:
+        path: the file to make, which should end in ``.so``; its folder must exist.
+        graph_json, storage: as for ``create``.
+        lib: the kernels: a shared library, by its file or as a module that was loaded from one; or what is linked to
+            one: objects, archives, sources, or a ``.tar`` of those.
+        params: arrays or tensors by name, or a blob of them. Those of ``load_params_from_file`` are never all in
+            memory. Inputs that get none here are set as usual.
+        name: the function that makes executors.
+        target, options: for what is linked, as for ``toolchain.create_shared``.
+
+    Raises:
+        GraphError: the graph is none, or one that cannot be run; or a parameter is not of its shape and type.
+        ValueError: ``lib`` is none of those, or a module that came from no file.
+        CompileError: the linker said no.
+
+    Warns:
+        UnexpectedParamsWarning: the graph has no inputs of some names; these parameters are left out.
+    """
+    graph = read_graph(graph_json)
+    planned = encode(plan(graph, storage))
+    given = params if isinstance(params, Mapping) else {} if params is None else load_params(params)
+    expected = _expected(graph, given)
+    output = toolchain.check_output(path)
+    with tempfile.TemporaryDirectory() as folder, replacing(output) as file:
+        _copy_library(_library(lib, Path(folder), target, options), file)
+        library_bytes = file.tell()
+        described = [_write_param(file, key, given[key], value) for key, value in expected.items()]
+        index_offset = file.tell()
+        file.write(struct.pack("<I", _VERSION))
+        for part in (name.encode(), graph.to_json().encode(), planned):
+            file.write(_text(part))
+        file.write(struct.pack("<Q", len(described)) + b"".join(described))
+        file.write(_FOOTER.pack(library_bytes, index_offset, file.tell() - index_offset, _MARK))
+    return output
+
+
+def _expected(graph: Graph, given: Mapping[str, Any]) -> dict[str, Value]:
+    """Return what the graph says of each parameter that it has."""
+    inputs = {graph.nodes[n].name: graph.values[graph.nodes[n].outputs[0]] for n in graph.inputs}
+    unknown = [name for name in given if name not in inputs]
+    if unknown:
+        warnings.warn(
+            f"the graph has no inputs for {len(unknown)} parameters, which are left out: "
+            f"{', '.join(map(repr, unknown[:_FEW]))}{', …' if len(unknown) > _FEW else ''}",
+            UnexpectedParamsWarning,
+            stacklevel=3,
+        )
+    return {name: inputs[name] for name in given if name in inputs}
+
+
+def _text(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def _write_param(file: BinaryIO, name: str, value: Any, expected: Value) -> bytes:
+    """Write the data at the next aligned place, and return what the index says of them."""
+    tensor = host_tensor(value)
+    if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+        raise errors.GraphError(
+            f"the parameter {name!r} is {expected.dtype} {expected.shape} in the graph, got {tensor.dtype} "
+            f"{tensor.shape}",
+            node=name,
+        )
+    description = describe(name, tensor)
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    offset = file.tell()
+    file.write(bytes_of(tensor))
+    return _text(name.encode()) + description + struct.pack("<Q", offset)
+
+
+def _copy_library(library: Path, file: BinaryIO) -> None:
+    """Copy a shared library; of a bundle its library."""
+    with library.open("rb") as source:
+        if source.read(len(_LIBRARY_MARK)) != _LIBRARY_MARK:
+            raise ValueError(f"'{library}' is no shared library (ELF), which is what a bundle begins with")
+        source.seek(0)
+        shutil.copyfileobj(source, file)
+        size = file.tell()
+        source.seek(-min(size, _FOOTER.size), 2)
+        footer = source.read()
+    if footer.endswith(_MARK):
+        file.truncate(min(_FOOTER.unpack(footer)[0], size))
+        file.seek(0, 2)
+
+
+def _library(
+    lib: Module | StrPath | Iterable[StrPath], folder: Path, target: str | None, options: Sequence[str]
+) -> Path:
+    """Return the file of a shared library, linked in ``folder`` unless it is there already."""
+    if isinstance(lib, Module):
+        return _file_of(lib)
+    paths = [Path(lib)] if isinstance(lib, (str, os.PathLike)) else [Path(each) for each in lib]
+    if len(paths) == 1 and paths[0].suffix == ".so":
+        return paths[0]
+    sources = [source for path in paths for source in (_unpacked(path, folder) if path.suffix == ".tar" else [path])]
+    return toolchain.create_shared(sources, folder / "kernels.so", target, options)
+
+
+def _file_of(module: Module) -> Path:
+    """Return the file that a module was loaded from, or else the first one that it imports."""
+    path = str(get_global_func("portcall.LibraryPath")(module))
+    if path:
+        return Path(path)
+    imported = module.imported_modules
+    if imported:
+        return _file_of(imported[0])
+    raise ValueError(
+        f"a module of type {module.type_key!r} comes from no file; give the path of a shared library, or of what is to "
+        "be linked to one"
+    )
+
+
+def _unpacked(archive: Path, folder: Path) -> list[Path]:
+    """Unpack what is to be compiled and linked: each file into a folder of its own, whatever the archive calls it."""
+    found: list[Path] = []
+    unpacked = Path(tempfile.mkdtemp(dir=folder))
+    try:
+        with tarfile.open(archive) as members:
+            for number, member in enumerate(members):
+                place = unpacked / str(number) / Path(member.name).name
+                data = members.extractfile(member) if place.suffix in _LINKED else None
+                if data is not None:
+                    place.parent.mkdir()
+                    place.write_bytes(data.read())
+                    found.append(place)
+    except tarfile.TarError as error:
+        raise ValueError(f"'{archive}' is no tar archive: {error}") from None
+    if not found:
+        raise ValueError(f"'{archive}' holds nothing to link: {' '.join(_LINKED)}")
+    return found

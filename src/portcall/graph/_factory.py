@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factories: modules that hold a graph with its parameters and make executors, ``factory["default"](device)``.
+
+They come from bundles, from ``create_factory``, and from libraries into which TVM (0.7 to 0.19) linked a graph. Such a
+library embeds, as bytes:
+
+    string graph JSON, u64 n, u64 n, n names, n tensors as in a parameter blob, string name
+
+where a string or a name is ``u64 length`` and that many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from portcall import Module, Tensor, get_global_func
+from portcall.graph._module import GraphSource, read_graph
+from portcall.graph._params import Cursor, MemorySource, host_tensor, make_tensor, read_tensor
+from portcall.graph._plan import Storage, encode, plan
+
+
+def create_factory(
+    graph_json: GraphSource,
+    lib: Module | None,
+    params: Mapping[str, Any] | None = None,
+    *,
+    name: str = "default",
+    storage: Storage = "given",
+) -> Module:
+    """Return a module that holds a graph with its kernels and parameters, and makes executors of it.
+
+    ``module[name](device, …)`` makes one; TVM's other functions of such a module are there too: ``get_graph_json``,
+    ``get_graph_params``, ``debug_create`` and ``remove_params``. All executors use the same parameters: on the CPU in
+    the memory that is given here, where it is aligned to 64 bytes, and on another device in one copy.
+
+    Parameters:
+        graph_json, storage: as for ``create``.
+        lib: the kernels; with None the module must import them before it makes an executor.
+        params: arrays or tensors by name; names that the graph does not have are ignored.
+
+    Raises:
+        GraphError: the graph is none, or one that cannot be run.
+        ArgumentError: a parameter is no array.
+    """
+    graph = read_graph(graph_json)
+    tensors = {key: host_tensor(value) for key, value in (params or {}).items()}
+    return _create(encode(plan(graph, storage)), lib, graph.to_json(), tensors, name)
+
+
+def from_bytes(payload: bytes) -> Module:
+    """Return the factory that a library embeds; whoever decodes the library lets it import its kernels.
+
+    Raises:
+        GraphError: the bytes are damaged, or the graph cannot be run.
+    """
+    source = MemorySource(payload)
+    cursor = Cursor(source, "the embedded graph")
+    json = cursor.text("the graph")
+    count = cursor.number("the number of parameters")
+    names = cursor.names()
+    if count != len(names):
+        raise cursor.fail(f"{count} parameters and {len(names)} names")
+    params = {name: make_tensor(source, read_tensor(cursor, name)) for name in names}
+    name = cursor.text("the name")
+    cursor.expect_end()
+    return _create(encode(plan(read_graph(json))), None, json, params, name)
+
+
+def _create(planned: bytes, lib: Module | None, json: str, params: dict[str, Tensor], name: str) -> Module:
+    module: Module = get_global_func("portcall.graph.create_factory")(planned, lib, json, params, name)
+    return module

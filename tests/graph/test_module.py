@@ -1,0 +1,608 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executors in this process: inputs, parameters, outputs, devices, threads, and what is refused and how."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from graph.models import (
+    Model,
+    array,
+    close,
+    f32,
+    many,
+    many_json,
+    mlp,
+    mlp_json,
+    mlp_params,
+    two_devices,
+    two_devices_json,
+)
+from portcall import errors, graph
+
+pytestmark = pytest.mark.peers
+CPU = portcall.cpu()
+Register = Callable[..., portcall.PackedFunc]
+
+
+def aligned(values: Any, offset: int = 0) -> Any:
+    """The same array, ``offset`` bytes off a multiple of 64."""
+    memory = np.empty(values.nbytes + 128, "uint8")
+    start = -memory.ctypes.data % 64 + offset
+    made = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    made[...] = values
+    return made
+
+
+@pytest.fixture
+def many_module(lib: portcall.Module) -> graph.GraphModule:
+    return graph.create(many_json(), lib, CPU)
+
+
+# ---- Running -------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_computes_what_numpy_does(mlp_module: graph.GraphModule) -> None:
+    for seed in range(3):
+        x = array(4, 16, seed=seed)
+        mlp_module.run(x=x)
+        close(mlp_module.get_output(0), mlp(x, mlp_params()))
+
+
+def test_every_kind_of_node_and_head(many_module: graph.GraphModule) -> None:
+    x, y = array(2, 6), array(2, 3)
+    many_module.run(x=x, y=y)
+    for index, expected in enumerate(many(x, y)):
+        output = many_module.get_output(index)
+        assert output.shape == expected.shape
+        close(output, expected)
+
+
+def test_a_graph_comes_as_text_bytes_a_file_or_an_object(lib: portcall.Module, tmp_path: Path) -> None:
+    text = many_json()
+    (tmp_path / "m.json").write_text(text)
+    for source in (text, text.encode(), tmp_path / "m.json", graph.Graph.from_json(text)):
+        assert graph.create(source, lib, [CPU]).get_num_outputs() == 6
+    with pytest.raises(errors.GraphError, match=r"pathlib\.Path\('m\.json'\)"):
+        graph.create("m.json", lib, CPU)
+
+
+@pytest.mark.parametrize("storage", ["given", "own", "none"])
+def test_memory_is_planned_as_asked(lib: portcall.Module, storage: Any) -> None:
+    m = graph.create(mlp_json(), lib, CPU, storage=storage)
+    m.load_params(mlp_params())
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_kernels_of_the_classic_abi_run(c_libraries: dict[str, Path]) -> None:
+    draft = Model()
+    x = draft.input("x", (5,))
+    text = draft.json(draft.call("double_parallel", [draft.call("add_one", [x], f32(5))], f32(5)))
+    m = graph.create(text, portcall.load_module(c_libraries["classic"]), CPU)
+    m.run(x=np.arange(5, dtype="float32"))
+    close(m.get_output(0), (np.arange(5) + 1) * 2)
+
+
+def test_booleans_in_a_graph_of_classic_kernels(c_libraries: dict[str, Path]) -> None:
+    m = Model()
+    x, w = m.input("x", (100,), "bool"), m.input("w", (100,), "bool")
+    outputs = [m.call("invert", [each], ((100,), "bool"), name=name) for each, name in ((x, "not_x"), (w, "not_w"))]
+    made = graph.create(m.json(*outputs), portcall.load_module(c_libraries["classic"]), portcall.cpu())
+    data = np.arange(100) % 3 == 0
+    blob = graph.save_params({"w": data[::-1].copy()})
+    made.load_params(blob.replace(b"\x06\x08\x01\x00", b"\x01\x01\x01\x00"))  # as compilers of that time wrote it
+    made.run(x=data)
+    np.testing.assert_array_equal(made.get_output("not_x").numpy(), ~data)
+    np.testing.assert_array_equal(made.get_output("not_w").numpy(), ~data[::-1])
+    assert made.get_output_info()[1] == {"not_x": "bool", "not_w": "bool"}
+
+
+def test_two_devices_and_copies_between_them(lib: portcall.Module, fake_device: portcall.Module) -> None:
+    lib.import_module(fake_device)
+    m = graph.create(two_devices_json(), lib, [CPU, portcall.device("ext_dev")])
+    x, w = array(8, 4), array(8, 4, seed=2)
+    m.load_params({"w": w})
+    for _ in range(2):
+        m.run(x=x)
+        close(m.get_output(0), two_devices(x, w))
+    assert str(m.get_input("w").device) == "ext_dev:0"
+    close(m.get_input("w"), w)
+    there = portcall.empty((8, 4), device="ext_dev:0").copyfrom(2 * w)
+    m.set_input_zero_copy("w", there)
+    m.run()
+    close(m.get_output(0), two_devices(x, 2 * w))
+    with pytest.raises(errors.GraphError, match="lies on cpu:0, not on ext_dev:0"):
+        m.set_input_zero_copy("w", portcall.tensor(w))
+
+
+def test_a_kernels_error_is_the_callers(libraries: dict[str, Path], register: Register) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("of the call-back")
+
+    register("portcall_test.log_value", fail)
+    m = logging_module(libraries)
+    with pytest.raises(KeyError, match="of the call-back"):
+        m.run(x=array(3))
+
+
+def logging_module(libraries: dict[str, Path]) -> graph.GraphModule:
+    """Executes portcall_test.log_value(x, 3), then doubles x."""
+    draft = Model()
+    x = draft.input("x", (3,))
+    draft.call("log_tensor", [x])
+    return graph.create(draft.json(x), portcall.load_module(libraries["packed"]), CPU)
+
+
+# ---- Inputs --------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_are_set_by_name_index_keyword_or_dict(lib: portcall.Module) -> None:
+    draft = Model()
+    names = ["x:0", "key", "value", "self"]
+    inputs = [draft.input(name, (1, 1)) for name in names]
+    total = inputs[0]
+    for entry in inputs[1:]:
+        total = draft.call("add", [total, entry], f32(1, 1))
+    m = graph.create(draft.json(total), lib, CPU)
+    one, two, three, four = ([[n]] for n in (1.0, 20.0, 300.0, 4000.0))
+    m.set_input("x:0", one)
+    m.set_input(1, two)
+    m.set_input(value=three, self=four)
+    m.run()
+    assert m.get_output(0).numpy() == 4321
+    m.run({"x:0": two}, key=one)
+    assert m.get_output(0).numpy() == 4321
+    m.set_input("x:0", one, key=two)
+    m.set_input({})
+    m.set_input()
+    m.run()
+    assert m.get_output(0).numpy() == 4321
+
+
+@pytest.mark.parametrize("offset", [0, 4, 16, 60])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_any_alignment_and_layout_are_copied(mlp_module: graph.GraphModule, offset: int, order: Any) -> None:
+    x = np.asarray(aligned(array(4, 16), offset), order=order)
+    x.flags.writeable = False
+    mlp_module.run(x=x)
+    close(mlp_module.get_output(0), mlp(x, mlp_params()))
+    close(mlp_module.get_input("x"), x)
+
+
+def test_tensors_are_inputs_too(mlp_module: graph.GraphModule) -> None:
+    mlp_module.run(x=portcall.tensor(array(4, 16)))
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_names_that_are_wrong_are_told_with_those_that_resemble_them(mlp_module: graph.GraphModule) -> None:
+    with pytest.raises(errors.GraphError, match=r"no input 'w11'; did you mean 'w1'") as caught:
+        mlp_module.set_input("w11", array(32, 16))
+    assert caught.value.node == "w11"
+    with pytest.raises(errors.GraphError, match=r"no input 'data'; there are 'x', 'w1', 'b1', 'w2', 'b2'"):
+        mlp_module.run(data=array(4, 16))
+    with pytest.raises(errors.GraphError, match=r"no output 'dense1'; did you mean 'dense2'"):
+        mlp_module.get_output("dense1")
+    for call in (mlp_module.get_input, mlp_module.get_output):
+        for index in (-1, 5):
+            with pytest.raises(errors.GraphError, match=rf"no (in|out)put {index}; it has \d, from 0"):
+                call(index)
+    with pytest.raises(TypeError):
+        mlp_module.get_input(1.5)  # type: ignore[arg-type]
+
+
+def test_types_are_never_converted_silently(mlp_module: graph.GraphModule) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"'x' is of float32, got float64: .*astype\('float32'\)") as caught:
+        mlp_module.set_input(x=array(4, 16).astype("float64"))
+    assert (caught.value.expected, caught.value.got) == ("float32", "float64")
+    with pytest.raises(errors.ArgumentError, match="got int32"):
+        mlp_module.run(x=np.zeros((4, 16), "int32"))
+    mlp_module.run(x=[[1] * 16] * 4)  # numbers have no type yet
+    close(mlp_module.get_output(0), mlp(np.ones((4, 16)), mlp_params()))
+
+
+def test_shapes_are_checked(mlp_module: graph.GraphModule) -> None:
+    with pytest.raises(errors.GraphError, match=r"'x' has shape \(4, 16\), got \(64,\): array.reshape\(\(4, 16\)\)"):
+        mlp_module.set_input(x=array(64))
+    with pytest.raises(errors.GraphError, match=r"got \(4, 15\)$"):
+        mlp_module.set_input(x=array(4, 15))
+
+
+def test_nothing_is_set_when_one_of_many_is_wrong(many_module: graph.GraphModule) -> None:
+    x, y = array(2, 6), array(2, 3)
+    many_module.set_input(x=x, y=y)
+    for wrong in (array(3), y.astype("int32")):
+        with pytest.raises((errors.GraphError, errors.ArgumentError)):
+            many_module.set_input(x=2 * x, y=wrong)
+    with pytest.raises(errors.GraphError):
+        many_module.set_input(x=2 * x, z=y)
+    close(many_module.get_input("x"), x)
+
+
+def test_a_run_names_what_was_never_set(lib: portcall.Module) -> None:
+    m = graph.create(mlp_json(), lib, CPU)
+    m.load_params({name: value for name, value in mlp_params().items() if name != "b2"})
+    m.set_input(x=array(4, 16))
+    with pytest.raises(errors.GraphError, match=r"'b2', float32 \(10,?\), was never set"):
+        m.run()
+
+
+def test_what_a_graph_takes_and_gives_is_told(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+    assert mlp_module.get_input_info() == ({"x": (4, 16)}, {"x": "float32"})
+    shapes, types = mlp_module.get_param_info()
+    assert shapes == {name: value.shape for name, value in mlp_params().items()}
+    assert set(types.values()) == {"float32"}
+    assert mlp_module.get_output_info() == ({"dense2": (4, 10)}, {"dense2": "float32"})
+    assert (mlp_module.get_num_inputs(), mlp_module.get_num_outputs()) == (5, 1)
+    assert [mlp_module.get_input_index(name) for name in ("x", "b2", "no")] == [0, 4, -1]
+    assert list(many_module.get_input_info()[0]) == ["x", "y"]
+    names = ["doubled:0", "floor", "halves:2", "halves:3", "doubled:4", "y"]
+    assert list(many_module.get_output_info()[0]) == names
+    assert many_module.get_output_info()[1]["floor"] == "int32"
+    assert [many_module.get_output_index(name) for name in names] == list(range(6))
+    assert [many_module.get_output_index(name) for name in ("doubled", "floor:1", "y:5", "y:4")] == [-1, 1, 5, -1]
+    assert many_module.get_input_index("y:1") == -1
+
+
+def test_the_core_tells_the_same_facts(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+    for m in (mlp_module, many_module):
+        for info, told in ((m["get_input_info"](), m.get_input_info()), (m["get_output_info"](), m.get_output_info())):
+            assert {name: tuple(shape) for name, shape in dict(info["shape"]).items()} == told[0]
+            assert dict(info["dtype"]) == told[1]
+        for name in (*m.get_output_info()[0], "floor:1", "dense2:0", "doubled", "x"):
+            assert m["get_output_index"](name) == m.get_output_index(name)
+
+
+# ---- Outputs -------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_are_views_or_copies(many_module: graph.GraphModule) -> None:
+    x, y = array(2, 6), array(2, 3)
+    many_module.run(x=x, y=y)
+    view = many_module.get_output(0)
+    kept, tensor = np.empty((3, 2), "float32"), portcall.empty((3, 2))
+    assert many_module.get_output("doubled:0", out=kept) is kept
+    assert many_module.get_output(4, tensor) is tensor
+    many_module.run(x=2 * x)
+    close(kept, many(x, y)[0])
+    close(tensor, many(x, y)[0])
+    close(view, many(2 * x, y)[0])
+    assert many_module.get_input("y", out=np.empty((2, 3), "float32")).tolist() == y.tolist()
+    with pytest.raises(ValueError, match="shape"):
+        many_module.get_output(0, out=np.empty((2, 3), "float32"))
+    with pytest.raises(TypeError, match="types"):
+        many_module.get_output(1, out=np.empty((2, 3), "float32"))
+
+
+def test_all_outputs_at_once(many_module: graph.GraphModule) -> None:
+    x, y = array(2, 6), array(2, 3)
+    outputs = many_module.run_from_inputs({"x": x}, y=y)
+    many_module.run(x=0 * x)
+    for output, expected in zip(outputs, many(x, y), strict=True):
+        close(output, expected)
+
+
+def test_inner_values_are_for_the_debug_executor(mlp_module: graph.GraphModule) -> None:
+    with pytest.raises(NotImplementedError, match="create_debug"):
+        mlp_module.debug_get_output(0)
+
+
+# ---- Zero copy -----------------------------------------------------------------------------------------------------
+
+
+def test_memory_of_the_caller_is_used_in_place(mlp_module: graph.GraphModule) -> None:
+    x, y = aligned(array(4, 16)), portcall.empty((4, 10))
+    mlp_module.set_input_zero_copy("x", x)
+    mlp_module.set_output_zero_copy(0, y)
+    for factor in (1, 2):
+        x *= factor
+        mlp_module.run()
+        close(y, mlp(x, mlp_params()))
+    assert mlp_module.get_output(0).data_ptr == y.data_ptr
+    assert mlp_module.get_input("x").data_ptr == x.ctypes.data
+
+
+def test_memory_in_use_is_not_written_by_later_copies(mlp_module: graph.GraphModule) -> None:
+    x = aligned(array(4, 16))
+    mlp_module.set_input_zero_copy("x", x)
+    mlp_module.run(x=2 * x)
+    close(x, array(4, 16))
+    close(mlp_module.get_output(0), mlp(2 * x, mlp_params()))
+
+
+def test_the_memory_in_use_is_kept_alive(mlp_module: graph.GraphModule) -> None:
+    mlp_module.set_input_zero_copy("x", aligned(array(4, 16)))
+    gc.collect()
+    mlp_module.run()
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_zero_copy_through_a_view_and_of_one_output_twice(many_module: graph.GraphModule) -> None:
+    x, y = array(2, 6), aligned(array(2, 3))
+    out = portcall.empty((3, 2))
+    many_module.set_input_zero_copy("y", y)
+    many_module.set_output_zero_copy(0, out)
+    many_module.run(x=x)
+    for index, expected in enumerate(many(x, y)):
+        close(many_module.get_output(index), expected)
+    close(out, many(x, y)[0])
+
+
+def test_zero_copy_says_which_condition_fails(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+    x = aligned(array(4, 16))
+    for value, text in [
+        (aligned(x, 4), "4 bytes off a multiple of 64"),
+        (aligned(x, 48), "48 bytes off a multiple of 64"),
+        (np.asarray(x, order="F"), "not compact"),
+        (aligned(array(4, 32))[:, ::2], "not compact"),
+        (aligned(array(16, 4)), r"has shape \(4, 16\), got \(16, 4\)"),
+    ]:
+        with pytest.raises(errors.GraphError, match=text):
+            mlp_module.set_input_zero_copy("x", value)
+    with pytest.raises(errors.ArgumentError, match="float32, got int32"):
+        mlp_module.set_input_zero_copy(0, x.view("int32"))
+    y = aligned(array(4, 10))
+    y.flags.writeable = False
+    with pytest.raises(errors.GraphError, match="read-only"):
+        mlp_module.set_output_zero_copy(0, y)
+    with pytest.raises(errors.GraphError, match="input 'y' itself"):
+        many_module.set_output_zero_copy("y", portcall.empty((2, 3)))
+    with pytest.raises(errors.GraphError, match="no output 'relu'"):
+        mlp_module.set_output_zero_copy("relu", y)
+
+
+# ---- Parameters ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["blob", "bytearray", "memoryview", "dict", "path", "file", "the core"])
+def test_parameters_come_from_blobs_dicts_and_files(lib: portcall.Module, tmp_path: Path, how: str) -> None:
+    m = graph.create(mlp_json(), lib, CPU)
+    params = mlp_params()
+    blob = graph.save_params(params)
+    (tmp_path / "m.params").write_bytes(blob)
+    if how == "the core":
+        m["load_params"](blob)
+    else:
+        given: Any = {
+            "blob": blob, "bytearray": bytearray(blob), "memoryview": memoryview(blob), "dict": params,
+            "path": tmp_path / "m.params",
+            "file": graph.load_params_from_file(tmp_path / "m.params"),
+        }[how]  # fmt: skip
+        m.load_params(given)
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+    assert set(m.get_param_info()[0]) == set(params)
+
+
+def test_parameters_are_copied_from_the_callers_arrays(lib: portcall.Module) -> None:
+    m = graph.create(mlp_json(), lib, CPU)
+    params = {name: aligned(value) for name, value in mlp_params().items()}
+    m.load_params(params)
+    params["w1"] *= 0
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_parameters_that_the_graph_lacks_are_told(mlp_module: graph.GraphModule) -> None:
+    more = {f"more{n}": array(1) for n in range(10)}
+    with pytest.warns(graph.UnexpectedParamsWarning, match=r"10 parameters: 'more0', .*'more7', …") as caught:
+        mlp_module.load_params({**more, **mlp_params(1)})
+    assert caught[0].filename == __file__
+    mlp_module.run(x=array(4, 16))
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params(1)))
+
+
+@pytest.mark.parametrize("how", ["blob", "dict", "file"])
+def test_nothing_is_loaded_when_one_parameter_is_wrong(mlp_module: graph.GraphModule, tmp_path: Path, how: str) -> None:
+    for wrong, error in [(array(1, 10), errors.GraphError), (array(10).astype("float64"), errors.ArgumentError)]:
+        params = {**mlp_params(1), "b2": wrong}
+        graph.save_params_to_file(params, tmp_path / "m.params")
+        given = {"blob": graph.save_params(params), "dict": params,
+                 "file": graph.load_params_from_file(tmp_path / "m.params")}[how]  # fmt: skip
+        with pytest.raises(error, match="'b2'"):
+            mlp_module.load_params(given)
+    mlp_module.run(x=array(4, 16))
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_clones_share_parameters_and_nothing_else(mlp_module: graph.GraphModule) -> None:
+    clone = mlp_module.clone()
+    for name in mlp_params():
+        assert clone.get_input(name).data_ptr == mlp_module.get_input(name).data_ptr
+    with pytest.raises(errors.GraphError, match=r"'x'.* never set"):
+        clone.run()
+    clone.run(x=array(4, 16))
+    mlp_module.run(x=array(4, 16, seed=9))
+    close(clone.get_output(0), mlp(array(4, 16), mlp_params()))
+    clone.set_input(b2=array(10, seed=5))  # its own from now on
+    mlp_module.run()
+    close(mlp_module.get_output(0), mlp(array(4, 16, seed=9), mlp_params()))
+
+
+def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
+    other = graph.create(mlp_json(), lib, CPU)
+    other.share_params(mlp_module)
+    some = graph.create(mlp_json(), lib, CPU)
+    some.share_params(mlp_module.module, graph.save_params({"w1": array(32, 16), "b1": array(32)}))
+    assert set(some.get_param_info()[0]) == {"w1", "b1"}
+    assert other.get_input("w1").data_ptr == some.get_input("w1").data_ptr == mlp_module.get_input("w1").data_ptr
+    with pytest.warns(graph.UnexpectedParamsWarning, match="'w3'"):
+        some.share_params(mlp_module, graph.save_params({"w3": array(1), "w2": array(10, 32), "b2": array(10)}))
+    del mlp_module
+    gc.collect()
+    for m in (other, some):
+        m.run(x=array(4, 16))
+        close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_weights_are_found_in_the_library_by_a_function(lib: portcall.Module, client_functions: None) -> None:
+    storage = ["x", "w1", "b1", "", "", "w2", "b2"]
+    params = {name: aligned(value) for name, value in mlp_params().items()}
+    lookup = portcall.convert(
+        lambda sid: ctypes.c_void_p(params[storage[sid]].ctypes.data) if storage[sid] in params else None
+    )
+    m = graph.GraphModule(portcall.get_global_func("tvm.graph_executor.create")(mlp_json(), lib, lookup, 1, 0))
+    assert set(m.get_param_info()[0]) == set(params)
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+# ---- Threads -------------------------------------------------------------------------------------------------------
+
+
+def test_clones_run_in_threads_of_their_own(mlp_module: graph.GraphModule) -> None:
+    def work(number: int) -> None:
+        clone = mlp_module.clone()
+        x = array(4, 16, seed=number)
+        for _ in range(50):
+            clone.run(x=x)
+            close(clone.get_output(0), mlp(x, mlp_params()))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_a_second_thread_is_refused_at_once(libraries: dict[str, Path], register: Register) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        entered.set()
+        assert leave.wait(60)
+
+    register("portcall_test.log_value", wait)
+    m = logging_module(libraries)
+    m.set_input(x=array(3))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(m.run)
+        assert entered.wait(60)
+        try:
+            for refused in (m.run, lambda: m.set_input(x=array(3)), lambda: m.get_output(0), m.clone):
+                with pytest.raises(RuntimeError, match=r"clone\(\)"):
+                    refused()
+            assert m.get_num_inputs() == 1
+        finally:
+            leave.set()
+        running.result()
+    m.run()
+
+
+# ---- Timing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
+    result = mlp_module.benchmark(CPU, repeat=3, number=2, x=array(4, 16))
+    assert len(result.results) == 3
+    assert result.min > 0
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
+    assert len(mlp_module.benchmark(CPU, "get_num_inputs", 2, 1).results) == 2
+    x = array(4, 16, seed=7)
+    assert len(mlp_module.benchmark(CPU, repeat=2, min_repeat_ms=1, end_to_end=True, x=x).results) == 2
+    close(mlp_module.get_output(0), mlp(x, mlp_params()))
+
+
+@pytest.mark.parametrize("end_to_end", [False, True])
+def test_inputs_are_copied_within_the_time_only_end_to_end(
+    libraries: dict[str, Path], register: Register, end_to_end: bool
+) -> None:
+    x, seen = np.zeros(3, "float32"), []
+
+    def look(tensor: portcall.Tensor, _: int) -> None:
+        seen.append(float(tensor.numpy()[0]))
+        x[:] += 1
+
+    register("portcall_test.log_value", look)
+    logging_module(libraries).benchmark(CPU, repeat=2, number=1, end_to_end=end_to_end, x=x)
+    assert seen == ([0, 1, 2] if end_to_end else [0, 0, 0])  # one call warms up
+
+
+@pytest.mark.parametrize("end_to_end", [False, True])
+def test_a_benchmark_hands_its_numbers_on(mlp_module: graph.GraphModule, end_to_end: bool) -> None:
+    mlp_module.set_input(x=array(4, 16))
+    for name, value in [("repeat", 0), ("number", 0), ("min_repeat_ms", -1), ("limit_zero_time_iterations", -1),
+                        ("cooldown_interval_ms", -1), ("repeats_to_cooldown", 0)]:  # fmt: skip
+        with pytest.raises(ValueError, match=name):
+            mlp_module.benchmark(CPU, end_to_end=end_to_end, **{name: value})
+    with pytest.raises(errors.GraphError, match="no input 'y'"):
+        mlp_module.benchmark(CPU, end_to_end=end_to_end, y=array(4, 16))
+
+
+# ---- The module itself ---------------------------------------------------------------------------------------------
+
+
+def test_a_graph_module_is_a_thin_cover_of_a_module(mlp_module: graph.GraphModule) -> None:
+    assert mlp_module.module.type_key == "GraphExecutor"
+    mlp_module["set_input"]("x", array(4, 16))
+    mlp_module["run"]()
+    again = graph.GraphModule(mlp_module.module)
+    close(again.get_output("dense2"), mlp(array(4, 16), mlp_params()))
+    assert again.get_input_info() == mlp_module.get_input_info()
+    assert repr(again) == "<portcall.graph.GraphModule of 8 nodes, 5 inputs, 1 outputs>"
+    with pytest.raises(errors.FunctionNotFoundError, match=r"'set_inputs'.*did you mean 'set_input'"):
+        mlp_module["set_inputs"]
+
+
+def test_a_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
+    mlp_module.set_input(x=array(4, 16))
+    mlp_module.module = None  # type: ignore[assignment]
+    with portcall.testing.no_leaks():
+        for _ in range(3):
+            mlp_module.run()
+    close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
+
+
+def test_a_module_that_is_no_executor_is_refused(lib: portcall.Module) -> None:
+    with pytest.raises(ValueError, match=r"no executor of a graph.*graph\.create"):
+        graph.GraphModule(lib)
+
+
+def test_a_missing_kernel_is_named(lib: portcall.Module) -> None:
+    draft = Model()
+    text = draft.json(draft.call("rely", [draft.input("x", (1, 1))], f32(1, 1)))
+    with pytest.raises(errors.GraphError, match=r"rely"):
+        graph.create(text, lib, CPU)
+
+
+def test_a_device_that_is_not_there_is_refused(lib: portcall.Module) -> None:
+    with pytest.raises(errors.DeviceError):
+        graph.create(mlp_json(), lib, portcall.device("vulkan"))
+
+
+# ---- Devices -------------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_listed_flat(lib: portcall.Module) -> None:
+    cuda = portcall.cuda(1)
+    assert graph.get_device(lib, CPU) == ([CPU], 0, [1, 0])
+    assert graph.get_device(lib, [CPU, cuda]) == ([CPU, cuda], 0, [1, 0, 2, 1])
+    for wrong in ("cpu", 1, None, [], ["cpu"], [CPU, 1], {CPU}):
+        with pytest.raises(ValueError, match="a device or a list of devices"):
+            graph.get_device(lib, wrong)  # type: ignore[arg-type]
+
+
+def test_devices_and_library_belong_together(lib: portcall.Module, libraries: dict[str, Path]) -> None:
+    with portcall.rpc.LocalSession() as one, portcall.rpc.LocalSession() as other:
+        theirs = one.load_module(one.upload(libraries["layers"]))
+        devices, remote, flat = graph.get_device(theirs, [one.cpu(), one.device("ext_dev", 1)])
+        assert (remote, flat) == (2, [1, 0, 12, 1])
+        assert devices == [one.cpu(), one.device("ext_dev", 1)]
+        for library, given, text in [
+            (lib, [CPU, one.cpu()], "Either all or none of the devices should be rpc."),
+            (theirs, [one.cpu(), CPU], "Either all or none of the devices should be rpc."),
+            (theirs, CPU, "belongs to a session"),
+            (lib, one.cpu(), "library of this process"),
+            (theirs, other.cpu(), "another session"),
+            (theirs, [one.cpu(), other.cpu()], "another session"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                graph.get_device(library, given)
+        del theirs
