@@ -490,6 +490,7 @@ class JsonReader : Scanner {
   }
 
   DLDataType DataType() {
+    if (Peek() == '[') return NamelessDataType();
     std::string_view text = Text();
     TVMFFIByteArray name = ToByteArray(text);
     DLDataType dtype;
@@ -499,6 +500,15 @@ class JsonReader : Scanner {
       Fail(std::string(Error(ObjectRef::Steal(error)).message()));
     }
     return dtype;
+  }
+
+  DLDataType NamelessDataType() {
+    std::vector<int64_t> numbers = Integers("a number");
+    auto fits = [&](size_t i, int64_t most) { return numbers[i] >= 0 && numbers[i] <= most; };
+    if (numbers.size() != 3 || !fits(0, 255) || !fits(1, 255) || !fits(2, 65535)) {
+      Fail("a data type is a name, or [code, bits, lanes]");
+    }
+    return {static_cast<uint8_t>(numbers[0]), static_cast<uint8_t>(numbers[1]), static_cast<uint16_t>(numbers[2])};
   }
 
   std::vector<int64_t> Integers(const char* what) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON, as docs describe it: {"portcall_json": 1, "nodes": [node, …], "root": value}
+// The JSON form: {"portcall_json": 1, "nodes": [node, …], "root": value}
 //
 //   node    {"demo.Add": {"lhs": value, …}}                  an object: the key of its type, its fields by name
 //           {"ffi.Array": [value, …]}   {"ffi.List": …}
@@ -9,7 +9,8 @@
 //           {"ref": 3}                                       node 3, which comes before this one
 //           {"float": "nan"} (or "inf", "-inf")  {"int": "-0x1f…"} beyond 64 bits
 //           {"bytes": "<base64>"}  {"str": "<base64>"} of text that is not UTF-8
-//           {"dtype": "float32x4"}  {"device": [1, 0]}  {"shape": [2, 3]}
+//           {"dtype": "float32x4"} (or [code, bits, lanes], for want of a name)
+//           {"device": [1, 0]}  {"shape": [2, 3]}
 #include <charconv>
 #include <cmath>
 
@@ -125,7 +126,9 @@ class JsonWriter {
 
   void TensorContent(const DLTensor& tensor) {
     Tensor space;
-    out_ += "{\"dtype\"" + colon_ + "\"" + ToString(tensor.dtype) + "\"" + between_ + "\"shape\"" + colon_;
+    out_ += '{';
+    DataType(tensor.dtype);
+    out_ += between_ + "\"shape\"" + colon_;
     Integers(tensor.shape, static_cast<size_t>(tensor.ndim));
     out_ += between_ + "\"data\"" + colon_ + "\"";
     AppendBase64(BytesOf(tensor, &space), &out_);
@@ -153,7 +156,9 @@ class JsonWriter {
       case kTVMFFIFloat:
         return Float(value.v_float64);
       case kTVMFFIDataType:
-        out_ += "{\"dtype\"" + colon_ + "\"" + ToString(value.v_dtype) + "\"}";
+        out_ += '{';
+        DataType(value.v_dtype);
+        out_ += '}';
         return;
       case kTVMFFIDevice: {
         const int64_t device[] = {static_cast<int64_t>(value.v_device.device_type), value.v_device.device_id};
@@ -191,6 +196,19 @@ class JsonWriter {
     out_.append("{\"").append(kind).append("\"").append(colon_).append("\"");
     AppendBase64(bytes, &out_);
     out_ += "\"}";
+  }
+
+  void DataType(DLDataType dtype) {
+    std::string name = ToString(dtype);
+    TVMFFIByteArray text = ToByteArray(name);
+    DLDataType named{};
+    out_ += "\"dtype\"" + colon_;
+    if (TVMFFIDataTypeFromString(&text, &named) == 0 && named == dtype) {
+      out_ += "\"" + name + "\"";
+      return;
+    }
+    const int64_t numbers[] = {dtype.code, dtype.bits, dtype.lanes};
+    Integers(numbers, 3);
   }
 
   void Integer(int64_t value) {

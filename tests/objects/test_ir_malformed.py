@@ -131,6 +131,7 @@ MALFORMED = {
     "base64 without padding": (root('{"bytes": "YQ"}'), "root", "is not base64"),
     "base64 with idle bits": (root('{"bytes": "YR=="}'), "root", "is not base64"),
     "an unknown data type": (root('{"dtype": "float33x"}'), "root", "unknown data type 'float33x'"),
+    "a data type of two numbers": (root('{"dtype": [1, 2]}'), "root", "a data type is a name, or [code, bits, lanes]"),
     "a device of three numbers": (root('{"device": [1, 0, 0]}'), "root", "a device is [kind, number]"),
     "a device beyond numbers": (root('{"device": [1, 9999999999]}'), "root", "no device has such numbers"),
     "a shape of floats": (root('{"shape": [1.5]}'), "root", "an extent is an integer, got a float"),

@@ -61,6 +61,7 @@ Any EveryKind() {
                             DataTypeFromString("float32x4"),
                             DataTypeFromString("bfloat16"),
                             DataTypeFromString("void"),
+                            DLDataType{200, 4, 2},
                             DLDevice{kDLCUDA, 3},
                             Shape({}),
                             Shape({1, -2, 3}),
