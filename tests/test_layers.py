@@ -22,6 +22,7 @@ PYTHON_LAYERS = [
     ["_tensor", "_module"],
     ["_printing", "_ir"],
     ["_object"],
+    ["_passes"],
     ["__init__"],
     ["_blob", "_compare", "_elf"],
     ["toolchain", "testing", "_linkage"],
@@ -61,7 +62,8 @@ HEADER_LAYERS = [
     ["container.h", "device.h"],
     ["function.h", "tensor.h"],
     ["module.h", "reflection.h"],
-    ["ir.h"],
+    ["ir.h", "pass.h"],
+    ["graph_ir.h"],
     ["portcall.h"],
 ]
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same as global functions, for every language. Types are given by key, "" meaning all.
+#include <set>
+
 #include "portcall/ir.h"
 
 // Libraries without a function are refused: they are loaded by mistake, as a rule.
@@ -57,6 +59,15 @@ PORTCALL_REGISTER_GLOBAL("portcall.ir.Collect").set_body_typed([](Any value, Str
   PackedFunc visit([&found](Args args, RetValue*) { found.emplace_back(Any::Copy(args[0].cell())); });
   Check(PortcallWalk(&value.cell(), IndexOf(type_key), post_order, visit.get()));
   return Array<Any>(found);
+});
+// The keys of the types that occur in a graph, each once.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.TypeKeys").set_body_typed([](Any value) {
+  std::set<int32_t> found;
+  PackedFunc visit([&found](Args args, RetValue*) { found.insert(args[0].cell().type_index); });
+  Check(PortcallWalk(&value.cell(), kTVMFFIObject, 0, visit.get()));
+  std::vector<std::string> keys;
+  for (int32_t index : found) keys.emplace_back(TypeKeyOf(index));
+  return keys;
 });
 PORTCALL_REGISTER_GLOBAL("portcall.ir.Rewrite").set_body_typed([](Any value, String type_key, PackedFunc change) {
   Any out;

@@ -24,10 +24,11 @@ void SequentialObj::Describe(Description<SequentialObj>* type) {
 }
 
 void PassTimingObj::Describe(Description<PassTimingObj>* type) {
-  type->doc("One pass that ran to its end.");
+  type->doc("One pass that ran.");
   type->field("name", &PassTimingObj::name);
   type->field("seconds", &PassTimingObj::seconds);
   type->field("depth", &PassTimingObj::depth, "0: called by the user; 1: by that one; and so on");
+  type->field("failed", &PassTimingObj::failed, "whether it ended with an error").set_default(false);
 }
 
 void PassContextObj::Describe(Description<PassContextObj>* type) {
@@ -95,7 +96,7 @@ class Passes {
   struct Known {
     const void* func;
     int64_t level;
-    std::vector<String> required;
+    std::vector<std::string> required;
   };
   std::mutex mutex_;
   std::map<std::string, Known> known_;
@@ -191,26 +192,53 @@ class Running {
   ThreadState& state_ = ThreadState::Get();
 };
 
+Any RunUntimed(const Pass& pass, const Any& obj, const PassContext& context) {
+  if (auto* sequential = pass.as<SequentialObj>()) return Sequence(*sequential, context).Run(obj);
+  PORTCALL_CHECK(pass->run.defined(), TypeError) << "pass '" << pass->name.view() << "' has no function";
+  Any result = pass->run(obj);
+  PORTCALL_CHECK(result != nullptr, TypeError)
+      << "pass '" << pass->name.view() << "' returned None; a pass returns the object, changed or not";
+  return result;
+}
+
+// Adds to the context how long a pass took, however it ends.
+class Timing {
+ public:
+  Timing(const Pass& pass, const PassContext& context, int64_t depth) : pass_(pass), context_(context), depth_(depth) {}
+  ~Timing() {
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
+    Guard([&] {
+      auto* timing = NewNode<PassTimingObj>();
+      ObjectRef owner = ObjectRef::Steal(timing);
+      timing->name = pass_->name;
+      timing->seconds = took.count();
+      timing->depth = depth_;
+      timing->failed = !done_;
+      context_->timings.push_back(owner);
+    });
+  }
+  Timing(const Timing&) = delete;
+  Timing& operator=(const Timing&) = delete;
+  void Done() { done_ = true; }
+
+ private:
+  const Pass& pass_;
+  const PassContext& context_;
+  int64_t depth_;
+  bool done_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 Any Run(const Pass& pass, const Any& obj, const PassContext& context) {
   Running running;
   if (context->before.defined()) context->before(pass, obj);
-  auto start = std::chrono::steady_clock::now();
   Any result;
-  if (auto* sequential = pass.as<SequentialObj>()) {
-    result = Sequence(*sequential, context).Run(obj);
-  } else {
-    PORTCALL_CHECK(pass->run.defined(), TypeError) << "pass '" << pass->name.view() << "' has no function";
-    result = pass->run(obj);
-    PORTCALL_CHECK(result != nullptr, TypeError)
-        << "pass '" << pass->name.view() << "' returned None; a pass returns the object, changed or not";
+  {
+    Timing timing(pass, context, running.depth());
+    result = RunUntimed(pass, obj, context);
+    timing.Done();
   }
-  std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   if (context->after.defined()) context->after(pass, result);
-  auto* timing = NewNode<PassTimingObj>();
-  context->timings.push_back(ObjectRef::Steal(timing));
-  timing->name = pass->name;
-  timing->seconds = took.count();
-  timing->depth = running.depth();
   return result;
 }
 

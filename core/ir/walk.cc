@@ -24,6 +24,14 @@ bool IsSame(const TVMFFIAny& a, const TVMFFIAny& b) {
   return a.type_index == b.type_index && a.small_str_len == b.small_str_len && a.v_uint64 == b.v_uint64;
 }
 
+// Says where in the graph an object was at which a call-back failed: behind the last of these frames.
+template <typename Frame>
+void AddNote(const Error& error, const ObjectRef& obj, const std::vector<Frame>& frames, Types* types) {
+  std::vector<Step> steps;
+  for (const Frame& frame : frames) steps.push_back({frame.obj.get(), frame.next - 1});
+  error.AddNote("at " + types->PathOf(steps) + ", of type " + obj.type_key());
+}
+
 class Walker {
  public:
   Walker(int32_t type_index, bool post_order, PackedFunc visit)
@@ -39,7 +47,7 @@ class Walker {
       } else {
         Frame done = std::move(frame);
         frames_.pop_back();
-        if (post_order_ && IsWanted(*done.type)) visit_(done.obj);
+        if (post_order_ && IsWanted(*done.type)) Visit(done.obj);
       }
     }
   }
@@ -53,6 +61,16 @@ class Walker {
 
   bool IsWanted(const Type& type) const { return IsInstance(type.index, type_index_); }
 
+  // An error says which object it came from.
+  Any Visit(const ObjectRef& obj) {
+    try {
+      return visit_(obj);
+    } catch (const Error& error) {
+      AddNote(error, obj, frames_, &types_);
+      throw;
+    }
+  }
+
   void Enter(const TVMFFIAny& value) {
     if (Types::IsValue(value)) return;
     TVMFFIObject* obj = value.v_obj;
@@ -60,7 +78,7 @@ class Walker {
     const Type& type = types_.Of(obj);
     ObjectRef ref = ObjectRef::Borrow(obj);
     if (!post_order_ && IsWanted(type)) {
-      Any below = visit_(ref);
+      Any below = Visit(ref);
       if (below.type_index() == kTVMFFIBool && !below.cell().v_int64) return;
     }
     frames_.push_back({std::move(ref), &type, 0});
@@ -150,13 +168,20 @@ class Rewriter {
 
   void Finish() {
     Frame frame = std::move(frames_.back());
+    frames_.pop_back();
     Any result(frame.obj);
     if (frame.changed) {
       const auto* parts = reinterpret_cast<const TVMFFIAny*>(parts_.data() + frame.first_part);
       result = Remake(*frame.type, parts, parts_.size() - frame.first_part);
     }
-    if (IsInstance(frame.type->index, type_index_)) result = Change(change_, result);
-    frames_.pop_back();
+    if (IsInstance(frame.type->index, type_index_)) {
+      try {
+        result = Change(change_, result);
+      } catch (const Error& error) {
+        AddNote(error, frame.obj, frames_, &types_);
+        throw;
+      }
+    }
     parts_.resize(frame.first_part);
     if (frame.shared) {
       results_.emplace_back(frame.obj, result);

@@ -60,6 +60,9 @@ class Array(_core.Object, Sequence[Any]):
     def __hash__(self) -> int:
         return hash(tuple(self))  # a key that was a tuple comes back as an Array
 
+    def __copy__(self) -> Any:
+        return self
+
     def __repr__(self) -> str:
         return repr(list(self))
 
@@ -93,6 +96,9 @@ class Map(_core.Object, Mapping[Any, Any]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __copy__(self) -> Any:
+        return self
+
     def __repr__(self) -> str:
         return repr(dict(self.items()))
 
@@ -125,6 +131,9 @@ class List(Array, MutableSequence[Any]):
         items = list(self)
         del items[index]
         _core.splice_list(self, 0, len(self), items)
+
+    def __copy__(self) -> List:
+        return List(self)
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
         """Put a value before that index."""
@@ -165,6 +174,9 @@ class Dict(Map, MutableMapping[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         if not _core.erase_pair(self, key):
             raise KeyError(key)
+
+    def __copy__(self) -> Dict:
+        return Dict(self)
 
 
 _core.register_class(_SHAPE_INDEX, Shape)

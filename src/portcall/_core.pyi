@@ -8,11 +8,13 @@ from typing_extensions import Buffer
 __version__: str
 
 class Object:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def type_key(self) -> str: ...
     @property
     def handle_value(self) -> int: ...
     def same_as(self, other: object) -> bool: ...
+    def replace(self, **changes: Any) -> Any: ...  # of registered classes
 
 class PackedFunc(Object):
     @property

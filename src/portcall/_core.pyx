@@ -422,6 +422,9 @@ cdef extern from "sys/mman.h" nogil:
     int MADV_HUGEPAGE
     int madvise(void*, size_t, int)
 
+cdef extern from "string.h" nogil:
+    void* memmem(const void* text, size_t size, const void* part, size_t part_size)
+
 cdef extern from "stdlib.h" nogil:
     void* aligned_alloc(size_t, size_t)
 
@@ -479,6 +482,7 @@ cdef enum:
 
 # ---- Objects ---------------------------------------------------------------------------------------------------------
 
+cdef tuple kContainers = (kTVMFFIArray, kTVMFFIMap, kTVMFFIList, kTVMFFIDict)
 cdef list classes = [None] * kTVMFFIStaticObjectEnd  # type index -> Python class of its values
 
 
@@ -538,6 +542,9 @@ cdef class Object:
         return f"{type(self).__name__}({self.type_key} at {<uintptr_t>self.handle:#x})"
 
     def __reduce__(self):
+        if type(self) in reflected_classes or (<TVMFFIObject*>made(self)).type_index in kContainers:
+            from portcall._ir import reduce  # here: few programs pickle objects
+            return reduce(self)
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
 
@@ -2024,6 +2031,7 @@ cdef PackedFunc make_function(callable_, name):
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 cdef dict error_classes = {}  # kind -> exception class
+cdef const char* kNotePrefix = b"  Note: "  # see portcall/error.h
 
 
 def register_error_class(str kind, cls):
@@ -2054,17 +2062,32 @@ cdef object opaque_value(TVMFFIObject* obj):
 cdef object take_exception(void* handle):
     """An exception for an error object, whose ownership passes to it. Not raised."""
     cdef TVMFFIErrorCell* cell = error_cell(handle)
-    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
     try:
-        if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
-            return opaque_value(extra)
-        facts = error_facts(extra) if extra != NULL else {}
-        message = text_of(cell.message)
-        if "position" in facts:
-            return errors.ArgumentError(message, **facts)
-        return exception_of_kind(text_of(cell.kind), message, facts)
+        error = exception_of(cell)
+        if memmem(cell.backtrace.data, cell.backtrace.size, kNotePrefix, strlen(kNotePrefix)) != NULL:
+            add_notes(error, text_of(cell.backtrace))
+        return error
     finally:
         core.object_dec_ref(handle)
+
+
+cdef object exception_of(TVMFFIErrorCell* cell):
+    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
+    if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
+        return opaque_value(extra)
+    facts = error_facts(extra) if extra != NULL else {}
+    message = text_of(cell.message)
+    if "position" in facts:
+        return errors.ArgumentError(message, **facts)
+    return exception_of_kind(text_of(cell.kind), message, facts)
+
+
+cdef int add_notes(error, str backtrace) except -1:
+    """Give an exception the notes that C++ left among the frames; Python 3.10 keeps them, and does not print them."""
+    prefix = kNotePrefix.decode()
+    notes = [line[len(prefix):] for line in backtrace.splitlines() if line.startswith(prefix)]
+    error.__notes__ = [*getattr(error, "__notes__", ()), *notes]
+    return 0
 
 
 cdef object exception_of_kind(str kind, str message, dict facts):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from portcall._core import Object
 from portcall._function import get_global_func
 from portcall._module import Module, load_module
 
+MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes that nobody wrote
 Order = Literal["pre", "post"]
 
 
@@ -45,7 +47,7 @@ def structural_equal(left: Any, right: Any, *, map_free_variables: bool = False)
     Parameters:
         map_free_variables: match variables that are defined nowhere, too, where they first occur.
     """
-    equal: bool = _function("StructuralEqual")(left, right, map_free_variables)
+    equal: bool = function("StructuralEqual")(left, right, map_free_variables)
     return equal
 
 
@@ -57,13 +59,13 @@ def structural_hash(value: Any, *, map_free_variables: bool = False) -> int:
     Raises:
         ValueError: an object contains itself. The message shows the way.
     """
-    number: int = _function("StructuralHash")(value, map_free_variables)
+    number: int = function("StructuralHash")(value, map_free_variables)
     return number
 
 
 def first_mismatch(left: Any, right: Any, *, map_free_variables: bool = False) -> Mismatch | None:
     """Return where two values differ first, in the order of fields; None when they are structurally equal."""
-    found = _function("FirstMismatch")(left, right, map_free_variables)
+    found = function("FirstMismatch")(left, right, map_free_variables)
     return None if found is None else Mismatch(*found)
 
 
@@ -77,7 +79,7 @@ def save_json(value: Any, *, indent: int | None = None) -> str:
         TypeError: something cannot be saved: a function, a module, a pointer. The message has the path to it.
         ValueError: an object contains itself. The message shows the way.
     """
-    text: str = _function("SaveJson")(value, indent)
+    text: str = function("SaveJson")(value, indent)
     return text
 
 
@@ -94,7 +96,7 @@ def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
         ValueError: the text is no such JSON, has types or fields that are unknown here or values that do not fit. The
             message has the node, the field, the line and the column.
     """
-    return _function("LoadJson")(text, max_nodes, max_depth)
+    return function("LoadJson")(text, max_nodes, max_depth)
 
 
 def to_bytes(value: Any) -> bytes:
@@ -104,7 +106,7 @@ def to_bytes(value: Any) -> bytes:
         TypeError: something cannot be saved; see ``save_json``.
         ValueError: an object contains itself.
     """
-    data: bytes = _function("ToBytes")(value)
+    data: bytes = function("ToBytes")(value)
     return data
 
 
@@ -114,7 +116,7 @@ def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
     Raises:
         ValueError: these are no such bytes, or not of types that are known here. The message has the position.
     """
-    return _function("FromBytes")(data, max_nodes, max_depth)
+    return function("FromBytes")(data, max_nodes, max_depth)
 
 
 def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "pre") -> list[Any]:
@@ -124,7 +126,7 @@ def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "
         type: objects of this class, or of this type key, and what derives from it; None for all, containers, tensors
             and functions too.
     """
-    return list(_function("Collect")(value, _key_of(type), order == "post"))
+    return list(function("Collect")(value, _key_of(type), order == "post"))
 
 
 def visit(
@@ -132,7 +134,7 @@ def visit(
 ) -> None:
     """Call ``func`` with the objects that ``walk`` returns. In order "pre", False as its result leaves out what the
     object holds. The graph must not be changed meanwhile."""
-    _function("Walk")(value, _key_of(type), order == "post", func)
+    function("Walk")(value, _key_of(type), order == "post", func)
 
 
 def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
@@ -145,7 +147,7 @@ def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | N
         TypeError: a replacement does not fit the field that is to hold it.
         ValueError: an object contains itself.
     """
-    return _function("Rewrite")(value, _key_of(type), func)
+    return function("Rewrite")(value, _key_of(type), func)
 
 
 def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
@@ -153,7 +155,24 @@ def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
 
     The same object when nothing was replaced.
     """
-    return _function("MapChildren")(value, func)
+    return function("MapChildren")(value, func)
+
+
+def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Tell pickle how to make an object again: of its binary form, once the modules that define its types are there.
+
+    Raises:
+        TypeError, ValueError: it cannot be saved; see ``to_bytes``.
+    """
+    classes = map(_core.registered_object_class, function("TypeKeys")(value))
+    modules = {cls.__module__ for cls in classes if cls is not None and cls.__module__ != MADE_FROM_DESCRIPTIONS}
+    return _again, (to_bytes(value), tuple(sorted(modules)))
+
+
+def _again(data: bytes, modules: tuple[str, ...]) -> Any:
+    for module in modules:
+        importlib.import_module(module)
+    return from_bytes(data)
 
 
 def _key_of(type: type[Object] | str | None) -> str:
@@ -163,12 +182,13 @@ def _key_of(type: type[Object] | str | None) -> str:
 
 
 @functools.cache
-def _function(name: str) -> _core.PackedFunc:
-    _library()
+def function(name: str) -> _core.PackedFunc:
+    """Return a function of the library, which its C++ registered under ``portcall.ir.``."""
+    library()
     return get_global_func(f"portcall.ir.{name}")
 
 
 @functools.cache
-def _library() -> Module:
+def library() -> Module:
     """Load the library, which lies beside the core."""
     return load_module(Path(_core.__file__).parent / "lib" / "libportcall_ir.so")

@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from portcall import _core, _printing
+from portcall import _core, _ir, _printing
 from portcall._container import Array, Map, Shape
 from portcall._core import Object, PackedFunc
 from portcall._device import Device
@@ -236,7 +236,8 @@ def _finish(cls: Any, key: str, index: int, *, own: bool) -> Any:
         for function in _COMMON:
             body.setdefault(function.__name__, function)
     positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
-    body.setdefault("__signature__", _signature(described))
+    if "__init__" not in body:
+        body.setdefault("__signature__", _signature(described))
     made = _rebuilt(cls, body)
     hints = _hints(made, key) if own else {}
     checks = {i: check for i, name in enumerate(names) if (check := _check_of(hints.get(name), f"{key}.{name}"))}
@@ -298,7 +299,7 @@ def class_of_type(key: str) -> type[Object] | None:
             break
     name = key.rpartition(".")[2]
     made: type[Object] = _finish(
-        type(name, (base,), {"__slots__": (), "__module__": "portcall.objects"}),
+        type(name, (base,), {"__slots__": (), "__module__": _ir.MADE_FROM_DESCRIPTIONS}),
         key,
         _core.type_index_of(key),
         own=False,

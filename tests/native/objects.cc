@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Types of objects for the Python tests, described as a user describes them.
+#include <portcall/pass.h>
 #include <portcall/portcall.h>
 
 #include <complex>
@@ -107,6 +108,43 @@ PORTCALL_REGISTER_GLOBAL("cpp_objects.create").set_body([](Args args, RetValue* 
 });
 PORTCALL_REGISTER_GLOBAL("cpp_objects.get").set_body_typed([](ObjectRef obj, std::string name) {
   return GetField(obj, name);
+});
+
+// Passes over sums. What runs them is in another library, which Python has loaded.
+Expr Chain(int64_t length) {
+  Expr chain;
+  for (int64_t i = length; i-- > 0;) {
+    Var var = Make<Var>();
+    var->name = "x" + std::to_string(i);
+    if (!chain.defined()) {
+      chain = var;
+      continue;
+    }
+    Add sum = Make<Add>();
+    sum->lhs = var;
+    sum->rhs = chain;
+    chain = sum;
+  }
+  return chain;
+}
+Any SwapAll(Any expr) {
+  PackedFunc swap([](Args args, RetValue* rv) {
+    Add sum = args[0];
+    AddObj* node = CopyOnWrite(&sum);
+    std::swap(node->lhs, node->rhs);
+    *rv = sum;
+  });
+  return Registry::Get("portcall.ir.Rewrite")(expr, "cpp.Add", swap);
+}
+PORTCALL_REGISTER_GLOBAL("cpp_objects.chain").set_body_typed(Chain);
+PORTCALL_REGISTER_GLOBAL("cpp_objects.swap_all").set_body_typed(SwapAll);
+PORTCALL_REGISTER_GLOBAL("cpp_objects.fail").set_body_typed([](Any) -> Any {
+  PORTCALL_THROW(ValueError) << "no such variable";
+});
+PORTCALL_REGISTER_GLOBAL("cpp_objects.run_pipeline").set_body_typed([](std::string python_pass, int64_t length) {
+  ir::Pass swap("swap", SwapAll);
+  ir::Sequential pipeline({swap, python_pass, swap}, "cpp.pipeline");
+  return pipeline(SwapAll(Chain(length))).cast<Expr>();
 });
 
 }  // namespace

@@ -135,6 +135,7 @@ template <typename T = Any> class List : public Array<T> {
  public:
   using Node = ListObj;
   List() : List(std::vector<T>()) {}
+  List(std::nullptr_t) noexcept : Array<T>(nullptr) {}  // NOLINT(google-explicit-constructor)
   List(std::initializer_list<T> items) : List(std::vector<T>(items)) {}
   explicit List(const std::vector<T>& items) {
     std::vector<Any> cells(items.begin(), items.end());
@@ -260,6 +261,7 @@ template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
  public:
   using Node = DictObj;
   Dict() : Dict(std::vector<std::pair<K, V>>()) {}
+  Dict(std::nullptr_t) noexcept : Map<K, V>(nullptr) {}  // NOLINT(google-explicit-constructor)
   Dict(std::initializer_list<std::pair<K, V>> pairs) : Dict(std::vector<std::pair<K, V>>(pairs)) {}
   explicit Dict(const std::vector<std::pair<K, V>>& pairs) {
     std::vector<Any> cells;

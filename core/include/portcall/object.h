@@ -181,7 +181,7 @@ class ObjectRef {
 
   // Takes over one reference that the caller owns.
   template <typename Ref = ObjectRef> static Ref Steal(void* handle) noexcept {
-    Ref ref;
+    Ref ref(nullptr);
     ref.ptr_ = static_cast<TVMFFIObject*>(handle);
     return ref;
   }

@@ -22,24 +22,26 @@ namespace portcall::ir {
 
 struct PassObj : Object {
   String name;
-  PackedFunc run;          // of one argument, the object; null for a Sequential
-  int64_t level = 0;       // in a Sequential it runs in contexts of at least this level
-  Array<String> required;  // passes that must have run before it in its Sequential; it runs those that have not
+  PackedFunc run;     // of one argument, the object; null for a Sequential
+  int64_t level = 0;  // in a Sequential it runs in contexts of at least this level
+  // Passes that must have run before it in its Sequential, which runs those that have not.
+  Array<String> required{std::vector<String>()};
   PORTCALL_OBJECT(PassObj, Object, "portcall.ir.Pass")
   static void Describe(Description<PassObj>* type);
 };
 
 struct SequentialObj : PassObj {
-  Array<Any> passes;  // each a pass, a function, or the name of either
+  Array<Any> passes{std::vector<Any>()};  // each a pass, a function, or the name of either
   PORTCALL_OBJECT(SequentialObj, PassObj, "portcall.ir.Sequential")
   static void Describe(Description<SequentialObj>* type);
 };
 
-// One pass that ran to its end.
+// One pass that ran.
 struct PassTimingObj : Object {
   String name;
   double seconds = 0;
-  int64_t depth = 0;  // 0: called by the user; 1: by that one, or in that Sequential; and so on
+  int64_t depth = 0;    // 0: called by the user; 1: by that one, or in that Sequential; and so on
+  bool failed = false;  // whether it ended with an error
   PORTCALL_OBJECT(PassTimingObj, Object, "portcall.ir.PassTiming")
   static void Describe(Description<PassTimingObj>* type);
 };
@@ -47,10 +49,10 @@ struct PassTimingObj : Object {
 // How passes run: which, with what settings, and what came of it. In use in one thread at a time.
 struct PassContextObj : Object {
   int64_t level = 2;
-  Array<String> required;    // run whatever their level
-  Array<String> disabled;    // left out of every Sequential
-  Map<String, Any> config;   // settings by name, for passes to read
-  List<Any> timings;         // of PassTiming, in the order of their ends
+  Array<String> required{std::vector<String>()};                   // run whatever their level
+  Array<String> disabled{std::vector<String>()};                   // left out of every Sequential
+  Map<String, Any> config{std::vector<std::pair<String, Any>>()};  // settings by name, for passes to read
+  List<Any> timings;                                               // of PassTiming, in the order of their ends
   PackedFunc before, after;  // called with pass and object around each pass; may be null
   PORTCALL_OBJECT(PassContextObj, Object, "portcall.ir.PassContext")
   static void Describe(Description<PassContextObj>* type);

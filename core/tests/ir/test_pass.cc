@@ -156,6 +156,8 @@ TEST("a context has a timing for each pass that ended, and calls hooks around th
     CHECK(timing->seconds >= 0);
   }
   CHECK_EQ(timings, "a1 b2 inner1 all0 ");
+  Thrown([] { ir::Pass("bad", [](Any) -> Any { return nullptr; })(kNothing); });
+  CHECK(context->timings[4].cast<ObjectRef>().as<ir::PassTimingObj>()->failed);
 }
 
 TEST("passes read settings, and passes that they call share their context") {

@@ -53,6 +53,35 @@ TEST("an error of a visitor ends the walk") {
            "KeyError: 1");
 }
 
+TEST("an error of a call-back says in a note at which object") {
+  auto notes = [](auto body) {
+    try {
+      body();
+      return std::string("no error");
+    } catch (const Error& error) {
+      std::string text(error.backtrace());
+      return text.substr(text.find(Error::kNotePrefix) + std::string_view(Error::kNotePrefix).size());
+    }
+  };
+  Any graph = Array<Any>{1, Map<Any, Any>({{"k", Add(Var("x"), Const(1))}})};
+  auto fail = [](const Const&) -> Any { PORTCALL_THROW(KeyError) << "gone"; };
+  const char* where = "at <root>[1][\"k\"].rhs, of type test.ir.Const\n";
+  for (auto order : {ir::Order::kPre, ir::Order::kPost}) {
+    CHECK_EQ(notes([&] { ir::Walk<Const>(graph, order, [&](const Const& c) { fail(c); }); }), where);
+  }
+  CHECK_EQ(notes([&] { ir::Rewrite<Const>(graph, fail); }), where);
+  CHECK_EQ(notes([&] { ir::Rewrite<Const>(Const(1), fail); }), "at <root>, of type test.ir.Const\n");
+  CHECK_EQ(
+      notes([&] { ir::Rewrite(Chain(1000), [](const ObjectRef&) -> Any { PORTCALL_THROW(KeyError) << 1; }); }),
+      "at <root>" +
+          [] {
+            std::string half;
+            for (int i = 0; i < 50; ++i) half += ".second";
+            return half + " … (899 steps) … " + half;
+          }() +
+          ", of type test.ir.Pair\n");
+}
+
 TEST("rewriting copies only what changes, and keeps what is shared") {
   Var x("x");
   Expr kept = Add(x, Const(1)), changed = Add(x, Const(2));
