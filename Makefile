@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -99,6 +99,17 @@ bench-rpc: venv build ## the same for sessions: calls, copies, opening, memory
 
 bench-graph: venv build ## the same for graphs: nodes, a model, creation, bundles, memory
 	$(PY) benchmarks/graph.py
+
+# Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
+OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
+$(OBJECTS_PEER): | venv
+	$(PY) -m pip install -q --no-deps --target $@ $(subst ffi-,ffi==,$(notdir $@))
+
+bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
+	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
+
+test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
+	$(PY) -m pytest -m slow
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel
