@@ -11,10 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
-	$(shell find core/include core/src core/rpc core/graph -type f 2>/dev/null) \
+	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -49,6 +49,7 @@ define core-test
 	cmake -S . -B build/$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON $2
 	cmake --build build/$1
 	$3 build/$1/core_tests
+	$3 build/$1/ir_tests
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors
@@ -83,7 +84,7 @@ lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Pytho
 	clang-format --dry-run --Werror $(CPP_FILES)
 
 tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
-	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc core/ir/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
 
 format: $(VENV)/dev.txt ## lay out all sources
 	ruff check --fix-only
@@ -98,6 +99,17 @@ bench-rpc: venv build ## the same for sessions: calls, copies, opening, memory
 
 bench-graph: venv build ## the same for graphs: nodes, a model, creation, bundles, memory
 	$(PY) benchmarks/graph.py
+
+# Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
+OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
+$(OBJECTS_PEER): | venv
+	$(PY) -m pip install -q --no-deps --target $@ $(subst ffi-,ffi==,$(notdir $@))
+
+bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
+	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
+
+test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
+	$(PY) -m pytest -m slow
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

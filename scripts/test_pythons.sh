@@ -33,7 +33,7 @@ for version in "$@"; do
     rm -rf "$env/wheel"
     "$env/bin/python" -m pip wheel -q --no-build-isolation --no-deps -w "$env/wheel" .
     "$env/bin/python" -m pip install -q --no-deps --force-reinstall "$env"/wheel/portcall-*.whl
-    "$env/bin/python" -m pytest -n auto -m "not peers"
+    "$env/bin/python" -m pytest -n auto -m "not peers and not slow"
     tested+=("$version")
 done
 echo "tested: ${tested[*]:-none}; not found: ${missing[*]:-none}"

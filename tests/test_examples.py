@@ -151,3 +151,45 @@ def test_cpp_program_says_what_is_wrong_with_a_bundle(
     assert fails(bundle, "z", "1") == "GraphError: the graph has no input 'z'; did you mean 'x'?\n"
     (tmp_path / "cut.so").write_bytes(bundle.read_bytes()[:1000])
     assert fails(tmp_path / "cut.so", "x", "1").startswith(f"ModuleLoadError: cannot load '{tmp_path / 'cut.so'}': ")
+
+
+def test_the_small_ir_in_python() -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "mini_ir.py"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.partition(":")[2].strip() for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert lines[1:] == [
+        "True although one says x and the other y",
+        "True",
+        "<root>.body.rhs: mini.Binary != mini.Const",
+        "True",
+        "True",
+        "['x']",
+        "Binary(op='+', lhs=Var(name='x'), rhs=Const(value=12), span='')",
+        "['mini.fold_constants', 'mini.simplify', 'mini.pipeline']",
+        "",
+    ]
+    assert done.stdout.splitlines()[-3:] == [
+        " " * 12 + "at <root>.body, of type mini.Binary",
+        " " * 12 + "in pass 'mini.fold_constants', which is required there, number 1 of 1 in 'mini.pipeline'",
+        " " * 12 + "in pass 'mini.pipeline'",
+    ]
+
+
+def test_the_small_ir_in_cpp(tmp_path: Path) -> None:
+    linking = (f"-L{toolchain.library_path().parent}", "-lportcall_ir")
+    program = toolchain.create_executable(
+        EXAMPLES / "cpp" / "mini_ir.cc", tmp_path / "mini_ir", options=(*STRICT, *linking)
+    )
+    assert run(program).splitlines() == [
+        "equal:     1",
+        "same hash: 1",
+        "JSON:      1",
+        "mismatch:  <root>.body.lhs.rhs: mini.Binary != mini.Const",
+        "nodes:     5",
+        "KeyError: no operation is called '-'",
+        "  Note: at <root>.body, of type mini.Binary",
+        "  Note: in pass 'mini.fold_constants', number 1 of 1 in 'mini.pipeline'",
+        "  Note: in pass 'mini.pipeline'",
+    ]

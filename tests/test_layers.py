@@ -20,6 +20,9 @@ PYTHON_LAYERS = [
     ["_dtype", "_container", "_function"],
     ["_device"],
     ["_tensor", "_module"],
+    ["_printing", "_ir"],
+    ["_object"],
+    ["_passes"],
     ["__init__"],
     ["_blob", "_compare", "_elf"],
     ["toolchain", "testing", "_linkage"],
@@ -58,7 +61,9 @@ HEADER_LAYERS = [
     ["value.h"],
     ["container.h", "device.h"],
     ["function.h", "tensor.h"],
-    ["module.h"],
+    ["module.h", "reflection.h"],
+    ["ir.h", "pass.h"],
+    ["graph_ir.h"],
     ["portcall.h"],
 ]
 
@@ -71,6 +76,7 @@ LATE_IMPORTS = {
     "rich.console",
     "rich.table",
     "rich.text",
+    "rich.tree",
     "portcall.bench",
     "portcall.graph._factory",
 }

@@ -15,6 +15,7 @@ namespace {
 
 struct ErrorImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIError;
+  static constexpr bool kHoldsObjects = true;
 
   TVMFFIErrorCell cell{};  // what the ABI shows; the strings below are what it points to
   std::string kind;

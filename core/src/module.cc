@@ -33,6 +33,7 @@ class UnknownNode : public ModuleNode {
 
 struct ModuleImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIModule;
+  static constexpr bool kHoldsObjects = true;
   std::unique_ptr<ModuleNode> impl;
   std::mutex mutex;  // guards the two below
   std::vector<Module> imports;

@@ -12,10 +12,10 @@ namespace portcall {
 
 inline std::atomic<int64_t> live_nodes[kTVMFFIStaticObjectEnd + 1];
 
-template <typename T> void DeleteCountedNode(void* self, int flags) {
-  if (flags & kDestroy) live_nodes[TypeIndexOf<T>()].fetch_sub(1, std::memory_order_relaxed);
-  detail::DeleteNode<T>(self, flags);
-}
+template <typename T> struct CountDestroyed {
+  void operator()() const noexcept { live_nodes[TypeIndexOf<T>()].fetch_sub(1, std::memory_order_relaxed); }
+};
+template <typename T> constexpr auto DeleteCountedNode = detail::DeleteNode<T, CountDestroyed<T>>;
 
 // As NewNodeWithSpace, for nodes of the ABI.
 template <typename T, typename... A> T* NewCountedNode(size_t extra, A&&... args) {

@@ -4,8 +4,10 @@
 // Reading the table takes no lock: entries never move and are published with release. Types are never removed.
 #include "portcall/object.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,10 +23,49 @@ namespace {
 
 constexpr int32_t kMaxTypes = 32768;
 
+// A growing list whose items readers see without a lock: it is copied to larger memory when it is full, and the old
+// memory stays for those who still read it.
+template <typename T> class Published {
+ public:
+  // Adds an item, or replaces one, and publishes the list.
+  void Set(size_t position, const T& item, const T** data, int32_t* count) {
+    if (position == size_ && size_ == capacity_) {
+      capacity_ = capacity_ ? 2 * capacity_ : 4;
+      auto larger = std::make_unique<T[]>(capacity_);
+      std::copy_n(items_, size_, larger.get());
+      items_ = larger.get();
+      all_.push_back(std::move(larger));
+    }
+    items_[position] = item;
+    if (position == size_) ++size_;
+    __atomic_store_n(data, items_, __ATOMIC_RELEASE);
+    __atomic_store_n(count, static_cast<int32_t>(size_), __ATOMIC_RELEASE);
+  }
+  size_t Find(std::string_view name) const {
+    size_t i = 0;
+    while (i < size_ && ToView(items_[i].name) != name) ++i;
+    return i;
+  }
+
+ private:
+  std::vector<std::unique_ptr<T[]>> all_;
+  T* items_ = nullptr;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
 struct TypeEntry {
   TVMFFITypeInfo info{};
   std::string key;
   std::vector<const TVMFFITypeInfo*> ancestors;
+  Published<TVMFFIFieldInfo> fields;
+  Published<TVMFFIMethodInfo> methods;
+};
+
+struct AttrColumn {
+  TVMFFITypeAttrColumn shown{};
+  std::vector<std::unique_ptr<TVMFFIAny[]>> all;
+  int32_t capacity = 0;
 };
 
 uint64_t HashKey(std::string_view key) {  // FNV-1a
@@ -68,7 +109,79 @@ class TypeTable {
     return Add(std::string(key), index, parent);
   }
 
+  void AddField(int32_t index, const TVMFFIFieldInfo& given) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TypeEntry* entry = Described(index);
+    TVMFFIFieldInfo field = given;
+    field.name = Keep(given.name);
+    field.doc = Keep(given.doc);
+    field.metadata = Keep(given.metadata);
+    field.default_value_or_factory = Any().release();
+    if (given.flags & kTVMFFIFieldFlagBitMaskHasDefault) {
+      field.default_value_or_factory = Keep(given.default_value_or_factory);
+    }
+    if (given.flags & kTVMFFIFieldFlagBitSetterIsFunctionObj) {
+      values_.emplace_back(ObjectRef::Borrow(given.setter));
+    }
+    entry->fields.Set(entry->fields.Find(ToView(field.name)), field, &entry->info.fields, &entry->info.num_fields);
+  }
+
+  void AddMethod(int32_t index, const TVMFFIMethodInfo& given) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TypeEntry* entry = Described(index);
+    TVMFFIMethodInfo method = given;
+    method.name = Keep(given.name);
+    method.doc = Keep(given.doc);
+    method.metadata = Keep(given.metadata);
+    method.method = Keep(given.method);
+    entry->methods.Set(entry->methods.Find(ToView(method.name)), method, &entry->info.methods,
+                       &entry->info.num_methods);
+  }
+
+  void SetMetadata(int32_t index, const TVMFFITypeMetadata& given) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TypeEntry* entry = Described(index);
+    TVMFFITypeMetadata& metadata = metadata_.emplace_back(given);
+    metadata.doc = Keep(given.doc);
+    __atomic_store_n(&entry->info.metadata, &metadata, __ATOMIC_RELEASE);
+  }
+
+  void SetAttr(int32_t index, std::string_view name, const TVMFFIAny& value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Described(index);
+    AttrColumn& column = columns_[std::string(name)];
+    TVMFFITypeAttrColumn& shown = column.shown;
+    if (index >= column.capacity) {
+      int32_t capacity = std::max(2 * column.capacity, index + 16);
+      auto larger = std::make_unique<TVMFFIAny[]>(capacity);  // None is all zeros
+      std::copy_n(shown.data, shown.size, larger.get());
+      __atomic_store_n(&shown.data, larger.get(), __ATOMIC_RELEASE);
+      column.all.push_back(std::move(larger));
+      column.capacity = capacity;
+    }
+    const_cast<TVMFFIAny*>(shown.data)[index] = Keep(value);
+    if (index >= shown.size) __atomic_store_n(&shown.size, index + 1, __ATOMIC_RELEASE);
+  }
+
+  const TVMFFITypeAttrColumn* Column(std::string_view name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = columns_.find(std::string(name));
+    return it == columns_.end() ? nullptr : &it->second.shown;
+  }
+
  private:
+  TypeEntry* Described(int32_t index) const {
+    PORTCALL_CHECK(Find(index), ValueError) << "no type has the index " << index;
+    return entries_[index].load(std::memory_order_relaxed);
+  }
+
+  // Descriptions live as long as the process: types do, and somebody may be reading what is replaced.
+  TVMFFIByteArray Keep(const TVMFFIByteArray& text) {
+    return ToByteArray(texts_.emplace_back(text.data ? ToView(text) : std::string_view()));
+  }
+
+  const TVMFFIAny& Keep(const TVMFFIAny& value) { return values_.emplace_back(Any::Copy(value)).cell(); }
+
   TypeTable() {
     static constexpr std::pair<int32_t, const char*> kPlain[] = {
         {kTVMFFINone, "None"},
@@ -127,9 +240,43 @@ class TypeTable {
 
   std::mutex mutex_;
   std::unordered_map<std::string, int32_t> by_key_;
+  std::unordered_map<std::string, AttrColumn> columns_;
+  std::deque<TVMFFITypeMetadata> metadata_;
+  std::deque<std::string> texts_;
+  std::deque<Any> values_;
   int32_t next_ = kTVMFFIDynObjectBegin;
   std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
 };
+
+// Releases that wait for those further out. The waiting form a list through their own headers, whose counts nobody needs
+// any more.
+class Deletions {
+ public:
+  static int Enter(TVMFFIObject* obj) noexcept {
+    if (depth_ == kMaxDepth) {
+      obj->combined_ref_count = reinterpret_cast<uintptr_t>(waiting_);
+      waiting_ = obj;
+      return 0;
+    }
+    ++depth_;
+    return 1;
+  }
+  static void Leave() noexcept {
+    while (depth_ == 1 && waiting_) {
+      TVMFFIObject* next = waiting_;
+      waiting_ = reinterpret_cast<TVMFFIObject*>(static_cast<uintptr_t>(next->combined_ref_count));
+      next->deleter(next, kDestroy | kFree);
+    }
+    --depth_;
+  }
+
+ private:
+  static constexpr int kMaxDepth = 64;
+  static thread_local int depth_;
+  static thread_local TVMFFIObject* waiting_;
+};
+thread_local int Deletions::depth_ = 0;
+thread_local TVMFFIObject* Deletions::waiting_ = nullptr;
 
 struct OpaqueObj : Object {
   void* handle = nullptr;
@@ -196,8 +343,25 @@ int TVMFFITypeKeyToIndex(const TVMFFIByteArray* type_key, int32_t* out) {
   });
 }
 
-int TVMFFITypeRegisterField(int32_t, const TVMFFIFieldInfo*) { return 0; }
-int TVMFFITypeRegisterMethod(int32_t, const TVMFFIMethodInfo*) { return 0; }
-int TVMFFITypeRegisterMetadata(int32_t, const TVMFFITypeMetadata*) { return 0; }
-int TVMFFITypeRegisterAttr(int32_t, const TVMFFIByteArray*, const TVMFFIAny*) { return 0; }
-const TVMFFITypeAttrColumn* TVMFFIGetTypeAttrColumn(const TVMFFIByteArray*) { return nullptr; }
+int TVMFFITypeRegisterField(int32_t type_index, const TVMFFIFieldInfo* info) {
+  return Guard([&] { TypeTable::Get().AddField(type_index, *info); });
+}
+
+int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info) {
+  return Guard([&] { TypeTable::Get().AddMethod(type_index, *info); });
+}
+
+int TVMFFITypeRegisterMetadata(int32_t type_index, const TVMFFITypeMetadata* metadata) {
+  return Guard([&] { TypeTable::Get().SetMetadata(type_index, *metadata); });
+}
+
+int TVMFFITypeRegisterAttr(int32_t type_index, const TVMFFIByteArray* name, const TVMFFIAny* value) {
+  return Guard([&] { TypeTable::Get().SetAttr(type_index, ToView(*name), *value); });
+}
+
+const TVMFFITypeAttrColumn* TVMFFIGetTypeAttrColumn(const TVMFFIByteArray* name) {
+  return TypeTable::Get().Column(ToView(*name));
+}
+
+int PortcallObjectEnterDelete(TVMFFIObjectHandle obj) { return Deletions::Enter(static_cast<TVMFFIObject*>(obj)); }
+void PortcallObjectLeaveDelete() { Deletions::Leave(); }

@@ -309,3 +309,16 @@ TEST("a container is read from many threads at once") {
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(map.use_count(), 1);
 }
+
+TEST("references to a List and a Dict are taken without making others") {
+  int64_t lists = LiveNodes("ffi.List"), dicts = LiveNodes("ffi.Dict");
+  {
+    Any list = List<Any>{1}, dict = Dict<Any, Any>{{1, 2}};
+    CHECK_EQ(list.cast<List<Any>>().size(), 1);
+    Dict<Any, Any> same = dict;
+    CHECK_EQ(same.size(), 1);
+    CHECK(!List<Any>(nullptr).defined());
+  }
+  CHECK_EQ(LiveNodes("ffi.List"), lists);
+  CHECK_EQ(LiveNodes("ffi.Dict"), dicts);
+}

@@ -491,14 +491,6 @@ TEST("types registered from many threads agree on their indices") {
   CHECK(std::adjacent_find(seen[0].begin(), seen[0].end()) == seen[0].end());
 }
 
-TEST("reflection of foreign libraries is accepted and not kept") {
-  CHECK_EQ(TVMFFITypeRegisterField(kTVMFFIObject, nullptr), 0);
-  CHECK_EQ(TVMFFITypeRegisterMethod(kTVMFFIObject, nullptr), 0);
-  CHECK_EQ(TVMFFITypeRegisterMetadata(kTVMFFIObject, nullptr), 0);
-  CHECK_EQ(TVMFFITypeRegisterAttr(kTVMFFIObject, nullptr, nullptr), 0);
-  CHECK(TVMFFIGetTypeAttrColumn(nullptr) == nullptr);
-}
-
 TEST("live nodes are counted by type") {
   int64_t before = LiveNodes("ffi.Shape");
   {

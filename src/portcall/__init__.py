@@ -4,7 +4,8 @@
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
     lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
 
-Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.bench``, …) load on first use, and so does NumPy.
+Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.bench``, …) and what concerns objects load on first use,
+and so does NumPy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from portcall import errors as errors
 from portcall._container import Array as Array
+from portcall._container import Dict as Dict
+from portcall._container import List as List
 from portcall._container import Map as Map
 from portcall._container import Shape as Shape
 from portcall._core import In as In
@@ -49,15 +52,50 @@ if TYPE_CHECKING:
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
+    from portcall._ir import Mismatch as Mismatch
+    from portcall._ir import first_mismatch as first_mismatch
+    from portcall._ir import from_bytes as from_bytes
+    from portcall._ir import load_json as load_json
+    from portcall._ir import map_children as map_children
+    from portcall._ir import rewrite as rewrite
+    from portcall._ir import save_json as save_json
+    from portcall._ir import structural_equal as structural_equal
+    from portcall._ir import structural_hash as structural_hash
+    from portcall._ir import to_bytes as to_bytes
+    from portcall._ir import visit as visit
+    from portcall._ir import walk as walk
+    from portcall._object import field as field
+    from portcall._object import fields as fields
+    from portcall._object import object_class as object_class
+    from portcall._object import register_object as register_object
+    from portcall._object import register_value_type as register_value_type
+    from portcall._passes import Pass as Pass
+    from portcall._passes import PassContext as PassContext
+    from portcall._passes import PassTiming as PassTiming
+    from portcall._passes import Sequential as Sequential
+    from portcall._passes import register_pass as register_pass
+    from portcall._printing import show as show
 
 _SUBPACKAGES = ("bench", "graph", "preflight", "rpc", "testing", "toolchain")
+_OBJECTS = {
+    "_ir": (
+        "Mismatch", "first_mismatch", "from_bytes", "load_json", "map_children", "rewrite", "save_json",
+        "structural_equal", "structural_hash", "to_bytes", "visit", "walk",
+    ),
+    "_object": ("field", "fields", "object_class", "register_object", "register_value_type"),
+    "_passes": ("Pass", "PassContext", "PassTiming", "Sequential", "register_pass"),
+    "_printing": ("show",),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"portcall.{name}")
+    for module, names in _OBJECTS.items():
+        if name in names:
+            return getattr(importlib.import_module(f"portcall.{module}"), name)
     raise AttributeError(f"module 'portcall' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBPACKAGES])
+    return sorted([*globals(), *_SUBPACKAGES, *(name for names in _OBJECTS.values() for name in names)])

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that came through a call. They are immutable and behave like the Python ones: an Array equals a list with
-the same items, a Map a dict, a Shape is a tuple. Python lists, tuples and mappings are accepted wherever these are.
+"""Containers of the core. They behave like Python's own: an Array equals a list with the same items, a Map a dict, a
+Shape is a tuple; these do not change. A List and a Dict do, for everybody who holds them, in any language.
+
+Python's lists, tuples and mappings are accepted wherever these are, and travel as an Array or a Map.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
 from portcall import _core
 
-_SHAPE_INDEX, _ARRAY_INDEX, _MAP_INDEX, _LIST_INDEX = 69, 71, 72, 75
+_SHAPE_INDEX, _ARRAY_INDEX, _MAP_INDEX, _LIST_INDEX, _DICT_INDEX = 69, 71, 72, 75, 76
 
 
 class Shape(tuple[int, ...]):
@@ -58,6 +60,9 @@ class Array(_core.Object, Sequence[Any]):
     def __hash__(self) -> int:
         return hash(tuple(self))  # a key that was a tuple comes back as an Array
 
+    def __copy__(self) -> Any:
+        return self
+
     def __repr__(self) -> str:
         return repr(list(self))
 
@@ -91,11 +96,91 @@ class Map(_core.Object, Mapping[Any, Any]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __copy__(self) -> Any:
+        return self
+
     def __repr__(self) -> str:
         return repr(dict(self.items()))
 
 
+class List(Array, MutableSequence[Any]):
+    """A sequence that changes. Python threads may share one; compiled code must not be at it meanwhile."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        _core.fill_list(self, tuple(items))
+
+    def __setitem__(self, index: SupportsIndex | slice, value: Any) -> None:
+        if not isinstance(index, slice):
+            _core.splice_list(self, self._place(index), 1, (value,))
+            return
+        start, stop, step = index.indices(len(self))
+        if step == 1:
+            _core.splice_list(self, start, max(stop - start, 0), tuple(value))
+            return
+        items = list(self)
+        items[index] = value
+        _core.splice_list(self, 0, len(self), items)
+
+    def __delitem__(self, index: SupportsIndex | slice) -> None:
+        if not isinstance(index, slice):
+            _core.splice_list(self, self._place(index), 1, ())
+            return
+        items = list(self)
+        del items[index]
+        _core.splice_list(self, 0, len(self), items)
+
+    def __copy__(self) -> List:
+        return List(self)
+
+    def insert(self, index: SupportsIndex, value: Any) -> None:
+        """Put a value before that index."""
+        start, _, _ = slice(index, None).indices(len(self))
+        _core.splice_list(self, start, 0, (value,))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Put values at the end."""
+        _core.splice_list(self, len(self), 0, tuple(values))
+
+    def clear(self) -> None:
+        """Remove all values."""
+        _core.splice_list(self, 0, len(self), ())
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        """Sort in place, as ``list.sort`` does."""
+        _core.splice_list(self, 0, len(self), sorted(self, key=key, reverse=reverse))
+
+    def _place(self, index: SupportsIndex) -> int:
+        position = operator.index(index)
+        place = position + len(self) if position < 0 else position
+        if not 0 <= place < len(self):
+            raise IndexError(f"index {position} is out of range for {len(self)} items")
+        return place
+
+
+class Dict(Map, MutableMapping[Any, Any]):
+    """A map that changes, in order of insertion; removing a pair moves those behind it."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> None:
+        _core.fill_dict(self, dict(items))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _core.set_pair(self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if not _core.erase_pair(self, key):
+            raise KeyError(key)
+
+    def __copy__(self) -> Dict:
+        return Dict(self)
+
+
 _core.register_class(_SHAPE_INDEX, Shape)
 _core.register_class(_ARRAY_INDEX, Array)
-_core.register_class(_LIST_INDEX, Array)
+_core.register_class(_LIST_INDEX, List)
 _core.register_class(_MAP_INDEX, Map)
+_core.register_class(_DICT_INDEX, Dict)

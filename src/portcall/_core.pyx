@@ -48,6 +48,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kTVMFFIDict
         kTVMFFIBigInt
         kTVMFFIStaticObjectEnd
+        kTVMFFIDynObjectBegin
         kPortcallFunctionShort
         kPortcallFunctionLibrary
         kPortcallFunctionGenerated
@@ -118,8 +119,52 @@ cdef extern from "portcall/c_api.h" nogil:
         TVMFFIByteArray backtrace
         void* extra_context
 
+    enum:
+        kTVMFFIUnchanged
+        kTVMFFIFieldFlagBitMaskWritable
+        kTVMFFIFieldFlagBitMaskHasDefault
+        kTVMFFIFieldFlagBitMaskKwOnly
+    int64_t kPortcallFieldFlagCell
+
+    ctypedef struct TVMFFIFieldInfo:
+        TVMFFIByteArray name
+        TVMFFIByteArray doc
+        TVMFFIByteArray metadata
+        int64_t flags
+        int64_t offset
+        int (*getter)(void*, TVMFFIAny*) noexcept nogil
+        TVMFFIAny default_value_or_factory
+        int32_t field_static_type_index
+
+    ctypedef struct TVMFFIMethodInfo:
+        TVMFFIByteArray name
+        TVMFFIByteArray doc
+        int64_t flags
+        TVMFFIAny method
+
+    ctypedef struct TVMFFITypeMetadata:
+        TVMFFIByteArray doc
+        void* creator
+        int32_t structural_eq_hash_kind
+
     ctypedef struct TVMFFITypeInfo:
+        int32_t type_index
+        int32_t type_depth
         TVMFFIByteArray type_key
+        const TVMFFITypeInfo** type_ancestors
+        int32_t num_fields
+        int32_t num_methods
+        const TVMFFIFieldInfo* fields
+        const TVMFFIMethodInfo* methods
+        const TVMFFITypeMetadata* metadata
+
+    ctypedef struct PortcallFieldSpec:
+        TVMFFIByteArray name
+        TVMFFIByteArray doc
+        TVMFFIByteArray metadata
+        int64_t flags
+        TVMFFIAny default_value
+        int32_t type_index
 
     ctypedef int (*TVMFFISafeCallType)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) noexcept nogil
 
@@ -164,6 +209,15 @@ cdef extern from "portcall/c_api.h" nogil:
         uint64_t (*tensor_get_flags)(void*) noexcept nogil
         int (*tensor_copy)(const DLTensor*, const DLTensor*) noexcept nogil
         int (*env_register_c_api)(const char*, void*) noexcept nogil
+        int (*type_key_to_index)(const TVMFFIByteArray*, int32_t*) noexcept nogil
+        int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t, int32_t*) noexcept nogil
+        int (*object_create)(int32_t, const TVMFFIAny*, int32_t, void**) noexcept nogil
+        int (*object_set_field)(void*, const TVMFFIFieldInfo*, const TVMFFIAny*) noexcept nogil
+        int (*list_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int (*dict_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
+        int (*array_splice)(void**, int64_t, int64_t, const TVMFFIAny*, int64_t) noexcept nogil
+        int (*map_set)(void**, const TVMFFIAny*, const TVMFFIAny*) noexcept nogil
+        int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -264,6 +318,9 @@ cdef extern from *:
       }
     };
 
+    // A new object of a class, past its __init__. Calling the class for it takes three times as long.
+    static inline PyObject* NewOf(PyTypeObject* kind, PyObject* empty) { return kind->tp_new(kind, empty, nullptr); }
+
     // Frequent calls have few arguments: theirs are on the stack.
     constexpr int kStackArgs = 8;
     struct StackFrame : Frame {
@@ -358,11 +415,15 @@ cdef extern from *:
 
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)
     int RaiseWithFrames(object, list) except -1
+    object NewOf(PyTypeObject*, tuple)
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
 
 cdef extern from "sys/mman.h" nogil:
     int MADV_HUGEPAGE
     int madvise(void*, size_t, int)
+
+cdef extern from "string.h" nogil:
+    void* memmem(const void* text, size_t size, const void* part, size_t part_size)
 
 cdef extern from "stdlib.h" nogil:
     void* aligned_alloc(size_t, size_t)
@@ -421,6 +482,7 @@ cdef enum:
 
 # ---- Objects ---------------------------------------------------------------------------------------------------------
 
+cdef tuple kContainers = (kTVMFFIArray, kTVMFFIMap, kTVMFFIList, kTVMFFIDict)
 cdef list classes = [None] * kTVMFFIStaticObjectEnd  # type index -> Python class of its values
 
 
@@ -447,7 +509,10 @@ cdef class Object:
     cdef void* handle
 
     def __init__(self, *args, **kwargs):
-        raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class")
+        cdef Reflected reflected = reflected_classes.get(type(self))
+        if reflected is None:
+            raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class")
+        reflected.make(self, args, kwargs)
 
     def __dealloc__(self):
         if self.handle != NULL:
@@ -477,6 +542,9 @@ cdef class Object:
         return f"{type(self).__name__}({self.type_key} at {<uintptr_t>self.handle:#x})"
 
     def __reduce__(self):
+        if type(self) in reflected_classes or (<TVMFFIObject*>made(self)).type_index in kContainers:
+            from portcall._ir import reduce  # here: few programs pickle objects
+            return reduce(self)
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
 
@@ -497,7 +565,7 @@ cdef int become(Object obj, void* handle) except -1:
 
 cdef Object wrap(cls, void* handle):
     """Take over one reference."""
-    cdef Object obj = cls.__new__(cls)
+    cdef Object obj = <Object>NewOf(<PyTypeObject*>cls, ())
     obj.handle = handle
     return obj
 
@@ -506,9 +574,7 @@ cdef enum:
     kLargePage = 2 << 20
 
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
-cdef dict dynamic_classes = {}  # the same by index, as they are met
-
-
+cdef list dynamic_classes = []  # the same by index - kTVMFFIDynObjectBegin, as they are met
 cdef dict adopters = {}         # class of that kind -> what makes of its objects what Python sees instead
 
 
@@ -520,18 +586,308 @@ def register_object_class(str type_key, cls, adopt=None):
     dynamic_classes.clear()
 
 
+def registered_object_class(str type_key):
+    """The class that objects of a type arrive as; None when there is none yet."""
+    return keyed_classes.get(type_key)
+
+
 cdef object wrap_object(TVMFFIObject* handle):
-    cdef object cls
-    if handle.type_index < kTVMFFIStaticObjectEnd:
-        cls = classes[handle.type_index]
-    else:
-        cls = dynamic_classes.get(handle.type_index)
-        if cls is None:
-            cls = keyed_classes.get(type_key_of(handle.type_index), Object)
-            dynamic_classes[handle.type_index] = cls
-        if cls in adopters:
-            return adopters[cls](wrap(cls, handle))
-    return wrap(Object if cls is None else cls, handle)
+    cdef object cls = None
+    cdef Py_ssize_t place = handle.type_index - kTVMFFIDynObjectBegin
+    if place < 0:
+        cls = classes[handle.type_index] if handle.type_index < kTVMFFIStaticObjectEnd else None
+        return wrap(Object if cls is None else cls, handle)
+    if place < len(dynamic_classes):
+        cls = dynamic_classes[place]
+    if cls is None:
+        try:
+            cls = class_of_dynamic(handle.type_index)
+        except BaseException:
+            core.object_dec_ref(handle)
+            raise
+    if cls in adopters:
+        return adopters[cls](wrap(cls, handle))
+    return wrap(cls, handle)
+
+
+cdef object class_of_dynamic(int32_t type_index):
+    key = type_key_of(type_index)
+    cls = keyed_classes.get(key)
+    if cls is None and core.get_type_info(type_index) != NULL:
+        from portcall._object import class_of_type  # here: few programs meet such a type
+        cls = class_of_type(key)
+    if cls is None:
+        cls = Object
+    while len(dynamic_classes) <= type_index - kTVMFFIDynObjectBegin:
+        dynamic_classes.append(None)
+    dynamic_classes[type_index - kTVMFFIDynObjectBegin] = cls
+    return cls
+
+
+# ---- Described types -------------------------------------------------------------------------------------------------
+
+cdef dict reflected_classes = {}  # Python class -> Reflected
+
+
+cdef bint is_instance(int32_t index, int32_t base):
+    cdef const TVMFFITypeInfo* info
+    cdef const TVMFFITypeInfo* base_info
+    if index == base:
+        return True
+    info, base_info = core.get_type_info(index), core.get_type_info(base)
+    return (info != NULL and base_info != NULL and info.type_depth > base_info.type_depth
+            and info.type_ancestors[base_info.type_depth].type_index == base)
+
+
+cdef class FieldAccess:
+    """A field of a described type, as an attribute of its class."""
+
+    cdef const TVMFFIFieldInfo* info
+    cdef int64_t offset
+    cdef int32_t type_index
+    cdef bint in_place
+    cdef bint writable
+    cdef readonly str __name__
+    cdef readonly str __doc__
+
+    cdef inline TVMFFIObject* node(self, instance) except NULL:
+        """The object that the field is read from or written to: one of its type, for sure."""
+        if not isinstance(instance, Object):
+            raise TypeError(f"'{self.__name__}' is a field of {type_key_of(self.type_index)}, not of {type(instance).__name__}")
+        cdef TVMFFIObject* obj = <TVMFFIObject*>made(<Object>instance)
+        if unlikely(obj.type_index != self.type_index and not is_instance(obj.type_index, self.type_index)):
+            raise TypeError(f"'{self.__name__}' is a field of {type_key_of(self.type_index)}, not of {type_key_of(obj.type_index)}")
+        return obj
+
+    def __get__(self, instance, owner):
+        cdef TVMFFIAny cell
+        cdef char* place
+        if instance is None:
+            return self
+        place = <char*>self.node(instance) + self.offset
+        if self.in_place:
+            cell = (<TVMFFIAny*>place)[0]
+            if cell.type_index >= kTVMFFIStaticObjectBegin:
+                core.object_inc_ref(cell.v_obj)
+            return take_value(&cell)
+        cell.type_index = kTVMFFINone
+        if self.info.getter(place, &cell) != 0:
+            raise_raised(None)
+        return take_value(&cell)
+
+    def __set__(self, instance, value):
+        cdef StackFrame frame
+        cdef TVMFFIObject* obj = self.node(instance)
+        if not self.writable:
+            raise AttributeError(f"{type(instance).__name__} objects do not change: replace({self.__name__}=...) makes "
+                                 "another one")
+        set_argument(&frame, 0, <PyObject*>value)
+        if core.object_set_field(obj, self.info, frame.cells) != 0:
+            raise_raised(None)
+
+    def __delete__(self, instance):
+        raise AttributeError(f"{type(instance).__name__}.{self.__name__} is a field and stays")
+
+    def __repr__(self):
+        return f"<field {self.__name__!r} of {type_key_of(self.type_index)}>"
+
+
+cdef class Reflected:
+    """How objects of a class are made: its type, and the names of the fields in the order of their places."""
+
+    cdef int32_t type_index
+    cdef tuple positional  # places of the fields that may be given by position
+    cdef tuple names
+    cdef dict places
+    cdef object checks    # place -> check(value), for what the core does not check by itself; or None
+    cdef bint post_init
+
+    cdef int make(self, Object obj, tuple args, dict kwargs) except -1:
+        cdef StackFrame frame
+        cdef Cells cells
+        cdef int n = <int>len(self.names), given = <int>len(args)
+        if given > <int>len(self.positional):
+            raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
+        if n > kStackArgs:
+            cells = Cells((None,) * n)
+            self.fill(&cells.frame, args, kwargs, type(obj))
+            self.create(obj, cells.frame.cells)
+        else:
+            self.fill(&frame, args, kwargs, type(obj))
+            self.create(obj, frame.cells)
+        if self.post_init:
+            obj.__post_init__()
+        return 0
+
+    cdef int fill(self, Frame* frame, tuple args, dict kwargs, cls) except -1:
+        cdef int place
+        for place in range(<int>len(self.names)):
+            set_cell(&frame.cells[place], kTVMFFIUnchanged)
+        for i, value in enumerate(args):
+            self.set_value(frame, self.positional[i], value)
+        if kwargs:
+            for name, value in kwargs.items():
+                found = self.places.get(name)
+                if found is None:
+                    raise unknown_field(cls, name, self.names)
+                place = found
+                if frame.cells[place].type_index != kTVMFFIUnchanged:
+                    raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
+                self.set_value(frame, place, value)
+        return 0
+
+    cdef inline int set_value(self, Frame* frame, int place, value) except -1:
+        if self.checks is not None and place in self.checks:
+            self.checks[place](value)
+        return set_argument(frame, place, <PyObject*>value)
+
+    cdef int create(self, Object obj, TVMFFIAny* cells) except -1:
+        cdef void* handle
+        if core.object_create(self.type_index, cells, <int32_t>len(self.names), &handle) != 0:
+            raise_raised(None)
+        return become(obj, handle)
+
+
+cdef object unknown_field(cls, name, names):
+    import difflib
+    near = difflib.get_close_matches(name, names, 1)
+    return TypeError(f"{cls.__name__}() has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else
+                     f"; its fields are {', '.join(names)}" if names else "; it has none"))
+
+
+def type_index_of(str type_key):
+    """The index of a type, -1 when there is none of that key."""
+    cdef TVMFFIByteArray key
+    cdef int32_t index = -1
+    cdef bytes data = type_key.encode()
+    cdef void* handle = NULL
+    key.data, key.size = PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data)
+    if core.type_key_to_index(&key, &index) != 0:
+        core.error_move_from_raised(&handle)
+        core.object_dec_ref(handle)
+        return -1
+    return index
+
+
+def describe_type(int32_t type_index):
+    """What is known of a type: (key, keys of its ancestors, doc, whether it can be made, kind of comparison, fields,
+    methods). A field is (FieldAccess, flags, JSON, declared type, default); a method (name, doc, flags, function)."""
+    cdef const TVMFFITypeInfo* info = core.get_type_info(type_index)
+    cdef const TVMFFITypeInfo* owner
+    cdef const TVMFFIFieldInfo* field
+    cdef FieldAccess access
+    cdef TVMFFIAny cell
+    cdef int depth, i
+    if info == NULL:
+        raise ValueError(f"no type has the index {type_index}")
+    fields, methods = [], []
+    for depth in range(info.type_depth + 1):
+        owner = info.type_ancestors[depth] if depth < info.type_depth else info
+        for i in range(owner.num_fields):
+            field = &owner.fields[i]
+            access = FieldAccess.__new__(FieldAccess)
+            access.info = field
+            access.offset = field.offset
+            access.type_index = type_index
+            access.in_place = (field.flags & kPortcallFieldFlagCell) != 0
+            access.writable = (field.flags & kTVMFFIFieldFlagBitMaskWritable) != 0
+            access.__name__ = text_of(field.name)
+            access.__doc__ = text_of(field.doc)
+            default = None
+            if field.flags & kTVMFFIFieldFlagBitMaskHasDefault:
+                default = borrowed_value(&field.default_value_or_factory)
+            fields.append((access, field.flags, text_of(field.metadata), field.field_static_type_index, default))
+    for i in range(info.num_methods):
+        cell = info.methods[i].method
+        methods.append((text_of(info.methods[i].name), text_of(info.methods[i].doc), info.methods[i].flags,
+                        borrowed_value(&cell)))
+    ancestors = [text_of(info.type_ancestors[depth].type_key) for depth in range(info.type_depth)]
+    has_creator = info.metadata != NULL and info.metadata.creator != NULL
+    kind = info.metadata.structural_eq_hash_kind if info.metadata != NULL else 0
+    doc = text_of(info.metadata.doc) if info.metadata != NULL else ""
+    return text_of(info.type_key), ancestors, doc, has_creator, kind, fields, methods
+
+
+def define_type(str type_key, int32_t parent, str doc, int32_t kind, list fields):
+    """Define a type whose objects are rows of cells, and return its index. A field is (name, doc, JSON, flags, declared
+    type, default)."""
+    cdef int n = <int>len(fields), i
+    cdef TVMFFIByteArray key
+    cdef TVMFFITypeMetadata metadata
+    cdef int32_t index = -1
+    cdef Cells defaults = Cells([field[5] for field in fields])
+    cdef PortcallFieldSpec* specs = <PortcallFieldSpec*>malloc(max(n, 1) * sizeof(PortcallFieldSpec))
+    cdef list kept = []
+    if specs == NULL:
+        raise MemoryError
+    memset(specs, 0, max(n, 1) * sizeof(PortcallFieldSpec))
+    memset(&metadata, 0, sizeof(metadata))
+    try:
+        set_bytes(&key, type_key, kept)
+        set_bytes(&metadata.doc, doc, kept)
+        metadata.structural_eq_hash_kind = kind
+        for i in range(n):
+            name, text, schema, flags, declared, _ = fields[i]
+            set_bytes(&specs[i].name, name, kept)
+            set_bytes(&specs[i].doc, text, kept)
+            set_bytes(&specs[i].metadata, schema, kept)
+            specs[i].flags = flags
+            specs[i].type_index = declared
+            specs[i].default_value = defaults.frame.cells[i]
+        if core.type_define(&key, parent, &metadata, specs, n, &index) != 0:
+            raise_raised(None)
+    finally:
+        free(specs)
+    return index
+
+
+cdef int set_bytes(TVMFFIByteArray* out, str text, list kept) except -1:
+    data = text.encode()
+    kept.append(data)
+    out.data, out.size = PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data)
+    return 0
+
+
+def register_reflected(cls, int32_t type_index, tuple names, tuple positional, checks, bint post_init):
+    """Let a class make objects of a described type: ``cls(...)`` takes fields by name, and those at the places
+    ``positional`` by position."""
+    cdef Reflected reflected = Reflected.__new__(Reflected)
+    reflected.type_index = type_index
+    reflected.names = names
+    reflected.places = {name: i for i, name in enumerate(names)}
+    reflected.positional = positional
+    reflected.checks = checks
+    reflected.post_init = post_init
+    reflected_classes[cls] = reflected
+
+
+def create_object(cls, dict values):
+    """Make an object of a class from its fields by name, past its ``__init__``."""
+    cdef Object obj = cls.__new__(cls)
+    (<Reflected>reflected_classes[cls]).make(obj, (), values)
+    return obj
+
+
+def fields_of_class(cls):
+    """The names of the fields of a class's objects; None when it is no class of a described type."""
+    cdef Reflected reflected = reflected_classes.get(cls)
+    return None if reflected is None else reflected.names
+
+
+cdef dict boxers = {}  # a user's type -> makes the object that its values travel as
+
+
+def register_boxer(kind, box):
+    """Have values of a Python type travel as the objects that ``box`` makes of them."""
+    boxers[kind] = box
+
+
+cdef object boxer_of(arg):
+    for kind in type(arg).__mro__:
+        boxer = boxers.get(kind)
+        if boxer is not None:
+            return boxer
+    return None
 
 
 cdef class DataType:
@@ -1129,6 +1485,10 @@ cdef int check_map(Frame* frame, int i) except -1:
 
 cdef int set_rest(Frame* frame, int i, arg) except -1:
     cdef void* handle
+    if boxers:
+        boxer = boxer_of(arg)
+        if boxer is not None:
+            return hold(frame, i, <Object>boxer(arg))
     shape_class = classes[kTVMFFIShape]
     if isinstance(arg, shape_class):
         return own(frame, i, make_shape(arg))
@@ -1671,6 +2031,7 @@ cdef PackedFunc make_function(callable_, name):
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 cdef dict error_classes = {}  # kind -> exception class
+cdef const char* kNotePrefix = b"  Note: "  # see portcall/error.h
 
 
 def register_error_class(str kind, cls):
@@ -1701,17 +2062,32 @@ cdef object opaque_value(TVMFFIObject* obj):
 cdef object take_exception(void* handle):
     """An exception for an error object, whose ownership passes to it. Not raised."""
     cdef TVMFFIErrorCell* cell = error_cell(handle)
-    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
     try:
-        if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
-            return opaque_value(extra)
-        facts = error_facts(extra) if extra != NULL else {}
-        message = text_of(cell.message)
-        if "position" in facts:
-            return errors.ArgumentError(message, **facts)
-        return exception_of_kind(text_of(cell.kind), message, facts)
+        error = exception_of(cell)
+        if memmem(cell.backtrace.data, cell.backtrace.size, kNotePrefix, strlen(kNotePrefix)) != NULL:
+            add_notes(error, text_of(cell.backtrace))
+        return error
     finally:
         core.object_dec_ref(handle)
+
+
+cdef object exception_of(TVMFFIErrorCell* cell):
+    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
+    if extra != NULL and extra.type_index == kTVMFFIOpaquePyObject and is_our_opaque(extra):
+        return opaque_value(extra)
+    facts = error_facts(extra) if extra != NULL else {}
+    message = text_of(cell.message)
+    if "position" in facts:
+        return errors.ArgumentError(message, **facts)
+    return exception_of_kind(text_of(cell.kind), message, facts)
+
+
+cdef int add_notes(error, str backtrace) except -1:
+    """Give an exception the notes that C++ left among the frames; Python 3.10 keeps them, and does not print them."""
+    prefix = kNotePrefix.decode()
+    notes = [line[len(prefix):] for line in backtrace.splitlines() if line.startswith(prefix)]
+    error.__notes__ = [*getattr(error, "__notes__", ()), *notes]
+    return 0
 
 
 cdef object exception_of_kind(str kind, str message, dict facts):
@@ -2099,6 +2475,49 @@ def map_get(Object map_ not None, key, default):
 def fill_map(Object map_ not None, mapping):
     """The same for a Map."""
     become(map_, make_map(mapping))
+
+
+def fill_list(Object list_ not None, items):
+    """The same for a List."""
+    cdef Cells cells = cells_of(items)
+    cdef void* handle
+    if core.list_create(cells.frame.cells, cells.size, &handle) != 0:
+        raise_raised(None)
+    become(list_, handle)
+
+
+def fill_dict(Object dict_ not None, mapping):
+    """The same for a Dict."""
+    cdef Cells cells = cells_of([part for pair in mapping.items() for part in pair])
+    cdef void* handle
+    if core.dict_create(cells.frame.cells, cells.size // 2, &handle) != 0:
+        raise_raised(None)
+    become(dict_, handle)
+
+
+def splice_list(Object list_ not None, int64_t start, int64_t count, items):
+    """Put items in the place of ``count`` from ``start`` on."""
+    cdef Cells cells = cells_of(items)
+    made(list_)
+    if core.array_splice(&list_.handle, start, count, cells.frame.cells, cells.size) != 0:
+        raise_raised(None)
+
+
+def set_pair(Object dict_ not None, key, value):
+    cdef Cells cells = cells_of((key, value))
+    made(dict_)
+    if core.map_set(&dict_.handle, cells.frame.cells, cells.frame.cells + 1) != 0:
+        raise_raised(None)
+
+
+def erase_pair(Object dict_ not None, key):
+    """Whether there was one."""
+    cdef Cells cells = cells_of((key,))
+    cdef int erased = 0
+    made(dict_)
+    if core.map_erase(&dict_.handle, cells.frame.cells, &erased) != 0:
+        raise_raised(None)
+    return erased != 0
 
 
 # ---- Registry --------------------------------------------------------------------------------------------------------

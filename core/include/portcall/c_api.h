@@ -152,9 +152,67 @@ PORTCALL_API int TVMFFIObjectCreateOpaque(void* handle, int32_t type_index, void
                                           TVMFFIObjectHandle* out);
 PORTCALL_API int TVMFFIAnyViewToOwnedAny(const TVMFFIAny* view, TVMFFIAny* out);
 
-typedef struct TVMFFIFieldInfo TVMFFIFieldInfo;
-typedef struct TVMFFITypeMetadata TVMFFITypeMetadata;
-typedef struct TVMFFITypeAttrColumn TVMFFITypeAttrColumn;
+// How a field is read, written and compared. Those below 32 are the ABI's.
+enum {
+  kTVMFFIFieldFlagBitMaskWritable = 1 << 0,
+  kTVMFFIFieldFlagBitMaskHasDefault = 1 << 1,
+  kTVMFFIFieldFlagBitMaskIsStaticMethod = 1 << 2,
+  kTVMFFIFieldFlagBitMaskSEqHashIgnore = 1 << 3,      // not part of structural equality and hash
+  kTVMFFIFieldFlagBitMaskSEqHashDefPattern = 1 << 4,  // what it reaches defines variables
+  kTVMFFIFieldFlagBitMaskDefaultFromFactory = 1 << 5,
+  kTVMFFIFieldFlagBitMaskReprOff = 1 << 6,
+  kTVMFFIFieldFlagBitMaskCompareOff = 1 << 7,
+  kTVMFFIFieldFlagBitMaskHashOff = 1 << 8,
+  kTVMFFIFieldFlagBitMaskInitOff = 1 << 9,
+  kTVMFFIFieldFlagBitMaskKwOnly = 1 << 10,
+  kTVMFFIFieldFlagBitSetterIsFunctionObj = 1 << 11,
+  kTVMFFIFieldFlagBitMaskSEqHashDefSimple = 1 << 12,  // its value is a variable that is defined here
+};
+#define kPortcallFieldFlagCell (INT64_C(1) << 32)       // a TVMFFIAny lies at the offset: it may be read in place
+#define kPortcallFieldFlagReference (INT64_C(1) << 33)  // a pointer to an object, or null
+#define kPortcallFieldFlagOptional (INT64_C(1) << 34)   // None will do
+#define kPortcallFieldFlagIdentity (INT64_C(1) << 35)   // equal only when it is the same object
+
+typedef int (*TVMFFIFieldGetter)(void* field, TVMFFIAny* result);
+typedef int (*TVMFFIFieldSetter)(void* field, const TVMFFIAny* value);
+typedef int (*TVMFFIObjectCreator)(TVMFFIObjectHandle* result);
+
+typedef struct TVMFFIFieldInfo {
+  TVMFFIByteArray name;
+  TVMFFIByteArray doc;
+  TVMFFIByteArray metadata;  // JSON
+  int64_t flags;
+  int64_t size;
+  int64_t alignment;
+  int64_t offset;  // from the object's header
+  TVMFFIFieldGetter getter;
+  void* setter;  // a TVMFFIFieldSetter, or a function object; there even when users may not write the field
+  TVMFFIAny default_value_or_factory;
+  int32_t field_static_type_index;  // as declared: kTVMFFIAny for anything
+} TVMFFIFieldInfo;
+
+typedef enum {
+  kTVMFFISEqHashKindUnsupported = 0,
+  kTVMFFISEqHashKindTreeNode = 1,  // by its fields
+  kTVMFFISEqHashKindFreeVar = 2,   // a variable: equal to what it was defined beside
+  kTVMFFISEqHashKindDAGNode = 3,   // by its fields, and shared alike
+  kTVMFFISEqHashKindConstTreeNode = 4,
+  kTVMFFISEqHashKindUniqueInstance = 5,  // by identity
+} TVMFFISEqHashKind;
+
+typedef struct TVMFFITypeMetadata {
+  TVMFFIByteArray doc;
+  TVMFFIObjectCreator creator;  // a new object whose fields are still to be set; or NULL
+  int32_t total_size;
+  int32_t structural_eq_hash_kind;  // TVMFFISEqHashKind
+} TVMFFITypeMetadata;
+
+// One attribute of many types: data[type_index - begin_index], None where a type has none.
+typedef struct TVMFFITypeAttrColumn {
+  const TVMFFIAny* data;
+  int32_t size;
+  int32_t begin_index;
+} TVMFFITypeAttrColumn;
 
 typedef struct TVMFFIMethodInfo {
   TVMFFIByteArray name;
@@ -183,12 +241,42 @@ PORTCALL_API int32_t TVMFFITypeGetOrAllocIndex(const TVMFFIByteArray* type_key, 
                                                int32_t child_slots_can_overflow, int32_t parent_type_index);
 PORTCALL_API const TVMFFITypeInfo* TVMFFIGetTypeInfo(int32_t type_index);  // NULL when unknown
 PORTCALL_API int TVMFFITypeKeyToIndex(const TVMFFIByteArray* type_key, int32_t* out);
-// Reflection of foreign libraries. Accepted and not kept: nothing here reads it yet.
+// Descriptions of types: copied, and kept for ever. Read them in TVMFFITypeInfo; a type's fields are its own, those of
+// its ancestors come before them. A field, method or attribute that is registered again replaces the one before.
 PORTCALL_API int TVMFFITypeRegisterField(int32_t type_index, const TVMFFIFieldInfo* info);
 PORTCALL_API int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info);
 PORTCALL_API int TVMFFITypeRegisterMetadata(int32_t type_index, const TVMFFITypeMetadata* metadata);
 PORTCALL_API int TVMFFITypeRegisterAttr(int32_t type_index, const TVMFFIByteArray* name, const TVMFFIAny* value);
-PORTCALL_API const TVMFFITypeAttrColumn* TVMFFIGetTypeAttrColumn(const TVMFFIByteArray* name);
+PORTCALL_API const TVMFFITypeAttrColumn* TVMFFIGetTypeAttrColumn(const TVMFFIByteArray* name);  // NULL when unknown
+
+// A field of a type that is defined at run time. Its default is a value, or a function without arguments (flags).
+typedef struct PortcallFieldSpec {
+  TVMFFIByteArray name;
+  TVMFFIByteArray doc;
+  TVMFFIByteArray metadata;
+  int64_t flags;
+  TVMFFIAny default_value;
+  int32_t type_index;  // of its values: kTVMFFIAny: anything; an object's: that and what derives from it; or as below
+} PortcallFieldSpec;
+#define kPortcallTypeSelf (-3)  // the type that is being defined
+
+// Defines a type whose objects hold one TVMFFIAny a field, those of the parent first. The parent has no fields, or was
+// defined in this way. A type of that key which was defined before with the same fields is given back.
+PORTCALL_API int PortcallTypeDefine(const TVMFFIByteArray* type_key, int32_t parent_type_index,
+                                    const TVMFFITypeMetadata* metadata, const PortcallFieldSpec* fields,
+                                    int32_t num_fields, int32_t* type_index);
+// A new object of any described type from the values of its fields, ancestors' first; kTVMFFIUnchanged asks for the
+// default. TypeError names the field whose value does not fit or is missing.
+PORTCALL_API int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values,
+                                      TVMFFIObjectHandle* out);
+
+// Writes a field of an object, checked like the values of PortcallObjectCreate; whether users may is for the caller.
+PORTCALL_API int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field, const TVMFFIAny* value);
+
+// Deleters of nodes that hold references bracket their work with these, so that long chains do not use up the stack:
+// when Enter returns 0, the deleter returns at once, and is called again once those further out are done.
+PORTCALL_API int PortcallObjectEnterDelete(TVMFFIObjectHandle obj);
+PORTCALL_API void PortcallObjectLeaveDelete(void);
 
 // ---- Errors -------------------------------------------------------------------------------------------------------
 
@@ -254,6 +342,15 @@ PORTCALL_API int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIO
 PORTCALL_API int PortcallArrayCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out);
 // cells: key, value, key, value, …; a repeated key keeps its first place and takes the last value.
 PORTCALL_API int PortcallMapCreate(const TVMFFIAny* cells, int64_t num_pairs, TVMFFIObjectHandle* out);
+// List and Dict are the containers that change. Of Array and Map a changed copy takes the place of *container when
+// somebody else holds it too (copy on write); of all four the functions below read alike.
+PORTCALL_API int PortcallListCreate(const TVMFFIAny* items, int64_t size, TVMFFIObjectHandle* out);
+PORTCALL_API int PortcallDictCreate(const TVMFFIAny* cells, int64_t num_pairs, TVMFFIObjectHandle* out);
+// Puts `size` items in the place of the `count` from `start` on.
+PORTCALL_API int PortcallArraySplice(TVMFFIObjectHandle* container, int64_t start, int64_t count,
+                                     const TVMFFIAny* items, int64_t size);
+PORTCALL_API int PortcallMapSet(TVMFFIObjectHandle* container, const TVMFFIAny* key, const TVMFFIAny* value);
+PORTCALL_API int PortcallMapErase(TVMFFIObjectHandle* container, const TVMFFIAny* key, int* erased);
 PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);  // -1 for a map of another runtime
 // Borrowed views that live as long as the map. NULL: no such key; pairs are numbered in order of insertion.
 PORTCALL_API const TVMFFIAny* PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key);
@@ -418,6 +515,16 @@ typedef struct PortcallCore {
   uint64_t (*tensor_get_flags)(TVMFFIObjectHandle);
   int (*tensor_copy)(const DLTensor*, const DLTensor*);
   int (*env_register_c_api)(const char*, void*);
+  int (*type_key_to_index)(const TVMFFIByteArray*, int32_t*);
+  int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t,
+                     int32_t*);
+  int (*object_create)(int32_t, const TVMFFIAny*, int32_t, TVMFFIObjectHandle*);
+  int (*object_set_field)(TVMFFIObjectHandle, const TVMFFIFieldInfo*, const TVMFFIAny*);
+  int (*list_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int (*dict_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
+  int (*array_splice)(TVMFFIObjectHandle*, int64_t, int64_t, const TVMFFIAny*, int64_t);
+  int (*map_set)(TVMFFIObjectHandle*, const TVMFFIAny*, const TVMFFIAny*);
+  int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);

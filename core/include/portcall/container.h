@@ -94,8 +94,26 @@ template <typename T = Any> class Array : public ObjectRef {
     PORTCALL_CHECK(i < size(), IndexError) << "index " << i << " is out of range for an Array of " << size();
     return (*this)[i];
   }
+  // Changes are seen through this reference alone: the Array is copied first when somebody else holds it.
+  void Set(size_t i, T value) {
+    PORTCALL_CHECK(i < size(), IndexError) << "index " << i << " is out of range for an Array of " << size();
+    Splice(i, 1, {Any(std::move(value))});
+  }
+  void push_back(T value) { Splice(size(), 0, {Any(std::move(value))}); }
+  void insert(size_t i, T value) { Splice(i, 0, {Any(std::move(value))}); }
+  void erase(size_t i, size_t count = 1) { Splice(i, count, {}); }
+
   const Any* items() const noexcept { return ptr_ ? static_cast<const Any*>(node()->cell.data) : nullptr; }
   std::vector<T> vector() const { return std::vector<T>(begin(), end()); }
+
+ protected:
+  void Splice(size_t start, size_t count, const std::vector<Any>& with) {
+    if (!ptr_) Build({});
+    TVMFFIObjectHandle handle = ptr_;
+    Check(PortcallArraySplice(&handle, static_cast<int64_t>(start), static_cast<int64_t>(count),
+                              reinterpret_cast<const TVMFFIAny*>(with.data()), static_cast<int64_t>(with.size())));
+    ptr_ = static_cast<TVMFFIObject*>(handle);
+  }
 
  private:
   void Build(const std::vector<Any>& items) {
@@ -103,6 +121,28 @@ template <typename T = Any> class Array : public ObjectRef {
     Check(PortcallArrayCreate(reinterpret_cast<const TVMFFIAny*>(items.data()), static_cast<int64_t>(items.size()),
                               &handle));
     ptr_ = static_cast<TVMFFIObject*>(handle);
+  }
+};
+
+struct ListObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.List";
+  static constexpr int32_t kTypeIndex = kTVMFFIList;
+  TVMFFISeqCell cell;
+};
+
+// A sequence that changes, for everybody who holds it. Not to be changed while another thread is at it.
+template <typename T = Any> class List : public Array<T> {
+ public:
+  using Node = ListObj;
+  List() : List(std::vector<T>()) {}
+  List(std::nullptr_t) noexcept : Array<T>(nullptr) {}  // NOLINT(google-explicit-constructor)
+  List(std::initializer_list<T> items) : List(std::vector<T>(items)) {}
+  explicit List(const std::vector<T>& items) {
+    std::vector<Any> cells(items.begin(), items.end());
+    TVMFFIObjectHandle handle = nullptr;
+    Check(PortcallListCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(cells.size()),
+                             &handle));
+    this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 };
 
@@ -156,6 +196,24 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   }
   std::vector<std::pair<K, V>> items() const { return std::vector<std::pair<K, V>>(begin(), end()); }
 
+  // Changes are seen through this reference alone: the Map is copied first when somebody else holds it.
+  void Set(const K& key, const V& value) {
+    if (!ptr_) *this = Map(std::vector<std::pair<K, V>>());
+    Any key_cell(key), value_cell(value);
+    TVMFFIObjectHandle handle = ptr_;
+    Check(PortcallMapSet(&handle, &key_cell.cell(), &value_cell.cell()));
+    ptr_ = static_cast<TVMFFIObject*>(handle);
+  }
+  bool erase(const K& key) {
+    if (!ptr_) return false;
+    Any key_cell(key);
+    TVMFFIObjectHandle handle = ptr_;
+    int erased = 0;
+    Check(PortcallMapErase(&handle, &key_cell.cell(), &erased));
+    ptr_ = static_cast<TVMFFIObject*>(handle);
+    return erased != 0;
+  }
+
   // Walks the pairs in order of insertion: `for (const auto& [key, value] : map)`.
   class Iterator {
    public:
@@ -190,6 +248,31 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   const TVMFFIAny* Find(const K& key) const {
     Any cell(key);
     return ptr_ ? PortcallMapFind(ptr_, &cell.cell()) : nullptr;
+  }
+};
+
+struct DictObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Dict";
+  static constexpr int32_t kTypeIndex = kTVMFFIDict;
+};
+
+// A map that changes, for everybody who holds it. Not to be changed while another thread is at it.
+template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
+ public:
+  using Node = DictObj;
+  Dict() : Dict(std::vector<std::pair<K, V>>()) {}
+  Dict(std::nullptr_t) noexcept : Map<K, V>(nullptr) {}  // NOLINT(google-explicit-constructor)
+  Dict(std::initializer_list<std::pair<K, V>> pairs) : Dict(std::vector<std::pair<K, V>>(pairs)) {}
+  explicit Dict(const std::vector<std::pair<K, V>>& pairs) {
+    std::vector<Any> cells;
+    for (const auto& [key, value] : pairs) {
+      cells.emplace_back(key);
+      cells.emplace_back(value);
+    }
+    TVMFFIObjectHandle handle = nullptr;
+    Check(PortcallDictCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(pairs.size()),
+                             &handle));
+    this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 };
 
@@ -231,7 +314,8 @@ template <typename K, typename V> struct TypeTraits<Map<K, V>> {
   }
   static std::optional<Map<K, V>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return Map<K, V>();
-    if (value.type_index != kTVMFFIMap || PortcallMapSize(value.v_obj) < 0) return std::nullopt;
+    if (value.type_index != kTVMFFIMap && value.type_index != kTVMFFIDict) return std::nullopt;
+    if (PortcallMapSize(value.v_obj) < 0) return std::nullopt;
     auto map = ObjectRef::Borrow<Map<K, V>>(value.v_obj);
     for (size_t i = 0; i < map.size(); ++i) {
       const TVMFFIAny* pair = PortcallMapPairAt(map.get(), static_cast<int64_t>(i));
@@ -240,6 +324,30 @@ template <typename K, typename V> struct TypeTraits<Map<K, V>> {
     return map;
   }
   static void To(Map<K, V> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
+};
+
+template <typename T> struct TypeTraits<List<T>> {
+  static std::string Name() {
+    if constexpr (std::is_same_v<T, Any>) return "List";
+    return "List[" + TypeTraits<T>::Name() + "]";
+  }
+  static std::optional<List<T>> TryFrom(const TVMFFIAny& value) {
+    if (value.type_index != kTVMFFIList || !TypeTraits<Array<T>>::TryFrom(value)) return std::nullopt;
+    return ObjectRef::Borrow<List<T>>(value.v_obj);
+  }
+  static void To(List<T> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
+};
+
+template <typename K, typename V> struct TypeTraits<Dict<K, V>> {
+  static std::string Name() {
+    if constexpr (std::is_same_v<K, Any> && std::is_same_v<V, Any>) return "Dict";
+    return "Dict[" + TypeTraits<K>::Name() + ", " + TypeTraits<V>::Name() + "]";
+  }
+  static std::optional<Dict<K, V>> TryFrom(const TVMFFIAny& value) {
+    if (value.type_index != kTVMFFIDict || !TypeTraits<Map<K, V>>::TryFrom(value)) return std::nullopt;
+    return ObjectRef::Borrow<Dict<K, V>>(value.v_obj);
+  }
+  static void To(Dict<K, V> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
 
 template <typename T> struct TypeTraits<std::vector<T>> {

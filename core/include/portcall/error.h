@@ -24,6 +24,8 @@ struct ErrorObj final : Object {
 
 class Error : public std::exception {
  public:
+  static constexpr const char* kNotePrefix = "  Note: ";  // of lines of a backtrace that are no frames
+
   Error(std::string_view kind, std::string_view message, std::string_view backtrace = {},
         const ObjectRef& cause = nullptr, const ObjectRef& extra_context = nullptr) {
     TVMFFIByteArray k = ToByteArray(kind), m = ToByteArray(message), b = ToByteArray(backtrace);
@@ -39,6 +41,14 @@ class Error : public std::exception {
   std::string_view message() const noexcept { return ToView(node()->cell.message); }
   std::string_view backtrace() const noexcept { return ToView(node()->cell.backtrace); }
   const ObjectRef& ref() const noexcept { return ref_; }
+
+  // Adds a line that says where it happened, behind the frames; Python shows it as a note of the exception.
+  void AddNote(std::string_view note) const {
+    std::string line = kNotePrefix + std::string(note) + "\n";
+    for (size_t i = 0; i + 1 < line.size(); ++i) line[i] = line[i] == '\n' ? ' ' : line[i];
+    TVMFFIByteArray text = ToByteArray(line);
+    node()->cell.update_backtrace(ref_.get(), &text, 1);
+  }
 
   const char* what() const noexcept override {
     try {

@@ -112,11 +112,28 @@ template <typename T> int32_t TypeIndexOf() {
 }
 
 namespace detail {
-template <typename T> void DeleteNode(void* self, int flags) {
+// Whether objects of this type may form long chains, which one release then takes down: a node states
+// `static constexpr bool kHoldsObjects = true`.
+template <typename T, typename = void> struct HoldsObjects : std::false_type {};
+template <typename T> struct HoldsObjects<T, std::void_t<decltype(T::kHoldsObjects)>> : std::true_type {};
+
+struct Nothing {
+  void operator()() const noexcept {}
+};
+
+// Before() runs before the node is destroyed.
+template <typename T, typename Before = Nothing> void DeleteNode(void* self, int flags) {
   // Through the header: TVMFFIObject is the first base of every node.
   T* node = static_cast<T*>(static_cast<TVMFFIObject*>(self));
-  if (flags & kDestroy) node->~T();
+  // A weak reference that is still there may free the memory at any time: then nothing can wait.
+  const bool guarded = HoldsObjects<T>::value && flags == (kDestroy | kFree);
+  if (guarded && !PortcallObjectEnterDelete(node)) return;
+  if (flags & kDestroy) {
+    Before()();
+    node->~T();
+  }
   if (flags & kFree) ::operator delete(static_cast<void*>(node), std::align_val_t(alignof(T)));
+  if (guarded) PortcallObjectLeaveDelete();
 }
 }  // namespace detail
 
@@ -164,7 +181,7 @@ class ObjectRef {
 
   // Takes over one reference that the caller owns.
   template <typename Ref = ObjectRef> static Ref Steal(void* handle) noexcept {
-    Ref ref;
+    Ref ref(nullptr);
     ref.ptr_ = static_cast<TVMFFIObject*>(handle);
     return ref;
   }

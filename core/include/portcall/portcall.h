@@ -9,6 +9,7 @@
 #include "function.h"
 #include "module.h"
 #include "object.h"
+#include "reflection.h"
 #include "tensor.h"
 #include "value.h"
 

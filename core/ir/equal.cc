@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// Structural equality: two graphs are walked side by side, in the order of the left one's fields.
+//
+// Subgraphs that are the very same object on both sides are not looked into as long as no two different objects have to
+// stand for each other. When that changes, the comparison starts again and looks into everything, because a variable
+// inside of what was left out may now stand for another one.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "ir/hash.h"
+#include "portcall/ir.h"
+
+namespace portcall::ir {
+namespace {
+
+struct Mismatch {
+  std::vector<Step> steps;
+  TVMFFIAny left, right;
+  std::string text, why;
+};
+
+// Finds out which nodes have been found equal before, directly or through others: a union-find.
+class Classes {
+ public:
+  // Whether the two were in one class already. They are now.
+  bool Join(const TVMFFIObject* left, const TVMFFIObject* right) {
+    uint64_t a = RootOf(Number(&left_, left)), b = RootOf(Number(&right_, right));
+    if (a == b) return true;
+    if (size_[a] < size_[b]) std::swap(a, b);
+    parent_[b] = static_cast<uint32_t>(a);
+    size_[a] += size_[b];
+    return false;
+  }
+
+ private:
+  uint64_t Number(PointerMap* map, const TVMFFIObject* obj) {
+    auto [number, added] = map->Insert(obj);
+    if (added) {
+      *number = parent_.size();
+      parent_.push_back(static_cast<uint32_t>(*number));
+      size_.push_back(1);
+    }
+    return *number;
+  }
+  uint64_t RootOf(uint64_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+
+  PointerMap left_, right_;
+  std::vector<uint32_t> parent_, size_;
+};
+
+// Objects that stand for each other and for nothing else: variables, and what is to be shared alike.
+class Pairing {
+ public:
+  enum class Found { kNew, kSame, kOther };
+  Found Find(const TVMFFIObject* left, const TVMFFIObject* right) {
+    uint64_t *l = left_.Find(left), *r = right_.Find(right);
+    if (!l && !r) return Found::kNew;
+    return l && r && *l == reinterpret_cast<uintptr_t>(right) ? Found::kSame : Found::kOther;
+  }
+  void Add(const TVMFFIObject* left, const TVMFFIObject* right) {
+    *left_.Insert(left).first = reinterpret_cast<uintptr_t>(right);
+    *right_.Insert(right).first = reinterpret_cast<uintptr_t>(left);
+  }
+
+ private:
+  PointerMap left_, right_;
+};
+
+std::string_view ContentOf(const TVMFFIAny& value) {
+  if (auto text = TryString(value)) return *text;
+  if (auto bytes = TryBytes(value)) return *bytes;
+  if (value.type_index == kTVMFFIShape) {
+    const TVMFFIShapeCell& cell = static_cast<ShapeObj*>(value.v_obj)->cell;
+    return {reinterpret_cast<const char*>(cell.data), cell.size * sizeof(int64_t)};
+  }
+  TVMFFIByteArray words;
+  Check(TVMFFIBigIntGetContentByteArray(&value, &words));
+  return ToView(words);
+}
+
+// 0: neither text nor bytes.
+int TextKind(int32_t index) {
+  if (index == kTVMFFISmallStr || index == kTVMFFIStr || index == kTVMFFIRawStr) return 1;
+  return index == kTVMFFISmallBytes || index == kTVMFFIBytes || index == kTVMFFIByteArrayPtr ? 2 : 0;
+}
+
+bool EqualValues(const TVMFFIAny& left, const TVMFFIAny& right) {
+  if (left.type_index != right.type_index) {
+    int kind = TextKind(left.type_index);
+    return kind != 0 && kind == TextKind(right.type_index) && ContentOf(left) == ContentOf(right);
+  }
+  if (left.v_uint64 == right.v_uint64 && left.small_str_len == right.small_str_len) return true;
+  if (left.type_index == kTVMFFIFloat) return std::isnan(left.v_float64) && std::isnan(right.v_float64);
+  return (IsObject(left) || TextKind(left.type_index) != 0) && ContentOf(left) == ContentOf(right);
+}
+
+bool EqualShapes(const DLTensor& left, const DLTensor& right) {
+  return left.ndim == right.ndim && std::equal(left.shape, left.shape + left.ndim, right.shape);
+}
+
+class Comparison {
+ public:
+  Comparison(Types* types, bool map_free, bool look_into_all)
+      : types_(types), map_free_(map_free), look_into_all_(look_into_all), hasher_(types) {}
+
+  // Calls for another comparison, which looks into everything.
+  bool must_start_again() const { return must_start_again_; }
+  // Fills `*mismatch`, if it is given, when they differ.
+  bool Equal(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch);
+
+ private:
+  struct Frame {
+    const TVMFFIObject *left, *right;
+    const Type* type;
+    size_t next, count, first_entry;  // entries: the left map's, then the right one's
+    Defines defines;
+  };
+  enum class Answer { kEqual, kLookInside, kDiffer };
+
+  Answer Compare(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines);
+  Answer CompareObjects(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines);
+  Answer ComparePart();
+  Answer ComparePair(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right, bool defined);
+  Answer CompareTensors(const DLTensor& left, const DLTensor& right);
+  Answer Enter(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right, Defines defines);
+  Answer EnterMaps(Frame* frame);
+  void OrderTies(const Frame& frame);
+  bool Matches(const TVMFFIAny& left, const TVMFFIAny& right);
+  size_t Position(const Frame& frame, size_t part, bool right) const;
+  Answer Differ(std::string why) {
+    why_ = std::move(why);
+    return Answer::kDiffer;
+  }
+  void Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch);
+
+  Types* types_;
+  bool map_free_, look_into_all_;
+  bool left_out_ = false, must_start_again_ = false;
+  Hasher hasher_;
+  std::vector<Frame> frames_;
+  std::vector<Entry> entries_;
+  Classes classes_;
+  Pairing pairing_;
+  std::string why_;
+  const TVMFFIAny *left_ = nullptr, *right_ = nullptr;  // what is being compared
+  TVMFFIAny left_space_, right_space_;
+};
+
+bool Comparison::Equal(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
+  left_ = &left;
+  right_ = &right;
+  Answer answer = Compare(left, right, map_free_ ? Defines::kBelow : Defines::kNothing);
+  while (answer != Answer::kDiffer && !frames_.empty()) {
+    Frame& frame = frames_.back();
+    if (frame.next < frame.count) {
+      answer = ComparePart();
+    } else {
+      entries_.resize(frame.first_entry);
+      frames_.pop_back();
+    }
+  }
+  if (answer != Answer::kDiffer) return true;
+  if (mismatch && !must_start_again_) Describe(*left_, *right_, mismatch);
+  return false;
+}
+
+// Compares parts of the innermost pair until one of them has to be looked into.
+inline Comparison::Answer Comparison::ComparePart() {
+  Answer answer = Answer::kEqual;
+  Frame& frame = frames_.back();
+  while (answer == Answer::kEqual && frame.next < frame.count) {
+    size_t i = frame.next++, l = i, r = i;
+    Defines defines = frame.defines;
+    bool by_identity = false;
+    if (frame.type->form == Form::kFields) {
+      const Field& field = frame.type->fields[i];
+      if (field.ignored) continue;
+      defines = DefinesInField(defines, field);
+      by_identity = field.by_identity;
+    } else if (frame.type->form == Form::kPairs) {
+      l = Position(frame, i, false);
+      r = Position(frame, i, true);
+    }
+    left_ = types_->Part(frame.left, *frame.type, l, &left_space_);
+    right_ = types_->Part(frame.right, *frame.type, r, &right_space_);
+    if (by_identity && !Types::IsValue(*left_) && !Types::IsValue(*right_)) {
+      if (left_->v_obj != right_->v_obj) return Differ("the field is compared by identity");
+      continue;
+    }
+    answer = Compare(*left_, *right_, defines);
+  }
+  return answer;
+}
+
+inline Comparison::Answer Comparison::Compare(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines) {
+  if (!Types::IsValue(left) && !Types::IsValue(right)) return CompareObjects(left, right, defines);
+  return EqualValues(left, right) ? Answer::kEqual : Answer::kDiffer;
+}
+
+Comparison::Answer Comparison::CompareObjects(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines) {
+  const TVMFFIObject *l = left.v_obj, *r = right.v_obj;
+  if (l == r && !look_into_all_) {
+    left_out_ = true;
+    return Answer::kEqual;
+  }
+  if (l->type_index != r->type_index) return Answer::kDiffer;
+  const Type& type = types_->Of(l);
+  if (l == r && type.kind == kTVMFFISEqHashKindConstTreeNode) return Answer::kEqual;
+  if (type.form == Form::kTensor) return CompareTensors(*TryDLTensor(left), *TryDLTensor(right));
+  if (type.form == Form::kOpaque || type.kind == kTVMFFISEqHashKindUniqueInstance ||
+      type.kind == kTVMFFISEqHashKindUnsupported) {
+    return l == r ? Answer::kEqual : Differ("the type is compared by identity");
+  }
+  const bool variable = type.kind == kTVMFFISEqHashKindFreeVar;
+  const bool shared = IsShared(l) || IsShared(r);
+  if (variable || (type.kind == kTVMFFISEqHashKindDAGNode && shared)) {
+    Answer answer = ComparePair(type, l, r, !variable || defines != Defines::kNothing);
+    if (answer != Answer::kLookInside) return answer;
+  } else if (shared && IsShared(l) && IsShared(r) && classes_.Join(l, r)) {
+    return Answer::kEqual;
+  }
+  return Enter(type, l, r, DefinesInside(defines, type));
+}
+
+Comparison::Answer Comparison::ComparePair(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right,
+                                           bool defined) {
+  const bool variable = type.kind == kTVMFFISEqHashKindFreeVar;
+  switch (pairing_.Find(left, right)) {
+    case Pairing::Found::kSame:
+      return Answer::kEqual;
+    case Pairing::Found::kOther:
+      return Differ(variable ? "one of the variables stands for another one already" : "they are shared differently");
+    default:
+      break;
+  }
+  if (left != right) {
+    if (!defined) return Differ("a variable that is defined nowhere equals itself alone");
+    if (left_out_) {
+      must_start_again_ = true;
+      return Answer::kDiffer;
+    }
+    look_into_all_ = true;
+  }
+  pairing_.Add(left, right);
+  return Answer::kLookInside;
+}
+
+Comparison::Answer Comparison::CompareTensors(const DLTensor& left, const DLTensor& right) {
+  if (left.dtype != right.dtype || !EqualShapes(left, right)) return Answer::kDiffer;
+  Tensor left_space, right_space;
+  if (BytesOf(left, &left_space) == BytesOf(right, &right_space)) return Answer::kEqual;
+  return Differ("the elements differ");
+}
+
+Comparison::Answer Comparison::Enter(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right,
+                                     Defines defines) {
+  Frame frame{left, right, &type, 0, types_->NumParts(left, type), entries_.size(), defines};
+  if (type.form != Form::kFields) {
+    size_t other = types_->NumParts(right, type), each = type.form == Form::kPairs ? 2 : 1;
+    if (frame.count != other) {
+      return Differ(std::to_string(frame.count / each) + " and " + std::to_string(other / each) + " items");
+    }
+  }
+  if (type.form == Form::kPairs && EnterMaps(&frame) == Answer::kDiffer) return Answer::kDiffer;
+  frames_.push_back(frame);
+  return Answer::kLookInside;
+}
+
+// Entries of both maps by the hashes of their keys: equal keys are then in equal places.
+Comparison::Answer Comparison::EnterMaps(Frame* frame) {
+  const size_t n = frame->count / 2;
+  hasher_.AppendEntries(frame->left, n, &entries_);
+  hasher_.AppendEntries(frame->right, n, &entries_);
+  OrderTies(*frame);
+  for (size_t i = 0; i < n; ++i) {
+    const Entry &l = entries_[frame->first_entry + i], &r = entries_[frame->first_entry + n + i];
+    if (l.key_hash == r.key_hash) continue;
+    TVMFFIAny space;
+    bool left = l.key_hash < r.key_hash;
+    const TVMFFIObject* map = left ? frame->left : frame->right;
+    std::string key = Show(*types_->Part(map, *frame->type, 2 * (left ? l : r).position, &space));
+    entries_.resize(frame->first_entry);
+    return Differ("only the " + std::string(left ? "left" : "right") + " one has the key " + key);
+  }
+  return Answer::kEqual;
+}
+
+// Keys of equal hashes are variables of equal looks, as a rule: each finds the one that it stands for.
+void Comparison::OrderTies(const Frame& frame) {
+  const size_t n = frame.count / 2;
+  Entry *left = entries_.data() + frame.first_entry, *right = left + n;
+  for (size_t i = 0; i + 1 < n; ++i) {
+    TVMFFIAny left_space, right_space;
+    const TVMFFIAny& key = *types_->Part(frame.left, *frame.type, 2 * left[i].position, &left_space);
+    for (size_t j = i; j < n && right[j].key_hash == left[i].key_hash; ++j) {
+      if (!Matches(key, *types_->Part(frame.right, *frame.type, 2 * right[j].position, &right_space))) continue;
+      std::swap(right[i], right[j]);
+      break;
+    }
+  }
+}
+
+bool Comparison::Matches(const TVMFFIAny& left, const TVMFFIAny& right) {
+  if (Types::IsValue(left) || Types::IsValue(right)) return EqualValues(left, right);
+  Pairing::Found found = pairing_.Find(left.v_obj, right.v_obj);
+  return found == Pairing::Found::kSame || (found == Pairing::Found::kNew && left.v_obj == right.v_obj);
+}
+
+size_t Comparison::Position(const Frame& frame, size_t part, bool right) const {
+  size_t entry = frame.first_entry + part / 2 + (right ? frame.count / 2 : 0);
+  return 2 * entries_[entry].position + part % 2;
+}
+
+void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
+  for (const Frame& frame : frames_) {
+    size_t part = frame.next - 1;
+    if (frame.type->form == Form::kPairs) part = Position(frame, part, false);
+    mismatch->steps.push_back({frame.left, part});
+  }
+  mismatch->left = left;
+  mismatch->right = right;
+  mismatch->why = why_;
+  mismatch->text = types_->PathOf(mismatch->steps) + ": " + Show(left) + " != " + Show(right);
+  if (!why_.empty()) mismatch->text += " (" + why_ + ")";
+}
+
+bool Compare(Types* types, const TVMFFIAny& left, const TVMFFIAny& right, int32_t flags, Mismatch* mismatch) {
+  const bool map_free = flags & kPortcallMapFreeVariables;
+  Comparison quick(types, map_free, false);
+  bool equal = quick.Equal(left, right, mismatch);
+  if (!quick.must_start_again()) return equal;
+  return Comparison(types, map_free, true).Equal(left, right, mismatch);
+}
+
+}  // namespace
+}  // namespace portcall::ir
+
+using namespace portcall;
+
+int PortcallStructuralEqual(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, int32_t* equal) {
+  return Guard([&] {
+    ir::Types types;
+    *equal = ir::Compare(&types, *left, *right, flags, nullptr);
+  });
+}
+
+int PortcallFirstMismatch(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, TVMFFIAny* out) {
+  return Guard([&] {
+    ir::Types types;
+    ir::Mismatch found;
+    Any result;
+    if (!ir::Compare(&types, *left, *right, flags, &found)) {
+      result =
+          Array<Any>{found.text, types.PathOf(found.steps), Any::Copy(found.left), Any::Copy(found.right), found.why};
+    }
+    *out = result.release();
+  });
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structural hash. Its values are promised: a change of anything here is a change of the major version.
+#ifndef PORTCALL_IR_HASH_H_
+#define PORTCALL_IR_HASH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/pointer_map.h"
+#include "ir/types.h"
+
+namespace portcall::ir {
+
+// Which variables a part of the graph defines: none; those that stand there, in containers too; all that it reaches.
+enum class Defines : uint8_t { kNothing, kHere, kBelow };
+
+inline Defines DefinesInField(Defines outer, const Field& field) {
+  if (outer == Defines::kBelow || field.defines_below) return Defines::kBelow;
+  return field.defines ? Defines::kHere : Defines::kNothing;
+}
+// Inside of an object that a part holds. Containers are looked through.
+inline Defines DefinesInside(Defines outer, const Type& type) {
+  return outer == Defines::kHere && type.form == Form::kFields ? Defines::kNothing : outer;
+}
+
+// The hash of the entries' keys, by which both comparison and hash go through a map.
+struct Entry {
+  uint64_t key_hash;
+  size_t position;
+  friend bool operator<(const Entry& a, const Entry& b) {
+    return a.key_hash != b.key_hash ? a.key_hash < b.key_hash : a.position < b.position;
+  }
+};
+
+class Hasher {
+ public:
+  explicit Hasher(Types* types, int depth = 0) : types_(types), depth_(depth) {}
+  uint64_t Hash(const TVMFFIAny& value, Defines defines = Defines::kNothing);
+  // Appends the entries of a map, in order.
+  void AppendEntries(const TVMFFIObject* map, size_t n, std::vector<Entry>* entries);
+
+ private:
+  struct Frame {
+    const TVMFFIObject* obj;
+    const Type* type;
+    uint64_t hash, sum;  // sum: of a map's entries
+    size_t next, count, first_entry;
+    uint64_t variable;  // its number, for a variable that is defined here; else 0
+    Defines defines;
+    bool shared;
+  };
+
+  bool Known(const TVMFFIAny& value, Defines defines, uint64_t* hash);
+  bool Advance();
+  void AddFields();
+  void AddItems();
+  void AddPairs();
+  void Combine(uint64_t hash);
+  void Finish(uint64_t* hash);
+  uint64_t HashKey(const TVMFFIAny& key);
+  [[noreturn]] void ThrowCycle(const TVMFFIObject* obj);
+
+  Types* types_;
+  int depth_;  // of maps that are keys of maps
+  std::vector<Frame> frames_;
+  std::vector<Entry> entries_;
+  PointerMap known_;  // hashes of shared objects and variables, 0 while they are worked on
+  PointerMap known_keys_;
+  uint64_t num_variables_ = 0;
+};
+
+}  // namespace portcall::ir
+#endif  // PORTCALL_IR_HASH_H_

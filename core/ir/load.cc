@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ir/load.h"
+
+namespace portcall::ir {
+
+template <typename F> void Builder::Make(F make) {
+  if (limits_.max_nodes && nodes_.size() >= limits_.max_nodes) {
+    fail_("has more than " + std::to_string(limits_.max_nodes) + " nodes, the limit that was given");
+  }
+  if (limits_.max_depth && depth_ + 1 > limits_.max_depth) {
+    fail_("is more than " + std::to_string(limits_.max_depth) + " objects deep, the limit that was given");
+  }
+  TVMFFIObjectHandle handle = nullptr;
+  if (make(&handle) != 0) {
+    try {
+      ThrowRaised();
+    } catch (const Error& error) {
+      // A value that does not fit is a fault of what is read; a default that cannot be made is none.
+      if (error.kind() != "TypeError" && error.kind() != "ValueError") throw;
+      fail_(std::string(error.message()));
+    }
+  }
+  nodes_.emplace_back(ObjectRef::Steal(handle));
+  depths_.push_back(depth_ + 1);
+}
+
+void Builder::MakeObject(const Type& type) {
+  Make([&](TVMFFIObjectHandle* out) {
+    return PortcallObjectCreate(type.index, parts_.data(), static_cast<int32_t>(parts_.size()), out);
+  });
+}
+
+void Builder::MakeContainer(int32_t type_index) {
+  const auto size = static_cast<int64_t>(parts_.size());
+  Make([&](TVMFFIObjectHandle* out) {
+    switch (type_index) {
+      case kTVMFFIArray:
+        return PortcallArrayCreate(parts_.data(), size, out);
+      case kTVMFFIList:
+        return PortcallListCreate(parts_.data(), size, out);
+      case kTVMFFIMap:
+        return PortcallMapCreate(parts_.data(), size / 2, out);
+      default:
+        return PortcallDictCreate(parts_.data(), size / 2, out);
+    }
+  });
+  const bool pairs = type_index == kTVMFFIMap || type_index == kTVMFFIDict;
+  if (pairs && 2 * PortcallMapSize(nodes_.back().cell().v_obj) != size) fail_("a key stands there twice");
+}
+
+size_t Builder::TensorBytes(DLDataType dtype, const std::vector<int64_t>& shape) const {
+  if (dtype.code == kDLOpaqueHandle || dtype.bits == 0 || dtype.lanes == 0) {
+    fail_("no tensor is read with elements of type '" + ToString(dtype) + "'");
+  }
+  if (shape.size() > 64) fail_("a tensor of " + std::to_string(shape.size()) + " dimensions; 64 are the most");
+  uint64_t bits = uint64_t{dtype.bits} * dtype.lanes;
+  for (int64_t extent : shape) {
+    if (extent < 0) fail_("a tensor with the extent " + std::to_string(extent));
+    if (__builtin_mul_overflow(bits, static_cast<uint64_t>(extent), &bits) || bits >> 62) {
+      fail_("the tensor is too large");
+    }
+  }
+  return (bits + 7) / 8;
+}
+
+void Builder::MakeTensor(DLDataType dtype, const std::vector<int64_t>& shape, const std::function<void(char*)>& fill) {
+  DLTensor prototype{};
+  prototype.device = {kDLCPU, 0};
+  prototype.ndim = static_cast<int32_t>(shape.size());
+  prototype.dtype = dtype;
+  prototype.shape = const_cast<int64_t*>(shape.data());
+  Make([&](TVMFFIObjectHandle* out) { return PortcallTensorAlloc(&prototype, out); });
+  const DLTensor& tensor = *TryDLTensor(nodes_.back().cell());
+  if (NumBytes(tensor)) fill(static_cast<char*>(tensor.data) + tensor.byte_offset);
+}
+
+}  // namespace portcall::ir

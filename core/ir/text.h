@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text as JSON needs it: UTF-8, base64 (RFC 4648, with padding), wide integers in hexadecimal digits.
+#ifndef PORTCALL_IR_TEXT_H_
+#define PORTCALL_IR_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace portcall::ir {
+
+// Whether the bytes are UTF-8: shortest forms only, no surrogates, nothing beyond U+10FFFF.
+bool IsUtf8(std::string_view bytes);
+void AppendUtf8(uint32_t code_point, std::string* out);
+
+void AppendBase64(std::string_view bytes, std::string* out);
+// How many bytes the text stands for, -1 when its length or padding is wrong. Decode then checks the digits.
+int64_t Base64Size(std::string_view text);
+bool DecodeBase64(std::string_view text, char* out);
+
+// "-0x1f…" from words of 64 bits, two's complement, least significant first; and back, false when it is no such text.
+std::string HexFromWords(std::string_view words);
+bool WordsFromHex(std::string_view text, std::string* words);
+
+}  // namespace portcall::ir
+#endif  // PORTCALL_IR_TEXT_H_

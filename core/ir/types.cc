@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ir/types.h"
+
+#include <charconv>
+
+namespace portcall::ir {
+namespace {
+
+constexpr size_t kShown = 40;
+
+Form FormOf(int32_t index) {
+  switch (index) {
+    case kTVMFFIStr:
+    case kTVMFFIBytes:
+    case kTVMFFIShape:
+    case kTVMFFIBigInt:
+      return Form::kValue;
+    case kTVMFFIArray:
+    case kTVMFFIList:
+      return Form::kItems;
+    case kTVMFFIMap:
+    case kTVMFFIDict:
+      return Form::kPairs;
+    case kTVMFFITensor:
+      return Form::kTensor;
+    default:
+      return IsObjectIndex(index) ? Form::kOpaque : Form::kValue;
+  }
+}
+
+Field Describe(const TVMFFIFieldInfo& info) {
+  Field field{};
+  field.info = &info;
+  field.name = ToView(info.name);
+  field.offset = info.offset;
+  field.access = info.flags & kPortcallFieldFlagCell        ? Field::Access::kCell
+                 : info.flags & kPortcallFieldFlagReference ? Field::Access::kReference
+                                                            : Field::Access::kGetter;
+  field.ignored = info.flags & kTVMFFIFieldFlagBitMaskSEqHashIgnore;
+  field.by_identity = info.flags & kPortcallFieldFlagIdentity;
+  field.defines = info.flags & kTVMFFIFieldFlagBitMaskSEqHashDefSimple;
+  field.defines_below = info.flags & kTVMFFIFieldFlagBitMaskSEqHashDefPattern;
+  return field;
+}
+
+}  // namespace
+
+const Type& Types::Read(int32_t index) {
+  auto type = std::make_unique<Type>();
+  type->index = index;
+  type->form = FormOf(index);
+  type->kind = kTVMFFISEqHashKindTreeNode;
+  if (const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index)) {
+    type->key = ToView(info->type_key);
+    type->key_hash = HashBytes(type->key);
+    ForEachField(*info, [&](const TVMFFIFieldInfo& field) { type->fields.push_back(Describe(field)); });
+    const TVMFFITypeMetadata* metadata = __atomic_load_n(&info->metadata, __ATOMIC_ACQUIRE);
+    type->creatable = metadata && metadata->creator;
+    if (index >= kTVMFFIDynObjectBegin && (type->creatable || !type->fields.empty())) {
+      type->form = Form::kFields;
+      type->kind = metadata ? metadata->structural_eq_hash_kind : static_cast<int32_t>(kTVMFFISEqHashKindUnsupported);
+    }
+  }
+  auto i = static_cast<size_t>(index);
+  if (i >= table_.size()) table_.resize(i + 64);
+  table_[i] = std::move(type);
+  return *table_[i];
+}
+
+size_t Types::NumParts(const TVMFFIObject* obj, const Type& type) const {
+  switch (type.form) {
+    case Form::kFields:
+      return type.fields.size();
+    case Form::kItems:
+      return static_cast<size_t>(reinterpret_cast<const TVMFFISeqCell*>(obj + 1)->size);
+    case Form::kPairs: {
+      int64_t n = PortcallMapSize(const_cast<TVMFFIObject*>(obj));
+      PORTCALL_CHECK(n >= 0, TypeError) << "a map of another runtime cannot be read";
+      return 2 * static_cast<size_t>(n);
+    }
+    default:
+      return 0;
+  }
+}
+
+const TVMFFIAny* Types::Get(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space) {
+  Any value = GetField(obj, *field.info);
+  *space = value.cell();
+  if (IsObject(*space)) kept_.push_back(std::move(value));
+  return space;
+}
+
+std::string Types::PathOf(const std::vector<Step>& steps) {
+  constexpr size_t kEnd = 50;  // of a longer path the middle is left out
+  std::string path = "<root>";
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (i == kEnd && steps.size() > 2 * kEnd) {
+      path += " … (" + std::to_string(steps.size() - 2 * kEnd) + " steps) … ";
+      i = steps.size() - kEnd;
+    }
+    const auto& [obj, part] = steps[i];
+    const Type& type = Of(obj);
+    if (type.form == Form::kFields) {
+      path.append(".").append(type.fields[part].name);
+    } else if (type.form == Form::kItems) {
+      path += "[" + std::to_string(part) + "]";
+    } else {
+      TVMFFIAny space;
+      std::string key = Show(*Part(obj, type, part / 2 * 2, &space));
+      path += part % 2 ? "[" + key + "]" : " key " + key;
+    }
+  }
+  return path;
+}
+
+std::string Quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text.substr(0, kShown)) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (c == '\n') quoted += "\\n";
+    else quoted += static_cast<unsigned char>(c) < ' ' ? '?' : c;
+  }
+  // Not in the middle of a character.
+  while (text.size() > kShown && (static_cast<unsigned char>(quoted.back()) & 0xC0) == 0x80) quoted.pop_back();
+  if (text.size() > kShown && static_cast<unsigned char>(quoted.back()) >= 0xC0) quoted.pop_back();
+  return quoted + (text.size() > kShown ? "…\"" : "\"");
+}
+
+std::string Show(const TVMFFIAny& value) {
+  if (auto text = TryString(value)) return Quote(*text);
+  if (auto bytes = TryBytes(value)) return std::to_string(bytes->size()) + " bytes";
+  switch (value.type_index) {
+    case kTVMFFIInt:
+      return std::to_string(value.v_int64);
+    case kTVMFFIBool:
+      return value.v_int64 ? "True" : "False";
+    case kTVMFFIFloat: {
+      char digits[32];
+      std::string text(digits, std::to_chars(digits, digits + sizeof digits, value.v_float64).ptr);
+      return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;
+    }
+    case kTVMFFIDataType:
+      return ToString(value.v_dtype);
+    case kTVMFFIDevice:
+      return ToString(Device(value.v_device));
+    case kTVMFFIShape:
+      return ToString(ObjectRef::Borrow<Shape>(value.v_obj));
+    case kTVMFFITensor: {
+      const DLTensor& tensor = *TryDLTensor(value);
+      return "Tensor(" + ToString(Shape(tensor.shape, static_cast<size_t>(tensor.ndim))) + ", " +
+             ToString(tensor.dtype) + ")";
+    }
+    default:
+      return DescribeType(value.type_index);
+  }
+}
+
+std::string_view BytesOf(const DLTensor& tensor, Tensor* space) {
+  const DLTensor* dl = &tensor;
+  if (NumBytes(tensor) == 0) return {};
+  if (tensor.device.device_type != kDLCPU || !IsContiguous(tensor)) {
+    *space = Tensor::Empty(std::vector<int64_t>(tensor.shape, tensor.shape + tensor.ndim), tensor.dtype);
+    dl = space->dl_tensor();
+    Check(PortcallTensorCopy(&tensor, dl));
+  }
+  return {static_cast<const char*>(dl->data) + dl->byte_offset, NumBytes(*dl)};
+}
+
+}  // namespace portcall::ir

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// How objects look to everything in this folder: an object has parts (fields, items, or keys and values in turn), and
+// the description of its type is read once for each piece of work.
+#ifndef PORTCALL_IR_TYPES_H_
+#define PORTCALL_IR_TYPES_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "portcall/reflection.h"
+
+namespace portcall::ir {
+
+enum class Form : uint8_t {
+  kValue,   // equal by content, and written where it stands: numbers, text, shapes, …
+  kFields,  // an object of a described type
+  kItems,   // Array, List
+  kPairs,   // Map, Dict: keys and values in turn
+  kTensor,
+  kOpaque,  // known by identity alone: functions, modules, objects of types that nobody described
+};
+
+struct Field {
+  enum class Access : uint8_t { kCell, kReference, kGetter };
+
+  const TVMFFIFieldInfo* info;
+  std::string_view name;
+  int64_t offset;
+  Access access;
+  bool ignored, by_identity, defines, defines_below;
+};
+
+struct Type {
+  int32_t index;
+  Form form;
+  int32_t kind;  // TVMFFISEqHashKind
+  bool creatable;
+  std::string_view key;
+  uint64_t key_hash;  // of its text
+  std::vector<Field> fields;
+};
+
+// One part of an object in the graph, for paths.
+struct Step {
+  const TVMFFIObject* obj;
+  size_t part;
+};
+
+class Types {
+ public:
+  const Type& Of(int32_t index) {
+    auto i = static_cast<size_t>(index);
+    if (i < table_.size() && table_[i]) return *table_[i];
+    return Read(index);
+  }
+  const Type& Of(const TVMFFIObject* obj) { return Of(obj->type_index); }
+
+  // Whether a value is one that stands for itself: anything else is an object with parts, a tensor, or opaque.
+  static bool IsValue(const TVMFFIAny& value) noexcept {
+    int32_t index = value.type_index;
+    return index < kTVMFFIStaticObjectBegin || index == kTVMFFIStr || index == kTVMFFIBytes || index == kTVMFFIShape ||
+           index == kTVMFFIBigInt;
+  }
+
+  size_t NumParts(const TVMFFIObject* obj, const Type& type) const;
+
+  // Part `i`, borrowed; `*space` is room for a view where there is none in place. What a getter made lives as long as
+  // this table, because its address may be remembered.
+  const TVMFFIAny* Part(const TVMFFIObject* obj, const Type& type, size_t i, TVMFFIAny* space) {
+    switch (type.form) {
+      case Form::kFields:
+        return FieldOf(obj, type.fields[i], space);
+      case Form::kItems:
+        return static_cast<const TVMFFIAny*>(reinterpret_cast<const TVMFFISeqCell*>(obj + 1)->data) + i;
+      default:
+        return PortcallMapPairAt(const_cast<TVMFFIObject*>(obj), static_cast<int64_t>(i / 2)) + i % 2;
+    }
+  }
+
+  // "<root>.rhs[3]["key"]" of the last step's part.
+  std::string PathOf(const std::vector<Step>& steps);
+
+ private:
+  const TVMFFIAny* FieldOf(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space) {
+    const char* place = reinterpret_cast<const char*>(obj) + field.offset;
+    if (field.access == Field::Access::kCell) return reinterpret_cast<const TVMFFIAny*>(place);
+    if (field.access == Field::Access::kReference) {
+      auto* target = *reinterpret_cast<TVMFFIObject* const*>(place);
+      detail::SetCell(space, target ? target->type_index : static_cast<int32_t>(kTVMFFINone));
+      if (target) space->v_obj = target;
+      return space;
+    }
+    return Get(obj, field, space);
+  }
+  const TVMFFIAny* Get(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space);
+  const Type& Read(int32_t index);
+
+  std::vector<std::unique_ptr<Type>> table_;
+  std::vector<Any> kept_;
+};
+
+// An object that more than one may hold: only these can be met twice.
+inline bool IsShared(const TVMFFIObject* obj) noexcept {
+  return (__atomic_load_n(&obj->combined_ref_count, __ATOMIC_RELAXED) & kStrongMask) > 1;
+}
+
+uint64_t HashBytes(std::string_view bytes);
+
+// A value in a message, cut short: 1, "text", 2.5, demo.Add.
+std::string Show(const TVMFFIAny& value);
+// Text in double quotes, escaped, cut short.
+std::string Quote(std::string_view text);
+
+// A view on the elements of a tensor, compact and in the host's memory; copied into `*space` if they are not there.
+std::string_view BytesOf(const DLTensor& tensor, Tensor* space);
+
+}  // namespace portcall::ir
+#endif  // PORTCALL_IR_TYPES_H_

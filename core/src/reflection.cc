@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Types that are defined at run time: their objects are a row of cells. And making objects of any described type.
+#include "portcall/reflection.h"
+
+#include <cstddef>
+#include <new>
+
+#include "node.h"
+
+namespace portcall {
+namespace {
+
+constexpr size_t kFirstCell = sizeof(TVMFFIObject);
+static_assert(kFirstCell % alignof(TVMFFIAny) == 0);
+
+Any* CellsOf(TVMFFIObject* obj) { return reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + kFirstCell); }
+
+const TVMFFITypeInfo& InfoOf(int32_t type_index) {
+  const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(type_index);
+  PORTCALL_CHECK(info, ValueError) << "no type has the index " << type_index;
+  return *info;
+}
+
+// Marks types whose objects are cells. Without the type it cannot make one: PortcallObjectCreate does.
+int CreateCells(TVMFFIObjectHandle*) {
+  return Guard(
+      [] { PORTCALL_THROW(TypeError) << "objects of types defined at run time are made by PortcallObjectCreate"; });
+}
+
+bool HasCells(const TVMFFITypeInfo& info) { return info.metadata && info.metadata->creator == CreateCells; }
+size_t NumCells(const TVMFFITypeInfo& info) {
+  return (static_cast<size_t>(info.metadata->total_size) - kFirstCell) / sizeof(TVMFFIAny);
+}
+
+void DeleteCells(void* self, int flags) {
+  auto* obj = static_cast<TVMFFIObject*>(self);
+  const bool guarded = flags == (kDestroy | kFree);
+  if (guarded && !PortcallObjectEnterDelete(obj)) return;
+  if (flags & kDestroy) {
+    live_nodes[kTVMFFIObject].fetch_sub(1, std::memory_order_relaxed);
+    size_t n = NumCells(*TVMFFIGetTypeInfo(obj->type_index));
+    for (size_t i = 0; i < n; ++i) CellsOf(obj)[i].reset();
+  }
+  if (flags & kFree) ::operator delete(self);
+  if (guarded) PortcallObjectLeaveDelete();
+}
+
+// A value as a field of that declared type keeps it. False: it does not fit.
+bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
+  const int32_t declared = field.field_static_type_index;
+  const int32_t given = value.type_index;
+  bool fits = declared == kTVMFFIAny
+                  ? given != kTVMFFIDLTensorPtr  // which is only lent
+                  : given == declared || (given == kTVMFFINone && (field.flags & kPortcallFieldFlagOptional));
+  if (!fits) {
+    switch (declared) {
+      case kTVMFFIFloat:
+        if (given != kTVMFFIInt) return false;
+        *out = static_cast<double>(value.v_int64);
+        return true;
+      case kTVMFFIInt:
+        if (given == kTVMFFIBool) {
+          *out = value.v_int64;
+          return true;
+        }
+        fits = given == kTVMFFIBigInt;
+        break;
+      case kTVMFFIStr:
+        fits = given == kTVMFFISmallStr || given == kTVMFFIRawStr;
+        break;
+      case kTVMFFIBytes:
+        fits = given == kTVMFFISmallBytes || given == kTVMFFIByteArrayPtr;
+        break;
+      case kTVMFFIArray:
+        fits = given == kTVMFFIList;
+        break;
+      default:
+        fits = IsObjectIndex(declared) && IsObjectIndex(given) && IsInstance(given, declared);
+    }
+  }
+  if (fits) Check(TVMFFIAnyViewToOwnedAny(&value, out->out()));
+  return fits;
+}
+
+[[noreturn]] void ThrowMisfit(const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field, const TVMFFIAny& value) {
+  std::string expected =
+      field.field_static_type_index == kTVMFFIAny ? "a value" : DescribeType(field.field_static_type_index);
+  if (field.flags & kPortcallFieldFlagOptional) expected += " or None";
+  PORTCALL_THROW(TypeError) << ToView(type.type_key) << "." << ToView(field.name) << ": expected " << expected
+                            << ", got " << DescribeValue(value);
+}
+
+Any DefaultOf(const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field) {
+  PORTCALL_CHECK(field.flags & kTVMFFIFieldFlagBitMaskHasDefault, TypeError)
+      << ToView(type.type_key) << " needs a value for '" << ToView(field.name) << "'";
+  Any value = Any::Copy(field.default_value_or_factory);
+  if (field.flags & kTVMFFIFieldFlagBitMaskDefaultFromFactory) return value.cast<PackedFunc>()();
+  return value;
+}
+
+TVMFFIObject* CreateRow(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
+  size_t n = NumCells(type);
+  PORTCALL_CHECK(static_cast<size_t>(num_values) == n, TypeError)
+      << ToView(type.type_key) << " has " << n << " fields, got " << num_values << " values";
+  auto* obj = static_cast<TVMFFIObject*>(::operator new(kFirstCell + n * sizeof(TVMFFIAny)));
+  obj->combined_ref_count = kWeakOne | kStrongOne;
+  obj->type_index = type.type_index;
+  obj->padding = 0;
+  obj->deleter = DeleteCells;
+  for (size_t i = 0; i < n; ++i) new (CellsOf(obj) + i) Any();
+  live_nodes[kTVMFFIObject].fetch_add(1, std::memory_order_relaxed);
+  ObjectRef owner = ObjectRef::Steal(obj);
+  size_t i = 0;
+  ForEachField(type, [&](const TVMFFIFieldInfo& field) {
+    const TVMFFIAny& value = values[i];
+    Any* cell = CellsOf(obj) + i++;
+    if (value.type_index != kTVMFFIUnchanged) {
+      if (!Fit(field, value, cell)) ThrowMisfit(type, field, value);
+    } else {
+      Any made = DefaultOf(type, field);
+      if (!Fit(field, made.cell(), cell)) ThrowMisfit(type, field, made.cell());
+    }
+  });
+  return owner.release();
+}
+
+void SetField(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field, const TVMFFIAny& value) {
+  void* place = reinterpret_cast<char*>(obj) + field.offset;
+  int status;
+  if (field.flags & kTVMFFIFieldFlagBitSetterIsFunctionObj) {
+    TVMFFIAny args[2] = {}, result = {};
+    args[0].type_index = kTVMFFIOpaquePtr;
+    args[0].v_ptr = place;
+    args[1] = value;
+    status = TVMFFIFunctionCall(field.setter, args, 2, &result);
+    if (status == 0) Any::Steal(result);
+  } else {
+    status = reinterpret_cast<TVMFFIFieldSetter>(field.setter)(place, &value);
+  }
+  if (status == 0) return;
+  try {
+    ThrowRaised();
+  } catch (const Error& error) {
+    throw Error(
+        error.kind(),
+        std::string(ToView(type.type_key)).append(".").append(ToView(field.name)).append(": ").append(error.message()));
+  }
+}
+
+TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
+  PORTCALL_CHECK(type.metadata && type.metadata->creator, TypeError)
+      << "objects of type '" << ToView(type.type_key) << "' cannot be made from fields: "
+      << (type.metadata ? "its C++ type has no default constructor" : "nobody described it");
+  TVMFFIObjectHandle handle = nullptr;
+  Check(type.metadata->creator(&handle));
+  ObjectRef owner = ObjectRef::Steal(handle);
+  int32_t i = 0;
+  ForEachField(type, [&](const TVMFFIFieldInfo& field) {
+    PORTCALL_CHECK(i < num_values, TypeError) << ToView(type.type_key) << " has more than " << num_values << " fields";
+    const TVMFFIAny& value = values[i++];
+    if (value.type_index != kTVMFFIUnchanged) return SetField(owner.get(), type, field, value);
+    SetField(owner.get(), type, field, DefaultOf(type, field).cell());
+  });
+  PORTCALL_CHECK(i == num_values, TypeError)
+      << ToView(type.type_key) << " has " << i << " fields, got " << num_values << " values";
+  return owner.release();
+}
+
+int ReadCell(void* field, TVMFFIAny* result) { return TVMFFIAnyViewToOwnedAny(static_cast<TVMFFIAny*>(field), result); }
+
+int WriteCell(void* field, const TVMFFIAny* value) {
+  return Guard([&] { *static_cast<Any*>(field) = Any::Copy(*value); });
+}
+
+bool SameFields(const TVMFFITypeInfo& info, const PortcallFieldSpec* fields, int32_t n) {
+  if (info.num_fields != n) return false;
+  for (int32_t i = 0; i < n; ++i) {
+    const TVMFFIFieldInfo& old = info.fields[i];
+    int32_t declared = fields[i].type_index == kPortcallTypeSelf ? info.type_index : fields[i].type_index;
+    if (ToView(old.name) != ToView(fields[i].name) || old.field_static_type_index != declared) return false;
+  }
+  return true;
+}
+
+void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMetadata* metadata,
+                const PortcallFieldSpec* fields, int32_t n, int32_t* out) {
+  const TVMFFITypeInfo& up = InfoOf(parent);
+  PORTCALL_CHECK(IsObjectIndex(parent) && (parent == kTVMFFIObject || parent >= kTVMFFIDynObjectBegin), TypeError)
+      << "nothing can derive from " << DescribeType(parent);
+  size_t inherited = FieldsOf(parent).size();
+  PORTCALL_CHECK(inherited == 0 || HasCells(up), TypeError)
+      << "'" << ToView(*key) << "' cannot derive from '" << ToView(up.type_key)
+      << "', which has fields of its own in compiled code";
+  int32_t index = TVMFFITypeGetOrAllocIndex(key, -1, 0, 0, 1, -2);
+  if (index >= 0) {
+    const TVMFFITypeInfo& old = InfoOf(index);
+    bool same = HasCells(old) && old.type_depth > 0 && old.type_ancestors[old.type_depth - 1] == &up &&
+                SameFields(old, fields, n);
+    PORTCALL_CHECK(same, ValueError) << "type '" << ToView(*key)
+                                     << "' exists already, with other fields; give this one another key";
+  } else {
+    index = TVMFFITypeGetOrAllocIndex(key, -1, 0, 0, 1, parent);
+    if (index < 0) ThrowRaised();
+  }
+  for (int32_t i = 0; i < n; ++i) {
+    TVMFFIFieldInfo field{};
+    field.name = fields[i].name;
+    field.doc = fields[i].doc;
+    field.metadata = fields[i].metadata;
+    field.flags = fields[i].flags | kPortcallFieldFlagCell;
+    field.size = sizeof(TVMFFIAny);
+    field.alignment = alignof(TVMFFIAny);
+    field.offset = static_cast<int64_t>(kFirstCell + (inherited + static_cast<size_t>(i)) * sizeof(TVMFFIAny));
+    field.getter = ReadCell;
+    field.setter = reinterpret_cast<void*>(WriteCell);
+    field.default_value_or_factory = fields[i].default_value;
+    field.field_static_type_index = fields[i].type_index == kPortcallTypeSelf ? index : fields[i].type_index;
+    Check(TVMFFITypeRegisterField(index, &field));
+  }
+  TVMFFITypeMetadata own = *metadata;
+  own.creator = CreateCells;
+  own.total_size = static_cast<int32_t>(kFirstCell + (inherited + static_cast<size_t>(n)) * sizeof(TVMFFIAny));
+  Check(TVMFFITypeRegisterMetadata(index, &own));
+  *out = index;
+}
+
+}  // namespace
+}  // namespace portcall
+
+using namespace portcall;
+
+int PortcallTypeDefine(const TVMFFIByteArray* type_key, int32_t parent_type_index, const TVMFFITypeMetadata* metadata,
+                       const PortcallFieldSpec* fields, int32_t num_fields, int32_t* type_index) {
+  return Guard([&] { DefineType(type_key, parent_type_index, metadata, fields, num_fields, type_index); });
+}
+
+int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field, const TVMFFIAny* value) {
+  return Guard([&] {
+    auto* node = static_cast<TVMFFIObject*>(obj);
+    const TVMFFITypeInfo& type = InfoOf(node->type_index);
+    if (!(field->flags & kPortcallFieldFlagCell && HasCells(type))) return SetField(node, type, *field, *value);
+    Any kept;
+    if (!Fit(*field, *value, &kept)) ThrowMisfit(type, *field, *value);
+    std::swap(*reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + field->offset), kept);
+  });
+}
+
+int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values, TVMFFIObjectHandle* out) {
+  return Guard([&] {
+    const TVMFFITypeInfo& type = InfoOf(type_index);
+    *out = HasCells(type) ? CreateRow(type, values, num_values) : CreateByCreator(type, values, num_values);
+  });
+}

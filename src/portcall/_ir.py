@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be done with whole graphs of objects: compare, hash, save, load, walk and rewrite them.
+
+All of it is in a library of its own, ``libportcall_ir``, which is loaded when it is first needed. None of it uses the
+stack for depth: a chain of 200,000 objects is as good as any other graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from portcall import _core
+from portcall._core import Object
+from portcall._function import get_global_func
+from portcall._module import Module, load_module
+
+MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes that nobody wrote
+Order = Literal["pre", "post"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Where two graphs differ first. ``str()`` of it is ``<root>.rhs.value: 1 != 2``."""
+
+    text: str
+    path: str
+    left: Any
+    right: Any
+    why: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def structural_equal(left: Any, right: Any, *, map_free_variables: bool = False) -> bool:
+    """Tell whether two values have the same structure: the same types and equal fields, all the way down.
+
+    Values are equal to those of their own kind: 1, 1.0 and True are three. A NaN equals a NaN; 0.0 and -0.0 differ.
+    Tensors are compared by data type, shape and bits; maps whatever the order of their entries; functions, modules and
+    objects without a description by identity. Variables that are defined in the same place stand for each other.
+
+    Parameters:
+        map_free_variables: match variables that are defined nowhere, too, where they first occur.
+    """
+    equal: bool = function("StructuralEqual")(left, right, map_free_variables)
+    return equal
+
+
+def structural_hash(value: Any, *, map_free_variables: bool = False) -> int:
+    """Return a number of 64 bits (signed) that is the same for all values that are structurally equal.
+
+    It is the same in every process, under every Python and on every machine, within a major version of portcall.
+
+    Raises:
+        ValueError: an object contains itself. The message shows the way.
+    """
+    number: int = function("StructuralHash")(value, map_free_variables)
+    return number
+
+
+def first_mismatch(left: Any, right: Any, *, map_free_variables: bool = False) -> Mismatch | None:
+    """Return where two values differ first, in the order of fields; None when they are structurally equal."""
+    found = function("FirstMismatch")(left, right, map_free_variables)
+    return None if found is None else Mismatch(*found)
+
+
+def save_json(value: Any, *, indent: int | None = None) -> str:
+    """Return a graph as JSON: a list of nodes, in which what is held twice stands once.
+
+    Parameters:
+        indent: a line for each node, indented by so many blanks; None for all in one line.
+
+    Raises:
+        TypeError: something cannot be saved: a function, a module, a pointer. The message has the path to it.
+        ValueError: an object contains itself. The message shows the way.
+    """
+    text: str = function("SaveJson")(value, indent)
+    return text
+
+
+def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
+    """Return the value that ``save_json`` made a text of.
+
+    A field that is missing takes its default. The text need not be trusted: memory is bounded by its size.
+
+    Parameters:
+        max_nodes: how many objects are made at most; 0 for any number.
+        max_depth: how many objects there may be on the longest way from the root; 0 for any number.
+
+    Raises:
+        ValueError: the text is no such JSON, has types or fields that are unknown here or values that do not fit. The
+            message has the node, the field, the line and the column.
+    """
+    return function("LoadJson")(text, max_nodes, max_depth)
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return a graph in a short binary form; sharing is kept.
+
+    Raises:
+        TypeError: something cannot be saved; see ``save_json``.
+        ValueError: an object contains itself.
+    """
+    data: bytes = function("ToBytes")(value)
+    return data
+
+
+def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
+    """Return the value that ``to_bytes`` made bytes of; the bytes need not be trusted. Limits as of ``load_json``.
+
+    Raises:
+        ValueError: these are no such bytes, or not of types that are known here. The message has the position.
+    """
+    return function("FromBytes")(data, max_nodes, max_depth)
+
+
+def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "pre") -> list[Any]:
+    """Return the objects of a graph, each once: before what they hold ("pre"), or after it ("post").
+
+    Parameters:
+        type: objects of this class, or of this type key, and what derives from it; None for all, containers, tensors
+            and functions too.
+    """
+    return list(function("Collect")(value, _key_of(type), order == "post"))
+
+
+def visit(
+    value: Any, func: Callable[[Any], object], type: type[Object] | str | None = None, *, order: Order = "pre"
+) -> None:
+    """Call ``func`` with the objects that ``walk`` returns. In order "pre", False as its result leaves out what the
+    object holds. The graph must not be changed meanwhile."""
+    function("Walk")(value, _key_of(type), order == "post", func)
+
+
+def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
+    """Return a graph with objects replaced, from the leaves up: each by ``func(object)``, None meaning itself.
+
+    Each object is handed over once, with what it holds replaced already. What holds a replaced object is made anew; all
+    else stays the very same object.
+
+    Raises:
+        TypeError: a replacement does not fit the field that is to hold it.
+        ValueError: an object contains itself.
+    """
+    return function("Rewrite")(value, _key_of(type), func)
+
+
+def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
+    """Return ``value`` with each field, item, key or value that it holds replaced by ``func(it)``, None meaning itself.
+
+    The same object when nothing was replaced.
+    """
+    return function("MapChildren")(value, func)
+
+
+def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Tell pickle how to make an object again: of its binary form, once the modules that define its types are there.
+
+    Raises:
+        TypeError, ValueError: it cannot be saved; see ``to_bytes``.
+    """
+    classes = map(_core.registered_object_class, function("TypeKeys")(value))
+    modules = {cls.__module__ for cls in classes if cls is not None and cls.__module__ != MADE_FROM_DESCRIPTIONS}
+    return _again, (to_bytes(value), tuple(sorted(modules)))
+
+
+def _again(data: bytes, modules: tuple[str, ...]) -> Any:
+    for module in modules:
+        importlib.import_module(module)
+    return from_bytes(data)
+
+
+def _key_of(type: type[Object] | str | None) -> str:
+    if type is None or type is Object:
+        return ""
+    return type if isinstance(type, str) else str(type.__dict__["__portcall_key__"])
+
+
+@functools.cache
+def function(name: str) -> _core.PackedFunc:
+    """Return a function of the library, which its C++ registered under ``portcall.ir.``."""
+    library()
+    return get_global_func(f"portcall.ir.{name}")
+
+
+@functools.cache
+def library() -> Module:
+    """Load the library, which lies beside the core."""
+    return load_module(Path(_core.__file__).parent / "lib" / "libportcall_ir.so")

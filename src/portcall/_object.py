@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of described types: defined here as classes with annotations, or in C++, and seen from both.
+
+    @portcall.register_object("demo.Add")
+    class Add(Expr):
+        lhs: Expr
+        rhs: Expr
+        span: str = portcall.field(default="", compare=False)
+
+Objects live in the core; a Python object is a reference to one. Two are equal when they refer to the same one:
+``structural_equal`` compares contents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from portcall import _core, _ir, _printing
+from portcall._container import Array, Map, Shape
+from portcall._core import Object, PackedFunc
+from portcall._device import Device
+from portcall._dtype import DataType
+from portcall._module import Module
+from portcall._tensor import Tensor
+
+T = TypeVar("T")
+Cls = TypeVar("Cls", bound=type[Object])
+
+_ANY, _OBJECT, _SELF = -1, 64, -3
+_DECLARED = {
+    int: 1, bool: 2, float: 3, DataType: 5, Device: 6, Object: _OBJECT, str: 65, bytes: 66, PackedFunc: 68,
+    Callable: 68, Shape: 69, Tensor: 70, Array: 71, list: 71, tuple: 71, Sequence: 71, Map: 72, dict: 72, Mapping: 72,
+    Module: 73,
+}  # fmt: skip
+
+# Flags of a field in the core.
+_WRITABLE, _HAS_DEFAULT, _STATIC, _IGNORE, _FACTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 5
+_NOT_SHOWN, _KW_ONLY, _DEFINES, _OPTIONAL, _IDENTITY = 1 << 6, 1 << 10, 1 << 12, 1 << 34, 1 << 35
+
+Comparison = Literal["structure", "identity", "variable", "shared"]
+_COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable": 2, "shared": 3}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """What ``field`` says of a field."""
+
+    default: Any = dataclasses.MISSING
+    default_factory: Callable[[], Any] | None = None
+    compare: bool | Literal["identity"] = True
+    defines: bool = False
+    repr: bool = True
+    kw_only: bool | None = None
+    doc: str = ""
+
+    @property
+    def optional(self) -> bool:
+        """Whether objects can be made without a value for it."""
+        return self.default is not dataclasses.MISSING or self.default_factory is not None
+
+
+def field(
+    *,
+    default: Any = dataclasses.MISSING,
+    default_factory: Callable[[], Any] | None = None,
+    compare: bool | Literal["identity"] = True,
+    defines: bool = False,
+    repr: bool = True,
+    kw_only: bool | None = None,
+    doc: str = "",
+) -> Any:
+    """Say more of a field of a registered class than its annotation does.
+
+    Parameters:
+        default: the value of objects that are made without one.
+        default_factory: called without arguments for each such object instead.
+        compare: False leaves the field out of structural equality and hash; "identity" lets it be equal only to the
+            very same object.
+        defines: the field's value is a variable that is defined here: two objects that differ in the names of such
+            variables only are equal.
+        repr: whether it is printed.
+        kw_only: whether the constructor takes it by name only; the class's setting unless given.
+        doc: one line about it.
+    """
+    if default is not dataclasses.MISSING and default_factory is not None:
+        raise ValueError("a field has a default or a default_factory, not both")
+    if isinstance(default, (list, dict, set)):
+        raise ValueError(
+            f"a mutable default, {default!r}, would be shared: use default_factory={type(default).__name__}"
+        )
+    return Field(default, default_factory, compare, defines, repr, kw_only, doc)
+
+
+def register_object(
+    type_key: str | None = None,
+    *,
+    frozen: bool = True,
+    kw_only: bool = False,
+    compare: Comparison = "structure",
+) -> Callable[[Cls], Cls]:
+    """Define a type of objects by a class with annotations, or take over the class of a type that C++ defined.
+
+    Parameters:
+        type_key: the type's name in every language; module and name of the class unless given.
+        frozen: fields cannot be changed; ``replace`` makes another object. Otherwise they are writable.
+        kw_only: the constructor takes fields by name only.
+        compare: how objects of the type are compared by ``structural_equal``: by "structure", that is by their fields;
+            by "identity"; as a "variable", which is equal to the one that is defined in the same place; or as something
+            "shared", by fields and by where else it occurs.
+
+    Raises:
+        TypeError: an annotation that no value can have, or a base class that is not registered.
+        ValueError: another type has this key.
+    """
+
+    def register(cls: Any) -> Any:
+        if not (isinstance(cls, type) and issubclass(cls, Object)):
+            raise TypeError(f"register_object takes a subclass of portcall.Object, got {cls!r}")
+        key = type_key or f"{cls.__module__}.{cls.__qualname__}"
+        index = _core.type_index_of(key)
+        known = _core.registered_object_class(key)
+        if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
+            index = _define(cls, key, frozen, kw_only, compare)
+            return _finish(cls, key, index, own=True)
+        named = [name for name in inspect.get_annotations(cls) if not _is_class_variable(cls, name)]
+        if named:
+            raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
+        return _finish(cls, key, index, own=False)
+
+    return register
+
+
+def object_class(type_key: str) -> type[Object]:
+    """Return the class of a registered type, made from its description where no Python class was registered.
+
+    Raises:
+        KeyError: no type has this key. The message lists near ones.
+    """
+    index = _core.type_index_of(type_key)
+    if index < 0:
+        raise KeyError(f"no type has the key {type_key!r}; is the library that defines it loaded?")
+    cls = _core.registered_object_class(type_key) or class_of_type(type_key)
+    return Object if cls is None else cls
+
+
+def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
+    """Return the fields of an object or of a registered class by name, those of base classes first.
+
+    Raises:
+        TypeError: it is of no described type.
+    """
+    cls = obj if isinstance(obj, type) else type(obj)
+    names = _core.fields_of_class(cls)
+    if names is None:
+        raise TypeError(f"{cls.__name__} is no class of a described type")
+    return {name: getattr(cls, name) for name in names}
+
+
+def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], back: Callable[[Any], Any]) -> None:
+    """Let values of an existing Python type travel through calls and live in fields and containers.
+
+        portcall.register_value_type(pathlib.PurePath, "demo.Path", to=str, back=pathlib.PurePath)
+
+    Parameters:
+        kind: the type; values of derived types travel too.
+        type_key: the type's name in every language: an object with the one field ``value``.
+        to: makes a value that can travel from one of ``kind``.
+        back: makes one of ``kind`` from that.
+    """
+    index = _core.define_type(type_key, _OBJECT, f"a {kind.__name__}", 1, [("value", "", "{}", 0, _ANY, None)])
+    cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, own=True)
+    _core.register_object_class(type_key, cls, lambda obj: back(obj.value))
+    _core.register_boxer(kind, lambda value: cls(to(value)))
+
+
+# ---- Defining --------------------------------------------------------------------------------------------------------
+
+
+def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: Comparison) -> int:
+    if compare not in _COMPARISONS:
+        raise ValueError(f"compare is one of {', '.join(_COMPARISONS)}; got {compare!r}")
+    parents = [base for base in cls.__bases__ if issubclass(base, Object)]
+    if len(parents) != 1:
+        raise TypeError(f"{cls.__name__} derives from {len(parents)} classes of objects; it must be one")
+    parent = parents[0]
+    parent_index = _OBJECT
+    if parent is not Object:
+        if "__portcall_key__" not in parent.__dict__:
+            raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
+        parent_index = _core.type_index_of(parent.__dict__["__portcall_key__"])
+    described = []
+    hints = _hints(cls, key)
+    for name in inspect.get_annotations(cls):
+        if _is_class_variable(cls, name):
+            continue
+        given = cls.__dict__.get(name, dataclasses.MISSING)
+        said = given if isinstance(given, Field) else field(default=given)
+        declared, optional = _declared(hints[name], cls, f"{cls.__name__}.{name}")
+        flags = 0 if frozen else _WRITABLE
+        flags |= _OPTIONAL if optional else 0
+        flags |= _HAS_DEFAULT if said.optional else 0
+        flags |= _FACTORY if said.default_factory is not None else 0
+        flags |= _IGNORE if said.compare is False else _IDENTITY if said.compare == "identity" else 0
+        flags |= _DEFINES if said.defines else 0
+        flags |= 0 if said.repr else _NOT_SHOWN
+        flags |= _KW_ONLY if (kw_only if said.kw_only is None else said.kw_only) else 0
+        default = said.default_factory or (None if said.default is dataclasses.MISSING else said.default)
+        schema = json.dumps({"type": _spell(hints[name])})
+        described.append((name, said.doc, schema, flags, declared, default))
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
+
+
+def _finish(cls: Any, key: str, index: int, *, own: bool) -> Any:
+    """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field."""
+    _, _, doc, _, _, described, methods = _core.describe_type(index)
+    accesses = [access for access, *_ in described]
+    names = tuple(access.__name__ for access in accesses)
+    body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    body |= {access.__name__: access for access in accesses}
+    body |= {"__slots__": (), "__portcall_key__": key, "__match_args__": names}
+    if own:
+        body["__portcall_own__"] = True
+    if doc and not body.get("__doc__"):
+        body["__doc__"] = doc
+    for name, text, flags, function in methods:
+        body.setdefault(name, _method(key, name, text, flags, function))
+    body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
+    if cls.__bases__ == (Object,):
+        for function in _COMMON:
+            body.setdefault(function.__name__, function)
+    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
+    if "__init__" not in body:
+        body.setdefault("__signature__", _signature(described))
+    made = _rebuilt(cls, body)
+    hints = _hints(made, key) if own else {}
+    checks = {i: check for i, name in enumerate(names) if (check := _check_of(hints.get(name), f"{key}.{name}"))}
+    _core.register_reflected(made, index, names, positional, checks or None, hasattr(made, "__post_init__"))
+    _core.register_object_class(key, made)
+    return made
+
+
+def _rebuilt(cls: Any, body: dict[str, Any]) -> Any:
+    """Make the class anew with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
+    made = type(cls)(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
+    for value in body.values():
+        function = (
+            inspect.unwrap(value)
+            if inspect.isfunction(value)
+            else getattr(value, "fget", None) or getattr(value, "__func__", None)
+        )
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell.cell_contents is cls:
+                cell.cell_contents = made
+    return made
+
+
+def _method(key: str, name: str, doc: str, flags: int, function: PackedFunc) -> Any:
+    if flags & _STATIC:
+        return staticmethod(function)
+
+    def method(self: Object, *args: Any) -> Any:
+        return function(self, *args)
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"{key}.{name}", doc
+    return method
+
+
+def _signature(described: list[Any]) -> inspect.Signature:
+    parameters = []
+    for access, flags, schema, _, default in described:
+        kind = inspect.Parameter.KEYWORD_ONLY if flags & _KW_ONLY else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        shown: Any = inspect.Parameter.empty
+        if flags & _HAS_DEFAULT:
+            shown = ... if flags & _FACTORY else default
+        annotation = json.loads(schema or "{}").get("type", inspect.Parameter.empty)
+        parameters.append(inspect.Parameter(access.__name__, kind, default=shown, annotation=annotation))
+    # A field with a default may stand before one without: the core does not mind, a Signature does.
+    return inspect.Signature(parameters, __validate_parameters__=False)
+
+
+def class_of_type(key: str) -> type[Object] | None:
+    """Make the class of a type that C++ described; None when it described nothing."""
+    _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
+    if not described and not methods and not creator:
+        return None
+    base: type[Object] = Object
+    for ancestor in reversed(ancestors[1:]):
+        cls = _core.registered_object_class(ancestor) or class_of_type(ancestor)
+        if cls is not None:
+            base = cls
+            break
+    name = key.rpartition(".")[2]
+    made: type[Object] = _finish(
+        type(name, (base,), {"__slots__": (), "__module__": _ir.MADE_FROM_DESCRIPTIONS}),
+        key,
+        _core.type_index_of(key),
+        own=False,
+    )
+    return made
+
+
+# ---- What all of them can do -----------------------------------------------------------------------------------------
+
+
+@_printing.adopt
+def __repr__(self: Object) -> str:
+    return _printing.line(self)
+
+
+def _repr_html_(self: Object) -> str:
+    return _printing.as_html(self)
+
+
+def replace(self: Object, **changes: Any) -> Any:
+    """Return an object like this one with some fields changed.
+
+    Raises:
+        TypeError: a field that the class does not have, or a value that does not fit.
+    """
+    values = {name: getattr(self, name) for name in fields(self)}
+    return _core.create_object(type(self), values | changes)
+
+
+def __copy__(self: Object) -> Any:
+    return replace(self)
+
+
+_COMMON = (__repr__, _repr_html_, replace, __copy__)
+
+
+# ---- Annotations -----------------------------------------------------------------------------------------------------
+
+
+def _is_class_variable(cls: type, name: str) -> bool:
+    annotation: Any = inspect.get_annotations(cls)[name]
+    if isinstance(annotation, str):
+        return "ClassVar" in annotation.partition("[")[0]
+    return annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar
+
+
+def _hints(cls: type, key: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls, localns={cls.__name__: cls})
+    except NameError as error:
+        raise TypeError(f"an annotation of {cls.__name__} ('{key}') names something unknown: {error}") from error
+
+
+def _declared(hint: Any, cls: type, where: str) -> tuple[int, bool]:
+    """The type index that values of an annotated field must have, and whether None will do."""
+    if hint is Any or hint is object:
+        return _ANY, True
+    if hint is None or hint is type(None):
+        return 0, True
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        some = [part for part in typing.get_args(hint) if part is not type(None)]
+        optional = len(some) < len(typing.get_args(hint))
+        return (_declared(some[0], cls, where)[0] if len(some) == 1 else _ANY), optional
+    if origin is Literal or isinstance(hint, TypeVar):
+        return _ANY, False
+    kind = origin or hint
+    declared = _DECLARED.get(kind)
+    if declared is not None:
+        return declared, False
+    if kind is cls:
+        return _SELF, False
+    if isinstance(kind, type) and issubclass(kind, Object):
+        key = kind.__dict__.get("__portcall_key__")
+        if key is None:
+            raise TypeError(f"{where}: register {kind.__name__} first")
+        return _core.type_index_of(key), False
+    if isinstance(kind, type):
+        return _ANY, False
+    raise TypeError(f"{where}: no value can have the type {hint!r}")
+
+
+def _spell(hint: Any) -> str:
+    """An annotation as text."""
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return str(hint.__dict__.get("__portcall_key__", hint.__name__))
+    return str(hint).replace("typing.", "")
+
+
+def _check_of(hint: Any, where: str) -> Callable[[Any], None] | None:
+    """What the core cannot check of an annotated field's values by their own type; None when that is all."""
+    accepts = _accepts(hint)
+    if accepts is None or not _needs_check(hint):
+        return None
+
+    def check(value: Any) -> None:
+        if not accepts(value):
+            raise TypeError(f"{where}: expected {_spell(hint)}, got {_what_is_wrong(hint, value)}")
+
+    return check
+
+
+def _needs_check(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        some = [part for part in typing.get_args(hint) if part is not type(None)]
+        return len(some) > 1 or _needs_check(some[0])
+    if origin is None:
+        return isinstance(hint, type) and not issubclass(hint, Object) and hint is not object and hint not in _DECLARED
+    return True
+
+
+def _accepts(hint: Any) -> Callable[[Any], bool] | None:
+    """Whether a value fits an annotation; None when every value does."""
+    if any(hint is known for known in (Any, object, None)) or isinstance(hint, TypeVar):
+        return None
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        parts = [_accepts(part) for part in args]
+        if None in parts:
+            return None
+        return lambda value: any(part(value) for part in parts if part)
+    if origin is Literal:
+        return lambda value: any(value == choice and type(value) is type(choice) for choice in args)
+    kind = origin or hint
+    if kind in (list, Sequence, Array) or (kind is tuple and len(args) == 2 and args[1] is ...):
+        item = _accepts(args[0]) if args else None
+        return lambda value: isinstance(value, (list, tuple, Array)) and (item is None or all(map(item, value)))
+    if kind is tuple:
+        items = [_accepts(arg) for arg in args]
+        return lambda value: (
+            isinstance(value, (list, tuple, Array))
+            and len(value) == len(items)
+            and all(item is None or item(part) for item, part in zip(items, value, strict=True))
+        )
+    if kind in (dict, Mapping, Map):
+        key, item = (_accepts(arg) for arg in args) if args else (None, None)
+        return lambda value: (
+            isinstance(value, Mapping)
+            and all((key is None or key(k)) and (item is None or item(v)) for k, v in value.items())
+        )
+    if kind is float:
+        return lambda value: isinstance(value, (int, float))
+    if kind is Callable or kind is PackedFunc or kind is typing.get_origin(Callable[..., Any]):
+        return callable
+    if isinstance(kind, type):
+        accepted = {int: (int,), Tensor: None, Shape: None}.get(kind, (kind,))
+        return None if accepted is None else lambda value: isinstance(value, accepted)
+    return None
+
+
+def _what_is_wrong(hint: Any, value: Any) -> str:
+    if isinstance(value, (list, tuple, Array)) and typing.get_origin(hint) in (list, tuple, Sequence, Array):
+        item = _accepts(typing.get_args(hint)[0])
+        for i, part in enumerate(value):
+            if item is not None and not item(part):
+                return f"{type(part).__name__} at [{i}]"
+    return type(value).__name__

@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of objects: defined by Python classes, or in C++ and seen here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Optional
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import testing
+
+
+@portcall.register_object("test.classes.Expr")
+class Expr(portcall.Object):
+    """An expression."""
+
+
+@portcall.register_object("test.classes.Var", compare="variable")
+class Var(Expr):
+    name: str
+
+
+@portcall.register_object("test.classes.Const")
+class Const(Expr):
+    value: int
+
+
+@portcall.register_object("test.classes.Add")
+class Add(Expr):
+    """The sum of two expressions."""
+
+    operator: ClassVar[str] = "+"
+    lhs: Expr
+    rhs: Expr
+    span: str = portcall.field(default="", compare=False, doc="where it stands")
+
+    def flipped(self) -> Add:
+        return Add(self.rhs, self.lhs, self.span)
+
+    def own_class(self) -> type:
+        return __class__  # type: ignore[name-defined]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+
+
+@portcall.register_object("test.classes.Block")
+class Block(Expr):
+    body: list[Expr]
+    names: dict[str, int] = portcall.field(default_factory=dict)
+    tag: Optional[str] = None  # noqa: UP045
+    outer: Block | None = None
+    mode: Literal["fast", "small"] = portcall.field(default="fast", kw_only=True)
+    anything: Any = None
+    weight: float = 1.0
+    either: int | str = 0
+    pair: tuple[int, Expr] | None = None
+
+
+X, ONE = Var("x"), Const(1)
+
+
+# ---- Made here -------------------------------------------------------------------------------------------------------
+
+
+def test_fields_are_given_by_position_or_name() -> None:
+    both = [Add(X, ONE, "here"), Add(X, span="here", rhs=ONE), Add(lhs=X, rhs=ONE, span="here")]
+    for made in both:
+        assert (made.lhs, made.rhs, made.span) == (X, ONE, "here")
+    assert Add(X, ONE).span == ""
+    assert Add.operator == X.__class__.__mro__[1].__name__.replace("Expr", "+")
+
+
+def test_attributes_refer_to_the_same_objects() -> None:
+    made = Add(X, ONE)
+    assert made.lhs.same_as(X)
+    assert made.lhs == X
+    assert made != Add(X, ONE)
+    assert isinstance(made.lhs, Var)
+    assert {made: 1}[made] == 1
+
+
+def test_a_class_has_what_its_author_wrote() -> None:
+    made = Add(X, ONE, "s").flipped()
+    assert (made.lhs, made.rhs, made.span) == (ONE, X, "s")
+    assert made.own_class() is Add
+    assert Add.__doc__ == "The sum of two expressions."
+    assert str(inspect.signature(Add)) == ("(lhs: 'test.classes.Expr', rhs: 'test.classes.Expr', span: 'str' = '')")
+    assert Add.span.__doc__ == "where it stands"  # type: ignore[attr-defined]
+    match made:
+        case Add(Const(value), _, span):
+            assert (value, span) == (1, "s")
+        case _:
+            pytest.fail("no match")
+
+
+def test_objects_do_not_change() -> None:
+    made = Add(X, ONE)
+    with pytest.raises(AttributeError, match=r"^Add objects do not change: replace\(lhs=\.\.\.\) makes another one$"):
+        made.lhs = ONE
+    with pytest.raises(AttributeError):
+        made.colour = "red"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="is a field and stays"):
+        del made.lhs
+
+
+def test_replace_makes_another_object() -> None:
+    made = Add(X, ONE, "s")
+    other = made.replace(rhs=X)  # type: ignore[attr-defined]
+    assert (other.lhs, other.rhs, other.span) == (X, X, "s")
+    assert made.rhs == ONE
+    with pytest.raises(TypeError, match="Add\\(\\) has no field 'rsh'; did you mean 'rhs'\\?"):
+        made.replace(rsh=X)  # type: ignore[attr-defined]
+    shallow = copy.copy(made)
+    assert shallow != made
+    assert shallow.lhs == X
+
+
+def test_writable_fields_are_checked() -> None:
+    @portcall.register_object("test.classes.Mutable", frozen=False)
+    class Mutable(portcall.Object):
+        count: int = 0
+        expr: Expr | None = None
+
+    made = Mutable()
+    made.count = 3
+    made.expr = X
+    assert (made.count, made.expr) == (3, X)
+    with pytest.raises(TypeError, match=r"test\.classes\.Mutable\.count: expected int, got str"):
+        made.count = "three"  # type: ignore[assignment]
+    assert made.count == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Add(1, 2), "test.classes.Add.lhs: expected test.classes.Expr, got int 1"),
+        (lambda: Add(X), "test.classes.Add needs a value for 'rhs'"),
+        (lambda: Add(X, X, "", 4), r"Add\(\) takes 3 positional arguments, got 4"),
+        (lambda: Add(X, X, lhs=X), r"Add\(\) got 'lhs' twice: by position and by name"),
+        (lambda: Add(X, X, spam=1), r"Add\(\) has no field 'spam'; did you mean 'span'\?"),
+        (lambda: Add(X, None), "test.classes.Add.rhs: expected test.classes.Expr, got None"),
+        (lambda: Var(3), "test.classes.Var.name: expected str, got int 3"),
+        (lambda: Const(1.5), "test.classes.Const.value: expected int, got float"),
+        (lambda: Block([1]), r"test.classes.Block.body: expected list\[.*Expr\], got int at \[0\]"),
+        (lambda: Block(3), "test.classes.Block.body: expected list.*, got int"),
+        (lambda: Block([], {"a": "b"}), "test.classes.Block.names: expected dict.*, got dict"),
+        (lambda: Block([], tag=3), "test.classes.Block.tag: expected str or None, got int 3"),
+        (lambda: Block([], outer=X), "test.classes.Block.outer: expected test.classes.Block or None"),
+        (lambda: Block([], mode="slow"), "test.classes.Block.mode: expected Literal.*, got str"),
+        (lambda: Block([], either=1.5), r"test.classes.Block.either: expected int \| str, got float"),
+        (lambda: Block([], pair=(1, 2)), "test.classes.Block.pair: expected tuple.*, got tuple"),
+        (lambda: Block([], weight="x"), "test.classes.Block.weight: expected float, got str"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_with_its_field(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_values_of_every_kind_of_field() -> None:
+    inner = Block([])
+    made = Block([X, ONE], {"a": 1}, "t", inner, {"b": [1.5, None]}, 2, "text", (7, X), mode="small")
+    assert list(made.body) == [X, ONE]
+    assert made.names == {"a": 1}
+    assert (made.tag, made.outer, made.mode) == ("t", inner, "small")
+    assert made.anything == {"b": [1.5, None]}
+    assert made.weight == 2.0
+    assert isinstance(made.weight, float)
+    assert made.either == "text"
+    assert made.pair is not None
+    assert list(made.pair) == [7, X]
+    assert inner.names == {}
+    assert inner.names.same_as(Block([]).names) is False  # type: ignore[attr-defined]
+
+
+def test_a_class_may_check_and_define_its_own_constructor() -> None:
+    @portcall.register_object("test.classes.Range")
+    class Range(portcall.Object):
+        low: int
+        high: int
+
+        def __post_init__(self) -> None:
+            if self.low > self.high:
+                raise ValueError(f"an empty range, {self.low} to {self.high}")
+
+    @portcall.register_object("test.classes.Upto")
+    class Upto(Range):
+        def __init__(self, high: int) -> None:
+            super().__init__(0, high)
+
+    assert Range(1, 2).high == 2
+    with pytest.raises(ValueError, match="an empty range, 2 to 1"):
+        Range(2, 1)
+    assert (Upto(5).low, Upto(5).high) == (0, 5)
+    assert isinstance(Upto(5).replace(high=6), Upto)  # type: ignore[attr-defined]
+
+
+def test_more_fields_than_a_call_keeps_on_the_stack() -> None:
+    body = {"__annotations__": {f"f{i}": int for i in range(40)}}
+    wide = portcall.register_object("test.classes.Wide")(type("Wide", (portcall.Object,), body))
+    made = wide(*range(20), **{f"f{i}": i for i in range(20, 40)})
+    assert [getattr(made, f"f{i}") for i in range(40)] == list(range(40))
+
+
+def test_arrays_and_functions_may_be_fields() -> None:
+    @portcall.register_object("test.classes.Kernel")
+    class Kernel(portcall.Object):
+        weights: portcall.Tensor
+        run: portcall.PackedFunc
+        shape: portcall.Shape
+
+    data = np.arange(6, dtype="float32").reshape(2, 3)
+    made = Kernel(data, lambda x: x + 1, portcall.Shape((2, 3)))
+    assert made.weights.numpy().tolist() == data.tolist()
+    assert made.run(1) == 2
+    assert made.shape == (2, 3)
+    with pytest.raises(TypeError, match=r"Kernel.weights: expected Tensor, got int 3"):
+        Kernel(3, len, portcall.Shape(()))  # type: ignore[arg-type]
+
+
+# ---- What may be registered ------------------------------------------------------------------------------------------
+
+
+def define(key: str, annotations: dict[str, Any], base: type = portcall.Object, **more: Any) -> Any:
+    return portcall.register_object(key)(type("Made", (base,), {"__annotations__": annotations, **more}))
+
+
+def test_a_key_belongs_to_one_set_of_fields() -> None:
+    first = define("test.classes.Twice", {"a": int})
+    again = define("test.classes.Twice", {"a": int})
+    assert isinstance(portcall.get_global_func("testing.echo")(first(1)), again)
+    with pytest.raises(ValueError, match=r"type 'test.classes.Twice' exists already, with other fields"):
+        define("test.classes.Twice", {"a": str})
+
+
+def test_what_cannot_be_registered_says_why() -> None:
+    with pytest.raises(TypeError, match=r"takes a subclass of portcall.Object, got <class 'int'>"):
+        portcall.register_object("test.classes.Int")(int)  # type: ignore[type-var]
+    unregistered = type("Base", (portcall.Object,), {})
+    with pytest.raises(TypeError, match="register Base, which Made derives from, first"):
+        define("test.classes.Orphan", {}, unregistered)
+    with pytest.raises(TypeError, match=r"Made.a: register Base first"):
+        define("test.classes.Orphan", {"a": unregistered})
+    with pytest.raises(TypeError, match=r"names something unknown: name 'Nothing' is not defined"):
+        define("test.classes.Orphan", {"a": "Nothing"})
+    with pytest.raises(ValueError, match=r"a mutable default, .*: use default_factory=list"):
+        define("test.classes.Orphan", {"a": list}, a=[])
+    with pytest.raises(ValueError, match="not both"):
+        portcall.field(default=1, default_factory=int)
+    with pytest.raises(ValueError, match="compare is one of structure, identity, variable, shared; got 'size'"):
+        portcall.register_object("test.classes.Bad", compare="size")(type("Bad", (portcall.Object,), {}))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="made by a function of portcall"):
+        unregistered()
+
+
+def test_a_field_cannot_be_read_from_another_type() -> None:
+    with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of test.classes.Var"):
+        Add.lhs.__get__(X, Var)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of str"):
+        Add.lhs.__get__("text", str)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="was never made"):
+        _ = Add.__new__(Add).lhs
+    assert list(portcall.fields(Add)) == ["lhs", "rhs", "span"]
+    with pytest.raises(TypeError, match="str is no class of a described type"):
+        portcall.fields("text")  # type: ignore[arg-type]
+
+
+def test_objects_leave_nothing_behind() -> None:
+    with testing.no_leaks():
+        for _ in range(10):
+            made: Any = Block([X, Add(ONE, X)], {"a": 1}, outer=Block([]))
+            assert made.outer.body == []
+            with pytest.raises(TypeError):
+                Add(made, 3)  # type: ignore[arg-type]
+            del made
+
+
+def test_a_long_chain_is_printed_short_and_freed() -> None:
+    with testing.no_leaks():
+        chain: Any = ONE
+        for _ in range(200_000):
+            chain = Add(chain, ONE)
+        assert len(repr(chain)) < 1000
+        assert "Add(...)" in repr(chain)
+        del chain
+
+
+def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Add(X, Const(2), "s")
+    assert repr(made) == "Add(lhs=Var(name='x'), rhs=Const(value=2), span='s')"
+    assert repr(portcall.Array([made, 1])) == f"[{made!r}, 1]"
+    portcall.show(Block([made, made], tag="t"))
+    shown = capsys.readouterr().out
+    assert "Block (test.classes.Block)" in shown
+    assert "rhs: Const (test.classes.Const)" in shown
+    assert shown.count("name: 'x'") == 1
+    assert "(the same as above)" in shown
+    page = Add(Var("<b>"), ONE)._repr_html_()  # type: ignore[attr-defined]
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+# ---- Other types as values -------------------------------------------------------------------------------------------
+
+
+def test_an_existing_python_type_travels_as_a_value() -> None:
+    portcall.register_value_type(pathlib.PurePath, "test.classes.Path", to=str, back=pathlib.PurePosixPath)
+    echo = portcall.get_global_func("testing.echo")
+    assert echo(pathlib.PurePosixPath("/a/b")) == pathlib.PurePosixPath("/a/b")
+    made = Block([], anything=[pathlib.PurePosixPath("c"), 1])
+    assert made.anything == [pathlib.PurePosixPath("c"), 1]
+
+
+def test_a_type_of_both_languages_travels_as_a_value(objects: portcall.Module) -> None:
+    portcall.register_value_type(complex, "test.complex", to=lambda z: [z.real, z.imag], back=lambda v: complex(*v))
+    square = portcall.get_global_func("cpp_objects.square")
+    assert square(2 + 3j) == (2 + 3j) ** 2
+    with pytest.raises(TypeError, match="argument #0: expected complex, got int 3"):
+        square(3)
+
+
+# ---- Types of C++ ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def objects(build_native: Callable[[str], pathlib.Path]) -> portcall.Module:
+    return portcall.load_module(build_native("objects.cc"))
+
+
+def test_a_type_of_cpp_appears_without_a_line_of_python(objects: portcall.Module) -> None:
+    var, add = portcall.object_class("cpp.Var"), portcall.object_class("cpp.Add")
+    made = add(var("x"), rhs=var("y"))
+    assert made.lhs.name == "x"  # type: ignore[attr-defined]
+    assert isinstance(made, portcall.object_class("cpp.Expr"))
+    assert add.__doc__ == "The sum of two expressions."
+    assert add.lhs.__doc__ == "what is added to"  # type: ignore[attr-defined]
+    assert made.depth() == 1  # type: ignore[attr-defined]
+    assert add(made, made).depth() == 2  # type: ignore[attr-defined]
+    assert add.zero() == 0  # type: ignore[attr-defined]
+    assert add.depth.__doc__ == "levels of sums below"  # type: ignore[attr-defined]
+    assert repr(made) == "Add(lhs=Var(name='x'), rhs=Var(name='y'), span='')"
+    with pytest.raises(TypeError, match=r"cpp.Add.lhs: expected cpp.Expr, got int"):
+        add(3, made)
+    with pytest.raises(TypeError, match=r"cpp.Add needs a value for 'rhs'"):
+        add(made)
+
+
+def test_writable_and_hidden_fields_of_cpp(objects: portcall.Module) -> None:
+    counter = portcall.object_class("cpp.Counter")
+    made: Any = counter(3, up=False)
+    assert (made.count, made.step, made.up, made.seen, str(made.dtype)) == (3, 0.5, False, [], "float32")
+    made.count += 2
+    made.step = 2
+    assert (made.count, made.step) == (5, 2.0)
+    with pytest.raises(AttributeError, match="Counter objects do not change"):
+        made.up = True
+    with pytest.raises(TypeError, match=r"cpp.Counter.count: expected int, got str"):
+        made.count = "many"
+    with pytest.raises(TypeError, match=r"Counter\(\) takes 4 positional arguments, got 5"):
+        counter(1, 2.0, [], "int8", True)
+    assert repr(made) == "Counter(count=5, step=2.0, up=False, seen=[])"
+    assert made.replace(count=1).step == 2.0
+
+
+def test_a_type_of_cpp_that_cannot_be_made_here_can_be_read(objects: portcall.Module) -> None:
+    made = portcall.get_global_func("cpp_objects.sealed")(7)
+    assert made.value == 7
+    with pytest.raises(
+        TypeError, match=r"'cpp.Sealed' cannot be made from fields: its C\+\+ type has no default constr"
+    ):
+        type(made)(7)
+
+
+def test_cpp_changes_a_copy_when_others_hold_the_object(objects: portcall.Module) -> None:
+    var, add = portcall.object_class("cpp.Var"), portcall.object_class("cpp.Add")
+    made: Any = add(var("x"), var("y"))
+    swapped = portcall.get_global_func("cpp_objects.swap")(made)
+    assert (swapped.lhs.name, swapped.rhs.name) == ("y", "x")
+    assert made.lhs.name == "x"
+    assert portcall.get_global_func("cpp_objects.as_var")(var("z")) == "z"
+    with pytest.raises(TypeError, match=r"expected cpp.Var, got cpp.Add"):
+        portcall.get_global_func("cpp_objects.as_var")(made)
+
+
+def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> None:
+    @portcall.register_object("cpp.Expr")
+    class MyExpr(portcall.Object):
+        def __add__(self, other: Any) -> Any:
+            return portcall.get_global_func("cpp_objects.add")(self, other)
+
+    @portcall.register_object("cpp.Var")
+    class MyVar(MyExpr):
+        def shout(self) -> str:
+            return str(self.name.upper())  # type: ignore[attr-defined]
+
+    @portcall.register_object("cpp.Add")
+    class MyAdd(MyExpr):
+        pass
+
+    total = MyVar("x") + MyVar("y")
+    assert isinstance(total, MyAdd)
+    assert total.lhs.shout() == "X"  # type: ignore[attr-defined]
+    with pytest.raises(
+        TypeError, match=r"type 'cpp.Var' is defined elsewhere.*leave out the annotations of \['name'\]"
+    ):
+        define("cpp.Var", {"name": str})
+
+
+def test_cpp_makes_and_reads_objects_of_a_python_type(objects: portcall.Module) -> None:
+    create, get = portcall.get_global_func("cpp_objects.create"), portcall.get_global_func("cpp_objects.get")
+    made = create("test.classes.Add", X, ONE, "from C++")
+    assert isinstance(made, Add)
+    assert (made.lhs, made.rhs, made.span) == (X, ONE, "from C++")
+    assert get(made, "lhs") == X
+    with pytest.raises(TypeError, match=r"test.classes.Add.lhs: expected test.classes.Expr, got str"):
+        create("test.classes.Add", "x", ONE, "")
+    with pytest.raises(KeyError, match=r"no type has the key 'test.classes.Nobody'"):
+        create("test.classes.Nobody")
+    with pytest.raises(AttributeError, match=r"an object of type 'test.classes.Add' has no field 'middle'"):
+        get(made, "middle")
+
+
+def test_no_class_for_an_unknown_key() -> None:
+    with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
+        portcall.object_class("cpp.Nothing")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that a library on apache-tvm-ffi's headers describes are read, made and compared through our reflection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portcall
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(libraries: dict[str, Path]) -> portcall.Module:
+    return portcall.load_module(libraries["tvm_ffi_objects_unlinked"])
+
+
+def test_its_types_have_classes_with_fields_and_methods() -> None:
+    shape: Any = portcall.object_class("portcall_test.Shape")
+    assert list(portcall.fields(shape)) == ["sides", "area", "closed", "label", "extents", "inner", "extra"]
+    assert shape.sides.__doc__ == "how many"
+    made = shape(4, label="a label that is long enough", extents=[1, 2], extra={"a": 1})
+    assert (made.sides, made.area, made.closed, made.inner) == (4, 0.5, True, None)
+    assert (made.label, made.extents, made.extra) == ("a label that is long enough", [1, 2], {"a": 1})
+    assert made.twice(1) == 9
+    made.sides = 7
+    assert made.twice(0) == 14
+    with pytest.raises(AttributeError, match="Shape objects do not change"):
+        made.area = 1.0
+    with pytest.raises(TypeError, match="portcall_test.Shape needs a value for 'sides'"):
+        shape()
+    with pytest.raises(TypeError, match=r"portcall_test.Shape.sides: "):
+        shape("four")
+
+
+def test_its_types_derive_from_one_another() -> None:
+    shape: Any = portcall.object_class("portcall_test.Shape")
+    square: Any = portcall.object_class("portcall_test.Square")
+    made = square(4, inner=shape(3), edge=2)
+    assert isinstance(made, shape)
+    assert (made.edge, made.inner.sides) == (2.0, 3)
+    assert repr(square(4)) == (
+        "Square(sides=4, area=0.5, closed=True, label='plain', extents=[], inner=None, extra=None, edge=1.0)"
+    )
+
+
+def test_a_type_that_describes_nothing_is_an_object_with_a_key(library: portcall.Module) -> None:
+    point = library["make_point"](1, 2)
+    assert type(point) is portcall.Object
+    assert point.type_key == "portcall_test.Point"
