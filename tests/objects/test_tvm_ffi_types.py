@@ -28,7 +28,7 @@ def test_its_types_have_classes_with_fields_and_methods() -> None:
     assert made.twice(0) == 14
     with pytest.raises(AttributeError, match="Shape objects do not change"):
         made.area = 1.0
-    with pytest.raises(TypeError, match="portcall_test.Shape needs a value for 'sides'"):
+    with pytest.raises(TypeError, match=r"portcall_test.Shape needs a value for 'sides'"):
         shape()
     with pytest.raises(TypeError, match=r"portcall_test.Shape.sides: "):
         shape("four")
