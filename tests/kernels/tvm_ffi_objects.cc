@@ -2,9 +2,9 @@
 // An Object subclass on the apache-tvm-ffi headers. Its type index is allocated by a constructor of the library,
 // so the runtime is called while dlopen is still at work.
 
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/memory.h>
-#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/object.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
