@@ -258,6 +258,11 @@ cdef extern from *:
       PyType_Modified(type);
     }
 
+    // Calls of the class itself, past __new__ and __init__.
+    static void SetTypeVectorcall(PyTypeObject* type, void* call) {
+      type->tp_vectorcall = reinterpret_cast<vectorcallfunc>(call);
+    }
+
     // Adds a frame that no Python code ran to the traceback of the exception being raised.
     static void AddForeignFrame(const char* file, const char* function, int line) {
       PyObject *type, *value, *traceback;
@@ -414,6 +419,7 @@ cdef extern from *:
         kStackArgs
 
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)
+    void SetTypeVectorcall(PyTypeObject*, void*)
     int RaiseWithFrames(object, list) except -1
     object NewOf(PyTypeObject*, tuple)
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
@@ -431,6 +437,8 @@ cdef extern from "stdlib.h" nogil:
 cdef extern from "Python.h":
     ctypedef struct PyThreadState:
         pass
+    ctypedef struct PyTupleObject:
+        PyObject** ob_item
     ctypedef PyObject* (*vectorcallfunc)(PyObject*, PyObject* const*, size_t, PyObject*)
     PyTypeObject* Py_TYPE(PyObject*)
     Py_ssize_t Py_REFCNT(PyObject*)
@@ -512,7 +520,7 @@ cdef class Object:
         cdef Reflected reflected = reflected_classes.get(type(self))
         if reflected is None:
             raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class")
-        reflected.make(self, args, kwargs)
+        make_object(reflected, self, args, kwargs)
 
     def __dealloc__(self):
         if self.handle != NULL:
@@ -697,43 +705,47 @@ cdef class Reflected:
 
     cdef int32_t type_index
     cdef tuple positional  # places of the fields that may be given by position
+    cdef bint in_order     # whether these are 0, 1, 2, ...
     cdef tuple names
     cdef dict places
     cdef object checks    # place -> check(value), for what the core does not check by itself; or None
     cdef bint post_init
 
-    cdef int make(self, Object obj, tuple args, dict kwargs) except -1:
+    cdef int make(self, Object obj, PyObject* const* args, Py_ssize_t given, PyObject* keywords) except -1:
+        """Give an object what it refers to. Values by position come first, then those of the names ``keywords``."""
         cdef StackFrame frame
         cdef Cells cells
-        cdef int n = <int>len(self.names), given = <int>len(args)
-        if given > <int>len(self.positional):
+        cdef int n = <int>len(self.names)
+        if given > <Py_ssize_t>len(self.positional):
             raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
         if n > kStackArgs:
             cells = Cells((None,) * n)
-            self.fill(&cells.frame, args, kwargs, type(obj))
+            self.fill(&cells.frame, args, given, keywords, type(obj))
             self.create(obj, cells.frame.cells)
         else:
-            self.fill(&frame, args, kwargs, type(obj))
+            self.fill(&frame, args, given, keywords, type(obj))
             self.create(obj, frame.cells)
         if self.post_init:
             obj.__post_init__()
         return 0
 
-    cdef int fill(self, Frame* frame, tuple args, dict kwargs, cls) except -1:
+    cdef int fill(self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls) except -1:
         cdef int place
+        cdef Py_ssize_t i
         for place in range(<int>len(self.names)):
             set_cell(&frame.cells[place], kTVMFFIUnchanged)
-        for i, value in enumerate(args):
-            self.set_value(frame, self.positional[i], value)
-        if kwargs:
-            for name, value in kwargs.items():
+        for i in range(given):
+            place = <int>i if self.in_order else self.positional[i]
+            self.set_value(frame, place, <object>args[i])
+        if keywords != NULL:
+            for i, name in enumerate(<tuple>keywords):
                 found = self.places.get(name)
                 if found is None:
                     raise unknown_field(cls, name, self.names)
                 place = found
                 if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
-                self.set_value(frame, place, value)
+                self.set_value(frame, place, <object>args[given + i])
         return 0
 
     cdef inline int set_value(self, Frame* frame, int place, value) except -1:
@@ -746,6 +758,19 @@ cdef class Reflected:
         if core.object_create(self.type_index, cells, <int32_t>len(self.names), &handle) != 0:
             raise_raised(None)
         return become(obj, handle)
+
+
+cdef int make_object(Reflected reflected, Object obj, tuple args, dict kwargs) except -1:
+    values = (*args, *kwargs.values())
+    names = tuple(kwargs)
+    return reflected.make(obj, (<PyTupleObject*>values).ob_item, len(args), <PyObject*>names if names else NULL)
+
+
+cdef object call_class(object cls, PyObject* const* args, size_t nargsf, PyObject* keywords):
+    """``cls(...)`` for a class that leaves construction to Object: without a tuple and a dict for the arguments."""
+    cdef Object obj = <Object>NewOf(<PyTypeObject*>cls, ())
+    (<Reflected>reflected_classes[cls]).make(obj, args, PyVectorcall_NARGS(nargsf), keywords)
+    return obj
 
 
 cdef object unknown_field(cls, name, names):
@@ -856,15 +881,18 @@ def register_reflected(cls, int32_t type_index, tuple names, tuple positional, c
     reflected.names = names
     reflected.places = {name: i for i, name in enumerate(names)}
     reflected.positional = positional
+    reflected.in_order = positional == tuple(range(len(positional)))
     reflected.checks = checks
     reflected.post_init = post_init
     reflected_classes[cls] = reflected
+    if cls.__init__ is Object.__init__ and cls.__new__ is Object.__new__:
+        SetTypeVectorcall(<PyTypeObject*>cls, <void*>call_class)
 
 
 def create_object(cls, dict values):
     """Make an object of a class from its fields by name, past its ``__init__``."""
     cdef Object obj = cls.__new__(cls)
-    (<Reflected>reflected_classes[cls]).make(obj, (), values)
+    make_object(<Reflected>reflected_classes[cls], obj, (), values)
     return obj
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import typing
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def fields_of(cls: Any) -> dict[str, tuple[str, Any]]:
 
 
 def child_class(hint: Any) -> Any:
-    return hint if isinstance(hint, type) else next(a for a in hint.__args__ if a is not type(None))
+    return next((part for part in typing.get_args(hint) if part is not type(None)), hint)
 
 
 @st.composite

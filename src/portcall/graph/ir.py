@@ -105,7 +105,8 @@ class Graph(Object):
         value_attrs: Map
 
 
-validate = portcall.Pass("portcall.graph.validate", portcall.get_global_func("portcall.graph.validate"))
+_validated = portcall.get_global_func("portcall.graph.validate")
+validate = portcall.Pass("portcall.graph.validate", _validated)
 """Returns the graph itself, or raises a GraphError that names the node."""
 
 remove_dead_code = portcall.Pass(
@@ -180,7 +181,7 @@ def from_graph(graph: _spec.Graph, params: Mapping[str, Any] | None = None) -> G
     if "storage_id" in graph.columns:
         value_attrs["storage_id"] = [kind.storage_id for kind in graph.values]
     inputs = [made[number] for number in graph.inputs]
-    result: Graph = validate(Graph(inputs, made, [value(entry) for entry in graph.outputs], attrs, value_attrs))
+    result: Graph = _validated(Graph(inputs, made, [value(entry) for entry in graph.outputs], attrs, value_attrs))
     return result
 
 
@@ -190,7 +191,7 @@ def to_graph(graph: Graph) -> _spec.Graph:
     Raises:
         GraphError: it cannot be run.
     """
-    checked: Graph = validate(graph)
+    checked: Graph = _validated(graph)
     numbers: dict[Node, int] = {}
     firsts: list[int] = [0]
     nodes, values = [], []
