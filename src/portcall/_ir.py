@@ -178,7 +178,10 @@ def _again(data: bytes, modules: tuple[str, ...]) -> Any:
 def _key_of(type: type[Object] | str | None) -> str:
     if type is None or type is Object:
         return ""
-    return type if isinstance(type, str) else str(type.__dict__["__portcall_key__"])
+    key = type if isinstance(type, str) else getattr(type, "__dict__", {}).get("__portcall_key__")
+    if key is None:
+        raise TypeError(f"type is a registered class or its key, got {type!r}")
+    return str(key)
 
 
 @functools.cache

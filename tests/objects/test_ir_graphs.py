@@ -249,3 +249,8 @@ def test_floats_are_exact() -> None:
             assert isinstance(back, float)
             assert (back, math.copysign(1, back)) == (value, math.copysign(1, value))
     assert math.isnan(_ir.load_json(_ir.save_json(math.nan)))
+
+
+def test_what_is_no_type_is_told() -> None:
+    with pytest.raises(TypeError, match=r"type is a registered class or its key, got <function <lambda> at"):
+        portcall.rewrite([1], lambda _: None, lambda value: value)  # type: ignore[arg-type]

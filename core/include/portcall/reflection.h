@@ -39,8 +39,10 @@ namespace portcall {
 template <typename F> void ForEachField(const TVMFFITypeInfo& type, F fn) {
   for (int32_t depth = 0; depth <= type.type_depth; ++depth) {
     const TVMFFITypeInfo& owner = depth < type.type_depth ? *type.type_ancestors[depth] : type;
+    // The list grows by being replaced: the one that is read after its length is as long, at least.
     int32_t count = __atomic_load_n(&owner.num_fields, __ATOMIC_ACQUIRE);
-    for (int32_t i = 0; i < count; ++i) fn(owner.fields[i]);
+    const TVMFFIFieldInfo* fields = __atomic_load_n(&owner.fields, __ATOMIC_ACQUIRE);
+    for (int32_t i = 0; i < count; ++i) fn(fields[i]);
   }
 }
 
