@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from kernels import libraries as kernel_libraries
 from portcall import testing, toolchain
 
 ROOT = Path(__file__).parents[1]
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 NATIVE = Path(__file__).parent / "native"
 FAILED = pytest.StashKey[bool]()
 
