@@ -6,25 +6,22 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import click
 import graph_rows
 from method import Plan
 from report import (
     Group,
     Limit,
+    Output,
+    command,
     environment,
-    limits_markdown,
-    markdown,
     print_environment,
     print_group,
     print_limits,
     reference,
-    write_json,
 )
 from rpc_peers import choose_cores, pinned_to
 from run import chosen, measure
@@ -35,15 +32,8 @@ QUICK_SCALE = 0.25
 LIMITS = "What graphs take"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
-)
-@click.option("--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
-@click.option("--quick", is_flag=True, help="Fewer and shorter rounds: half a minute, wider intervals.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
-def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
+@command(quick="Fewer and shorter rounds: half a minute, wider intervals.")
+def main(quick: bool, only: tuple[str, ...], output: Output) -> None:
     """Measure graphs, and print a table with a verdict for each target."""
     cores = choose_cores()
     facts = environment()
@@ -64,16 +54,7 @@ def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tupl
                 print_group(group)
         found = [*node_limit(groups), *memory(folder, QUICK_SCALE if quick else 1.0, only)]
         print_limits(LIMITS, found)
-    if json_to is not None:
-        write_json(json_to, facts, empty_loop, groups, limits=[limit.to_dict() for limit in found])
-    if markdown_to is not None:
-        text = markdown(facts, empty_loop, groups) + "\n" + limits_markdown(LIMITS, found)
-        markdown_to.write_text(text, encoding="utf-8")
-    missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
-    missed += [limit.key for limit in found if limit.verdict == "missed"]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}")
-    sys.exit(1 if check and missed else 0)
+    output.finish(facts, empty_loop, groups, LIMITS, found)
 
 
 def node_limit(groups: Iterable[Group]) -> Iterator[Limit]:

@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+import click
 from calls import Row, loop
 from method import RESAMPLES, SEED, Comparison, Plan, compare
 from rich.console import Console
@@ -247,3 +248,59 @@ def write_json(
         **further,
     }
     file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go beside the terminal, and whether a missed target fails the command."""
+
+    json_to: Path | None
+    markdown_to: Path | None
+    check: bool
+
+    def finish(
+        self,
+        facts: Mapping[str, object],
+        empty_loop: float,
+        groups: list[Group],
+        title: str = "",
+        limits: Sequence[Limit] = (),
+    ) -> None:
+        """Write the files, name the targets that were missed, and end the process; ``title`` is that of the limits."""
+        if self.json_to is not None:
+            further = {"limits": [limit.to_dict() for limit in limits]} if title else {}
+            write_json(self.json_to, facts, empty_loop, groups, **further)
+        if self.markdown_to is not None:
+            text = markdown(facts, empty_loop, groups) + ("\n" + limits_markdown(title, limits) if title else "")
+            self.markdown_to.write_text(text, encoding="utf-8")
+        missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
+        missed += [limit.key for limit in limits if limit.verdict == "missed"]
+        if missed:
+            print(f"\nmissed: {', '.join(missed)}")
+        sys.exit(1 if self.check and missed else 0)
+
+
+def command(quick: str) -> Callable[[Callable[[bool, tuple[str, ...], Output], None]], click.Command]:
+    """Make a command of a function that measures; ``quick`` says what the option does."""
+
+    def decorate(measure: Callable[[bool, tuple[str, ...], Output], None]) -> click.Command:
+        @click.command(context_settings={"help_option_names": ["-h", "--help"]}, help=measure.__doc__)
+        @click.option(
+            "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
+        )
+        @click.option(
+            "--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables."
+        )
+        @click.option("--quick", is_flag=True, help=quick)
+        @click.option(
+            "--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated."
+        )
+        @click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
+        def main(
+            json_to: Path | None, markdown_to: Path | None, quick: bool, only: tuple[str, ...], check: bool
+        ) -> None:
+            measure(quick, only, Output(json_to, markdown_to, check))
+
+        return main
+
+    return decorate

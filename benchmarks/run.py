@@ -15,22 +15,15 @@ import calls
 import click
 import processes
 from method import Plan, compare
-from report import Group, Result, environment, markdown, print_environment, print_group, reference, write_json
+from report import Group, Output, Result, command, environment, print_environment, print_group, reference
 
 CALLS, QUICK_CALLS = Plan(rounds=40, block_seconds=0.005), Plan(rounds=10, block_seconds=0.001)
 PROCESSES, QUICK_PROCESSES = Plan(rounds=20), Plan(rounds=5)
 CACHE = Path(__file__).resolve().parent.parent / "build" / "bench"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--json", "json_to", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample to a file."
-)
-@click.option("--markdown", "markdown_to", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables.")
-@click.option("--quick", is_flag=True, help="Fewer and shorter rounds: half a minute, wider intervals.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose key contains TEXT; may be repeated.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
-def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tuple[str, ...], check: bool) -> None:
+@command(quick="Fewer and shorter rounds: half a minute, wider intervals.")
+def main(quick: bool, only: tuple[str, ...], output: Output) -> None:
     """Compare portcall with tvm-ffi, and print a table with a verdict for each target."""
     call_plan, process_plan = (QUICK_CALLS, QUICK_PROCESSES) if quick else (CALLS, PROCESSES)
     facts = environment()
@@ -51,14 +44,7 @@ def main(json_to: Path | None, markdown_to: Path | None, quick: bool, only: tupl
                 continue
             groups.append(group)
             print_group(group)
-    if json_to is not None:
-        write_json(json_to, facts, empty_loop, groups)
-    if markdown_to is not None:
-        markdown_to.write_text(markdown(facts, empty_loop, groups), encoding="utf-8")
-    missed = [result.row.key for group in groups for result in group.results if result.verdict == "missed"]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}")
-    sys.exit(1 if check and missed else 0)
+    output.finish(facts, empty_loop, groups)
 
 
 def measure(rows: Iterable[calls.Row], plan: Plan, only: tuple[str, ...]) -> tuple[Result, ...]:
