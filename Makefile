@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -110,6 +110,11 @@ bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, t
 
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
 	$(PY) -m pytest -m slow
+
+EXPLORE_ROUNDS ?= 20
+explore: venv build ## new generated inputs for the tests that live of them, EXPLORE_ROUNDS times
+	set -e; for round in $$(seq $(EXPLORE_ROUNDS)); do \
+		$(PY) -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=explore; done
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

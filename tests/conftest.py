@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import portcall
 from kernels import libraries as kernel_libraries
@@ -21,6 +22,11 @@ from portcall import testing, toolchain
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# `make test` tries the same generated inputs each time; `make explore` draws new ones.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
 
 NATIVE = Path(__file__).parent / "native"
 FAILED = pytest.StashKey[bool]()

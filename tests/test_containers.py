@@ -83,6 +83,20 @@ def test_an_array_cannot_be_changed() -> None:
         array.append(2)
 
 
+@pytest.mark.parametrize("kind", [Array, portcall.List])
+def test_a_sequence_equals_itself_whatever_it_holds(kind: type[Array]) -> None:
+    one = kind([float("nan")])
+    assert one == one == echo(one)
+    assert one != kind([float("nan")])
+
+
+@pytest.mark.parametrize("kind", [Map, portcall.Dict])
+def test_a_mapping_equals_itself_whatever_it_holds(kind: type[Map]) -> None:
+    one = kind({"k": float("nan")})
+    assert one == one == echo(one)
+    assert one != kind({"k": float("nan")})
+
+
 def test_equal_arrays_have_equal_hashes_as_tuples_have() -> None:
     assert hash(Array([1, "a"])) == hash((1, "a"))
     assert {Array([1, 2]): "x"}[(1, 2)] == "x"

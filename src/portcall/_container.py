@@ -54,7 +54,7 @@ class Array(_core.Object, Sequence[Any]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (Array, list, tuple)):
-            return len(self) == len(other) and list(self) == list(other)
+            return self.same_as(other) or (len(self) == len(other) and list(self) == list(other))
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -92,7 +92,9 @@ class Map(_core.Object, Mapping[Any, Any]):
         return value
 
     def __eq__(self, other: object) -> bool:
-        return dict(self.items()) == dict(other.items()) if isinstance(other, Mapping) else NotImplemented
+        if isinstance(other, Mapping):
+            return self.same_as(other) or dict(self.items()) == dict(other.items())
+        return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 

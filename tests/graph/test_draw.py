@@ -109,7 +109,7 @@ def check_places(picture: str, made: graph.Graph) -> None:
         assert box.top + box.height <= height
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(random_graphs(most_nodes=30))
 def test_boxes_lie_apart_and_below_what_they_read(builder: graph.GraphBuilder) -> None:
     made = builder.graph()

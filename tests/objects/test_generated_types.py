@@ -134,7 +134,7 @@ def sharing(graph: Any) -> list[list[int]]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(graphs())
 def test_what_was_saved_comes_back_equal_and_shares_what_it_shared(pair: tuple[Any, Any]) -> None:
     graph, _ = pair
@@ -151,7 +151,7 @@ def test_what_was_saved_comes_back_equal_and_shares_what_it_shared(pair: tuple[A
         assert portcall.save_json(again) == portcall.save_json(graph)  # fields that are not compared, too
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(graphs())
 def test_pickles_come_back_equal(pair: tuple[Any, Any]) -> None:
     again = pickle.loads(pickle.dumps(pair[0]))
@@ -159,7 +159,7 @@ def test_pickles_come_back_equal(pair: tuple[Any, Any]) -> None:
     assert sharing(again) == sharing(pair[0])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(graphs(), st.data())
 def test_equality_agrees_with_hash_and_first_mismatch(pair: tuple[Any, Any], data: st.DataObject) -> None:
     one, other = pair
@@ -177,7 +177,7 @@ def test_equality_agrees_with_hash_and_first_mismatch(pair: tuple[Any, Any], dat
         assert not equal
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(graphs(), st.data())
 def test_a_changed_field_is_found_exactly_when_it_is_compared(pair: tuple[Any, Any], data: st.DataObject) -> None:
     nodes = [node for node in pair[0] if any(kind == "int" for kind, _ in fields_of(type(node)).values())]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import portcall
@@ -93,7 +93,6 @@ def without_variables(steps: list[Any]) -> list[Any]:
     return [("node" if kind == "var" else kind, parts, number) for kind, parts, number in steps]
 
 
-@settings(deadline=None)
 @given(recipes())
 def test_what_was_saved_is_loaded_with_its_sharing(steps: list[Any]) -> None:
     graph = build(without_variables(steps))
@@ -104,7 +103,6 @@ def test_what_was_saved_is_loaded_with_its_sharing(steps: list[Any]) -> None:
     assert _ir.to_bytes(_ir.from_bytes(_ir.to_bytes(graph))) == _ir.to_bytes(graph)
 
 
-@settings(deadline=None)
 @given(recipes(), recipes())
 def test_equality_agrees_with_hash_and_first_mismatch(one: list[Any], other: list[Any]) -> None:
     same = build(without_variables(one)), build(without_variables(one), note="another name, which does not count")
@@ -118,12 +116,11 @@ def test_equality_agrees_with_hash_and_first_mismatch(one: list[Any], other: lis
     assert _ir.structural_equal(left, left)
 
 
-@settings(deadline=None)
 @given(recipes())
 def test_rewriting_with_nothing_changed_gives_the_very_same_graph(steps: list[Any]) -> None:
     graph = build(steps)
     seen = []
-    assert _ir.rewrite(graph, lambda node: seen.append(node)) == graph
+    assert graph.same_as(_ir.rewrite(graph, lambda node: seen.append(node)))
     assert len(seen) == len(_ir.walk(graph)) == len(_ir.walk(graph, order="post"))
 
 

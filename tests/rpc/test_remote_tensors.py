@@ -58,7 +58,7 @@ def test_every_element_type_and_layout_goes_there_and_back(remote: rpc.Session, 
         np.testing.assert_array_equal(remote["testing.echo"](portcall.In(array)).numpy(), array)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_any_array_comes_back_as_it_went(shared: rpc.Session, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))

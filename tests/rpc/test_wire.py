@@ -97,7 +97,6 @@ def as_result(value: Value) -> tuple[Value, Value]:
     return Value(captures.INT, value.type), value
 
 
-@settings(deadline=None)
 @given(st.lists(values, min_size=1, max_size=6), pieces)
 def test_a_value_comes_back_as_what_it_was(sent: list[Value], sizes: list[int]) -> None:
     server = opened()
@@ -130,7 +129,7 @@ streams = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(streams, pieces)
 def test_any_bytes_in_any_split_give_the_same_whole_answers(stream: bytes, sizes: list[int]) -> None:
     whole, split = Server().give(stream), Server().give(stream, sizes)
@@ -140,7 +139,6 @@ def test_any_bytes_in_any_split_give_the_same_whole_answers(stream: bytes, sizes
     assert captures.SHUTDOWN not in codes[:-1]
 
 
-@settings(deadline=None)
 @given(streams, pieces, st.integers(1, 50))
 def test_a_peer_that_takes_little_at_once_gets_the_same_answers(stream: bytes, sizes: list[int], most: int) -> None:
     slow = Server()
