@@ -82,6 +82,10 @@ LATE_IMPORTS = {
 }
 
 
+# What the extra `peers` installs: tests that need it are marked so, and are collected without it.
+PEERS = {"tvm", "tvm_ffi", "torch"}
+
+
 def rank(table: list[list[str]], name: str) -> int:
     return next(k for k, line in enumerate(table) if name in line)
 
@@ -177,6 +181,14 @@ def test_only_optional_dependencies_are_imported_inside_functions(path: Path) ->
                 continue
             late = layer_of(path) == "cli"  # `portcall --help` answers before any command is loaded
             assert late or set(names) <= LATE_IMPORTS, f"{path.name}: {names} inside {node.name}()"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.name)
+def test_tests_are_collected_where_no_peer_is_installed(path: Path) -> None:
+    for statement in ast.parse(path.read_text()).body:
+        names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+        names += [str(statement.module)] if isinstance(statement, ast.ImportFrom) else []
+        assert not {name.partition(".")[0] for name in names} & PEERS, f"{path.name}: import it inside of the test"
 
 
 def test_the_binding_imports_errors_only() -> None:
