@@ -20,6 +20,7 @@ from portcall.cli import cli
 KERNELS = """
 #include <portcall/portcall.h>
 #include <csignal>
+#include <cstdlib>
 #include <unistd.h>
 using portcall::TensorView;
 static void AddOne(TensorView x, TensorView y) {
@@ -32,6 +33,7 @@ PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
 PORTCALL_EXPORT_TYPED(half, [](double a) { return a / 2; })
 PORTCALL_EXPORT_TYPED(shout, [](std::string text) { return text + "!"; })
 PORTCALL_EXPORT_TYPED(refuse, [] { PORTCALL_CHECK(false, ValueError) << "refused by the kernel"; })
+PORTCALL_EXPORT_TYPED(leave, [](int64_t code) { std::exit(static_cast<int>(code)); })
 PORTCALL_EXPORT_TYPED(crash, [] { std::raise(SIGSEGV); })
 PORTCALL_EXPORT_TYPED(hang, [] { for (;;) ::pause(); })
 """

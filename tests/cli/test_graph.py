@@ -376,8 +376,8 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     (("{m_json}", "{kernels_so}", "--params", "{no_params}"), "FileNotFoundError", "no.params", ""),
     (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", "portcall inspect"),
     (("{bad_json}", "{kernels_so}"), "GraphError", "calls the function 'rellu'", "portcall inspect"),
-    (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no library", "ls"),
-    (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no library", "ls"),
+    (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no file", "ls"),
+    (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no file", "ls"),
     ((*MLP, "--input", "x=ones", "--device", "nonsense"), "ValueError", "nonsense", "portcall doctor"),
 ]  # fmt: skip
 

@@ -85,7 +85,9 @@ FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", "str:x", "--arg", "1"), 1, "ArgumentError", "argument #0: expected int, got str"),
     (("refuse",), 1, "ValueError", "refuse raised ValueError: refused by the kernel"),
     (("add", "--arg", "nonsense"), 1, "ValueError", "cannot read the argument 'nonsense'"),
-    (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "missing.npy"),
+    (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "'missing.npy': No such file or directory"),
+    (("add", "--arg", __file__ + ".npy"), 1, "FileNotFoundError", "test_run.py.npy"),
+    (("add", "--arg", f"@{__file__}"), 1, "ValueError", "test_run.py' is neither a .npy nor a .npz file"),
     (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "expected int, got BigInt"),
     ((*ADD_ONE, "--device", "nonsense"), 1, "ValueError", "nonsense"),
     ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "there is no device cuda:99 here"),
@@ -131,7 +133,7 @@ def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke,
 def test_a_library_that_is_not_there_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
     missing = invoke("run", tmp_path / "no.so", "f")
     assert missing.exit_code == 1
-    assert f"there is no library '{tmp_path}/no.so'" in missing.stderr
+    assert f"there is no file '{tmp_path}/no.so'" in missing.stderr
 
 
 def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
@@ -147,6 +149,14 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
     assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_library_that_ends_the_process_is_no_success(shell: Shell, kernels: str, code: int) -> None:
+    done = shell("run", kernels, "leave", "--arg", code)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"leave of {kernels} did not return: it ended the process, with exit code {code}" in done.stderr
+    assert f"--args {sys.executable} -m portcall run {kernels} leave --arg {code}\n" in done.stderr
 
 
 def test_a_call_that_does_not_end_is_killed_with_code_4(shell: Shell, kernels: str) -> None:

@@ -7,8 +7,10 @@ waits, and leaves with the child's exit code, or reports how the child ended.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -40,11 +42,18 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the parent is ready to end the child too
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.close(reader)
+        atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
         return
-    status = wait(child, timeout)
+    os.close(writer)
+    os.set_blocking(reader, False)  # what the library started may hold the other end for longer
+    with open(reader, "rb", buffering=0) as said:
+        status = wait(child, timeout)
+        ended_itself = bool(said.read(1))
     if status is None:
         raise CommandError(
             f"{work} did not end within {format_duration(timeout or 0)}; it was killed",
@@ -57,12 +66,25 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
         raise CommandError(
             f"{work} crashed: {signal.strsignal(-status)} ({signal.Signals(-status).name})",
             "a wrong number, type or shape of arguments, or a bug in the library",
-            "compare the arguments with the library's source; a debugger shows the place: "
-            "gdb --args python -m portcall ...",
+            f"compare the arguments with the library's source; a debugger shows the place: {debugger()}",
+            CRASH,
+            "Crash",
+        )
+    if not ended_itself:
+        raise CommandError(
+            f"{work} did not return: it ended the process, with exit code {status}",
+            "something in the library calls exit()",
+            f"a debugger shows the place: {debugger('-ex', 'catch syscall exit_group')}",
             CRASH,
             "Crash",
         )
     ctx.exit(status)
+
+
+def debugger(*options: str) -> str:
+    """Return the command that runs this one under gdb, up to where the child comes to its end."""
+    follow = ("-ex", "set follow-fork-mode child", *options, "-ex", "run")
+    return shlex.join(["gdb", *follow, "--args", sys.executable, "-m", "portcall", *sys.argv[1:]])
 
 
 def wait(child: int, timeout: float | None) -> int | None:

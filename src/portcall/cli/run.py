@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portcall.bench import format_duration
-from portcall.cli._arguments import make_arguments
+from portcall.cli._arguments import load_arrays, make_arguments
 from portcall.cli._call import (
     Call,
     Place,
@@ -174,16 +174,15 @@ def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> 
 def read_reference(path: str, names: list[str]) -> Arrays:
     import numpy as np
 
-    with open(path, "rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            return {name: np.asarray(loaded[name]) for name in loaded}
-        if len(names) != 1:
-            raise CommandError(
-                f"the reference '{path}' is one array, the call has {len(names)} outputs",
-                next_step="give a .npz file with the names of the outputs",
-            )
-        return {names[0]: loaded}
+    loaded = load_arrays(path)
+    if not isinstance(loaded, np.ndarray):
+        return loaded
+    if len(names) != 1:
+        raise CommandError(
+            f"the reference '{path}' is one array, the call has {len(names)} outputs",
+            next_step="give a .npz file with the names of the outputs",
+        )
+    return {names[0]: loaded}
 
 
 def summary(array: np.ndarray[Any, Any]) -> dict[str, object]:
