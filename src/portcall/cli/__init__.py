@@ -23,8 +23,8 @@ from portcall.cli._command import LazyGroup, Settings
 EXAMPLES = """
 portcall demo                                              a first tour, in seconds
 portcall inspect kernels.so                                what is in it, what it needs
-portcall run kernels.so add_one --arg random:float32[8] --out float32[8]
-portcall bench kernels.so add_one --arg random:float32[8] --out float32[8]
+portcall run kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
+portcall bench kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
 portcall doctor                                            versions, compilers, devices
 """

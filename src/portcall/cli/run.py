@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from portcall.testing import ArrayComparison
 
 EXAMPLES = """
-portcall run kernels.so add_one --arg random:float32[1024] --out float32[1024]
-portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --save out.npz
-portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out float32[64,64] --check out.npz
+portcall run kernels.so add_one --arg 'random:float32[1024]' --out 'float32[1024]'
+portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' --save out.npz
+portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64,64]' --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
-portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg random:float32[1024] --out float32[1024]
+portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
 portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
 """
