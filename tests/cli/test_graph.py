@@ -105,7 +105,7 @@ def test_a_model_gives_what_numpy_computes(
     first, head, row, saved, *_ = result.stdout.splitlines()
     assert " ran on cpu:0" in first
     assert head.split()[:2] == ["output", "type"]
-    assert row.split()[:2] == ["dense2", "float32[4,"]
+    assert row.split()[:2] == ["dense2", "float32[4,10]"]
     assert saved == f"saved dense2 to {output}"
     with np.load(output) as content:
         np.testing.assert_allclose(content["dense2"], EXPECTED, rtol=1e-4, atol=1e-5)

@@ -173,6 +173,16 @@ def test_an_error_of_the_system_names_the_file_and_has_no_number(invoke: Invoke,
     assert invoke("version", "--json", place).stderr == f"error: '{place}': No such file or directory\n"
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_an_error_in_words(kernels: str, words: tuple[str, ...], unbuffered: str) -> None:
+    command = [sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2", *words]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_not_matter(kernels: str, closed: str) -> None:
     words = shlex.join([sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2"])

@@ -39,6 +39,7 @@ def test_outputs_and_the_returned_value_are_shown(invoke: Invoke, kernels: str) 
         (("add", "--arg", "3", "--arg", "4"), 7),
         (("half", "--arg", "float:3"), 1.5),
         (("shout", "--arg", "str:hey"), "hey!"),
+        (("twice", "--arg", "3"), [3, 3]),
     ],
 )
 def test_a_returned_value_keeps_its_type_in_json(
@@ -61,6 +62,16 @@ def test_a_saved_result_is_the_reference_of_the_next_run(invoke: Invoke, kernels
     differing = invoke("run", kernels, "add_one", "--arg", "ones:float32[8]", "--out", "float32[8]", "--check", saved)
     assert differing.exit_code == 1
     assert "differs: out0[7] is 2.0, expected 8.0" in differing.output
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_a_saved_result_keeps_a_type_that_numpy_has_no_name_for(
+    invoke_json: InvokeJson, kernels: str, tmp_path: Path, name: str
+) -> None:
+    words = ("run", kernels, "fill", "--out", f"{name}[2]")
+    invoke_json(*words, "--save", tmp_path / "ref.npz")
+    (check,) = invoke_json(*words, "--check", tmp_path / "ref.npz")["checks"]
+    assert check["ok"] is True
 
 
 def test_one_array_checks_the_only_output(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
@@ -149,6 +160,13 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
     assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
+
+
+def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: str) -> None:
+    done = shell("run", kernels, "print", "--arg", "5", "--json")
+    assert json.loads(done.stdout)["function"] == "print"
+    assert done.stderr == "printed 5\n"
+    assert "printed 5\n" in shell("run", kernels, "print", "--arg", "5").stdout
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 import portcall
 from portcall.bench import parse_duration
 from portcall.cli._errors import explain
-from portcall.cli._output import print_json, print_problem
+from portcall.cli._output import drop_unwritten, print_json, print_problem
 
 HELP_WIDTH = 100
 # An empty word mostly comes of "$NAME" in a script, and --rpc "" must not mean this machine.
@@ -171,6 +171,7 @@ def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoR
             told = json_to == "-"
     if not told:
         print_problem(problem)
+    drop_unwritten()
     ctx.exit(problem.exit_code)
 
 

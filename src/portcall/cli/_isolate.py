@@ -47,6 +47,8 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(reader)
+        if ctx.params.get("json_to") == "-":
+            keep_output()
         atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
         return
     os.close(writer)
@@ -79,6 +81,13 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
             "Crash",
         )
     ctx.exit(status)
+
+
+def keep_output() -> None:
+    """Keep standard output for this program's one JSON object: what a library prints there goes to standard error."""
+    ours = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), 1)
+    sys.stdout = open(ours, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
 
 
 def debugger(*options: str) -> str:
