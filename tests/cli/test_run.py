@@ -204,6 +204,17 @@ def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int,
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_the_call_ends_with_the_command_however_that_ends(kernels: str, number: int) -> None:
+    words = [sys.executable, "-m", "portcall", "run", kernels, "stay"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.send_signal(number)
+        assert process.stdout.read() == b""  # to the end: nobody holds the pipe any more
+        assert process.wait() == -number
+
+
 def wait_for_child(pid: int) -> str:
     """Return the child that a process has forked; the test's own time limit ends a wait in vain."""
     while True:

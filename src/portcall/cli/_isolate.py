@@ -8,6 +8,7 @@ waits, and leaves with the child's exit code, or reports how the child ended.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import select
 import shlex
@@ -24,6 +25,7 @@ from portcall.cli._errors import CRASH, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STEP = 0.25  # seconds
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
@@ -43,10 +45,12 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the parent is ready to end the child too
     reader, writer = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(reader)
+        end_with(parent)
         if ctx.params.get("json_to") == "-":
             keep_output()
         atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
@@ -81,6 +85,13 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
             "Crash",
         )
     ctx.exit(status)
+
+
+def end_with(parent: int) -> None:
+    """Let this process be killed when its parent ends, even by SIGKILL: it would hold the output open for ever."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def keep_output() -> None:
