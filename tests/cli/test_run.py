@@ -160,6 +160,8 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
     assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
+    assert "for want of memory" not in done.stderr
+    assert "for want of memory" in shell(name, kernels, "killed").stderr
 
 
 def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: str) -> None:

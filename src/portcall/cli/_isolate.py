@@ -24,6 +24,8 @@ from portcall.cli._command import Settings
 from portcall.cli._errors import CRASH, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WRONG = "a wrong number, type or shape of arguments, or a bug in the library"
+KILLED = "the system took it for want of memory, or somebody killed it"
 STEP = 0.25  # seconds
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -37,7 +39,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
         timeout: seconds after which the child is killed; None waits for ever.
 
     Raises:
-        CommandError: in the parent, when the child crashed (5) or ran out of time (4).
+        CommandError: in the parent, when the child crashed or the library ended it (5), or it ran out of time (4).
     """
     if not (isinstance(ctx.obj, Settings) and ctx.obj.isolate) or not hasattr(os, "pidfd_open"):
         return
@@ -71,7 +73,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if status < 0:
         raise CommandError(
             f"{work} crashed: {signal.strsignal(-status)} ({signal.Signals(-status).name})",
-            "a wrong number, type or shape of arguments, or a bug in the library",
+            KILLED if status == -signal.SIGKILL else WRONG,
             f"compare the arguments with the library's source; a debugger shows the place: {debugger()}",
             CRASH,
             "Crash",
