@@ -20,6 +20,8 @@ from portcall.cli import cli
 KERNELS = """
 #include <portcall/portcall.h>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <unistd.h>
 using portcall::TensorView;
 static void AddOne(TensorView x, TensorView y) {
@@ -30,9 +32,15 @@ static void AddOne(TensorView x, TensorView y) {
 PORTCALL_EXPORT_TYPED(add_one, AddOne)
 PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
 PORTCALL_EXPORT_TYPED(half, [](double a) { return a / 2; })
+PORTCALL_EXPORT_TYPED(twice, [](int64_t a) { return portcall::Array<int64_t>{a, a}; })
+PORTCALL_EXPORT_TYPED(print, [](int64_t a) { std::printf("printed %d\\n", static_cast<int>(a)); })
+PORTCALL_EXPORT_TYPED(fill, [](TensorView) {})
 PORTCALL_EXPORT_TYPED(shout, [](std::string text) { return text + "!"; })
 PORTCALL_EXPORT_TYPED(refuse, [] { PORTCALL_CHECK(false, ValueError) << "refused by the kernel"; })
+PORTCALL_EXPORT_TYPED(leave, [](int64_t code) { std::exit(static_cast<int>(code)); })
 PORTCALL_EXPORT_TYPED(crash, [] { std::raise(SIGSEGV); })
+PORTCALL_EXPORT_TYPED(killed, [] { std::raise(SIGKILL); })
+PORTCALL_EXPORT_TYPED(stay, [] { if (::write(1, "here\\n", 5) == 5) for (;;) ::pause(); })
 PORTCALL_EXPORT_TYPED(hang, [] { for (;;) ::pause(); })
 """
 

@@ -85,10 +85,36 @@ def test_arrays_come_from_files(read: Reader, tmp_path: Path) -> None:
     assert len(read(f"@{tmp_path}/x.npy")) == 3
     assert len(read(f"@{tmp_path}/one.npz")) == 4
     assert len(read(f"@{tmp_path}/two.npz:b")) == 6
+    assert len(read(f"{tmp_path}/x.npy")) == 3
+    assert len(read(f"{tmp_path}/two.npz:b")) == 6
+    assert read("str:x.npy") == "x.npy"
     with pytest.raises(ValueError, match=r"has no array ''; it has a, b: write @.*:KEY"):
         read(f"@{tmp_path}/two.npz")
     with pytest.raises(FileNotFoundError):
         read(f"@{tmp_path}/missing.npy")
+
+
+def test_a_file_that_is_none_of_numpy_or_damaged_is_named(read: Reader, tmp_path: Path) -> None:
+    np.savez(tmp_path / "whole.npz", a=np.arange(100))
+    np.save(tmp_path / "whole.npy", np.arange(100))
+    (tmp_path / "text.npy").write_text("text")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:200])
+    damaged = bytearray((tmp_path / "whole.npz").read_bytes())
+    damaged[300] ^= 1  # in the middle of the array, which has a checksum
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    np.save(tmp_path / "objects.npy", np.array([{}]))
+    for name, said in [
+        ("text.npy", "is neither a .npy nor a .npz file"),
+        ("empty.npy", "is neither a .npy nor a .npz file"),
+        ("cut.npz", "cannot read '.*cut.npz': "),
+        ("cut.npy", "cannot read '.*cut.npy': "),
+        ("damaged.npz", "cannot read '.*damaged.npz': .*CRC"),
+        ("objects.npy", "cannot read '.*objects.npy': Object arrays"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            read(f"@{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +143,17 @@ def test_a_malformed_array_is_wrong_usage(invoke: Callable[..., Result], text: s
     assert "is not of the form" in result.stderr
 
 
+@pytest.mark.parametrize("text", ["float32", "float32[", "out:float32", "random:float32[2]", ""])
+def test_a_malformed_output_is_wrong_usage_and_quoted_as_it_was_written(
+    invoke: Callable[..., Result], text: str
+) -> None:
+    result = invoke("run", "k.so", "f", "--out", text)
+    assert result.exit_code == 2
+    assert f"'{text}' is not of the form TYPE[SHAPE]" in result.stderr
+
+
 def test_arguments_become_tensors_and_outputs_come_last() -> None:
-    made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["float32[4]"], 0, portcall.tensor)
+    made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["out:float32[4]"], 0, portcall.tensor)
     assert [argument.output for argument in made] == [False, False, True, True]
     assert [isinstance(argument.value, portcall.Tensor) for argument in made] == [True, False, True, True]
     assert made[0].value.numpy().tolist() == [1, 1]

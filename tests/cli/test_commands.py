@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 import subprocess
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def test_demo_compiles_checks_times_and_says_what_to_type_next(shell: Shell, tmp
         assert text in done.stdout
     # What it says to type works as it stands.
     for line in done.stdout.partition("Now you:")[2].split("\n"):
-        words = line.split()
+        words = shlex.split(line)
         if words[:1] == ["portcall"]:
             assert shell(*words[1:]).returncode == 0
     assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"demo_kernels.cc", "demo_kernels.so"}

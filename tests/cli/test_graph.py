@@ -105,7 +105,7 @@ def test_a_model_gives_what_numpy_computes(
     first, head, row, saved, *_ = result.stdout.splitlines()
     assert " ran on cpu:0" in first
     assert head.split()[:2] == ["output", "type"]
-    assert row.split()[:2] == ["dense2", "float32[4,"]
+    assert row.split()[:2] == ["dense2", "float32[4,10]"]
     assert saved == f"saved dense2 to {output}"
     with np.load(output) as content:
         np.testing.assert_allclose(content["dense2"], EXPECTED, rtol=1e-4, atol=1e-5)
@@ -376,8 +376,8 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     (("{m_json}", "{kernels_so}", "--params", "{no_params}"), "FileNotFoundError", "no.params", ""),
     (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", "portcall inspect"),
     (("{bad_json}", "{kernels_so}"), "GraphError", "calls the function 'rellu'", "portcall inspect"),
-    (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no library", "ls"),
-    (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no library", "ls"),
+    (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no file", "ls"),
+    (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no file", "ls"),
     ((*MLP, "--input", "x=ones", "--device", "nonsense"), "ValueError", "nonsense", "portcall doctor"),
 ]  # fmt: skip
 

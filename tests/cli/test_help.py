@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,11 +56,54 @@ def test_a_short_command_prints_the_version_alone(shell: Shell, invoke_json: Cal
     done = shell("version")
     assert (done.returncode, done.stderr) == (0, "")
     assert invoke_json("version") == {"version": done.stdout.strip()}
+    assert shell("--version").stdout == done.stdout
+
+
+def test_help_has_a_short_name(invoke: Invoke) -> None:
+    for words in ([], *([name] for name in COMMANDS)):
+        assert invoke(*words, "-h").output == invoke(*words, "--help").output
 
 
 @pytest.mark.parametrize(
     "words",
-    [["no-such-command"], ["run"], ["bench", "k.so", "f", "--number", "0"], ["run", "k.so", "f", "--timeout", "5"]],
+    [["run", "k.so", "f", "--rpc", ""], ["run", "k.so", ""], ["doctor", ""], ["inspect", ""], ["serve", "--unix", ""],
+     ["bench", "k.so", "f", "--token-file", ""]],
+)  # fmt: skip
+def test_an_empty_word_is_wrong_usage_and_never_the_default(invoke: Invoke, words: list[str]) -> None:
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "it is empty; is a variable of the shell not set?" in result.stderr
+
+
+def test_an_empty_key_is_no_key(invoke: Invoke) -> None:
+    assert "there is no file 'missing.so'" in invoke("run", "missing.so", "f", "--key", "").stderr
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_commands_and_options(shell: Shell, shell_name: str) -> None:
+    assert "portcall" in shell(_PORTCALL_COMPLETE=f"{shell_name}_source").stdout
+    words = {"COMP_WORDS": "portcall run --sa", "COMP_CWORD": "--sa" if shell_name == "fish" else "2"}
+    assert "--save" in shell(_PORTCALL_COMPLETE=f"{shell_name}_complete", **words).stdout
+
+
+def test_ctrl_c_before_the_command_begins_is_told_as_any_other(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("portcall.cli._command.importlib.import_module", interrupted)
+    result = invoke("version")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-command"],
+        ["run"],
+        ["bench", "k.so", "f", "--number", "0"],
+        ["run", "k.so", "f", "--timeout", "5"],
+        ["run", "k.so", "f", "--timeout", "0s"],
+    ],
     ids=" ".join,
 )
 def test_wrong_usage_exits_with_2_and_names_help(shell: Shell, words: list[str]) -> None:
@@ -104,6 +151,62 @@ def test_debug_adds_the_trace_and_json_turns_an_error_into_an_object(
     assert answer["exit_code"] == 1
     assert answer["error"]["kind"] == "ModuleLoadError"
     assert set(answer["error"]) == {"kind", "message", "cause", "next"}
+
+
+def test_an_error_in_a_json_file_is_also_told(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("inspect", "missing.so", "--json", tmp_path / "error.json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "cannot read library 'missing.so'" in result.stderr
+    assert json.loads((tmp_path / "error.json").read_text())["exit_code"] == 1
+
+
+@pytest.mark.parametrize("words", [["version"], ["inspect", "missing.so"]], ids=" ".join)
+def test_json_that_cannot_be_written_is_an_error_in_words(shell: Shell, tmp_path: Path, words: list[str]) -> None:
+    done = shell(*words, "--json", tmp_path / "none" / "x.json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_of_the_system_names_the_file_and_has_no_number(invoke: Invoke, tmp_path: Path) -> None:
+    place = tmp_path / "none" / "x.json"
+    assert invoke("version", "--json", place).stderr == f"error: '{place}': No such file or directory\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_an_error_in_words(kernels: str, words: tuple[str, ...], unbuffered: str) -> None:
+    command = [sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2", *words]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_matter(kernels: str, closed: str) -> None:
+    words = shlex.join([sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2"])
+    for code, command in ((0, words), (1, f"{words} --arg 3")):
+        done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", b"gr?? ?"), ("latin-1", b"gr\xfc\xdf ?"), ("utf-8", "grüß …".encode())]
+)
+def test_any_text_can_be_printed_in_any_encoding(kernels: str, encoding: str, shown: bytes) -> None:
+    words = [sys.executable, "-m", "portcall", "run", kernels, "shout", "--arg", "str:grüß …"]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=True)
+    assert b"returned '" + shown + b"!' in " in done.stdout
+
+
+def test_a_name_that_is_no_text_is_printed_as_its_bytes(kernels: str, tmp_path: Path) -> None:
+    place = os.fsencode(tmp_path) + b"/k\xff.so"
+    shutil.copy(kernels, place)
+    words, environment = [sys.executable, "-m", "portcall", "inspect", place], {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(words, capture_output=True, env={**os.environ, **environment}, check=True)
+    assert place in done.stdout
 
 
 def test_a_pipe_gets_no_colours_and_no_color_is_obeyed(shell: Shell) -> None:

@@ -115,6 +115,8 @@ def test_bench_measures_over_there(
     (("crash",), 5, "the session with {peer} crashed over there with SIGSEGV"),
     (("hang", "--timeout", "300ms"), 4, "{peer} did not answer in time: a call took more than"),
     (("nothing",), 1, "has no function 'nothing'"),
+    (("add_onne",), 1, "did you mean add_one"),
+    (("leave", "--arg", "0"), 5, "exited over there with code 0"),
     (("add_one", "--device", "cuda:0"), 3, "there is no device cuda:0 on {peer}"),
     (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
 ])  # fmt: skip
@@ -156,6 +158,16 @@ def test_a_library_for_another_machine_is_not_sent(
     assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
     unchecked = invoke(command, library, "f", "--no-check", *there)
     assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr
+
+
+def test_a_server_without_room_for_the_library_is_said_so(invoke: Invoke, kernels: str) -> None:
+    with rpc.Server(disk_limit=1000) as server:
+        result = invoke("run", kernels, *ADD_ONE, "--rpc", server.address)
+    assert result.exit_code == 1
+    what, cause, _ = map(str.strip, result.stderr.splitlines())
+    assert what.startswith(f"error: {server.address} does not take '{kernels}': ")
+    assert "over the limit of 1000 bytes" in what
+    assert "--disk-limit" in cause
 
 
 def test_nobody_there_is_a_failed_connection(invoke: Invoke, kernels: str, nowhere: str) -> None:

@@ -39,6 +39,7 @@ def test_outputs_and_the_returned_value_are_shown(invoke: Invoke, kernels: str) 
         (("add", "--arg", "3", "--arg", "4"), 7),
         (("half", "--arg", "float:3"), 1.5),
         (("shout", "--arg", "str:hey"), "hey!"),
+        (("twice", "--arg", "3"), [3, 3]),
     ],
 )
 def test_a_returned_value_keeps_its_type_in_json(
@@ -63,6 +64,16 @@ def test_a_saved_result_is_the_reference_of_the_next_run(invoke: Invoke, kernels
     assert "differs: out0[7] is 2.0, expected 8.0" in differing.output
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_a_saved_result_keeps_a_type_that_numpy_has_no_name_for(
+    invoke_json: InvokeJson, kernels: str, tmp_path: Path, name: str
+) -> None:
+    words = ("run", kernels, "fill", "--out", f"{name}[2]")
+    invoke_json(*words, "--save", tmp_path / "ref.npz")
+    (check,) = invoke_json(*words, "--check", tmp_path / "ref.npz")["checks"]
+    assert check["ok"] is True
+
+
 def test_one_array_checks_the_only_output(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
     np.save(tmp_path / "ref.npy", np.arange(1, 9, dtype="float32") + 0.25)
     answer = invoke_json("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npy", code=1)
@@ -85,7 +96,9 @@ FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", "str:x", "--arg", "1"), 1, "ArgumentError", "argument #0: expected int, got str"),
     (("refuse",), 1, "ValueError", "refuse raised ValueError: refused by the kernel"),
     (("add", "--arg", "nonsense"), 1, "ValueError", "cannot read the argument 'nonsense'"),
-    (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "missing.npy"),
+    (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "'missing.npy': No such file or directory"),
+    (("add", "--arg", __file__ + ".npy"), 1, "FileNotFoundError", "test_run.py.npy"),
+    (("add", "--arg", f"@{__file__}"), 1, "ValueError", "test_run.py' is neither a .npy nor a .npz file"),
     (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "expected int, got BigInt"),
     ((*ADD_ONE, "--device", "nonsense"), 1, "ValueError", "nonsense"),
     ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "there is no device cuda:99 here"),
@@ -131,7 +144,7 @@ def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke,
 def test_a_library_that_is_not_there_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
     missing = invoke("run", tmp_path / "no.so", "f")
     assert missing.exit_code == 1
-    assert f"there is no library '{tmp_path}/no.so'" in missing.stderr
+    assert f"there is no file '{tmp_path}/no.so'" in missing.stderr
 
 
 def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
@@ -147,6 +160,23 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
     assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
+    assert "for want of memory" not in done.stderr
+    assert "for want of memory" in shell(name, kernels, "killed").stderr
+
+
+def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: str) -> None:
+    done = shell("run", kernels, "print", "--arg", "5", "--json")
+    assert json.loads(done.stdout)["function"] == "print"
+    assert done.stderr == "printed 5\n"
+    assert "printed 5\n" in shell("run", kernels, "print", "--arg", "5").stdout
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_library_that_ends_the_process_is_no_success(shell: Shell, kernels: str, code: int) -> None:
+    done = shell("run", kernels, "leave", "--arg", code)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"leave of {kernels} did not return: it ended the process, with exit code {code}" in done.stderr
+    assert f"--args {sys.executable} -m portcall run {kernels} leave --arg {code}\n" in done.stderr
 
 
 def test_a_call_that_does_not_end_is_killed_with_code_4(shell: Shell, kernels: str) -> None:
@@ -174,6 +204,17 @@ def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int,
         os.kill(process.pid, number)
         assert process.wait() == code
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_the_call_ends_with_the_command_however_that_ends(kernels: str, number: int) -> None:
+    words = [sys.executable, "-m", "portcall", "run", kernels, "stay"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.send_signal(number)
+        assert process.stdout.read() == b""  # to the end: nobody holds the pipe any more
+        assert process.wait() == -number
 
 
 def wait_for_child(pid: int) -> str:

@@ -12,13 +12,19 @@ Rules:
 
 from __future__ import annotations
 
+import codecs
+import os
+import sys
+from io import TextIOWrapper
+from typing import TextIO
+
 from portcall.cli._command import LazyGroup, Settings
 
 EXAMPLES = """
 portcall demo                                              a first tour, in seconds
 portcall inspect kernels.so                                what is in it, what it needs
-portcall run kernels.so add_one --arg random:float32[8] --out float32[8]
-portcall bench kernels.so add_one --arg random:float32[8] --out float32[8]
+portcall run kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
+portcall bench kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
 portcall doctor                                            versions, compilers, devices
 """
@@ -48,4 +54,26 @@ cli = LazyGroup(
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
+    settle_output()
     cli.main(prog_name="portcall", obj=Settings(isolate=True))
+
+
+def settle_output() -> None:
+    """Let no text fail for where it goes: a stream that is closed drops it, and the nearest bytes are printed."""
+    sys.stdout = sys.stdout or drop()
+    sys.stderr = sys.stderr or drop()
+    codecs.register_error("nearest", nearest)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="nearest")
+
+
+def drop() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def nearest(error: UnicodeError) -> tuple[bytes, int]:
+    """Return a ``?`` for each character that an encoding lacks, and a name's bytes that are no text as they are."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    escaped = range(0xDC80, 0xDD00)  # what stands for such bytes, PEP 383
+    return bytes(ord(letter) & 0xFF if ord(letter) in escaped else ord("?") for letter in text), error.end

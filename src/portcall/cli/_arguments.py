@@ -3,7 +3,7 @@
 
     random:float32[4,8]   values in [0, 1); whole numbers in [0, 100)        out:float32[4]  an array to be filled
     zeros:float32[4]  ones:float32[4]  range:int32[10]                       float32[]       has no dimension
-    @x.npy  @data.npz:key                                                    from a file
+    @x.npy  @data.npz:key                                                    from a file; the @ may be left out
     3  -7  2.5  1e-3  int:3  float:3  bool:true  str:hello  none             one value
 
 Arrays become tensors on the device of the call, here or over there: their memory is aligned, and no call copies it.
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ARRAY = re.compile(r"(random|zeros|ones|range|out):([a-z0-9_]+)\[([0-9 ,]*)\]")
 INTEGER = re.compile(r"[+-]?[0-9]+")
+NUMPY_MARKS = (b"\x93NUMPY", b"PK")
 BOOLEANS = {"true": True, "false": False}
 EXAMPLES = "random:float32[4,8], zeros:int32[10], @x.npy, @data.npz:key, 3, 2.5, str:hello, bool:true or none"
 # Random whole numbers are below this, so that sums and products of a few of them stay small.
@@ -55,10 +58,19 @@ def check_forms(ctx: click.Context, param: click.Parameter, texts: tuple[str, ..
     return texts
 
 
+def check_outputs(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is not TYPE[SHAPE], with or without ``out:``; a callback of click that returns the latter."""
+    written = tuple(text if text.startswith("out:") else f"out:{text}" for text in texts)
+    for text, whole in zip(texts, written, strict=True):
+        if not ARRAY.fullmatch(whole):
+            raise click.BadParameter(f"'{text}' is not of the form TYPE[SHAPE], such as float32[4,8]", ctx, param)
+    return written
+
+
 def make_arguments(
     texts: Sequence[str], outputs: Sequence[str], seed: int, make_tensor: Callable[[Any], Any]
 ) -> list[Argument]:
-    """Return the arguments of a call: those of ``--arg`` in order, then the outputs of ``--out``; arrays as tensors.
+    """Return the arguments of a call: those of ``--arg`` in order, then ``out:…`` of ``--out``; arrays as tensors.
 
     Raises:
         ValueError: a text has none of the forms above, or an unknown element type.
@@ -67,9 +79,8 @@ def make_arguments(
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    written = [*texts, *(text if text.startswith("out:") else f"out:{text}" for text in outputs)]
     arguments: list[Argument] = []
-    for text in written:
+    for text in (*texts, *outputs):
         value = read_value(text, generator)
         if isinstance(value, np.ndarray):
             value = make_tensor(value)
@@ -82,9 +93,15 @@ def read_value(text: str, generator: np.random.Generator) -> Any:
     if array is not None:
         shape = tuple(int(word) for word in array[3].replace(",", " ").split())
         return make_array(array[1], array[2], shape, generator)
-    if text.startswith("@"):
-        return read_array(text[1:])
+    if names_file(text):
+        return read_array(text.removeprefix("@"))
     return read_scalar(text)
+
+
+def names_file(text: str) -> bool:
+    return text.startswith("@") or (
+        (text.endswith((".npy", ".npz")) or ".npz:" in text) and not text.startswith("str:")
+    )
 
 
 def make_array(kind: str, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -126,16 +143,36 @@ def read_array(place: str) -> np.ndarray[Any, Any]:
 
     path, colon, key = place.partition(".npz:")
     path = f"{path}.npz" if colon else place
+    loaded = load_arrays(path, key)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    if not key and len(loaded) == 1:
+        key = next(iter(loaded))
+    if key not in loaded:
+        raise ValueError(f"'{path}' has no array '{key}'; it has {', '.join(loaded)}: write @{path}:KEY")
+    return loaded[key]
+
+
+def load_arrays(path: str, key: str = "") -> np.ndarray[Any, Any] | dict[str, np.ndarray[Any, Any]]:
+    """Return the array of a .npy file, or those of a .npz file by name: all, or the one asked for if it is there.
+
+    Raises:
+        ValueError: the file is neither, is damaged, or holds Python objects.
+        OSError: it cannot be read.
+    """
+    import numpy as np
+
     with open(path, "rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        keys = list(loaded)
-        if not key and len(keys) == 1:
-            key = keys[0]
-        if key not in keys:
-            raise ValueError(f"'{path}' has no array '{key}'; it has {', '.join(keys)}: write @{path}:KEY")
-        return np.asarray(loaded[key])
+        if not file.read(8).startswith(NUMPY_MARKS):
+            raise ValueError(f"'{path}' is neither a .npy nor a .npz file: numpy.save and numpy.savez write those")
+        file.seek(0)
+        try:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            return {name: np.asarray(loaded[name]) for name in ([key] if key in loaded else loaded)}
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"cannot read '{path}': {error}") from error
 
 
 def read_scalar(text: str) -> bool | int | float | str | None:

@@ -11,6 +11,7 @@ The first file's content decides, and whether a second word is there:
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 import portcall
-from portcall.cli._arguments import Argument, check_forms
-from portcall.cli._command import read_duration
+from portcall.cli._arguments import Argument, check_forms, check_outputs
+from portcall.cli._command import read_limit
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, upload
@@ -48,14 +49,19 @@ def call_options(function: Decorated) -> Decorated:
             "--arg", "args", multiple=True, metavar="SPEC", callback=check_forms, help="An argument, in order."
         ),
         click.option(
-            "--out", "outs", multiple=True, metavar="TYPE[SHAPE]", help="An array to fill, after the arguments; zeros."
+            "--out",
+            "outs",
+            multiple=True,
+            metavar="TYPE[SHAPE]",
+            callback=check_outputs,
+            help="An array to fill, after the arguments; zeros.",
         ),
         click.option(
             "--device", default="cpu:0", show_default=True, help="Where to run; a model may have several: cpu:0,cuda:0."
         ),
         click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of random arguments."),
         click.option(
-            "--timeout", metavar="DURATION", callback=read_duration, help="Kill the call after this time, such as 30s."
+            "--timeout", metavar="TIME", callback=read_limit, help="Kill the call after this time, such as 30s."
         ),
         click.option("--rpc", metavar="HOST:PORT", help="Upload the library to this server, and call it there."),
         click.option("--no-check", is_flag=True, help="Upload it even if the server says that it cannot load it."),
@@ -178,11 +184,17 @@ def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iter
 
 def load_there(session: Session, path: str, check: bool) -> portcall.Module:
     try:
-        return session.load_module(upload(session, path, check))
+        sent = upload(session, path, check)
     except ModuleLoadError as error:
         text = f"{session.name} cannot load '{path}', which was not sent"
         next_step = f"portcall inspect {path}, or --no-check sends it all the same"
         raise CommandError(text, "; ".join(error.problems), next_step, kind="ModuleLoadError") from error
+    except RemoteError as error:
+        text = f"{session.name} does not take '{path}': {error.message}"
+        cause = "it has no room for the file: see --disk-limit and --work-dir of portcall serve"
+        raise CommandError(text, cause, f"portcall doctor {session.name}", kind=error.kind or "RemoteError") from error
+    try:
+        return session.load_module(sent)
     except RemoteError as error:
         causes = "; ".join(reasons(path, str(error))) or "it is made for another machine, or needs what is not there"
         text = f"{session.name} does not load '{path}': {error.message}"
@@ -192,7 +204,7 @@ def load_there(session: Session, path: str, check: bool) -> portcall.Module:
 def check_exists(path: str) -> None:
     if not os.path.exists(path):
         raise CommandError(
-            f"there is no library '{path}'",
+            f"there is no file '{path}'",
             "the path is wrong",
             "ls, or make one: portcall demo",
             kind="ModuleLoadError",
@@ -242,11 +254,19 @@ def find_function(library: portcall.Module, path: str, name: str) -> portcall.Pa
     try:
         return library.get_function(name)
     except LookupError as error:
-        near = getattr(error, "near", ())
+        near = getattr(error, "near", ()) or difflib.get_close_matches(name, functions_of(path), n=3)
         cause = f"the name is wrong; did you mean {' or '.join(near)}?" if near else "the name is wrong"
         raise CommandError(
             f"'{path}' has no function '{name}'", cause, f"portcall inspect {path}", kind="FunctionNotFoundError"
         ) from error
+
+
+def functions_of(path: str) -> tuple[str, ...]:
+    """Return the names of the functions of a library, wherever it is loaded; none if it cannot be read here."""
+    try:
+        return inspect_library(path).functions
+    except (PortcallError, OSError):
+        return ()
 
 
 def guarded(call: Call, work: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import traceback
 from collections.abc import Iterator, Sequence
@@ -10,12 +11,16 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
+import portcall
 from portcall.bench import parse_duration
 from portcall.cli._errors import explain
-from portcall.cli._output import print_json, print_problem
+from portcall.cli._output import drop_unwritten, print_json, print_problem
 
 HELP_WIDTH = 100
+# An empty word mostly comes of "$NAME" in a script, and --rpc "" must not mean this machine.
+MAY_BE_EMPTY = ("key",)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,11 @@ class Command(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(settle_json(args)))
+        rest = super().parse_args(ctx, list(settle_json(args)))
+        for param in self.params:
+            if ctx.params.get(param.name or "") == "" and was_written(ctx, param) and param.name not in MAY_BE_EMPTY:
+                raise click.BadParameter("it is empty; is a variable of the shell not set?", ctx, param)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         debug = ctx.params.pop("debug")
@@ -82,7 +91,12 @@ class LazyGroup(click.Group):
         aliases: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(name, context_settings={"max_content_width": HELP_WIDTH}, **options)
+        settings = {"max_content_width": HELP_WIDTH, "help_option_names": ["--help", "-h"]}
+        super().__init__(name, context_settings=settings, **options)
+        self.params.append(
+            click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+                         help="Print the version and exit.")
+        )  # fmt: skip
         self.commands_table = commands_table
         self.aliases = aliases or {}
         self.examples = examples
@@ -100,6 +114,12 @@ class LazyGroup(click.Group):
         command.summary = summary
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # while a command is imported, or reads its words
+            end_with_error(ctx, error, debug=False)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_head(self.help or "", self.examples, formatter)
         self.format_usage(ctx, formatter)
@@ -111,6 +131,13 @@ class LazyGroup(click.Group):
         click.Command.format_options(self, ctx, formatter)
 
 
+def print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """Print the version, alone on its line, and exit; a callback of click."""
+    if wanted:
+        click.echo(portcall.__version__)
+        ctx.exit()
+
+
 def read_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Turn an option such as ``500ms``, ``3s`` or ``2m`` into seconds; a callback of click."""
     try:
@@ -119,16 +146,32 @@ def read_duration(ctx: click.Context, param: click.Parameter, value: str | None)
         raise click.BadParameter(str(error), ctx, param) from error
 
 
+def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """The same for a time that something may take, which is more than none."""
+    seconds = read_duration(ctx, param, value)
+    if seconds == 0:
+        raise click.BadParameter(f"'{value}' leaves no time; without the option there is no limit", ctx, param)
+    return seconds
+
+
 def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoReturn:
-    """Report an error as text or JSON and end the command with the error's exit code."""
+    """Report an error and end the command with the error's exit code.
+
+    With ``--json`` it is an object on stdout, or in the file, and then text as well: who looks on sees it. Where the
+    object cannot be written, which may be the very error, the text is all there is.
+    """
     problem = explain(error)
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     json_to = ctx.params.get("json_to")
-    if json_to is None:
+    told = False
+    if json_to is not None:
+        with contextlib.suppress(OSError):
+            print_json(problem.to_dict(), json_to)
+            told = json_to == "-"
+    if not told:
         print_problem(problem)
-    else:
-        print_json(problem.to_dict(), json_to)
+    drop_unwritten()
     ctx.exit(problem.exit_code)
 
 
@@ -152,6 +195,10 @@ def settle_json(args: Sequence[str]) -> Iterator[str]:
                 yield from settle_json([following, *words])
         else:
             yield word
+
+
+def was_written(ctx: click.Context, param: click.Parameter) -> bool:
+    return ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
 
 
 def write_head(summary: str, examples: str, formatter: click.HelpFormatter) -> None:

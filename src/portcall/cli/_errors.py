@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from portcall import errors
@@ -75,9 +76,14 @@ TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
         "raise --timeout or --connect-timeout",
     ),
     (errors.RemoteCrashError, CRASH, "a bug in what was called, or wrong arguments", "look into the server's log"),
-    (errors.ConnectError, DEVICE, "no server runs there, or a firewall is between", "portcall doctor HOST:PORT"),
+    (
+        errors.ConnectError,
+        DEVICE,
+        "no server runs there, it has no --host and so listens to its own machine only, or a firewall is between",
+        "there: portcall serve --host ADDRESS --port PORT --token-file FILE",
+    ),
     (errors.RemoteError, USER_ERROR, "", ""),
-    (errors.RPCError, DEVICE, "the server or the network went away", "portcall doctor HOST:PORT"),
+    (errors.RPCError, DEVICE, "the server or the network went away", "portcall doctor {peer}"),
     (errors.PortcallError, USER_ERROR, "", ""),
     (TimeoutError, TIMEOUT, "the work takes longer, or waits for something", "raise --timeout"),
     (ModuleNotFoundError, USER_ERROR, "a Python package is not installed", "pip install it"),
@@ -94,8 +100,7 @@ def explain(error: BaseException) -> Explanation:
         return Explanation(error.kind, str(error), error.cause, error.next_step, error.exit_code)
     for family, code, cause, next_step in TABLE:
         if isinstance(error, family):
-            what = "interrupted" if family is KeyboardInterrupt else str(error) or kind
-            return Explanation(kind, what, cause, next_step, code)
+            return Explanation(kind, in_words(error), cause, next_step.format(peer=getattr(error, "peer", "")), code)
     return Explanation(
         kind,
         f"{kind}: {error}",
@@ -103,3 +108,12 @@ def explain(error: BaseException) -> Explanation:
         "report it, with the trace that --debug shows",
         USER_ERROR,
     )
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error's text; an error of the system is said without its number, the file first."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, OSError) and not isinstance(error, errors.PortcallError) and error.strerror:
+        return f"'{os.fsdecode(error.filename)}': {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__

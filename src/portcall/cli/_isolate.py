@@ -7,8 +7,11 @@ waits, and leaves with the child's exit code, or reports how the child ended.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -21,7 +24,10 @@ from portcall.cli._command import Settings
 from portcall.cli._errors import CRASH, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WRONG = "a wrong number, type or shape of arguments, or a bug in the library"
+KILLED = "the system took it for want of memory, or somebody killed it"
 STEP = 0.25  # seconds
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
@@ -33,18 +39,29 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
         timeout: seconds after which the child is killed; None waits for ever.
 
     Raises:
-        CommandError: in the parent, when the child crashed (5) or ran out of time (4).
+        CommandError: in the parent, when the child crashed or the library ended it (5), or it ran out of time (4).
     """
     if not (isinstance(ctx.obj, Settings) and ctx.obj.isolate) or not hasattr(os, "pidfd_open"):
         return
     sys.stdout.flush()
     sys.stderr.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the parent is ready to end the child too
+    reader, writer = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.close(reader)
+        end_with(parent)
+        if ctx.params.get("json_to") == "-":
+            keep_output()
+        atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
         return
-    status = wait(child, timeout)
+    os.close(writer)
+    os.set_blocking(reader, False)  # what the library started may hold the other end for longer
+    with open(reader, "rb", buffering=0) as said:
+        status = wait(child, timeout)
+        ended_itself = bool(said.read(1))
     if status is None:
         raise CommandError(
             f"{work} did not end within {format_duration(timeout or 0)}; it was killed",
@@ -56,13 +73,40 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if status < 0:
         raise CommandError(
             f"{work} crashed: {signal.strsignal(-status)} ({signal.Signals(-status).name})",
-            "a wrong number, type or shape of arguments, or a bug in the library",
-            "compare the arguments with the library's source; a debugger shows the place: "
-            "gdb --args python -m portcall ...",
+            KILLED if status == -signal.SIGKILL else WRONG,
+            f"compare the arguments with the library's source; a debugger shows the place: {debugger()}",
+            CRASH,
+            "Crash",
+        )
+    if not ended_itself:
+        raise CommandError(
+            f"{work} did not return: it ended the process, with exit code {status}",
+            "something in the library calls exit()",
+            f"a debugger shows the place: {debugger('-ex', 'catch syscall exit_group')}",
             CRASH,
             "Crash",
         )
     ctx.exit(status)
+
+
+def end_with(parent: int) -> None:
+    """Let this process be killed when its parent ends, even by SIGKILL: it would hold the output open for ever."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_output() -> None:
+    """Keep standard output for this program's one JSON object: what a library prints there goes to standard error."""
+    ours = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), 1)
+    sys.stdout = open(ours, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+
+
+def debugger(*options: str) -> str:
+    """Return the command that runs this one under gdb, up to where the child comes to its end."""
+    follow = ("-ex", "set follow-fork-mode child", *options, "-ex", "run")
+    return shlex.join(["gdb", *follow, "--args", sys.executable, "-m", "portcall", *sys.argv[1:]])
 
 
 def wait(child: int, timeout: float | None) -> int | None:

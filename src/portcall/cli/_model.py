@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from portcall.cli._arguments import ARRAY, element_type, make_array, read_array
+from portcall.cli._arguments import ARRAY, element_type, make_array, names_file, read_array
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._errors import CommandError
 from portcall.cli._output import print_warning
@@ -198,7 +198,7 @@ def read_spec(name: str, spec: str, value: Value, generator: np.random.Generator
     if array is not None and array[1] in FILLS:
         shape = tuple(int(word) for word in array[3].replace(",", " ").split())
         return make_array(array[1], array[2], shape, generator)
-    if spec.startswith("@") or spec.endswith((".npy", ".npz")) or ".npz:" in spec:
+    if names_file(spec):
         return read_array(spec.removeprefix("@"))
     raise CommandError(f"cannot read what is given for the input '{name}', '{spec}'", "", f"give {FORMS}",
                        kind="ValueError")  # fmt: skip

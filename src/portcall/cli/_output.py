@@ -91,6 +91,15 @@ def print_problem(problem: Explanation) -> None:
         click.echo(f"  next: {problem.next_step}", err=True)
 
 
+def drop_unwritten() -> None:
+    """Give up what standard output does not take: Python would try again at its end, and change the exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def print_warning(text: str, advice: str) -> None:
     """Say on stderr what makes a result doubtful, and what to do about it."""
     say("warning", text, "yellow")

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from portcall.graph import Profile
 
 EXAMPLES = """
-portcall bench kernels.so add_one --arg random:float32[1024] --out float32[1024]
-portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --number 100 --repeat 20
-portcall bench kernels.so add_one --arg ones:float32[8] --out float32[8] --min-repeat-ms 10 --json times.json
-portcall bench kernels.so add_one --arg ones:float32[8] --out float32[8] --strict || echo "do not trust this"
-portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out float32[64,64]
+portcall bench kernels.so add_one --arg 'random:float32[1024]' --out 'float32[1024]'
+portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' --number 100 --repeat 20
+portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --min-repeat-ms 10 --json times.json
+portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --strict || echo "do not trust this"
+portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out 'float32[64,64]'
 portcall bench m.json kernels.so --params m.params --input data=random --profile --trace trace.json
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """

@@ -188,16 +188,16 @@ def show(source: Path, library: Path, compiled: float, lines: list[Line], refuse
         print_line("\nThe same library on a server, which was started for this and has ended:\n")
         print_table("from Python, over RPC", remote)
     name = shlex.quote(str(library))
-    square = f"float32[{SIDE},{SIDE}]"
+    row, square = "--arg 'range:float32[8]' --out 'float32[8]'", f"float32[{SIDE},{SIDE}]"
     print_line("\nNow you:")
     for line in (
         f"portcall inspect {name}",
-        f"portcall run {name} add_one --arg range:float32[8] --out float32[8]",
-        f"portcall bench {name} matmul --arg random:{square} --arg random:{square} --out {square}",
+        f"portcall run {name} add_one {row}",
+        f"portcall bench {name} matmul --arg 'random:{square}' --arg 'random:{square}' --out '{square}'",
         *(
             [
                 "portcall serve",
-                f"portcall run {name} add_one --rpc 127.0.0.1:9090 --arg range:float32[8] --out float32[8]",
+                f"portcall run {name} add_one --rpc 127.0.0.1:9090 {row}",
             ]
             if remote
             else []

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.bench import format_duration
-from portcall.cli._arguments import make_arguments
+from portcall.cli._arguments import load_arrays, make_arguments
 from portcall.cli._call import (
     Call,
     Place,
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from portcall.testing import ArrayComparison
 
 EXAMPLES = """
-portcall run kernels.so add_one --arg random:float32[1024] --out float32[1024]
-portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out float32[64,64] --save out.npz
-portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out float32[64,64] --check out.npz
+portcall run kernels.so add_one --arg 'random:float32[1024]' --out 'float32[1024]'
+portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' --save out.npz
+portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64,64]' --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
-portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg random:float32[1024] --out float32[1024]
+portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
 portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
 """
@@ -113,9 +113,8 @@ def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
         place.device.sync()
         seconds = time.perf_counter() - start
         arrays = collect_arrays(call, returned)
-    plain = returned if isinstance(returned, (bool, int, float, str, type(None))) else repr(returned)
     text = f"{call} returned {'a tensor' if 'result' in arrays else repr(returned)}"
-    return Done(text, {**call.to_dict(), "returned": plain}, place, seconds, arrays)
+    return Done(text, {**call.to_dict(), "returned": plain(returned)}, place, seconds, arrays)
 
 
 def run_model(ctx: click.Context, given: dict[str, Any]) -> Done:
@@ -131,6 +130,15 @@ def run_model(ctx: click.Context, given: dict[str, Any]) -> Done:
                 "portcall.graph.create_debug(…).debug_get_output(node) shows where they begin",
             )
     return Done(f"{model} ran on {model.place.name}", model.to_dict(), model.place, seconds, arrays)
+
+
+def plain(value: Any) -> Any:
+    """Return a result for JSON: numbers, texts, and sequences and maps of these; anything else as Python shows it."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
 def collect_arrays(call: Call, returned: Any) -> Arrays:
@@ -168,22 +176,30 @@ def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> 
             "the reference is of another call",
             "make one: the same command with --save in the place of --check",
         )
-    return [compare_arrays(name, arrays[name], expected, rtol, atol) for name, expected in reference.items()]
+    return [
+        compare_arrays(name, arrays[name], typed(expected, arrays[name]), rtol, atol)
+        for name, expected in reference.items()
+    ]
+
+
+def typed(expected: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a reference in the output's type, where its file, as for bfloat16, only knows how wide elements are."""
+    nameless = expected.dtype.kind == "V" and expected.dtype.itemsize == actual.dtype.itemsize
+    return expected.view(actual.dtype) if nameless else expected
 
 
 def read_reference(path: str, names: list[str]) -> Arrays:
     import numpy as np
 
-    with open(path, "rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            return {name: np.asarray(loaded[name]) for name in loaded}
-        if len(names) != 1:
-            raise CommandError(
-                f"the reference '{path}' is one array, the call has {len(names)} outputs",
-                next_step="give a .npz file with the names of the outputs",
-            )
-        return {names[0]: loaded}
+    loaded = load_arrays(path)
+    if not isinstance(loaded, np.ndarray):
+        return loaded
+    if len(names) != 1:
+        raise CommandError(
+            f"the reference '{path}' is one array, the call has {len(names)} outputs",
+            next_step="give a .npz file with the names of the outputs",
+        )
+    return {names[0]: loaded}
 
 
 def summary(array: np.ndarray[Any, Any]) -> dict[str, object]:
@@ -213,4 +229,4 @@ def rows(arrays: Arrays) -> Iterator[tuple[str, ...]]:
         figures = (f"{described[key]:.6g}" if key in described else "-" for key in ("min", "mean", "max"))
         first = " ".join(f"{value:.6g}" if array.dtype.kind in "fV" else str(value) for value in array.flat[:SHOWN])
         more = " …" if array.size > SHOWN else ""
-        yield (name, f"{array.dtype}{list(array.shape)}", *figures, first + more)
+        yield (name, f"{array.dtype}[{','.join(map(str, array.shape))}]", *figures, first + more)

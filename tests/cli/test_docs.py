@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/command-line.md is true: its lines run, its exit codes and fields are those of the program."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from portcall import rpc
+from portcall.cli import COMMANDS, _errors
+
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+ADD_ONE = ("add_one", "--arg", "ones:float32[8]", "--out", "float32[8]")
+InvokeJson = Callable[..., dict[str, Any]]
+
+
+def table(heading: str) -> dict[str, str]:
+    """Return the first two columns of the table below a heading."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    return dict(rows[2:] if rows[1][0] == "---" else rows[1:])
+
+
+def test_the_first_lines_run(tmp_path: Path) -> None:
+    lines = re.findall(r"^    portcall (.*)$", PAGE.partition("\n## ")[0], re.MULTILINE)
+    assert len(lines) == 5
+    for line in lines:
+        done = subprocess.run(
+            f"{sys.executable} -m portcall {line}",
+            shell=True,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "times.json").read_text())["schema"] == 1
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    codes = {value for name, value in vars(_errors).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code in table("Exit codes")} == codes
+
+
+@pytest.mark.parametrize(("row", "words"), [
+    ("`run`, a function", ("run", "KERNELS", *ADD_ONE)),
+    ("`bench`, a function", ("bench", "KERNELS", *ADD_ONE)),
+    ("`inspect`, a library", ("inspect", "KERNELS")),
+    ("`doctor`", ("doctor",)),
+    ("`doctor`, a server", ("doctor", "SERVER")),
+    ("`version`", ("version",)),
+])  # fmt: skip
+def test_json_has_the_fields_of_the_page_and_no_others(
+    invoke_json: InvokeJson, kernels: str, row: str, words: tuple[str, ...]
+) -> None:
+    with rpc.Server() as server:
+        real = {"KERNELS": kernels, "SERVER": server.address}
+        answer = invoke_json(*(real.get(word, word) for word in words))
+    assert list(answer) == re.findall(r"`(\w+)`", table("JSON")[row])
+
+
+def test_a_ready_server_says_what_the_page_says() -> None:
+    words = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        facts = json.loads(server.stdout.readline())
+        server.terminate()
+        assert server.wait(60) == 0
+    assert list(facts) == re.findall(r"`(\w+)`", table("JSON")["`serve`, when it is ready"])
+
+
+def test_every_option_that_the_page_names_is_there(invoke: Callable[..., Result]) -> None:
+    options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PAGE))
+    known = set(re.findall(r"--[a-z-]+", " ".join(invoke(name, "--help").output for name in COMMANDS)))
+    assert options <= known
