@@ -616,7 +616,7 @@ struct Executor::Function {
 const Executor::Function Executor::kFunctions[] = {
     {"run", &Executor::RunFunction, 0, 0, true},
     {"set_input", &Executor::SetInput, 2, 2, true},
-    {"set_param", &Executor::SetParamFunction, 2, 2, true},
+    {"set_param", &Executor::SetParamFunction, 2, INT_MAX, true},
     {"set_input_zero_copy", &Executor::SetInputZeroCopy, 2, 2, true},
     {"set_output_zero_copy", &Executor::SetOutputZeroCopy, 2, 2, true},
     {"get_input", &Executor::GetInput, 1, 1, true},
@@ -673,12 +673,25 @@ void Executor::RunFunction(Args, RetValue*) { Run(); }
 
 void Executor::SetInput(Args args, RetValue*) { CopyInput(InputArg(args[0]), *args[1].cast<DLTensor*>(), kInput); }
 
-void Executor::SetParamFunction(Args args, RetValue*) {
-  size_t input = InputArg(args[0]);
-  if (args[1].type_index() == kTVMFFIDLTensorPtr) {  // borrowed
-    return CopyInput(input, *args[1].cast<DLTensor*>(), kParam);
+namespace {
+// Inputs and their tensors come in turn, so that one call over a session sets many.
+void CheckPairs(Args args) {
+  if (args.size() % 2 != 0) {
+    detail::ThrowArgumentError(args.function(), args.size() - 1, "a Tensor for each input", "an input without one");
   }
-  SetParam(input, args[1].cast<Tensor>());
+}
+}  // namespace
+
+void Executor::SetParamFunction(Args args, RetValue*) {
+  CheckPairs(args);
+  for (int i = 0; i < args.size(); i += 2) {
+    size_t input = InputArg(args[i]);
+    if (args[i + 1].type_index() == kTVMFFIDLTensorPtr) {  // borrowed
+      CopyInput(input, *args[i + 1].cast<DLTensor*>(), kParam);
+    } else {
+      SetParam(input, args[i + 1].cast<Tensor>());
+    }
+  }
 }
 
 void Executor::SetInputZeroCopy(Args args, RetValue*) {
@@ -847,9 +860,7 @@ void Executor::ShareParams(Args args, RetValue*) {
 
 void Executor::RunFromInputs(Args args, RetValue* rv) {
   Device host{args[0].cast<int32_t>(), args[1].cast<int32_t>()};
-  if (args.size() % 2 != 0) {
-    detail::ThrowArgumentError(args.function(), args.size() - 1, "a Tensor for each input", "an input without one");
-  }
+  CheckPairs(args);
   for (int i = 2; i < args.size(); i += 2) CopyInput(InputArg(args[i]), *args[i + 1].cast<DLTensor*>(), kInput);
   Run();
   std::vector<Any> outputs;

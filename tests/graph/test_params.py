@@ -276,7 +276,7 @@ def test_a_damaged_blob_is_an_error_that_says_where(kind: str, tmp_path: Path) -
     (tmp_path / "m.params").write_bytes(blob)
     with pytest.raises(errors.GraphError) as from_file:
         _params.load_params_from_file(tmp_path / "m.params")
-    assert str(from_file.value) == str(caught.value)
+    assert str(from_file.value) == f"'{tmp_path / 'm.params'}': {caught.value}"
 
 
 def test_every_blob_that_is_cut_short_is_an_error() -> None:
