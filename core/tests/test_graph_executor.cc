@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -595,14 +596,18 @@ TEST("an error of a kernel stays the object that it is, and says where it happen
 }
 
 TEST("a kernel that fails without an error is named") {
-  auto call = [](void*, const TVMFFIAny*, int32_t, TVMFFIAny*) { return -1; };
+  static int code;
+  auto call = [](void*, const TVMFFIAny*, int32_t, TVMFFIAny*) { return code; };
   TVMFFIObjectHandle handle = nullptr;
   Check(TVMFFIFunctionCreate(nullptr, call, nullptr, &handle));
   PlanWriter plan;
   plan.heads = {plan.Call("f", {}, {1})};
   Module m = Create(plan, Library({{"f", ObjectRef::Steal<PackedFunc>(handle)}}), Cpu());
-  CHECK_EQ(Fails(m, "run"),
-           "RuntimeError: node 0 ('n0'): its function failed (nonzero return) without setting an error");
+  for (int each : {-1, 1}) {
+    code = each;
+    CHECK_EQ(Fails(m, "run"),
+             "RuntimeError: node 0 ('n0'): its function failed (nonzero return) without setting an error");
+  }
 }
 
 TEST("clones share parameters, and nothing else") {
@@ -913,6 +918,13 @@ TEST("after a node that failed no outputs are there, and nodes are executed anew
   Do(m, "execute_node", 2);
   CHECK_EQ(calls, 4);
   CHECK_EQ(Show(Do(m, "get_node_output", 2, 0)), "2 3");
+  calls = 1;
+  for (const char* timed : {"run_individual", "profile_run"}) {
+    Do(m, "execute_node", 0);
+    calls = 1;
+    CHECK(Contains(Fails(m, timed), "the second call"));
+    CHECK(Contains(Fails(m, "get_node_output", 0, 0), "none was executed since"));
+  }
 }
 
 TEST("the output of any node is there after a run up to it") {
@@ -961,13 +973,30 @@ TEST("nodes are timed one by one, in their place") {
   CHECK_EQ(Fails(m, "run_individual_node", 0, 1, -1), "ValueError: repeat must be at least 1, got -1");
 }
 
+TEST("a profiled run waits for the device of each node") {
+  FakeDevice& fake = FakeDevice::Of(kDLExtDev);
+  PlanWriter plan;
+  plan.devices.push_back({kDLExtDev, 0});
+  plan.heads = {plan.Copy(plan.Input("x", {3}, kFloat32, 1), 1)};
+  Module m = Create(plan, Module(), Cpu(), fake.device());
+  Do(m, "set_input", "x", Filled({3}, 1));
+  Do(m, "run");
+  CHECK_EQ(fake.pending(), 1);
+  Do(m, "profile_run");
+  CHECK_EQ(fake.pending(), 0);
+}
+
 TEST("a profiled run says when each node began and how long it took") {
   Module m = SumExecutor();
   Do(m, "set_input", "x", Filled({3}, 1));
-  CHECK(Fails(m, "profile_run") != "");
+  for (const char* name : {"profile_run", "run_individual"}) CHECK(Contains(Fails(m, name), "'w'"));
+  CHECK(Contains(Fails(m, "run_individual_node", 2), "'w'"));
   Do(m, "set_input", "w", Filled({3}, 1));
+  auto now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  double before = now();
   std::vector<double> spans = Doubles(Do(m, "profile_run"), 8);
   CHECK_EQ(spans.size(), 8);
+  CHECK(spans[6] + spans[7] <= now() - before);  // counted from the beginning of the run
   for (size_t n = 1; n < 4; ++n) CHECK(spans[2 * n] >= spans[2 * n - 2] + spans[2 * n - 1]);
   CHECK(spans[0] >= 0);
   CHECK_EQ(spans[1], 0.0);
@@ -1010,6 +1039,7 @@ TEST("a second thread is refused at once, and told of clone") {
   while (!inside) std::this_thread::yield();
   CHECK(Contains(Fails(m, "run"), "RuntimeError: the graph executor is in use: another thread is inside"));
   for (const char* name : {"get_input", "get_output", "execute_node"}) CHECK(Contains(Fails(m, name, 0), "clone()"));
+  for (const char* name : {"get_input_states", "get_input_info", "clone"}) CHECK(Contains(Fails(m, name), "clone()"));
   CHECK(Contains(Fails(m, "set_input", 0, Filled({1}, 0)), "clone()"));
   CHECK(Contains(Fails(Create(plan, Library({{"waits", waits}}), Cpu()), "share_params", m), "clone()"));
   CHECK_EQ(Do(m, "get_num_inputs").cast<int>(), 1);  // what never changes can be asked for

@@ -205,7 +205,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
         assert before.start + before.duration <= after.start + 1e-12
     assert [node.duration > 0 for node in report.nodes] == [False, False, True, True, False, True, True]
     assert report.total == pytest.approx(sum(node.duration for node in report.nodes))
-    assert report.span >= report.total
+    assert report.span == max(node.start + node.duration for node in report.nodes)
     assert sum(node.share for node in report.nodes) == pytest.approx(1)
     found = json.loads(report.to_json())
     assert found["nodes"][2]["outputs"] == ["float32[2,3]", "float32[2,3]"]
@@ -253,6 +253,7 @@ def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Pat
     assert [event["name"] for event in calls] == ["halves", "total", "doubled", "floor"]
     for event in calls:
         node = report.nodes[event["args"]["node"]]
+        assert "measured_us" not in event["args"]
         assert (event["ts"], event["dur"]) == (pytest.approx(node.start * 1e6), pytest.approx(node.duration * 1e6))
 
 
@@ -330,6 +331,8 @@ def test_run_times_collects_dumps_and_prints(
         assert {(event["pid"], event["tid"]) for event in events} == {(1, 1)}
         assert events[0]["ts"] == events[1]["ts"]
         assert [event["ts"] for event in events[::2]] == pytest.approx([node.start * 1e6 for node in report.nodes])
+        calls = [event["args"] for event in report.to_trace()["traceEvents"] if event["ph"] == "X"]
+        assert [each["measured_us"] for each in calls] == [report.nodes[each["node"]].time * 1e6 for each in calls]
         ends = [(node.start + node.duration) * 1e6 for node in report.nodes]
         assert [event["ts"] for event in events[1::2]] == pytest.approx(ends)
         d.run({"x": 2 * X}, **QUICK)  # into the same folder
@@ -428,7 +431,8 @@ def test_the_first_difference_is_named_and_by_how_much(open_debug: Open, lib: po
     assert found.first
     assert (found.first.index, found.first.name, found.first.output) == (2, "b1", 0)
     assert found.first.largest_error == pytest.approx(0.5)
-    assert "b1[7] is" in found.first.message
+    wrong, right = changed["b1"][7], mlp_params()["b1"][7]
+    assert f"b1[7] is {wrong:.6g}, expected {right:.6g}" in found.first.message
     assert [node.ok for node in found.nodes] == [True, True, False, False, False, True, True, False]
     assert found.verdict.startswith("the first difference is in node 2, 'b1': b1[7] is")
     assert "4 of 8 outputs of nodes differ" in str(found)
