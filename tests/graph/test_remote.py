@@ -304,7 +304,9 @@ def test_parameters_that_travel_together_can_be_used_where_they_arrive(
     values = weights()
     m = graph.create(weighty(values), load(session, libraries["layers"]), session.cpu())
     assert m._sender
-    for name, there in zip(values, m._sender.sent_together([portcall.tensor(v) for v in values.values()]), strict=True):
+    sizes = [value.nbytes for value in values.values()]
+    sent = m._sender.sent_together(map(portcall.tensor, values.values()), sizes)
+    for name, there in zip(values, sent, strict=True):
         m.set_input_zero_copy(name, there)  # which refuses what is not aligned
         np.testing.assert_array_equal(m.get_input(name).numpy(), values[name])
 

@@ -267,13 +267,13 @@ class GraphModule:
         sizes = {name: self._inputs.check(name, described[name])[1].nbytes for name in self._known(described)}
         total, done = sum(sizes.values()), 0
         for names in _batches(sizes, _BATCH if self._sender else 0):
-            checked = [self._inputs.check(name, read(name)) for name in names]
-            tensors = [tensor for _, tensor in checked]
+            tensors = (self._inputs.check(name, read(name))[1] for name in names)  # one at a time is held
             if self._sender:
-                tensors = self._sender.sent_together(tensors)
-            elif not ours:
-                tensors = [portcall.tensor(tensor) for tensor in tensors]
-            self["set_param"](*[part for (i, _), tensor in zip(checked, tensors, strict=True) for part in (i, tensor)])
+                set_now = self._sender.sent_together(tensors, [sizes[name] for name in names])
+            else:
+                set_now = [tensor if ours else portcall.tensor(tensor) for tensor in tensors]
+            indices = [self._inputs.index(name) for name in names]
+            self["set_param"](*[part for pair in zip(indices, set_now, strict=True) for part in pair])
             done += sum(sizes[name] for name in names)
             if progress:
                 progress(done, total)
@@ -563,20 +563,22 @@ class _Sender:
         get_global_func("portcall.rpc.CopyTo")(made, tensor)
         return made
 
-    def sent_together(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return tensors over there with the elements, those that are not there yet in one piece of memory."""
-        here = [tensor for tensor in tensors if not _is_remote(tensor)]
-        if len(here) < 2:
+    def sent_together(self, tensors: Iterable[Any], sizes: Sequence[int]) -> list[Any]:
+        """Return tensors over there with the elements, in one piece of memory; ``sizes`` has the bytes of each."""
+        if len(sizes) == 1:
             return [self.sent(tensor) for tensor in tensors]
-        offsets = [0, *itertools.accumulate(aligned(tensor.nbytes) for tensor in here)]
+        offsets = [0, *itertools.accumulate(map(aligned, sizes))]
         packed = portcall.empty(offsets[-1], "uint8")
-        memory = bytes_of(packed)
-        for tensor, offset in zip(here, offsets, strict=False):
+        places: list[Any] = []
+        for tensor, offset in zip(tensors, offsets, strict=False):
+            if _is_remote(tensor):  # it is there already
+                places.append(tensor)
+                continue
             compact = host_tensor(tensor)  # which must live while its bytes are read
-            memory[offset : offset + tensor.nbytes] = bytes_of(compact)
-        there, places = self.sent(packed), iter(offsets)
-        view = get_global_func("portcall.rpc.View")
-        return [t if _is_remote(t) else view(there, list(t.shape), t.dtype, next(places)) for t in tensors]
+            bytes_of(packed)[offset : offset + compact.nbytes] = bytes_of(compact)
+            places.append((list(compact.shape), compact.dtype, offset))
+        there, view = self.sent(packed), get_global_func("portcall.rpc.View")
+        return [view(there, *place) if isinstance(place, tuple) else place for place in places]
 
     def empty(self, like: Any) -> Any:
         """Return a tensor over there of the shape and type that ``like`` has."""
