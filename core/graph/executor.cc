@@ -852,9 +852,13 @@ void Executor::ShareParams(Args args, RetValue*) {
     for (const Param& param : ParamsOf(args, 1)) names.emplace(param.name, 0);
   }
   for (size_t i = 0; i < num_inputs(); ++i) {
-    int64_t theirs = other->FindInput(input_name(i));
-    if (theirs < 0 || (args.size() > 1 && !names.count(input_name(i)))) continue;
-    if (other->inputs_[static_cast<size_t>(theirs)].state == kParam) ShareParam(i, other, static_cast<size_t>(theirs));
+    if (args.size() > 1 && !names.count(input_name(i))) continue;
+    auto theirs = static_cast<size_t>(other->FindInput(input_name(i)));  // -1 is beyond all
+    if (theirs < other->num_inputs() && other->inputs_[theirs].state == kParam) {
+      ShareParam(i, other, theirs);
+    } else if (args.size() > 1) {
+      ThrowGraphError({DescribeInput(i), " is no parameter of the other executor: load it there first"});
+    }
   }
 }
 

@@ -672,6 +672,16 @@ TEST("an executor uses the parameters of another, by name") {
                  "TypeError: parameters are shared with another graph executor, got "
                  "a module of type 'library'"));
   CHECK(Contains(Fails(m, "share_params", nullptr), "got None"));
+  auto named = [](const char* name) {
+    return Bytes(graph::WriteParams(graph::MakeTensors({Any(name), Any(Filled({1}, 0))})));
+  };
+  Do(m, "share_params", SumExecutor());  // which has none
+  CHECK_EQ(Fails(m, "share_params", SumExecutor(), named("w")),
+           "GraphError: input 'w' is no parameter of the other executor: load it there first");
+  PlanWriter less;
+  less.Input("x", {3});
+  CHECK(Contains(Fails(m, "share_params", Create(less, Usual(), Cpu()), named("w")), "input 'w' is no parameter of"));
+  Do(m, "share_params", Create(less, Usual(), Cpu()), named("v"));
   PlanWriter wider;
   wider.Input("w", {4});
   CHECK_EQ(Fails(Create(wider, Usual(), Cpu()), "share_params", m),
