@@ -216,6 +216,7 @@ def test_what_is_no_array_or_no_name_is_told(
 ) -> None:
     with pytest.raises(errors.ArgumentError, match=said):
         call(mlp_module)
+    mlp_module.load_params({})
     mlp_module.set_input({0: array(4, 16)})
     mlp_module.set_input(np.int64(0), array(4, 16))
     mlp_module.run({})
