@@ -616,7 +616,7 @@ struct Executor::Function {
 const Executor::Function Executor::kFunctions[] = {
     {"run", &Executor::RunFunction, 0, 0, true},
     {"set_input", &Executor::SetInput, 2, 2, true},
-    {"set_param", &Executor::SetParamFunction, 2, 2, true},
+    {"set_param", &Executor::SetParamFunction, 2, INT_MAX, true},
     {"set_input_zero_copy", &Executor::SetInputZeroCopy, 2, 2, true},
     {"set_output_zero_copy", &Executor::SetOutputZeroCopy, 2, 2, true},
     {"get_input", &Executor::GetInput, 1, 1, true},
@@ -673,12 +673,25 @@ void Executor::RunFunction(Args, RetValue*) { Run(); }
 
 void Executor::SetInput(Args args, RetValue*) { CopyInput(InputArg(args[0]), *args[1].cast<DLTensor*>(), kInput); }
 
-void Executor::SetParamFunction(Args args, RetValue*) {
-  size_t input = InputArg(args[0]);
-  if (args[1].type_index() == kTVMFFIDLTensorPtr) {  // borrowed
-    return CopyInput(input, *args[1].cast<DLTensor*>(), kParam);
+namespace {
+// Inputs and their tensors come in turn, so that one call over a session sets many.
+void CheckPairs(Args args) {
+  if (args.size() % 2 != 0) {
+    detail::ThrowArgumentError(args.function(), args.size() - 1, "a Tensor for each input", "an input without one");
   }
-  SetParam(input, args[1].cast<Tensor>());
+}
+}  // namespace
+
+void Executor::SetParamFunction(Args args, RetValue*) {
+  CheckPairs(args);
+  for (int i = 0; i < args.size(); i += 2) {
+    size_t input = InputArg(args[i]);
+    if (args[i + 1].type_index() == kTVMFFIDLTensorPtr) {  // borrowed
+      CopyInput(input, *args[i + 1].cast<DLTensor*>(), kParam);
+    } else {
+      SetParam(input, args[i + 1].cast<Tensor>());
+    }
+  }
 }
 
 void Executor::SetInputZeroCopy(Args args, RetValue*) {
@@ -839,17 +852,19 @@ void Executor::ShareParams(Args args, RetValue*) {
     for (const Param& param : ParamsOf(args, 1)) names.emplace(param.name, 0);
   }
   for (size_t i = 0; i < num_inputs(); ++i) {
-    int64_t theirs = other->FindInput(input_name(i));
-    if (theirs < 0 || (args.size() > 1 && !names.count(input_name(i)))) continue;
-    if (other->inputs_[static_cast<size_t>(theirs)].state == kParam) ShareParam(i, other, static_cast<size_t>(theirs));
+    if (args.size() > 1 && !names.count(input_name(i))) continue;
+    auto theirs = static_cast<size_t>(other->FindInput(input_name(i)));  // -1 is beyond all
+    if (theirs < other->num_inputs() && other->inputs_[theirs].state == kParam) {
+      ShareParam(i, other, theirs);
+    } else if (args.size() > 1) {
+      ThrowGraphError({DescribeInput(i), " is no parameter of the other executor: load it there first"});
+    }
   }
 }
 
 void Executor::RunFromInputs(Args args, RetValue* rv) {
   Device host{args[0].cast<int32_t>(), args[1].cast<int32_t>()};
-  if (args.size() % 2 != 0) {
-    detail::ThrowArgumentError(args.function(), args.size() - 1, "a Tensor for each input", "an input without one");
-  }
+  CheckPairs(args);
   for (int i = 2; i < args.size(); i += 2) CopyInput(InputArg(args[i]), *args[i + 1].cast<DLTensor*>(), kInput);
   Run();
   std::vector<Any> outputs;

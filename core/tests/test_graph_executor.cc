@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "check.h"
 #include "fake_device.h"
+#include "graph/params.h"
 #include "helpers.h"
 #include "plan_writer.h"
 
@@ -120,6 +122,16 @@ Tensor OffBy(size_t bytes, const std::vector<int64_t>& shape) {  // a tensor at 
   return ObjectRef::Steal<Tensor>(handle);
 }
 
+Tensor Slice(const Tensor& base, uint64_t offset, const std::vector<int64_t>& shape) {  // whose address has an offset
+  DLTensor view = *base.dl_tensor();
+  view.byte_offset += offset;
+  view.ndim = static_cast<int32_t>(shape.size());
+  view.shape = const_cast<int64_t*>(shape.data());
+  TVMFFIObjectHandle handle = nullptr;
+  Check(TVMFFITensorCreateUnsafeView(base.get(), &view, &handle));
+  return ObjectRef::Steal<Tensor>(handle);
+}
+
 Tensor Strided(int64_t n) {  // every second of 2n elements: 0, 2, 4, …
   Tensor base = Filled({2 * n}, 0);
   DLTensor view = *base.dl_tensor();
@@ -149,6 +161,7 @@ TEST("a graph is run from its inputs to its outputs") {
   Do(m, "set_input", 1, Filled({3}, 100));
   CHECK(Do(m, "run") == nullptr);
   CHECK_EQ(Show(Do(m, "get_output", 0)), "111 113 115");
+  Tensor x = Do(m, "get_input", "x");
   Tensor out = Tensor::Empty({3}, kFloat32);
   CHECK(Do(m, "get_output", "n3", out) == nullptr);
   CHECK_EQ(Show(out), "111 113 115");
@@ -156,6 +169,7 @@ TEST("a graph is run from its inputs to its outputs") {
   Do(m, "run");
   CHECK_EQ(Show(Do(m, "get_output", 0)), "121 123 125");
   CHECK_EQ(Show(out), "111 113 115");
+  CHECK(Do(m, "get_input", "x").cast<Tensor>().raw_data() == x.raw_data());  // nothing is allocated anew
 }
 
 TEST("inputs and outputs are counted, found by name and described") {
@@ -248,13 +262,27 @@ TEST("a run with an input that was never set is an error that names it") {
   CHECK_EQ(Fails(m, "run"),
            "GraphError: input 'x', float32 (3,) (nor were others), was never set: call set_input, or for weights "
            "load_params or set_param");
-  Do(m, "set_input", "x", Filled({3}, 0));
+  for (int twice : {0, 1}) Do(m, "set_input", "x", Filled({3}, static_cast<float>(twice)));
   CHECK_EQ(States(m), "10");
   CHECK(Contains(Fails(m, "run"), "input 'w', float32 (3,), was never set"));
   Do(m, "set_param", "w", Filled({3}, 0));
   CHECK_EQ(States(m), "12");
   Do(m, "run");
-  CHECK_EQ(Show(Do(m, "get_output", 0)), "1 3 5");
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "2 4 6");
+}
+
+TEST("an input that is read through a view, or by several nodes, is asked for before the first that reads it") {
+  PlanWriter plan;
+  uint32_t x = plan.Input("x", {3, 1}), view = plan.Nop(x, {3});
+  uint32_t sum = plan.Call("add", {view, view}, {3});
+  plan.heads = {plan.Call("add", {sum, view}, {3})};
+  Module m = Create(plan, Usual(), Cpu());
+  CHECK(Contains(Fails(m, "run"), "input 'x', float32 (3, 1), was never set"));
+  CHECK(Contains(Fails(m, "execute_node", 2), "input 'x', float32 (3, 1), was never set"));
+  Do(m, "execute_node", 1);  // which calls nothing
+  Do(m, "set_input", "x", Filled({3, 1}, 1));
+  Do(m, "run");
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "3 6 9");
 }
 
 TEST("what no node and no output needs may stay unset") {
@@ -265,6 +293,12 @@ TEST("what no node and no output needs may stay unset") {
   Do(m, "set_input", "w", Filled({3}, 0));
   Do(m, "run");
   CHECK_EQ(States(m), "110");
+  PlanWriter other = Sum();
+  other.Input("unused", {1});
+  m = Create(other, Usual(), Cpu());
+  Do(m, "set_input", "unused", Filled({1}, 0));  // stands for none of the others
+  Do(m, "set_input", "x", Filled({3}, 0));
+  CHECK(Contains(Fails(m, "run"), "input 'w', float32 (3,), was never set"));
 }
 
 TEST("an output that is an input is a view of it, and needs it set") {
@@ -335,6 +369,18 @@ TEST("set_param uses a tensor in place when it can, and never writes into it") {
   CHECK_EQ(States(m), "01");
 }
 
+TEST("many parameters are set at once") {
+  Module m = SumExecutor();
+  Tensor x = Filled({3}, 1), w = Filled({3}, 10);
+  Do(m, "set_param", "w", w, 0, x);
+  CHECK_EQ(States(m), "22");
+  CHECK(Do(m, "get_input", "x").cast<Tensor>().raw_data() == x.raw_data());
+  Do(m, "run");
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "12 14 16");
+  CHECK(Contains(Fails(m, "set_param", "w", w, "x"), "expected a Tensor for each input, got an input without one"));
+  CHECK(Contains(Fails(m, "set_param", "w"), "expected at least 2 arguments, got 1"));
+}
+
 TEST("zero-copy inputs are read where they are") {
   Module m = SumExecutor();
   Tensor x = Filled({3}, 1);
@@ -371,9 +417,9 @@ TEST("zero-copy outputs are written where they are, through all views of them") 
   PlanWriter plan;
   uint32_t x = plan.Input("x", {4});
   uint32_t a = plan.Call("add_one", {x}, {4});
-  uint32_t view = plan.Nop(plan.Nop(a, {2, 2}), {4, 1});
+  uint32_t square = plan.Nop(a, {2, 2}), view = plan.Nop(square, {4, 1});
   uint32_t b = plan.Call("add_one", {view}, {4});
-  plan.heads = {view, b, a};
+  plan.heads = {view, b, a, square};
   Module m = Create(plan, Usual(), Cpu());
   Do(m, "set_input", "x", Filled({4}, 0));
   Tensor mine = Filled({4, 1}, 1000);
@@ -382,13 +428,27 @@ TEST("zero-copy outputs are written where they are, through all views of them") 
   CHECK_EQ(Show(mine), "1 2 3 4");
   CHECK_EQ(Show(Do(m, "get_output", 1)), "2 3 4 5");
   CHECK(Do(m, "get_output", 0).cast<Tensor>().raw_data() == mine.raw_data());
-  CHECK(Do(m, "get_output", 2).cast<Tensor>().raw_data() == mine.raw_data());
+  for (int each : {2, 3}) CHECK(Do(m, "get_output", each).cast<Tensor>().raw_data() == mine.raw_data());
+}
+
+TEST("the offset of a tensor counts where its memory is used in place") {
+  Module m = SumExecutor();
+  Tensor base = Filled({64}, 0);
+  auto from = [&](uint64_t offset) { return Slice(base, offset, {3}); };
+  Do(m, "set_input_zero_copy", "x", from(64));
+  Do(m, "set_param", "w", from(128));
+  Do(m, "set_output_zero_copy", 0, from(192));
+  Do(m, "run");
+  CHECK_EQ(Show(from(192)), "49 51 53");  // 16 + 32 + 1, …
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "49 51 53");
+  CHECK(Contains(Fails(m, "set_input_zero_copy", "x", from(68)), "its address is 4 bytes off a multiple of 64"));
 }
 
 TEST("zero-copy says which condition failed, and by how much") {
   Module m = SumExecutor();
   CHECK_EQ(Fails(m, "set_input_zero_copy", "x", OffBy(16, {3})),
            "GraphError: the tensor cannot be used in place as input 'x': its address is 16 bytes off a multiple of 64");
+  CHECK(Contains(Fails(m, "set_input_zero_copy", "x", OffBy(32, {3})), "32 bytes off"));
   CHECK_EQ(
       Fails(m, "set_output_zero_copy", 0, OffBy(4, {3})),
       "GraphError: the tensor cannot be used in place as output 0 ('n3'): its address is 4 bytes off a multiple of "
@@ -411,9 +471,11 @@ TEST("zero-copy says which condition failed, and by how much") {
 
 TEST("arguments are flattened where the graph says so") {
   std::string shapes;
+  const void* first = nullptr;  // of all arguments
   PackedFunc look([&](Args args, RetValue*) {
     for (int i = 0; i < args.size(); ++i) {
       const DLTensor* t = args[i].cast<DLTensor*>();
+      if (!first) first = t->data;
       shapes += ToString(Shape(t->shape, static_cast<size_t>(t->ndim)));
     }
   });
@@ -426,6 +488,11 @@ TEST("arguments are flattened where the graph says so") {
   Do(m, "set_input", "s", Filled({}, 0));
   Do(m, "run");
   CHECK_EQ(shapes, "(6,)(1,)(6,)(3, 2)(2, 3)(2, 3)");
+  Tensor mine = Filled({2, 3}, 0);
+  Do(m, "set_input_zero_copy", "x", mine);
+  first = nullptr;
+  Do(m, "run");
+  CHECK(first == mine.raw_data());  // flat or not, it is the value that is in use now
 }
 
 TEST("entries of one slot share its memory, those of others do not") {
@@ -529,14 +596,18 @@ TEST("an error of a kernel stays the object that it is, and says where it happen
 }
 
 TEST("a kernel that fails without an error is named") {
-  auto call = [](void*, const TVMFFIAny*, int32_t, TVMFFIAny*) { return -1; };
+  static int code;
+  auto call = [](void*, const TVMFFIAny*, int32_t, TVMFFIAny*) { return code; };
   TVMFFIObjectHandle handle = nullptr;
   Check(TVMFFIFunctionCreate(nullptr, call, nullptr, &handle));
   PlanWriter plan;
   plan.heads = {plan.Call("f", {}, {1})};
   Module m = Create(plan, Library({{"f", ObjectRef::Steal<PackedFunc>(handle)}}), Cpu());
-  CHECK_EQ(Fails(m, "run"),
-           "RuntimeError: node 0 ('n0'): its function failed (nonzero return) without setting an error");
+  for (int each : {-1, 1}) {
+    code = each;
+    CHECK_EQ(Fails(m, "run"),
+             "RuntimeError: node 0 ('n0'): its function failed (nonzero return) without setting an error");
+  }
 }
 
 TEST("clones share parameters, and nothing else") {
@@ -578,6 +649,7 @@ TEST("parameters on another device are copied instead of shared") {
   Module here = Create(plan, Module(), Cpu()), there = Create(plan, Module(), FakeDevice::Of(kDLExtDev).device());
   Do(here, "set_param", "w", Filled({3}, 4));
   Do(there, "share_params", here);
+  CHECK_EQ(Do(there, "get_input", "w").cast<Tensor>().device().device_type, kDLExtDev);
   Do(here, "set_param", "w", Filled({3}, 0));
   Tensor copy = Tensor::Empty({3}, kFloat32);
   Do(there, "get_output", 0, copy);
@@ -600,10 +672,34 @@ TEST("an executor uses the parameters of another, by name") {
                  "TypeError: parameters are shared with another graph executor, got "
                  "a module of type 'library'"));
   CHECK(Contains(Fails(m, "share_params", nullptr), "got None"));
+  auto named = [](const char* name) {
+    return Bytes(graph::WriteParams(graph::MakeTensors({Any(name), Any(Filled({1}, 0))})));
+  };
+  Do(m, "share_params", SumExecutor());  // which has none
+  CHECK_EQ(Fails(m, "share_params", SumExecutor(), named("w")),
+           "GraphError: input 'w' is no parameter of the other executor: load it there first");
+  PlanWriter less;
+  less.Input("x", {3});
+  CHECK(Contains(Fails(m, "share_params", Create(less, Usual(), Cpu()), named("w")), "input 'w' is no parameter of"));
+  Do(m, "share_params", Create(less, Usual(), Cpu()), named("v"));
   PlanWriter wider;
   wider.Input("w", {4});
   CHECK_EQ(Fails(Create(wider, Usual(), Cpu()), "share_params", m),
            "GraphError: input 'w' is float32 (4,), got float32 (3,)");
+}
+
+TEST("of a blob nothing is loaded unless all of it fits") {
+  Module m = SumExecutor();
+  auto blob = [](Tensor x, Tensor w) {
+    return Bytes(graph::WriteParams(graph::MakeTensors({Any("x"), Any(x), Any("w"), Any(w), Any("v"), Any(w)})));
+  };
+  CHECK_EQ(Fails(m, "load_params", blob(Filled({3}, 0), Filled({4}, 0))),
+           "GraphError: input 'w' is float32 (3,), got float32 (4,)");
+  CHECK_EQ(States(m), "00");
+  Do(m, "load_params", blob(Filled({3}, 0), Filled({3}, 5)));
+  CHECK_EQ(States(m), "22");
+  Do(m, "run");
+  CHECK_EQ(Show(Do(m, "get_output", 0)), "6 8 10");
 }
 
 TEST("run_from_inputs sets, runs and gives copies of the outputs") {
@@ -655,6 +751,7 @@ TEST("a graph runs on several devices, with copies between them") {
   size_t before = FakeDevice::Of(kDLExtDev).blocks();
   {
     Heterogeneous h;
+    CHECK_EQ(h.fake.blocks(), before + 2);  // its addresses are not to be added to, so each slot is one
     Do(h.executor, "set_input", "x", Filled({3}, 1));
     Do(h.executor, "set_param", "w", Filled({3}, 10));
     Do(h.executor, "run");
@@ -665,6 +762,9 @@ TEST("a graph runs on several devices, with copies between them") {
     CHECK_EQ(Show(Do(h.executor, "debug_get_output", "copy2")), "1 2 3");
     auto outputs = Do(h.executor, "run_from_inputs", 1, 0, "x", Filled({3}, 2)).cast<Array<Tensor>>();
     CHECK_EQ(Show(outputs[1]), "12 14 16");
+    outputs = Do(h.executor, "run_from_inputs", int{kDLExtDev}, 1).cast<Array<Tensor>>();
+    CHECK_EQ(outputs[0].device().device_type, kDLExtDev);
+    CHECK_EQ(outputs[0].device().device_id, 1);
     std::vector<double> spans = Doubles(Do(h.executor, "profile_run"), 8);
     CHECK_EQ(spans.size(), 2 * 6);
     CHECK_EQ(h.fake.pending(), 0);
@@ -791,6 +891,8 @@ TEST("nodes are executed one by one, going on from the last") {
   CHECK_EQ(calls, 0);
   Do(m, "execute_node", 1);
   CHECK_EQ(Show(Do(m, "get_node_output", 1, 0)), "1 2");
+  Do(m, "execute_node", 2);
+  CHECK_EQ(calls, 2);
   Do(m, "execute_node", 3);
   CHECK_EQ(calls, 3);
   CHECK_EQ(Show(Do(m, "get_node_output", 3, 0)), "3 4");
@@ -805,8 +907,34 @@ TEST("nodes are executed one by one, going on from the last") {
   Tensor out = Tensor::Empty({2}, kFloat32);
   Do(m, "get_node_output", "n3", 0, out);
   CHECK_EQ(Show(out), "13 14");
+  Do(m, "execute_node", 3);
+  Do(m, "set_output_zero_copy", 0, out);  // where nothing has been computed yet
+  CHECK(Fails(m, "get_node_output", 3, 0) != "");
   Do(m, "run");
   CHECK(Fails(m, "get_node_output", 3, 0) != "");
+}
+
+TEST("after a node that failed no outputs are there, and nodes are executed anew") {
+  int calls = 0;
+  PackedFunc second_fails([&](Args args, RetValue* rv) {
+    if (++calls == 2) throw Error("ValueError", "the second call");
+    *rv = AddOne().CallPacked(args.cells(), args.size());
+  });
+  Module m = Create(Chain(), Library({{"add_one", second_fails}}), Cpu());
+  Do(m, "set_input", "x", Filled({2}, 0));
+  Do(m, "execute_node", 1);
+  CHECK(Contains(Fails(m, "execute_node", 2), "the second call"));
+  CHECK(Contains(Fails(m, "get_node_output", 1, 0), "none was executed since"));
+  Do(m, "execute_node", 2);
+  CHECK_EQ(calls, 4);
+  CHECK_EQ(Show(Do(m, "get_node_output", 2, 0)), "2 3");
+  calls = 1;
+  for (const char* timed : {"run_individual", "profile_run"}) {
+    Do(m, "execute_node", 0);
+    calls = 1;
+    CHECK(Contains(Fails(m, timed), "the second call"));
+    CHECK(Contains(Fails(m, "get_node_output", 0, 0), "none was executed since"));
+  }
 }
 
 TEST("the output of any node is there after a run up to it") {
@@ -855,13 +983,30 @@ TEST("nodes are timed one by one, in their place") {
   CHECK_EQ(Fails(m, "run_individual_node", 0, 1, -1), "ValueError: repeat must be at least 1, got -1");
 }
 
+TEST("a profiled run waits for the device of each node") {
+  FakeDevice& fake = FakeDevice::Of(kDLExtDev);
+  PlanWriter plan;
+  plan.devices.push_back({kDLExtDev, 0});
+  plan.heads = {plan.Copy(plan.Input("x", {3}, kFloat32, 1), 1)};
+  Module m = Create(plan, Module(), Cpu(), fake.device());
+  Do(m, "set_input", "x", Filled({3}, 1));
+  Do(m, "run");
+  CHECK_EQ(fake.pending(), 1);
+  Do(m, "profile_run");
+  CHECK_EQ(fake.pending(), 0);
+}
+
 TEST("a profiled run says when each node began and how long it took") {
   Module m = SumExecutor();
   Do(m, "set_input", "x", Filled({3}, 1));
-  CHECK(Fails(m, "profile_run") != "");
+  for (const char* name : {"profile_run", "run_individual"}) CHECK(Contains(Fails(m, name), "'w'"));
+  CHECK(Contains(Fails(m, "run_individual_node", 2), "'w'"));
   Do(m, "set_input", "w", Filled({3}, 1));
+  auto now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  double before = now();
   std::vector<double> spans = Doubles(Do(m, "profile_run"), 8);
   CHECK_EQ(spans.size(), 8);
+  CHECK(spans[6] + spans[7] <= now() - before);  // counted from the beginning of the run
   for (size_t n = 1; n < 4; ++n) CHECK(spans[2 * n] >= spans[2 * n - 2] + spans[2 * n - 1]);
   CHECK(spans[0] >= 0);
   CHECK_EQ(spans[1], 0.0);
@@ -904,6 +1049,7 @@ TEST("a second thread is refused at once, and told of clone") {
   while (!inside) std::this_thread::yield();
   CHECK(Contains(Fails(m, "run"), "RuntimeError: the graph executor is in use: another thread is inside"));
   for (const char* name : {"get_input", "get_output", "execute_node"}) CHECK(Contains(Fails(m, name, 0), "clone()"));
+  for (const char* name : {"get_input_states", "get_input_info", "clone"}) CHECK(Contains(Fails(m, name), "clone()"));
   CHECK(Contains(Fails(m, "set_input", 0, Filled({1}, 0)), "clone()"));
   CHECK(Contains(Fails(Create(plan, Library({{"waits", waits}}), Cpu()), "share_params", m), "clone()"));
   CHECK_EQ(Do(m, "get_num_inputs").cast<int>(), 1);  // what never changes can be asked for

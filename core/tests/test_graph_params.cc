@@ -78,6 +78,21 @@ TEST("parameters on a device are written from there") {
   CHECK(Write({{"w", there}}) == Write({{"w", host}}));
 }
 
+TEST("elements are written from where they are, and in their order") {
+  Tensor base = Counting({8}, {kDLUInt, 8, 1});
+  DLTensor every_second = *base.dl_tensor();
+  int64_t extent = 3, stride = 2;
+  every_second.byte_offset += 1;
+  every_second.shape = &extent;
+  TVMFFIObjectHandle handle = nullptr;
+  for (int64_t* strides : {static_cast<int64_t*>(nullptr), &stride}) {
+    every_second.strides = strides;
+    Check(TVMFFITensorCreateUnsafeView(base.get(), &every_second, &handle));
+    std::string blob = Write({{"w", ObjectRef::Steal<Tensor>(handle)}});
+    CHECK_EQ(blob.substr(blob.size() - 3), strides ? "\2\4\6" : "\2\3\4");
+  }
+}
+
 TEST("the one-bit integers of old blobs are read as bool") {
   std::string blob = Write({{"mask", Counting({3}, {kDLBool, 8, 1})}});
   size_t code = blob.size() - 3 - 8 - 8 - 4;
@@ -107,6 +122,10 @@ TEST("a damaged blob is an error that says where") {
   CHECK(Contains(ErrorOf(With<uint16_t>(kLanes, 0)), "vectors of 0"));
   CHECK(Contains(ErrorOf(With<int64_t>(kExtent, -2)), "extent -2 of axis 0"));
   CHECK(Contains(ErrorOf(With<int64_t>(kExtent, INT64_MAX)), "of axis 0"));
+  int64_t overflowing[] = {int64_t{1} << 32, int64_t{1} << 32, 0};  // 2 to the 64 elements are none
+  std::string endless = Blob();
+  std::memcpy(endless.data() + kExtent, overflowing, sizeof overflowing);
+  CHECK(Contains(ErrorOf(endless), "extent 4294967296 of axis 1"));
   CHECK(Contains(ErrorOf(With<int64_t>(kExtent, 3)), "'ab' is said to have 12 bytes; its shape and type have 18"));
   CHECK(Contains(ErrorOf(With<int64_t>(kSize, -1)), "is said to have 18446744073709551615 bytes"));
   CHECK(Contains(ErrorOf(Blob() + "x"), "1 bytes follow the end"));
@@ -175,7 +194,9 @@ TEST("a damaged index of a bundle is an error that says where") {
   CHECK(Contains(ErrorAfter([](Bundle* b) { b->params = 2; }), "the number of parameters is 2"));
   CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = 128; }), "a parameter lies outside of the file"));
   CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = ~uint64_t{0}; }), "a parameter lies outside of the file"));
-  CHECK(Contains(ErrorAfter([](Bundle* b) { b->offset = 8; }), "a parameter is not aligned"));
+  for (uint64_t off : {8, 32}) {
+    CHECK(Contains(ErrorAfter([off](Bundle* b) { b->offset = off; }), "a parameter is not aligned"));
+  }
   CHECK(Contains(ErrorAfter([](Bundle* b) { b->behind = "x"; }), "1 bytes follow the end"));
   std::string index = Bundle().Index();
   for (size_t size = 0; size < index.size(); ++size) {

@@ -94,6 +94,7 @@ TEST("devices of a plan are checked") {
   REFUSED(p->devices.clear(), "devices: there must be at least one");
   REFUSED(p->devices[0].type = 1, "device 0: type 1; the first has type -1");
   REFUSED(p->devices[1].type = -1, "device 1: type -1 is not a device type");
+  REFUSED(p->devices[1].type = 0, "device 1: type 0 is not a device type");
   REFUSED(p->devices[1].arena = UINT64_MAX, "device 1: an arena of 18446744073709551615 bytes");
 }
 
@@ -102,6 +103,7 @@ TEST("slots of a plan are checked") {
   REFUSED(p->slots[2].kind = 2, "slot 2: kind 2 is neither 0 nor 1");
   REFUSED(p->slots[2].storage_id = -2, "slot 2: storage id -2");
   REFUSED(p->slots[3].offset = 63, "slot 3: offset 63 is not a multiple of 64");
+  REFUSED(p->slots[3].offset = 96, "slot 3: offset 96 is not a multiple of 64");
   REFUSED(p->slots[3].offset = 128, "slot 3: 24 bytes at 128 go past the end of the arena of 128");
   REFUSED(p->slots[3].offset = UINT64_MAX - 63,
           "slot 3: 24 bytes at 18446744073709551552 go past the end of the arena of 128");
@@ -122,6 +124,14 @@ TEST("entries of a plan are checked") {
           "entry 0: it is too large: an extent is 1099511627776");
   REFUSED((p->entries[0].shape = {0, INT64_MAX, INT64_MAX}),
           "entry 0: it is too large: an extent is 9223372036854775807");
+}
+
+TEST("elements that are vectors take all their lanes") {
+  PlanWriter plan;
+  plan.Input("x", {2}, {kDLFloat, 32, 4});
+  CHECK_EQ(DecodePlan(plan.Encode()).entries[0].bytes, 32);
+  plan.slots[0].bytes = 31;
+  CHECK(Contains(Thrown([&] { DecodePlan(plan.Encode()); }), "its 32 bytes do not fit slot 0 of 31"));
 }
 
 TEST("elements that are narrower than a byte take a byte each") {
@@ -151,6 +161,8 @@ TEST("placeholders have memory that nobody else writes") {
   REFUSED(p->entries[1].slot = 2, "node 1 ('w'): a placeholder needs a slot of kind 1, memory of its own");
   REFUSED(p->entries[1].slot = 0, "node 1 ('w'): slot 0 belongs to another placeholder");
   REFUSED(p->entries[2].slot = 0, "node 2 ('n2'): it writes into slot 0, which is of kind 1: for a placeholder alone");
+  REFUSED(p->entries[5].slot = 1,
+          "node 5 ('copy5'): it writes into slot 1, which is of kind 1: for a placeholder alone");
 }
 
 TEST("__nop and __copy have one input and one output of its size") {

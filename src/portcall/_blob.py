@@ -9,7 +9,7 @@ are little-endian; the first eight bytes count the rest.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 LIBRARY = "_lib"
@@ -28,11 +28,13 @@ class EmbeddedModule:
         kind: what loads it, such as ``cuda``; ``_lib`` is the library itself.
         nbytes: the size of its payload; None where the layout does not tell.
         imports: the places in the table of the modules that it imports.
+        offset: where its payload begins in the table, in bytes.
     """
 
     kind: str
     nbytes: int | None
     imports: tuple[int, ...] = ()
+    offset: int = field(default=0, compare=False)
 
 
 class Cursor:
@@ -80,8 +82,10 @@ def read_modern(data: bytes) -> tuple[EmbeddedModule, ...]:
     modules: list[EmbeddedModule] = []
     for start, stop in pairwise(starts):
         kind = cursor.text()
-        nbytes = None if kind == LIBRARY else len(cursor.take(cursor.number()))
-        modules.append(EmbeddedModule(kind, nbytes, children[start:stop]))
+        nbytes = None if kind == LIBRARY else cursor.number()
+        offset = cursor.place
+        cursor.take(nbytes or 0)
+        modules.append(EmbeddedModule(kind, nbytes, children[start:stop], offset))
     if cursor.place != len(data) or any(child >= len(modules) for child in children):
         raise BlobError("the module table does not add up")
     return tuple(modules)
@@ -97,13 +101,13 @@ def read_classic(data: bytes) -> tuple[EmbeddedModule, ...]:
     """
     cursor = open_table(data)
     count = cursor.number()
-    kinds: list[str] = []
+    found: list[tuple[str, int]] = []
     for _ in range(count):
         kind = cursor.text()
         if kind == TREE:
             break
-        kinds.append(kind)
+        found.append((kind, cursor.place))
         if kind != LIBRARY:
             break
-    imports = tuple(range(1, len(kinds)))
-    return tuple(EmbeddedModule(kind, None, () if place else imports) for place, kind in enumerate(kinds))
+    imports = tuple(range(1, len(found)))
+    return tuple(EmbeddedModule(kind, None, () if k else imports, at) for k, (kind, at) in enumerate(found))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
 
 _TYPE_INDEX = 73
+GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
 
 
@@ -188,7 +189,7 @@ def _load_graph(payload: bytes) -> Module:
     return from_bytes(payload)
 
 
-for _kind in ("GraphExecutorFactory", "GraphRuntimeFactory"):  # the second until TVM 0.7
+for _kind in GRAPH_KINDS:
     register_func(f"ffi.Module.load_from_bytes.{_kind}", _load_graph)
 del _kind
 

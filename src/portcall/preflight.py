@@ -10,8 +10,10 @@ The layouts of names and blobs are those of docs/abi.md.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +31,10 @@ from portcall._machine import (
     unmet_here,
 )
 from portcall._machine import Machine as Machine
+from portcall._module import GRAPH_KINDS
 from portcall.errors import ModuleLoadError
 
-__all__ = ["Dependency", "LibraryReport", "Machine", "inspect_library", "this_machine"]
+__all__ = ["Dependency", "LibraryReport", "Machine", "embedded_payload", "inspect_library", "this_machine"]
 
 PREFIX = "__tvm_ffi_"
 SPECIAL_PREFIX = "__tvm_ffi__"
@@ -113,16 +116,11 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         ModuleLoadError: the file does not exist, or is no ELF file that can be read.
     """
     file = Path(path)
-    try:
-        with open_mapped(file) as data:
-            elf = _elf.read_elf(data)
-            defined = {symbol.name: symbol for symbol in elf.symbols if symbol.defined}
-            modules, problems = read_modules(elf, data, defined)
-            nbytes = len(data)
-    except OSError as error:
-        raise ModuleLoadError(f"cannot read library '{file}': {error.strerror or error}", path=file) from error
-    except _elf.ElfError as error:
-        raise ModuleLoadError(f"cannot read library '{file}': {error}", path=file) from error
+    with reading(file) as data:
+        elf = _elf.read_elf(data)
+        defined = symbols_of(elf)
+        modules, _, problems = read_modules(elf, data, defined)
+        nbytes = len(data)
     needs = needs_of(elf)
     unmet, linkage = unmet_here(needs, file)
     found = dict.fromkeys(needs.needed, "") if linkage is None else linkage.found
@@ -150,6 +148,39 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         missing=unmet.symbols,
         problems=tuple(problems),
     )
+
+
+def embedded_payload(path: str | os.PathLike[str], kinds: Collection[str]) -> bytes | None:
+    """Return what the library at ``path`` carries for the loader of a module of one of these kinds; None for nothing.
+
+    In the layout of TVM 0.6 to 0.20, which does not tell where a payload ends, whatever follows is behind it.
+
+    Raises:
+        ModuleLoadError: as for ``inspect_library``.
+    """
+    with reading(Path(path)) as data:
+        elf = _elf.read_elf(data)
+        modules, table, _ = read_modules(elf, data, symbols_of(elf))
+    found = next((module for module in modules if module.kind in kinds), None)
+    if found is None:
+        return None
+    return table[found.offset :] if found.nbytes is None else table[found.offset : found.offset + found.nbytes]
+
+
+@contextlib.contextmanager
+def reading(file: Path) -> Iterator[mmap.mmap]:
+    """Give the bytes of a library; what goes wrong with them is a ModuleLoadError that names it."""
+    try:
+        with open_mapped(file) as data:
+            yield data
+    except OSError as error:
+        raise ModuleLoadError(f"cannot read library '{file}': {error.strerror or error}", path=file) from error
+    except _elf.ElfError as error:
+        raise ModuleLoadError(f"cannot read library '{file}': {error}", path=file) from error
+
+
+def symbols_of(elf: _elf.ElfFile) -> dict[str, _elf.Symbol]:
+    return {symbol.name: symbol for symbol in elf.symbols if symbol.defined}
 
 
 def needs_of(elf: _elf.ElfFile) -> Needs:
@@ -210,14 +241,16 @@ def documented(defined: Iterable[str]) -> set[str]:
 
 def read_modules(
     elf: _elf.ElfFile, data: _elf.Buffer, defined: dict[str, _elf.Symbol]
-) -> tuple[tuple[_blob.EmbeddedModule, ...], list[str]]:
+) -> tuple[tuple[_blob.EmbeddedModule, ...], bytes, list[str]]:
+    """Return the modules inside, the table that has them, and what is wrong with it."""
     for name, read in (*MODERN_BLOBS.items(), (CLASSIC_BLOB, _blob.read_classic)):
         if name in defined and elf.kind != "object":
             try:
-                return read(elf.content(data, defined[name])), []
+                table = elf.content(data, defined[name])
+                return read(table), table, []
             except (_blob.BlobError, _elf.ElfError) as error:
-                return (), [f"the modules inside ({name}) cannot be read: {error}; build the library again"]
-    return (), []
+                return (), b"", [f"the modules inside ({name}) cannot be read: {error}; build the library again"]
+    return (), b"", []
 
 
 def kind_problems(kind: str) -> Iterator[str]:
@@ -230,5 +263,6 @@ def kind_problems(kind: str) -> Iterator[str]:
 def module_problems(abi: str, modules: Iterable[_blob.EmbeddedModule]) -> Iterator[str]:
     for kind in dict.fromkeys(module.kind for module in modules):
         loader = f"ffi.Module.load_from_bytes.{kind}"
-        if kind != _blob.LIBRARY and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
+        known = (_blob.LIBRARY, *GRAPH_KINDS)
+        if kind not in known and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
             yield f"it carries a module of kind '{kind}', which nothing here runs: what calls into it will fail"

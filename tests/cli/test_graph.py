@@ -63,6 +63,11 @@ def files(tmp_path_factory: pytest.TempPathFactory, libraries: dict[str, Path]) 
     graph.save_params_to_file({**mlp_params(), "w2": np.zeros((9, 32), "float32")}, folder / "wrong.params")
     (folder / "cut.params").write_bytes((folder / "m.params").read_bytes()[:-9])
     graph.export_bundle(folder / "bundle.so", mlp_json(), folder / "kernels.so", mlp_params(), name="mlp")
+    payload = legacy.factory_payload(mlp_json(), mlp_params(), name="net")
+    code = legacy.layers_object(libraries, folder)
+    for name, bytes_ in (("tvm.so", payload), ("broken.so", payload[:100])):
+        modules = [("GraphExecutorFactory", bytes_), ("_lib", b"")]
+        legacy.link(folder / name, [code], legacy.MODERN, legacy.modern_blob(modules, [[1], []]))
     np.save(folder / "x.npy", array(4, 16))
     np.save(folder / "x64.npy", array(4, 16).astype("float64"))
     np.save(folder / "nan.npy", np.where(array(4, 16) > 0, array(4, 16), np.nan).astype("float32"))
@@ -91,6 +96,7 @@ FORMS = [
     ("{m_json}", "{bundle_so}", "--params", "{m_params}"),
     ("{bundle_so}",),
     ("{bundle_so}", "--params", "{m_params}"),
+    ("{tvm_so}",),
 ]
 
 
@@ -121,19 +127,6 @@ def test_facts_for_programs(invoke_json: InvokeJson, files: Files, place: list[s
     assert answer["checks"][0]["ok"] is True
     assert answer["duration_s"] > 0
     assert ("rpc" in answer) == bool(place)
-
-
-def test_a_library_with_a_graph_of_tvm_in_it_is_a_model(
-    invoke: Invoke, place: list[str], tmp_path: Path, files: Files, libraries: dict[str, Path]
-) -> None:
-    modules = [("GraphExecutorFactory", legacy.factory_payload(mlp_json(), mlp_params())), ("_lib", b"")]
-    code, blob = legacy.layers_object(libraries, tmp_path), legacy.modern_blob(modules, [[1], []])
-    path = legacy.link(tmp_path / "tvm.so", [code], legacy.MODERN, blob)
-    result = invoke("run", path, *files.words("--input", "x={x_npy}", "--check", "{ref_npz}"), *place)
-    assert result.exit_code == 0, result.output
-    assert f"{path}(x=" in result.stdout
-    assert "ok: dense2 agrees" in result.stdout
-    assert invoke("run", path, "--input", "xx=ones", *place).exit_code == 1
 
 
 def test_every_output_has_its_name_and_a_head_that_is_an_input_too(
@@ -245,6 +238,8 @@ def test_end_to_end_counts_and_says_so(invoke_json: InvokeJson, files: Files, pl
         (("{m_json}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], False),
         (("{m_json}", "{kernels_so}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], True),
         (("{bundle_so}",), ["w1", "b1", "w2", "b2"], True),
+        (("{tvm_so}",), ["w1", "b1", "w2", "b2"], True),
+        (("{tvm_so}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], True),
     ],
 )
 def test_parameters_are_told_from_inputs_where_that_is_known(
@@ -273,13 +268,46 @@ def test_parameters_are_told_from_inputs_where_that_is_known(
 
 
 def test_a_picture_is_written(invoke: Invoke, files: Files, tmp_path: Path) -> None:
-    for words in (("{m_json}", "--params", "{m_params}"), ("{bundle_so}",)):
+    for words in (("{m_json}", "--params", "{m_params}"), ("{bundle_so}",), ("{tvm_so}",)):
         result = invoke("inspect", *files.words(*words), "--svg", tmp_path / "g.svg")
         assert result.exit_code == 0, result.output
         assert f"picture: {tmp_path}/g.svg" in result.stdout
         text = "".join(ET.parse(tmp_path / "g.svg").getroot().itertext())
         assert "4 parameter" in text
         assert "dense2" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        (("{m_json}",), "graph", "m.json ("),
+        (("{bundle_so}",), "bundle", "a bundle"),
+        (("{tvm_so}",), "library", "a library with a graph of TVM inside"),
+    ],
+)
+def test_what_a_file_is_comes_first(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files, words: tuple[str, ...], kind: str, said: str
+) -> None:
+    assert invoke_json("inspect", *files.words(*words, "--strict"))["kind"] == kind
+    assert said in invoke("inspect", *files.words(*words)).stdout.splitlines()[0]
+
+
+def test_a_graph_in_a_library_of_the_classic_abi_is_shown_and_is_no_problem(
+    invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path
+) -> None:
+    m = Model()
+    text = m.json(m.call("add_one", [m.input("p", (4,))], f32(4)))
+    payload = legacy.factory_payload(text, {"p": np.arange(4, dtype="float32")})
+    modules = [("GraphRuntimeFactory", payload), ("_lib", b""), ("cuda", b"")]  # lengths are not told
+    kernels = Path(__file__).parents[1] / "kernels" / "classic_kernels.c"
+    blob = legacy.classic_blob(modules, [[1], [2], []])
+    path = legacy.link(tmp_path / "classic.so", [kernels], legacy.CLASSIC, blob)
+    answer = invoke_json("inspect", path, "--strict")
+    assert (answer["kind"], answer["kernels"], answer["problems"]) == ("library", {"add_one": 1}, [])
+    assert [each["name"] for each in answer["parameters"]] == ["p"]
+    result = invoke("run", path)
+    assert result.exit_code == 0, result.output
+    assert "1 2 3 4" in result.stdout
 
 
 def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson, files: Files) -> None:
@@ -335,7 +363,8 @@ USAGE = [
     (("bench", "{kernels_so}", "relu", "--end-to-end"), "--end-to-end is for models"),
     (("inspect", "{kernels_so}", "--svg", "g.svg"), "--svg is for graphs and bundles"),
     (("inspect", "{kernels_so}", "--params", "{m_params}"), "--params is for graphs and bundles"),
-    (("inspect", "{bundle_so}", "{kernels_so}"), "has its kernels in it"),
+    (("inspect", "{bundle_so}", "{kernels_so}"), "is a bundle, and has its kernels in it"),
+    (("inspect", "{tvm_so}", "{kernels_so}"), "with a graph of TVM inside, and has its kernels in it"),
 ]
 
 
@@ -370,12 +399,15 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     ((*MLP, "--input", "x={no_npy}"), "FileNotFoundError", "no.npy", ""),
     ((*MLP, "--input", "x={data_npz}:z"), "ValueError", "the input 'x': '", ""),
     (("{m_json}", "{kernels_so}", "--params", "{cut_params}"), "GraphError", "damaged at byte", "portcall inspect"),
-    (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "the mark of a blob", "portcall inspect"),
+    (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "x.npy': these bytes", "portcall inspect"),
     (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "--input", "x=ones"), "GraphError",
      "'w2' has shape (10, 32), got (9, 32)", "portcall inspect"),
     (("{m_json}", "{kernels_so}", "--params", "{no_params}"), "FileNotFoundError", "no.params", ""),
     (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", "portcall inspect"),
     (("{bad_json}", "{kernels_so}"), "GraphError", "calls the function 'rellu'", "portcall inspect"),
+    (("{tvm_so}", "--input", "xx=ones"), "GraphError", "has no input 'xx'", "portcall inspect"),
+    (("{broken_so}",), "GraphError", "the embedded graph is damaged at byte", "portcall inspect"),
+    (("{m_params}",), "ModuleLoadError", "m.params': this is something else, not an ELF file", ""),
     (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no file", "ls"),
     (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no file", "ls"),
     ((*MLP, "--input", "x=ones", "--device", "nonsense"), "ValueError", "nonsense", "portcall doctor"),
@@ -409,15 +441,34 @@ def test_failures_over_there(
 
 
 def test_what_is_wrong_here_is_refused_before_a_server_is_asked(invoke_json: InvokeJson, files: Files) -> None:
-    words = files.words(*MLP, "--input", "x=random:float32[3]")
-    assert invoke_json("run", *words, "--rpc", "127.0.0.1:1", code=1)["error"]["kind"] == "GraphError"
+    for model in (MLP, ("{bundle_so}",), ("{tvm_so}",)):
+        words = files.words(*model, "--input", "x=random:float32[3]")
+        assert invoke_json("run", *words, "--rpc", "127.0.0.1:1", code=1)["error"]["kind"] == "GraphError"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("{cut_json}",), "cut.json: not a graph"),
+        (("{broken_so}",), "broken.so: the embedded graph is damaged"),
+        (("{m_json}", "--params", "{x_npy}"), "x.npy': these bytes are no parameters"),
+        (("{kernels_so}", "--params", "{cut_params}"), "cut.params': the parameter blob is damaged at byte"),
+    ],
+)
+def test_the_file_that_is_damaged_is_named(
+    invoke_json: InvokeJson, files: Files, words: tuple[str, ...], said: str
+) -> None:
+    error = invoke_json("inspect", *files.words(*words), code=1)["error"]
+    assert error["kind"] == "GraphError"
+    assert said in error["message"]
+    assert "m.json" not in error["message"]
 
 
 def test_parameters_that_the_graph_does_not_have_are_told(invoke: Invoke, files: Files) -> None:
     words = files.words("{m_json}", "{kernels_so}", "--params", "{more_params}", "--input", "x={x_npy}")
     result = invoke("run", *words, "--check", files("ref.npz"))
     assert result.exit_code == 0, result.output
-    assert "the model has no inputs for 1 parameters: w9" in result.stderr
+    assert "warning: the graph has no inputs for 1 parameters: 'w9'" in result.stderr
 
 
 def test_inspect_of_what_is_damaged(invoke_json: InvokeJson, files: Files, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import portcall
-from graph.models import mlp_json, mlp_params
+from graph.models import Model, mlp_json, mlp_params
 from portcall import graph
 from rpc.conftest import tvm_port as tvm_port
 
@@ -26,6 +26,15 @@ def mlp_module(lib: portcall.Module) -> graph.GraphModule:
     made = graph.create(mlp_json(), lib, portcall.cpu())
     made.load_params(mlp_params())
     return made
+
+
+@pytest.fixture
+def logging_module(libraries: dict[str, Path]) -> graph.GraphModule:
+    """An executor whose run calls portcall_test.log_value with ``x``, of three elements, and their number."""
+    draft = Model()
+    x = draft.input("x", (3,))
+    draft.call("log_tensor", [x])
+    return graph.create(draft.json(x), portcall.load_module(libraries["packed"]), portcall.cpu())
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 
 import portcall
 from graph.models import Model, array, close, f32, mlp, mlp_json, mlp_params
-from portcall import errors, graph, rpc
+from portcall import errors, graph, rpc, toolchain
 from rpc.serving import serving
 
-KERNELS = Path(__file__).parents[1] / "kernels"
+KERNELS, NATIVE = (Path(__file__).parents[1] / name for name in ("kernels", "native"))
 PARAMS = mlp_params()
 FOOTER = struct.Struct("<QQQ8s")
 
@@ -278,6 +278,26 @@ def test_what_cannot_be_bundled_is_an_error(libraries: dict[str, Path], tmp_path
         export(libraries["layers"], {**PARAMS, "batch_norm": np.zeros(1)}, "warned.so")
     check(tmp_path / "warned.so")
     assert sorted(os.listdir(tmp_path)) == ["none.tar", "text.so", "text.tar", "warned.so"]
+
+
+def test_of_a_bundle_only_its_library_goes_into_another(libraries: dict[str, Path], tmp_path: Path) -> None:
+    one = graph.export_bundle(tmp_path / "one.so", mlp_json(), libraries["layers"], PARAMS)
+    again = graph.export_bundle(tmp_path / "again.so", mlp_json(), one, PARAMS)
+    assert again.read_bytes() == one.read_bytes()
+
+
+def test_a_run_allocates_nothing(libraries: dict[str, Path], tmp_path: Path) -> None:
+    """In a program that counts; of a graph with views, flat arguments and copies too."""
+    m = Model()
+    x = m.input("x", (2, 2))
+    view = m.call("__nop", [m.call("relu", [x], f32(2, 2))], f32(4), name="view", on=(1, 0))
+    copy = m.call("__copy", [view], f32(2, 2), name="copy")
+    text = m.json(m.call("add_flat", [copy, x], f32(2, 2), flat=True))
+    program = toolchain.create_executable(NATIVE / "count_allocations.cc", tmp_path / "count")
+    for name, json, params in (("mlp", mlp_json(), PARAMS), ("many", text, None)):
+        made = graph.export_bundle(tmp_path / f"{name}.so", json, libraries["layers"], params)
+        done = subprocess.run([program, made], capture_output=True, text=True, check=True)
+        assert done.stdout == "some, 0 in runs\n"
 
 
 # ---- Damage ----------------------------------------------------------------------------------------------------------

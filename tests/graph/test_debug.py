@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import stat
 from collections.abc import Callable, Iterator
@@ -203,7 +204,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
         assert before.start + before.duration <= after.start + 1e-12
     assert [node.duration > 0 for node in report.nodes] == [False, False, True, True, False, True, True]
     assert report.total == pytest.approx(sum(node.duration for node in report.nodes))
-    assert report.span >= report.total
+    assert report.span == max(node.start + node.duration for node in report.nodes)
     assert sum(node.share for node in report.nodes) == pytest.approx(1)
     found = json.loads(report.to_json())
     assert found["nodes"][2]["outputs"] == ["float32[2,3]", "float32[2,3]"]
@@ -212,6 +213,34 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
     shown = [int(line.split()[0]) for line in lines[1:-1]]
     assert shown == sorted({2, 3, 5, 6}, key=lambda k: -report.nodes[k].time)
     assert lines[-1].split()[0] == "total"
+
+
+def test_a_profile_is_of_one_run_after_others(
+    logging_module: graph.GraphModule, register: Callable[..., portcall.PackedFunc]
+) -> None:
+    runs: list[int] = []
+    register("portcall_test.log_value", lambda *_: runs.append(1))
+    d = graph.GraphModuleDebug(logging_module.module)
+    d.profile(x=array(3))
+    assert len(runs) == 4
+    d.profile(warm_up=1)
+    assert len(runs) == 6
+
+
+@pytest.mark.parametrize("how", ["run", "run_individual", "run_individual_node"])
+def test_the_numbers_of_a_measurement_arrive_under_their_names(lib: portcall.Module, how: str) -> None:
+    d = graph.create_debug(many_json(), lib, portcall.cpu())
+    d.set_input(x=X, y=Y)
+    call = functools.partial(d.run_individual_node, "floor") if how == "run_individual_node" else getattr(d, how)
+    names = ["number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms",
+             "repeats_to_cooldown"]  # fmt: skip
+    for name in names:
+        with pytest.raises(ValueError, match=f"{name} must be at least ., got -1"):
+            call(**{name: -1})
+    if how != "run":  # whose first argument is the inputs
+        for position, name in enumerate(names):
+            with pytest.raises(ValueError, match=name):
+                call(*[1] * position, -1)
 
 
 def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Path) -> None:
@@ -223,6 +252,7 @@ def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Pat
     assert [event["name"] for event in calls] == ["halves", "total", "doubled", "floor"]
     for event in calls:
         node = report.nodes[event["args"]["node"]]
+        assert "measured_us" not in event["args"]
         assert (event["ts"], event["dur"]) == (pytest.approx(node.start * 1e6), pytest.approx(node.duration * 1e6))
 
 
@@ -302,6 +332,10 @@ def test_run_times_collects_dumps_and_prints(
         assert {(event["pid"], event["tid"]) for event in events} == {(1, 1)}
         assert events[0]["ts"] == events[1]["ts"]
         assert [event["ts"] for event in events[::2]] == pytest.approx([node.start * 1e6 for node in report.nodes])
+        calls = [event["args"] for event in report.to_trace()["traceEvents"] if event["ph"] == "X"]
+        assert [each["measured_us"] for each in calls] == [report.nodes[each["node"]].time * 1e6 for each in calls]
+        ends = [(node.start + node.duration) * 1e6 for node in report.nodes]
+        assert [event["ts"] for event in events[1::2]] == pytest.approx(ends)
         d.run({"x": 2 * X}, **QUICK)  # into the same folder
         again = graph.load_params_from_file(folder / "output_tensors.params")
         close(again[keys[2]], 2 * X[:, :3])
@@ -325,8 +359,11 @@ def test_a_temporary_root_goes_with_the_dumps(lib: portcall.Module, monkeypatch:
 
 def test_other_files_of_a_root_stay(lib: portcall.Module, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
+    (tmp_path / "_tvmdbg_device_CPU_0").mkdir(mode=0o755)
     with graph.create_debug(many_json(), lib, portcall.cpu(), tmp_path) as d:
         d.run(x=X, y=Y, **QUICK)
+        assert d.dump_path
+        assert stat.S_IMODE(d.dump_path.stat().st_mode) == 0o700
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -395,7 +432,8 @@ def test_the_first_difference_is_named_and_by_how_much(open_debug: Open, lib: po
     assert found.first
     assert (found.first.index, found.first.name, found.first.output) == (2, "b1", 0)
     assert found.first.largest_error == pytest.approx(0.5)
-    assert "b1[7] is" in found.first.message
+    wrong, right = changed["b1"][7], mlp_params()["b1"][7]
+    assert f"b1[7] is {wrong:.6g}, expected {right:.6g}" in found.first.message
     assert [node.ok for node in found.nodes] == [True, True, False, False, False, True, True, False]
     assert found.verdict.startswith("the first difference is in node 2, 'b1': b1[7] is")
     assert "4 of 8 outputs of nodes differ" in str(found)

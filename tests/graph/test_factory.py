@@ -220,6 +220,27 @@ def test_an_embedded_graph_is_opened_without_importing_anything_first(tmp_path: 
     assert (done.stdout, done.stderr) == ("[1. 2. 3. 4.]\n", "")
 
 
+@pytest.mark.parametrize("symbol", [legacy.CLASSIC, legacy.MODERN])
+def test_an_embedded_graph_is_read_without_loading_the_library(symbol: str, tmp_path: Path) -> None:
+    payload = legacy.factory_payload(add_one_json(), P, name="net")
+    modules = [("GraphRuntimeFactory", payload), ("_lib", b""), ("unknown", b"of any length")]
+    lay_out = legacy.classic_blob if symbol == legacy.CLASSIC else legacy.modern_blob
+    path = legacy.link(tmp_path / "l.so", [KERNELS / "classic_kernels.c"], symbol, lay_out(modules, [[1], [2], []]))
+    found = graph.read_embedded(path)
+    assert found
+    assert (found.name, found.json, found.graph) == ("net", add_one_json(), graph.Graph.from_json(add_one_json()))
+    assert [(name, str(info.dtype), info.shape) for name, info in found.params.items()] == [("p", "float32", (4,))]
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_library_without_a_graph_embeds_none(libraries: dict[str, Path], tmp_path: Path) -> None:
+    assert graph.read_embedded(libraries["layers"]) is None
+    (tmp_path / "text.so").write_text("text")
+    for path in (tmp_path / "text.so", tmp_path / "none.so"):
+        with pytest.raises(errors.ModuleLoadError, match=r"cannot read library .*\.so'"):
+            graph.read_embedded(path)
+
+
 PAYLOAD = legacy.factory_payload(add_one_json(), P)
 
 

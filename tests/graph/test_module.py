@@ -126,22 +126,13 @@ def test_two_devices_and_copies_between_them(lib: portcall.Module, fake_device: 
         m.set_input_zero_copy("w", portcall.tensor(w))
 
 
-def test_a_kernels_error_is_the_callers(libraries: dict[str, Path], register: Register) -> None:
+def test_a_kernels_error_is_the_callers(logging_module: graph.GraphModule, register: Register) -> None:
     def fail(*_: Any) -> None:
         raise KeyError("of the call-back")
 
     register("portcall_test.log_value", fail)
-    m = logging_module(libraries)
     with pytest.raises(KeyError, match="of the call-back"):
-        m.run(x=array(3))
-
-
-def logging_module(libraries: dict[str, Path]) -> graph.GraphModule:
-    """Executes portcall_test.log_value(x, 3), then doubles x."""
-    draft = Model()
-    x = draft.input("x", (3,))
-    draft.call("log_tensor", [x])
-    return graph.create(draft.json(x), portcall.load_module(libraries["packed"]), CPU)
+        logging_module.run(x=array(3))
 
 
 # ---- Inputs --------------------------------------------------------------------------------------------------------
@@ -199,6 +190,50 @@ def test_names_that_are_wrong_are_told_with_those_that_resemble_them(mlp_module:
                 call(index)
     with pytest.raises(TypeError):
         mlp_module.get_input(1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m: m.set_input("x"), r"'x' takes an array of float32\[4,16\]: got None"),
+        (lambda m: m.run("x"), "'x' takes an array"),
+        (lambda m: m.load_params({"w1": None}), "'w1' takes an array"),
+        (lambda m: m.set_input(x="text"), "'x' takes an array .* could not convert string"),
+        (lambda m: m.set_input(x=[[1, 2], [3]]), "'x' takes an array .* inhomogeneous"),
+        (lambda m: m.run(array(4, 16)), r"meant by its name or index, as in set_input\('data', x\).*; got ndarray"),
+        (lambda m: m.set_input({"x": array(4, 16)}, array(4, 16)), "name or index.*; got dict"),
+        (lambda m: m.set_input(None, array(4, 16)), "name or index.*; got NoneType"),
+        (lambda m: m.set_input(b"x", array(4, 16)), "name or index.*; got bytes"),
+        (lambda m: m.get_output(1.5), "an output is meant by its name or index; got float"),
+        (lambda m: m.set_input_zero_copy("x", [[1] * 16] * 4), "'x' takes an array .*: list has no memory"),
+        (lambda m: m.set_output_zero_copy(0, [[1] * 10] * 4), "'dense2' takes an array .*: list has no memory"),
+        (lambda m: m.load_params("m.params"), "got 'm.params'; load_params_from_file reads a file"),
+        (lambda m: m.share_params(m.clone(), 3), "the bytes of parameters are expected, got 3"),
+    ],
+)
+def test_what_is_no_array_or_no_name_is_told(
+    mlp_module: graph.GraphModule, call: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises(errors.ArgumentError, match=said):
+        call(mlp_module)
+    mlp_module.load_params({})
+    mlp_module.set_input({0: array(4, 16)})
+    mlp_module.set_input(np.int64(0), array(4, 16))
+    mlp_module.run({})
+    close(mlp_module.get_output(np.int32(0)), mlp(array(4, 16), mlp_params()))
+
+
+def test_numbers_with_fractions_are_no_whole_numbers(lib: portcall.Module) -> None:
+    draft = Model()
+    m = graph.create(draft.json(draft.input("n", (2,), "int32"), draft.input("b", (2,), "bool")), lib, CPU)
+    for name, kind in (("n", "int32"), ("b", "bool")):
+        with pytest.raises(errors.ArgumentError, match=f"{name!r} is of {kind}, got float64"):
+            m.set_input(name, [1.5, 2.0])
+    with pytest.raises(errors.ArgumentError, match="'n' takes an array of int32"):
+        m.set_input("n", [2**40, 0])
+    m.run(n=[1, -2], b=[True, 0])
+    assert m.get_output(0).numpy().tolist() == [1, -2]
+    assert m.get_output(1).numpy().tolist() == [True, False]
 
 
 def test_types_are_never_converted_silently(mlp_module: graph.GraphModule) -> None:
@@ -438,6 +473,8 @@ def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_m
     assert other.get_input("w1").data_ptr == some.get_input("w1").data_ptr == mlp_module.get_input("w1").data_ptr
     with pytest.warns(graph.UnexpectedParamsWarning, match="'w3'"):
         some.share_params(mlp_module, graph.save_params({"w3": array(1), "w2": array(10, 32), "b2": array(10)}))
+    with pytest.raises(errors.GraphError, match="input 'w1' is no parameter of the other executor: load it there"):
+        some.share_params(graph.create(mlp_json(), lib, CPU), graph.save_params({"w1": array(32, 16)}))
     del mlp_module
     gc.collect()
     for m in (other, some):
@@ -472,7 +509,7 @@ def test_clones_run_in_threads_of_their_own(mlp_module: graph.GraphModule) -> No
         list(pool.map(work, range(4)))
 
 
-def test_a_second_thread_is_refused_at_once(libraries: dict[str, Path], register: Register) -> None:
+def test_a_second_thread_is_refused_at_once(logging_module: graph.GraphModule, register: Register) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def wait(*_: Any) -> None:
@@ -480,7 +517,7 @@ def test_a_second_thread_is_refused_at_once(libraries: dict[str, Path], register
         assert leave.wait(60)
 
     register("portcall_test.log_value", wait)
-    m = logging_module(libraries)
+    m = logging_module
     m.set_input(x=array(3))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(m.run)
@@ -512,7 +549,7 @@ def test_a_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
 
 @pytest.mark.parametrize("end_to_end", [False, True])
 def test_inputs_are_copied_within_the_time_only_end_to_end(
-    libraries: dict[str, Path], register: Register, end_to_end: bool
+    logging_module: graph.GraphModule, register: Register, end_to_end: bool
 ) -> None:
     x, seen = np.zeros(3, "float32"), []
 
@@ -521,8 +558,44 @@ def test_inputs_are_copied_within_the_time_only_end_to_end(
         x[:] += 1
 
     register("portcall_test.log_value", look)
-    logging_module(libraries).benchmark(CPU, repeat=2, number=1, end_to_end=end_to_end, x=x)
+    logging_module.benchmark(CPU, repeat=2, number=1, end_to_end=end_to_end, x=x)
     assert seen == ([0, 1, 2] if end_to_end else [0, 0, 0])  # one call warms up
+
+
+class Spy:
+    """A module whose time_evaluator notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[Any, ...] = ()
+        self.called: tuple[Any, ...] = ()
+
+    def time_evaluator(self, *args: Any, **options: Any) -> Callable[..., None]:
+        self.asked = args, options
+
+        def timed(*args: Any) -> None:
+            self.called = args
+
+        return timed
+
+
+def test_what_a_benchmark_asks_for(mlp_module: graph.GraphModule) -> None:
+    usual = {"number": 5, "repeat": 5, "min_repeat_ms": 0, "limit_zero_time_iterations": 100,
+             "cooldown_interval_ms": 0, "repeats_to_cooldown": 1}  # fmt: skip
+    other = dict(zip(usual, range(2, 8), strict=True))
+    there = portcall.device("ext_dev", 3)
+    x = portcall.tensor(array(4, 16))
+    mlp_module.module = spy = Spy()  # type: ignore[assignment]
+    for options in (usual, other):
+        given = {} if options is usual else options
+        mlp_module.benchmark(there, **given)
+        assert (spy.asked, spy.called) == ((("run", there), options), ())
+        mlp_module.benchmark(there, "get_num_inputs", **given)
+        assert (spy.asked, spy.called) == ((("get_num_inputs", there), options), ())
+        mlp_module.benchmark(there, end_to_end=True, x=x, **given)
+        assert spy.asked == (("run_from_inputs", there), options)
+        assert spy.called == (1, 0, 0, x)  # from the host's memory and back to it, wherever the graph runs
+    mlp_module.benchmark(there, "run", 2, 3, 4, 5, False, 6, 7)
+    assert list(spy.asked[1].values()) == [3, 2, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
@@ -560,9 +633,19 @@ def test_a_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
     close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_a_module_that_is_no_executor_is_refused(lib: portcall.Module) -> None:
-    with pytest.raises(ValueError, match=r"no executor of a graph.*graph\.create"):
-        graph.GraphModule(lib)
+def test_a_module_that_is_no_executor_is_refused(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
+    for wrong in (lib, mlp_module, None):
+        with pytest.raises(ValueError, match=r"no executor of a graph.*graph\.create"):
+            graph.GraphModule(wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_no_graph_or_no_library_is_told(lib: portcall.Module) -> None:
+    for source in ({"nodes": []}, None, graph.GraphBuilder()):
+        with pytest.raises(errors.ArgumentError, match=f"a path or a Graph, got {type(source).__name__}"):
+            graph.create(source, lib, CPU)  # type: ignore[arg-type]
+    for library in (None, "kernels.so"):
+        with pytest.raises(errors.ArgumentError, match=r"such as portcall\.load_module\('kernels\.so'\), got"):
+            graph.create(mlp_json(), library, CPU)  # type: ignore[arg-type]
 
 
 def test_a_missing_kernel_is_named(lib: portcall.Module) -> None:

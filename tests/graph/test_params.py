@@ -85,6 +85,7 @@ def test_types_below_a_byte_are_packed_in_front() -> None:
     blob = _params.save_params({"q": tensor})
     assert blob.endswith(struct.pack("<q", 3) + b"\x21\x03\x00")
     assert bytes(_params.bytes_of(_params.load_params(blob)["q"])) == b"\x21\x03"
+    assert _params.param_infos(blob)["q"].nbytes == 2
 
 
 def test_the_one_bit_integers_of_old_blobs_are_bools() -> None:
@@ -177,6 +178,16 @@ def test_a_file_that_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
     _params.save_params_to_file({"weight": np.zeros((2, 3), "float32")}, path)
     with pytest.raises(errors.GraphError, match=r"m\.params' has changed since its parameters were listed; open it ag"):
         params["weight"]
+
+
+def test_a_file_that_ends_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(bytes(10))
+    with (tmp_path / "short").open("rb") as file:
+        source = _params._File(file)
+        with pytest.raises(errors.GraphError, match="ends at byte 10: it was cut while it was read"):
+            source.read(4, 8)
+        with pytest.raises(errors.GraphError, match="ends at byte 10: it was cut while it was read"):
+            source.read_into(4, memoryview(bytearray(8)))
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -276,7 +287,7 @@ def test_a_damaged_blob_is_an_error_that_says_where(kind: str, tmp_path: Path) -
     (tmp_path / "m.params").write_bytes(blob)
     with pytest.raises(errors.GraphError) as from_file:
         _params.load_params_from_file(tmp_path / "m.params")
-    assert str(from_file.value) == str(caught.value)
+    assert str(from_file.value) == f"'{tmp_path / 'm.params'}': {caught.value}"
 
 
 def test_every_blob_that_is_cut_short_is_an_error() -> None:

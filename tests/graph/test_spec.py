@@ -365,6 +365,12 @@ MALFORMED: list[tuple[Place, Any, str, str]] = [
         "nodes[2]",
         "__nop from a value of float32 [2, 2] to one of float32 [5]; both must be of one size",
     ),
+    (
+        ("attrs", "dltype", 1),
+        ["float32", "int4", "float32", "int8", "float32"],
+        "nodes[2]",
+        "__nop from a value of int4 [2, 2] to one of int8 [4]; both must be of one size",
+    ),
     (("attrs", "device_index", 1), [1, 1, 1, 2, 2], "nodes[2]", "__nop moves nothing between devices"),
     # lists
     (("node_row_ptr",), [0, 1, 3, 4], "node_row_ptr", "4 elements, but 5"),

@@ -26,13 +26,12 @@ from portcall.cli._command import read_limit
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, upload
-from portcall.errors import ModuleLoadError, PortcallError, RemoteError, RPCError
+from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
 from portcall.preflight import inspect_library
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
 
-FACTORIES = ("GraphExecutorFactory", "GraphRuntimeFactory")
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "its arguments are not what it expects"
 # The symbols and libraries that a problem is about.
@@ -150,15 +149,19 @@ def names_model(given: dict[str, Any]) -> bool:
 
 
 def holds_graph(path: str) -> bool:
-    """Say whether a library has a graph in it: a bundle, or one into which TVM linked a graph."""
-    from portcall.graph import file_kind
+    """Say whether a library has a graph in it: a bundle, or one into which TVM linked a graph.
+
+    Raises:
+        ModuleLoadError: the file is no library.
+    """
+    from portcall.graph import file_kind, read_embedded
 
     if os.path.isfile(path) and file_kind(path) == "bundle":
         return True
     try:
-        return any(module.kind in FACTORIES for module in inspect_library(path).modules)
-    except (PortcallError, OSError):
-        return False
+        return read_embedded(path) is not None
+    except GraphError:  # a damaged one: opening it says how
+        return True
 
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:

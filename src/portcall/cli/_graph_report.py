@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from portcall.bench import format_size
 from portcall.cli._errors import CommandError
@@ -24,17 +25,21 @@ BUILT_IN = ("__nop", "__copy")
 COLUMNS = ("#", "node", "kernel", "reads", "gives", "memory")
 
 
+KINDS = {"graph": "a graph", "bundle": "a bundle", "library": "a library with a graph of TVM inside"}
+
+
 @dataclass
 class ModelFile:
-    """A graph, or a bundle.
+    """A graph, or a file that holds one beside its kernels.
 
     Attributes:
+        kind: one of KINDS.
         params: what is known of parameters, by name; None if nothing is.
         problems: what is wrong with it, each a sentence.
     """
 
     path: str
-    bundle: bool
+    kind: Literal["graph", "bundle", "library"]
     plan: Plan
     params: Mapping[str, ParamInfo] | None
     problems: list[str] = field(default_factory=list)
@@ -109,7 +114,7 @@ class ModelFile:
         counts += f" of {len(kernels)} kernels, {views} views, {copies} copies between devices"
         yield (
             "model",
-            f"{self.path} ({format_size(os.path.getsize(self.path))}), a {'bundle' if self.bundle else 'graph'}",
+            f"{self.path} ({format_size(os.path.getsize(self.path))}), {KINDS[self.kind]}",
         )
         yield "nodes", counts
         params = self.params or {}
@@ -157,7 +162,7 @@ class ModelFile:
         graph, params = self.graph, self.params or {}
         return {
             "path": self.path,
-            "kind": "bundle" if self.bundle else "graph",
+            "kind": self.kind,
             "nbytes": os.path.getsize(self.path),
             "inputs": [described(name, value) for name, value in self.inputs() if name not in params],
             "parameters": [described(name, value) for name, value in self.inputs() if name in params],
@@ -179,7 +184,7 @@ class ModelFile:
 
 
 def open_model_file(path: str, params: str | None) -> ModelFile | None:
-    """Read a graph or a bundle; None for a library, or for what is none of these.
+    """Read a graph, or a file that holds one; None for a library without a graph, or for what is none of these.
 
     Raises:
         CommandError: the graph, or the file of the parameters, is damaged.
@@ -187,22 +192,35 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
     """
     from portcall import graph
 
-    if not os.path.isfile(path) or graph.file_kind(path) == "library":
+    if not os.path.isfile(path):
         return None
-    problems: list[str] = []
-    try:
-        given = graph.load_params_from_file(params).infos if params else None
-        if graph.file_kind(path) == "bundle":
+    with sound():
+        given = graph.load_params_from_file(params).infos if params else {}
+    with sound(f"{path}: "), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", graph.StorageWarning)
+        kind = graph.file_kind(path)
+        if kind == "bundle":
             bundle = graph.read_bundle(path)
-            return ModelFile(path, True, bundle.plan, {**bundle.params, **(given or {})})
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", graph.StorageWarning)
-            planned = graph.plan(graph.Graph.from_json(Path(path).read_bytes()))
-        problems += [str(warning.message) for warning in caught]
+            planned, known = bundle.plan, {**bundle.params, **given}
+        elif kind == "library":
+            embedded = graph.read_embedded(path)
+            if embedded is None:
+                return None
+            planned, known = graph.plan(embedded.graph), {**embedded.params, **given}
+        else:
+            planned, known = graph.plan(graph.Graph.from_json(Path(path).read_bytes())), dict(given)
+    told = known if params or kind != "graph" else None
+    return ModelFile(path, kind, planned, told, [str(warning.message) for warning in caught])
+
+
+@contextlib.contextmanager
+def sound(name: str = "") -> Iterator[None]:
+    """Say of a graph, or of parameters, that are damaged what to think of them."""
+    try:
+        yield
     except GraphError as error:
-        text = f"{path}: {error}"
+        text = f"{name}{error}"
         raise CommandError(text, "the file is damaged, or made by a newer compiler", "", kind="GraphError") from error
-    return ModelFile(path, False, planned, given, problems)
 
 
 def described(name: str, value: Any) -> dict[str, object]:

@@ -106,15 +106,13 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
     files = {"graph": path, "library": kernels} if kernels else {"bundle": path}
     with explained(path), spoken_warnings():
         params = graph.load_params_from_file(given["params"]) if given["params"] else None
-        known = read_graph(given)
-        inputs = read_inputs(known, given) if known else {}
+        known, maker = read_model(given)
+        inputs = read_inputs(known, given)
         with open_place(given, kernels or path, given["device"].split(",")) as place:
-            if known and kernels:
+            if kernels:
                 executor = graph.create(known, place.library, list(place.devices))
             else:
-                executor = graph.GraphModule(place.library[maker_of(path, place)](*place.devices))
-            if not known:
-                inputs = read_inputs(executor.plan.graph, given)
+                executor = graph.GraphModule(place.library[maker](*place.devices))
             if params is not None:
                 load_params(executor, params)
             executor.set_input({name: each.array for name, each in inputs.items()})
@@ -122,22 +120,16 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
             yield Model(executor, place, {**files, "params": given["params"]}, inputs)
 
 
-def read_graph(given: dict[str, Any]) -> Graph | None:
-    """Return the graph; None where only the library knows it."""
+def read_model(given: dict[str, Any]) -> tuple[Graph, str]:
+    """Return the graph, and the function that makes executors where its library has it."""
     from portcall import graph
 
+    path = given["file"]
     if given["second"]:
-        return graph.Graph.from_json(Path(given["file"]).read_bytes())
-    return graph.read_bundle(given["file"]).graph if graph.file_kind(given["file"]) == "bundle" else None
-
-
-def maker_of(path: str, place: Place) -> str:
-    """Return the name of the function that makes executors."""
-    from portcall import graph
-
-    if graph.file_kind(path) == "bundle":
-        return graph.read_bundle(path).name
-    return "default" if place.session else place.library.entry_name
+        return graph.Graph.from_json(Path(path).read_bytes()), ""
+    carried = graph.read_bundle(path) if graph.file_kind(path) == "bundle" else graph.read_embedded(path)
+    assert carried is not None, "names_model has seen a graph"
+    return carried.graph, carried.name
 
 
 # ---- Inputs ----------------------------------------------------------------------------------------------------------
@@ -288,21 +280,13 @@ def fill(executor: GraphModule, given: dict[str, Any]) -> dict[str, Input]:
 
 
 def load_params(executor: GraphModule, params: ParamFile) -> None:
-    """Set the parameters of a file one by one; a bar on a terminal shows how far they are."""
-    unknown = [name for name in params.infos if executor.get_input_index(name) < 0]
-    if unknown:
-        names = ", ".join(unknown[:_FEW]) + (", …" if len(unknown) > _FEW else "")
-        print_warning(f"the model has no inputs for {len(unknown)} parameters: {names}", "look for another file")
-    wanted = {name: info for name, info in params.infos.items() if name not in set(unknown)}
-    total = sum(info.nbytes for info in wanted.values())
+    """Set the parameters of a file; a bar on a terminal shows how far they are."""
+    total = sum(info.nbytes for info in params.infos.values())
     if total < BAR_BYTES or not sys.stderr.isatty() or executor.module.type_key != "rpc":
-        for name in wanted:
-            executor.load_params({name: params.tensor(name)})
+        executor.load_params(params)
         return
-    with byte_bar("parameters", total) as advance:
-        for name, info in wanted.items():
-            executor.load_params({name: params.tensor(name)})
-            advance(info.nbytes)
+    with byte_bar("parameters", total) as show:
+        executor.load_params(params, progress=show)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------

@@ -155,20 +155,13 @@ def upload(session: Session, path: str, check: bool) -> str:
     size = os.path.getsize(path)
     if size < BAR_BYTES or not sys.stderr.isatty():
         return session.upload(path, check=check)
-    with byte_bar(f"upload {os.path.basename(path)}", size) as advance:
-        sent = 0
-
-        def follow(done: int, _: int) -> None:
-            nonlocal sent
-            advance(done - sent)
-            sent = done
-
-        return session.upload(path, progress=follow, check=check)
+    with byte_bar(f"upload {os.path.basename(path)}", size) as show:
+        return session.upload(path, progress=show, check=check)
 
 
 @contextlib.contextmanager
-def byte_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr, which is a terminal; it moves on by the bytes that are given to what is returned."""
+def byte_bar(text: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr, which is a terminal; what is returned takes the bytes that are done, and those in all."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -181,7 +174,7 @@ def byte_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=total)
-        yield lambda count: progress.update(task, advance=count)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
 def facts_of(session: Session) -> dict[str, object]:

@@ -12,7 +12,7 @@ import click
 from portcall.bench import format_size
 from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
-from portcall.cli._graph_report import open_model_file
+from portcall.cli._graph_report import KINDS, open_model_file
 from portcall.cli._output import console, listed, print_facts, print_json, print_line
 from portcall.preflight import LibraryReport, inspect_library
 
@@ -41,18 +41,19 @@ def command(
     strict: bool, json_to: str | None,
 ) -> None:  # fmt: skip
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
-    symbols and their versions. Of a graph (JSON) or a bundle it shows nodes, kernels, and where the memory goes.
+    symbols and their versions. Of a graph (JSON), a bundle, or a library with a graph inside it shows nodes, kernels,
+    and where the memory goes.
     """
     model = open_model_file(file, params)
-    library = kernels if model and not model.bundle else file
+    library = kernels if model and model.kind == "graph" else file
     report = inspect_library(library) if library else None
     if model is None:
         for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
             if value:
                 raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is neither")
     else:
-        if model.bundle and kernels:
-            raise click.UsageError(f"'{file}' is a bundle, which has its kernels in it; leave out '{kernels}'")
+        if model.kind != "graph" and kernels:
+            raise click.UsageError(f"'{file}' is {KINDS[model.kind]}, and has its kernels in it; leave out '{kernels}'")
         model.check(report)
         if svg:
             model.draw(svg)

@@ -21,7 +21,9 @@ from portcall.graph._difference import GraphComparison as GraphComparison
 from portcall.graph._difference import NodeDifference as NodeDifference
 from portcall.graph._difference import compare as compare
 from portcall.graph._draw import draw as draw
+from portcall.graph._factory import EmbeddedGraph as EmbeddedGraph
 from portcall.graph._factory import create_factory as create_factory
+from portcall.graph._factory import read_embedded as read_embedded
 from portcall.graph._memory import MemoryReport as MemoryReport
 from portcall.graph._memory import memory_report as memory_report
 from portcall.graph._module import GraphModule as GraphModule

@@ -11,13 +11,55 @@ where a string or a name is ``u64 length`` and that many bytes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from portcall import Module, Tensor, get_global_func
+from portcall._module import GRAPH_KINDS
 from portcall.graph._module import GraphSource, read_graph
-from portcall.graph._params import Cursor, MemorySource, host_tensor, make_tensor, read_tensor
+from portcall.graph._params import Cursor, MemorySource, ParamInfo, host_tensor, make_tensor, read_tensor
 from portcall.graph._plan import Storage, encode, plan
+from portcall.graph._spec import Graph
+from portcall.preflight import embedded_payload
+
+_WHAT = "the embedded graph"
+
+
+@dataclass(frozen=True)
+class EmbeddedGraph:
+    """The graph that TVM linked into a library.
+
+    Attributes:
+        name: the function that makes executors.
+        json: the graph as the compiler wrote it.
+        params: what the parameters are, by name; their data begin at ``offset`` in what the library embeds.
+    """
+
+    name: str
+    json: str
+    params: Mapping[str, ParamInfo]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph.
+
+        Raises:
+            GraphError: it cannot be run.
+        """
+        return read_graph(self.json)
+
+
+def read_embedded(path: str | os.PathLike[str]) -> EmbeddedGraph | None:
+    """Return the graph that TVM linked into a library, None if it did not. The library is read, not loaded.
+
+    Raises:
+        GraphError: what the library embeds is damaged.
+        ModuleLoadError: the file does not exist, or is no library.
+    """
+    payload = embedded_payload(path, GRAPH_KINDS)
+    return None if payload is None else _read(Cursor(MemorySource(payload), _WHAT))
 
 
 def create_factory(
@@ -55,16 +97,21 @@ def from_bytes(payload: bytes) -> Module:
         GraphError: the bytes are damaged, or the graph cannot be run.
     """
     source = MemorySource(payload)
-    cursor = Cursor(source, "the embedded graph")
+    cursor = Cursor(source, _WHAT)
+    found = _read(cursor)
+    cursor.expect_end()
+    params = {name: make_tensor(source, info) for name, info in found.params.items()}
+    return _create(encode(plan(found.graph)), None, found.json, params, found.name)
+
+
+def _read(cursor: Cursor) -> EmbeddedGraph:
     json = cursor.text("the graph")
     count = cursor.number("the number of parameters")
     names = cursor.names()
     if count != len(names):
         raise cursor.fail(f"{count} parameters and {len(names)} names")
-    params = {name: make_tensor(source, read_tensor(cursor, name)) for name in names}
-    name = cursor.text("the name")
-    cursor.expect_end()
-    return _create(encode(plan(read_graph(json))), None, json, params, name)
+    params = {name: read_tensor(cursor, name) for name in names}
+    return EmbeddedGraph(cursor.text("the name"), json, params)
 
 
 def _create(planned: bytes, lib: Module | None, json: str, params: dict[str, Tensor], name: str) -> Module:

@@ -13,21 +13,32 @@ Rules:
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import operator
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import portcall
-from portcall import Device, Module, Object, PackedFunc, errors, get_global_func
+from portcall import DataType, Device, Module, Object, PackedFunc, errors, get_global_func
 from portcall._tensor import array_like, tensor_over_array
-from portcall.graph._params import MemorySource, ParamFile, ParamInfo, make_tensor, read_index, save_params
+from portcall.graph._params import (
+    MemorySource,
+    ParamFile,
+    ParamInfo,
+    bytes_of,
+    host_tensor,
+    make_tensor,
+    read_index,
+    save_params,
+)
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
 from portcall.graph._spec import Graph, Value
+from portcall.graph._storage import aligned
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
@@ -37,8 +48,10 @@ Blob = bytes | bytearray | memoryview
 _REMOTE = "rpc"
 _REMOTE_TENSOR = "portcall.rpc.Tensor"
 _HOST = (1, 0)  # DLPack's kind and index
+_WHOLE = (0, 1, 6)  # DLPack's codes of int, uint and bool
 _PARAMETER = 2  # in what get_input_states returns
 _FEW = 8  # names that are listed in full
+_BATCH = 16 << 20  # bytes of parameters that are sent at once
 
 
 class UnexpectedParamsWarning(UserWarning):
@@ -72,12 +85,19 @@ def read_graph(source: GraphSource) -> Graph:
 
     Raises:
         GraphError: the text is no graph.
+        ArgumentError: ``source`` is none of these.
     """
     if isinstance(source, Graph):
         return source
     if isinstance(source, str) and source.endswith(".json"):
         raise errors.GraphError(f"{source!r} is a file's name, not a graph: give pathlib.Path({source!r})")
-    return Graph.from_json(source if isinstance(source, (str, bytes)) else Path(source).read_bytes())
+    try:
+        text = source if isinstance(source, (str, bytes)) else Path(source).read_bytes()
+    except TypeError:
+        got = type(source).__name__
+        text = f"a graph is given as JSON, a path or a Graph, got {got}"
+        raise errors.ArgumentError(text, expected="a graph", got=got) from None
+    return Graph.from_json(text)
 
 
 def _remote_create(device: Any) -> PackedFunc:
@@ -94,9 +114,15 @@ def get_device(libmod: Module, device: Device | Sequence[Device]) -> tuple[list[
     """Return the devices as a list, how many of them are remote, and their types and ids in a row.
 
     Raises:
+        ArgumentError: ``libmod`` is no module.
         ValueError: ``device`` is no device and no list of them; only some are remote; or they belong to another
             session than the library.
     """
+    if not isinstance(libmod, Module):
+        raise errors.ArgumentError(
+            f"a library is expected, such as portcall.load_module('kernels.so'), got {libmod!r}",
+            expected="a library", got=repr(libmod),
+        )  # fmt: skip
     devices = [device] if isinstance(device, Device) else device
     if not isinstance(devices, (list, tuple)) or not devices or not all(isinstance(d, Device) for d in devices):
         raise ValueError(f"expected a device or a list of devices, such as portcall.cpu(0), got {device!r}")
@@ -174,10 +200,10 @@ class GraphModule:
             ArgumentError: the elements are not of the graph's type; nothing is converted silently.
         """
         given: dict[Any, Any] = inputs
-        if isinstance(key, (str, int)):
-            given = {key: value, **inputs}
-        elif key is not None:
+        if isinstance(key, Mapping) and value is None:
             given = {**key, **inputs}
+        elif key is not None or value is not None:
+            given = {self._inputs.index(key): value, **inputs}
         for index, tensor in [self._inputs.check(name, each) for name, each in given.items()]:
             self._set_input(index, self._sender.staged(index, tensor) if self._sender else tensor)
 
@@ -191,7 +217,7 @@ class GraphModule:
             GraphError: as ``set_input``; or the memory cannot be used in place, and the message says why, by how much.
             ArgumentError: as ``set_input``.
         """
-        index, tensor = self._inputs.check(key, value)
+        index, tensor = self._inputs.check(key, value, in_place=True)
         self["set_input_zero_copy"](index, self._in_place(tensor))
 
     def get_input(self, key: str | int, out: Any = None) -> Any:
@@ -218,10 +244,16 @@ class GraphModule:
 
     # ---- Parameters ----
 
-    def load_params(self, params: Blob | os.PathLike[str] | Mapping[str, Any]) -> None:
+    def load_params(
+        self, params: Blob | os.PathLike[str] | Mapping[str, Any], progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Set parameters: from a blob, a file with one, or a dict of arrays. They are copied once.
 
-        Clones share them; over a session they are sent once for all clones.
+        Clones share them; over a session they are sent once for all clones, many at a time, so that small ones take
+        few round trips.
+
+        Parameters:
+            progress: called with the bytes that are set and the bytes in all.
 
         Raises:
             GraphError: the blob is damaged, or a shape is not the graph's.
@@ -231,17 +263,20 @@ class GraphModule:
             UnexpectedParamsWarning: the graph has no inputs of some names; the text lists them.
         """
         described, read, ours = _source_of(params)
-        names = self._known(described)
-        for name in names:  # all, before the first is set
-            self._inputs.check(name, described[name])
-        set_param = self["set_param"]
-        for name in names:
-            index, tensor = self._inputs.check(name, read(name))
+        # All are checked before the first is set.
+        sizes = {name: self._inputs.check(name, described[name])[1].nbytes for name in self._known(described)}
+        total, done = sum(sizes.values()), 0
+        for names in _batches(sizes, _BATCH if self._sender else 0):
+            tensors = (self._inputs.check(name, read(name))[1] for name in names)  # one at a time is held
             if self._sender:
-                tensor = self._sender.sent(tensor)
-            elif not ours:
-                tensor = portcall.tensor(tensor)
-            set_param(index, tensor)
+                set_now = self._sender.sent_together(tensors, [sizes[name] for name in names])
+            else:
+                set_now = [tensor if ours else portcall.tensor(tensor) for tensor in tensors]
+            indices = [self._inputs.index(name) for name in names]
+            self["set_param"](*[part for pair in zip(indices, set_now, strict=True) for part in pair])
+            done += sum(sizes[name] for name in names)
+            if progress:
+                progress(done, total)
 
     def share_params(self, other: GraphModule | Module, params: Blob | None = None) -> None:
         """Use the parameters of another executor, in its memory, instead of parameters of our own.
@@ -278,7 +313,7 @@ class GraphModule:
             GraphError: an input was never set; the message names it.
             RuntimeError: another thread is in the executor; each needs its own, which ``clone`` makes.
         """
-        if inputs or named:
+        if inputs is not None or named:
             self.set_input(inputs, **named)
         self._run()
 
@@ -343,7 +378,7 @@ class GraphModule:
 
     def set_output_zero_copy(self, key: int | str, value: Any) -> None:
         """Write an output into a tensor's memory from now on; for the conditions see ``set_input_zero_copy``."""
-        index, tensor = self._outputs.check(key, value)
+        index, tensor = self._outputs.check(key, value, in_place=True)
         self["set_output_zero_copy"](index, self._in_place(tensor))
 
     def get_output_index(self, name: str) -> int:
@@ -400,6 +435,20 @@ def _source_of(
     return infos, lambda name: make_tensor(source, infos[name]), True
 
 
+def _batches(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+    """Yield the names in lists of at most so many bytes, or of one name."""
+    batch: list[str] = []
+    nbytes = 0
+    for name, size in sizes.items():
+        if batch and nbytes + size > most:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(name)
+        nbytes += size
+    if batch:
+        yield batch
+
+
 class _Ports:
     """The inputs, or the outputs, of a graph."""
 
@@ -418,13 +467,19 @@ class _Ports:
     def find(self, name: str) -> int:
         return self._indices.get(name, -1)
 
-    def index(self, key: str | int) -> int:
+    def index(self, key: Any) -> int:
         if isinstance(key, str):
             found = self._indices.get(key)
             if found is None:
                 raise self._missing(key)
             return found
-        index = operator.index(key)
+        try:
+            index = operator.index(key)
+        except TypeError:
+            got = type(key).__name__
+            example = ", as in set_input('data', x) or run(data=x)" if self._what == "input" else ""
+            text = f"an {self._what} is meant by its name or index{example}; got {got}"
+            raise errors.ArgumentError(text, expected="a name or index", got=got) from None
         if not 0 <= index < len(self._names):
             raise errors.GraphError(f"the graph has no {self._what} {index}; it has {len(self._names)}, from 0")
         return index
@@ -439,7 +494,7 @@ class _Ports:
             hint = f"get_{self._what}_info() lists all {len(self._names)}"
         return errors.GraphError(f"the graph has no {self._what} {name!r}; {hint}", node=name)
 
-    def check(self, key: str | int, value: Any) -> tuple[int, Any]:
+    def check(self, key: str | int, value: Any, in_place: bool = False) -> tuple[int, Any]:
         """Return the index, and an array as a tensor over its memory; tensors and descriptions are what they are.
 
         Raises:
@@ -448,7 +503,11 @@ class _Ports:
         index = self.index(key)
         name, expected = self._names[index], self.values[index]
         described = isinstance(value, (portcall.Tensor, ParamInfo)) or _is_remote(value)
-        tensor = value if described else tensor_over_array(array_like(value, expected.dtype))
+        try:
+            tensor = value if described else tensor_over_array(_array_of(value, expected.dtype, in_place))
+        except (TypeError, ValueError, OverflowError) as error:
+            text = f"the {self._what} {name!r} takes an array of {expected}: {error}"
+            raise errors.ArgumentError(text, expected=str(expected), got=type(value).__name__) from error
         if tensor.dtype != expected.dtype:
             raise errors.ArgumentError(
                 f"the {self._what} {name!r} is of {expected.dtype}, got {tensor.dtype}: convert it, "
@@ -465,6 +524,17 @@ class _Ports:
         kept = [k for k in range(len(self)) if keep is None or keep[k]]
         shapes = {self._names[k]: self.values[k].shape for k in kept}
         return shapes, {self._names[k]: str(self.values[k].dtype) for k in kept}
+
+
+def _array_of(value: Any, dtype: DataType, in_place: bool) -> Any:
+    """Return an array. Numbers have no type yet, and get the graph's, unless they would lose their fractions."""
+    array = array_like(value)
+    if array is value:
+        return array
+    if value is None or in_place:
+        raise TypeError(f"{type(value).__name__} has no memory" if in_place else "got None")
+    whole = dtype.code in _WHOLE and array.dtype.kind in "fc"
+    return array if whole else array_like(value, dtype)
 
 
 class _Sender:
@@ -493,6 +563,23 @@ class _Sender:
         get_global_func("portcall.rpc.CopyTo")(made, tensor)
         return made
 
+    def sent_together(self, tensors: Iterable[Any], sizes: Sequence[int]) -> list[Any]:
+        """Return tensors over there with the elements, in one piece of memory; ``sizes`` has the bytes of each."""
+        if len(sizes) == 1:
+            return [self.sent(tensor) for tensor in tensors]
+        offsets = [0, *itertools.accumulate(map(aligned, sizes))]
+        packed = portcall.empty(offsets[-1], "uint8")
+        places: list[Any] = []
+        for tensor, offset in zip(tensors, offsets, strict=False):
+            if _is_remote(tensor):  # it is there already
+                places.append(tensor)
+                continue
+            compact = host_tensor(tensor)  # which must live while its bytes are read
+            bytes_of(packed)[offset : offset + compact.nbytes] = bytes_of(compact)
+            places.append((list(compact.shape), compact.dtype, offset))
+        there, view = self.sent(packed), get_global_func("portcall.rpc.View")
+        return [view(there, *place) if isinstance(place, tuple) else place for place in places]
+
     def empty(self, like: Any) -> Any:
         """Return a tensor over there of the shape and type that ``like`` has."""
         return get_global_func("portcall.rpc.Empty")(self._module, list(like.shape), like.dtype, *_HOST)
@@ -502,11 +589,11 @@ def _is_remote(value: Any) -> bool:
     return isinstance(value, Object) and value.type_key == _REMOTE_TENSOR
 
 
-def _plan_of(module: Module) -> Plan:
+def _plan_of(module: Any) -> Plan:
     try:
-        get_plan = module["get_plan"]
+        get_plan = module["get_plan"] if isinstance(module, Module) else None
     except errors.FunctionNotFoundError:
-        raise ValueError(
-            f"{module!r} is no executor of a graph; graph.create or lib['default'](device) makes one"
-        ) from None
+        get_plan = None
+    if get_plan is None:
+        raise ValueError(f"{module!r} is no executor of a graph; graph.create or lib['default'](device) makes one")
     return decode(get_plan())

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import io
 import os
+import reprlib
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import portcall
-from portcall import _core
+from portcall import _core, errors
 from portcall.errors import GraphError
 
 if TYPE_CHECKING:
@@ -73,7 +74,13 @@ class MemorySource:
     """Bytes that are there already."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._view = memoryview(data).cast("B")
+        try:
+            self._view = memoryview(data).cast("B")
+        except TypeError:
+            raise errors.ArgumentError(
+                f"the bytes of parameters are expected, got {reprlib.repr(data)}; load_params_from_file reads a file",
+                expected="bytes", got=type(data).__name__,
+            ) from None  # fmt: skip
         self.size = len(self._view)
 
     def read(self, offset: int, count: int) -> bytes:
@@ -246,7 +253,10 @@ class ParamFile(Mapping[str, Any]):
         self.path = Path(path)
         with self.path.open("rb") as file:
             self._identity = _identity(file)
-            self.infos: Mapping[str, ParamInfo] = read_index(_File(file))
+            try:
+                self.infos: Mapping[str, ParamInfo] = read_index(_File(file))
+            except GraphError as error:
+                raise GraphError(f"'{self.path}': {error}") from None
 
     def tensor(self, name: str) -> portcall.Tensor:
         """Read one tensor into memory of its own, aligned to 64 bytes.
