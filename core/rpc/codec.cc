@@ -111,6 +111,32 @@ bool TakePlain(const WireValue& value, Any* out) {
   }
 }
 
+bool GivePlain(const TVMFFIAny& value, WireValue* out) {
+  if (auto text = TryString(value)) {
+    *out = WireValue::Text(*text);
+    return true;
+  }
+  if (auto bytes = TryBytes(value)) {
+    *out = WireValue::Bytes(*bytes);
+    return true;
+  }
+  switch (value.type_index) {
+    case kTVMFFIBool:
+      *out = WireValue::Bool(value.v_int64 != 0);
+      return true;
+    case kTVMFFINone:
+    case kTVMFFIInt:
+    case kTVMFFIFloat:
+    case kTVMFFIOpaquePtr:
+    case kTVMFFIDataType:
+    case kTVMFFIDevice:
+      *out = WireValue::Handle(value.type_index, value.v_uint64);  // all lie in the same 8 bytes
+      return true;
+    default:
+      return false;
+  }
+}
+
 // ---- Writing ------------------------------------------------------------------------------------------------------
 
 void Writer::Begin(Code code) {

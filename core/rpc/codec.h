@@ -91,6 +91,8 @@ struct WireValue {
 // The value by itself: None, numbers, data types, devices, and copies of text and bytes. False for what names something of
 // a session, which only the session can tell.
 bool TakePlain(const WireValue& value, Any* out);
+// The other way; also for pointers. Text and bytes stay where `value` has them.
+bool GivePlain(const TVMFFIAny& value, WireValue* out);
 
 using Sequence = std::vector<WireValue>;
 

@@ -205,22 +205,12 @@ class RemoteSessionImpl : public RemoteSession {
   };
 
   static WireValue Plain(const Any& value) {
-    const TVMFFIAny& cell = value.cell();
-    if (auto text = TryString(cell)) return WireValue::Text(*text);
-    if (auto bytes = TryBytes(cell)) return WireValue::Bytes(*bytes);
-    switch (cell.type_index) {
-      case kTVMFFINone:
-        return WireValue::None();
-      case kTVMFFIInt:
-        return WireValue::Int(cell.v_int64);
-      case kTVMFFIBool:
-        return WireValue::Bool(cell.v_int64 != 0);
-      case kTVMFFIFloat:
-        return WireValue::Float(cell.v_float64);
-      default:
-        throw Error("TypeError",
-                    "a session constructor takes None, numbers, text and bytes, not " + DescribeType(cell.type_index));
-    }
+    int32_t type = value.type_index();
+    bool refused = type == kTVMFFIOpaquePtr || type == kTVMFFIDataType || type == kTVMFFIDevice;
+    WireValue plain;
+    PORTCALL_CHECK(!refused && GivePlain(value.cell(), &plain), TypeError)
+        << "a session constructor takes None, numbers, text and bytes, not " << DescribeType(type);
+    return plain;
   }
 
   // Text of an answer points into the receive buffer: what outlives the request owns a copy.
