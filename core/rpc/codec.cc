@@ -104,7 +104,7 @@ bool TakePlain(const WireValue& value, Any* out) {
       *out = String(value.text);
       return true;
     case kTVMFFIByteArrayPtr:
-      *out = Bytes(value.text);
+      *out = value.object != nullptr ? value.object : Any(Bytes(value.text));
       return true;
     default:
       return false;
@@ -139,14 +139,24 @@ bool GivePlain(const TVMFFIAny& value, WireValue* out) {
 
 // ---- Writing ------------------------------------------------------------------------------------------------------
 
+void Writer::Content(std::string_view bytes) {
+  if (!insets_ || bytes.size() < kInsetBytes) {
+    out_->append(bytes);
+  } else {
+    insets_->push_back({out_->size(), bytes});
+    inset_bytes_ += bytes.size();
+  }
+}
+
 void Writer::Begin(Code code) {
   start_ = out_->size();
+  inset_bytes_ = 0;
   Put<uint64_t>(0);
   Put<int32_t>(static_cast<int32_t>(code));
 }
 
-void Writer::End(uint64_t payload) {
-  uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + payload);
+void Writer::End() {
+  uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + inset_bytes_);
   std::memcpy(out_->data() + start_, &length, sizeof(length));
 }
 

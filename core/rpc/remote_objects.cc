@@ -282,6 +282,7 @@ class Outgoing {
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
   if (value.type == kTVMFFIDevice) return DeviceOf(session, value.v_device);
+  if (result->owner != nullptr) return std::move(result->owner);
   if (Any plain; TakePlain(value, &plain)) return plain;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {
