@@ -186,6 +186,24 @@ TEST("memory grows with what arrives, in however small pieces that is") {
   }
 }
 
+TEST("a large message is moved a few times only, in however small pieces it comes") {
+  std::string large = Message(Code::kReturn, Values(WireValue::Text(std::string(10 << 20, 'c'))));
+  FrameReader frames(1 << 30);
+  const char* expected = nullptr;
+  int moves = 0;
+  for (std::string_view rest = large; !rest.empty();) {
+    auto [space, room] = frames.Space();
+    moves += space != expected;
+    size_t n = std::min<size_t>({rest.size(), room, 5000});
+    std::memcpy(space, rest.data(), n);
+    frames.Filled(n);
+    rest.remove_prefix(n);
+    expected = space + n;
+    frames.Next();
+  }
+  CHECK(moves < 10);
+}
+
 namespace {
 
 // Bytes that come to a reader, up to the end of the first message.
@@ -248,6 +266,21 @@ TEST("bytes that are most of a large message stay where they came, and may be ke
     }
     CHECK(view == content);
   }
+}
+
+TEST("a message that came behind lent bytes moves on, whatever its size") {
+  std::string large(kWithTheNext, 'a'), medium(600000, 'b'), text(300000, 'c');
+  Arriving arriving(Mostly(large) + Mostly(medium) + Message(Code::kReturn, Values(WireValue::Text(text))), SIZE_MAX);
+  auto next = [&] {
+    while (arriving.frames.Next() != FrameReader::kMessage) arriving.Give(SIZE_MAX);
+    return Reader(arriving.frames.body()).Values();
+  };
+  Sequence values = next();
+  CHECK(arriving.frames.buffered() > text.size());
+  Any kept = arriving.frames.Lend(values.at(1).text);
+  CHECK(*TryBytes(kept.cell()) == medium);
+  CHECK(next().at(0).text == text);
+  CHECK(*TryBytes(kept.cell()) == medium);
 }
 
 TEST("bytes outlive the reader of their message") {
