@@ -43,7 +43,11 @@ std::vector<Chunk> SendQueue::Chunks(size_t most) const {
 
 void SendQueue::Sent(size_t n) {
   sent_ += n;
-  if (empty()) Clear();
+  if (empty()) return Clear();
+  if (!insets_.empty()) return;
+  text_.erase(0, sent_);  // a peer may never take all that there is
+  owners_.clear();
+  sent_ = 0;
 }
 
 void SendQueue::Clear() {

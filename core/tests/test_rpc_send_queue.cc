@@ -81,6 +81,19 @@ TEST("what owns large bytes is kept until all is sent") {
   CHECK_EQ(references(), 1);
 }
 
+TEST("a queue that is never empty does not grow, and keeps no owners") {
+  Tensor owner = Tensor::Empty({4}, {kDLUInt, 8, 1});
+  SendQueue queue;
+  queue.Copy().Content(kSmall);
+  for (int i = 0; i < 1000; ++i) {
+    queue.Lend(owner).Content(kSmall);
+    queue.Sent(kSmall.size());
+  }
+  CHECK_EQ(queue.size(), kSmall.size());
+  CHECK(queue.End().text < 3 * kSmall.size());
+  CHECK_EQ(owner.get()->combined_ref_count & 0xFFFFFFFF, 1);
+}
+
 TEST("a frame that is not written to its end leaves those before it") {
   SendQueue queue;
   WriteFrames(queue.Lend(nullptr));
