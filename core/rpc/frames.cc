@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kFirstBuffer = 16 << 10;
 constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back after the frame that needed it
 constexpr size_t kSkipChunk = 64 << 10;
-constexpr size_t kGrowth = 8;         // times: of a large message less than a seventh is moved
+constexpr size_t kGrowth = 8;         // times
 constexpr uint64_t kTensorHead = 32;  // of a DLTENSOR without its shape
 constexpr uint64_t kNdimEnd = 20;     // where its ndim ends
 
@@ -28,10 +28,11 @@ std::pair<char*, size_t> FrameReader::Space() {
   if (begin_ == end_) begin_ = end_ = 0;
   size_t needed = std::max(wanted_, size_t{1});
   if (capacity_ - end_ < needed) {
-    // Grows with what has arrived, not with what a length promises; and by more than a few bytes at a time.
+    // Grows with what has arrived, not with what a length promises; and by more than a few bytes at a time. What is added
+    // to the product lets a message of a round size, with its head, fit into the step before it.
     size_t arrived = Available();
     if (capacity_ - arrived < needed && arrived >= capacity_ / 2) {
-      Move(std::min(arrived + std::max(needed, kFirstBuffer), std::max(kGrowth * arrived, kSkipChunk)));
+      Move(std::min(arrived + std::max(needed, kFirstBuffer), kGrowth * arrived + kSkipChunk));
     } else if (begin_ > 0) {
       std::memmove(buffer_, buffer_ + begin_, arrived);
       end_ = arrived;
