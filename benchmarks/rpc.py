@@ -56,6 +56,7 @@ PARTS = (
     Part("Calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.call_rows, (CALLS, QUICK_CALLS), True),
     Part("Calls, each end on its own core", ("portcall", "apache-tvm"), rpc_rows.apart_rows, (CALLS, QUICK_CALLS)),
     Part("Copies, each end on its own core", ("portcall", "sockets"), rpc_rows.copy_rows, (COPIES, QUICK_COPIES)),
+    Part("Byte strings, each end on its own core", ("portcall", "sockets"), rpc_rows.byte_rows, (COPIES, QUICK_COPIES)),
     Part("Files, each end on its own core", ("portcall", "sockets"), rpc_rows.file_rows, (COPIES, QUICK_COPIES)),
     Part("Small copies", ("portcall", "apache-tvm"), rpc_rows.small_copy_rows, (CALLS, QUICK_CALLS)),
     Part("Opening a session", ("portcall", "apache-tvm"), rpc_rows.open_rows, (OPENING, QUICK_OPENING)),

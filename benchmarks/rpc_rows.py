@@ -31,6 +31,8 @@ SMALL_COPY_TARGET = 1 / 5
 SMALL_COPY = 64 << 10
 MEDIUM_COPY, LARGE_COPY = 16 << 20, 256 << 20
 FILES = (1 << 20, 64 << 20)
+BYTES = (1 << 20, 16 << 20, 64 << 20)
+FUNCTIONS = Path(__file__).resolve().parent / "rpc_functions.py"
 ECHO = "testing.echo"  # every server has it
 PAUSE = 0.02  # seconds after a session's end, for its server to clean up
 
@@ -95,6 +97,24 @@ def copy_rows(core: int) -> Iterator[Row]:
             yield Row(f"tensor-{key}", text, loop("x.copyto(t)", x=remote, t=tensor), get, SOCKET_TARGET)
             text = f"numpy() of {n}"
             yield Row(f"numpy-{key}", text, loop("x.numpy()", x=remote), get, NUMPY_TARGET)
+        sockets.close()
+
+
+def byte_rows(core: int) -> Iterator[Row]:
+    """Yield byte strings as arguments and as results, against the same bytes through sockets."""
+    with (
+        our_server(core, "--import", str(FUNCTIONS)) as ours,
+        raw_server(core) as raw,
+        our_session(ours) as session,
+    ):
+        sockets = RawClient(raw.port)
+        take, make = session.get_function("testing.nop"), session.get_function("bench.bytes")
+        for size in BYTES:
+            put, get = loop("put(n)", put=sockets.put, n=size), loop("get(n)", get=sockets.get, n=size)
+            n = format_size(size).replace(".0", "")
+            key = n.replace(" ", "")
+            yield Row(f"bytes-to-{key}", f"nop(bytes of {n})", loop("f(b)", f=take, b=b"x" * size), put)
+            yield Row(f"bytes-from-{key}", f"bytes of {n} as a result", loop("f(n)", f=make, n=size), get)
         sockets.close()
 
 

@@ -19,7 +19,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxChunks = 16;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kFewBytes = 256 << 10;
 constexpr int kForever = -1;

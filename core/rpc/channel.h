@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "portcall/function.h"
-#include "rpc/endpoint.h"
+#include "rpc/send_queue.h"
 
 namespace portcall::rpc {
 

@@ -104,7 +104,33 @@ bool TakePlain(const WireValue& value, Any* out) {
       *out = String(value.text);
       return true;
     case kTVMFFIByteArrayPtr:
-      *out = Bytes(value.text);
+      *out = value.object != nullptr ? value.object : Any(Bytes(value.text));
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool GivePlain(const TVMFFIAny& value, WireValue* out) {
+  if (auto text = TryString(value)) {
+    *out = WireValue::Text(*text);
+    return true;
+  }
+  if (auto bytes = TryBytes(value)) {
+    *out = WireValue::Bytes(*bytes);
+    return true;
+  }
+  switch (value.type_index) {
+    case kTVMFFIBool:
+      *out = WireValue::Bool(value.v_int64 != 0);
+      return true;
+    case kTVMFFINone:
+    case kTVMFFIInt:
+    case kTVMFFIFloat:
+    case kTVMFFIOpaquePtr:
+    case kTVMFFIDataType:
+    case kTVMFFIDevice:
+      *out = WireValue::Handle(value.type_index, value.v_uint64);  // all lie in the same 8 bytes
       return true;
     default:
       return false;
@@ -113,14 +139,24 @@ bool TakePlain(const WireValue& value, Any* out) {
 
 // ---- Writing ------------------------------------------------------------------------------------------------------
 
+void Writer::Content(std::string_view bytes) {
+  if (!insets_ || bytes.size() < kInsetBytes) {
+    out_->append(bytes);
+  } else {
+    insets_->push_back({out_->size(), bytes});
+    inset_bytes_ += bytes.size();
+  }
+}
+
 void Writer::Begin(Code code) {
   start_ = out_->size();
+  inset_bytes_ = 0;
   Put<uint64_t>(0);
   Put<int32_t>(static_cast<int32_t>(code));
 }
 
-void Writer::End(uint64_t payload) {
-  uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + payload);
+void Writer::End() {
+  uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + inset_bytes_);
   std::memcpy(out_->data() + start_, &length, sizeof(length));
 }
 

@@ -73,6 +73,7 @@ struct WireValue {
     DLDevice v_device;
   };
   std::string_view text;
+  Any object;  // which has the text, where there is one that may be kept
   std::unique_ptr<WireTensor> tensor;
 
   static WireValue None() { return {}; }
@@ -91,15 +92,25 @@ struct WireValue {
 // The value by itself: None, numbers, data types, devices, and copies of text and bytes. False for what names something of
 // a session, which only the session can tell.
 bool TakePlain(const WireValue& value, Any* out);
+// The other way; also for pointers. Text and bytes stay where `value` has them.
+bool GivePlain(const TVMFFIAny& value, WireValue* out);
 
 using Sequence = std::vector<WireValue>;
 
 // Text and bytes have several forms on the wire; which one is written depends on where.
 enum class Form { kRequest, kInitServer, kReply };
 
+// Bytes of a message that are not copied into its text: they come after the first `at` bytes of that.
+struct Inset {
+  size_t at;
+  std::string_view bytes;
+};
+constexpr size_t kInsetBytes = 32 << 10;  // fewer are cheaper copied than sent on their own
+
 class Writer {
  public:
-  explicit Writer(std::string* out) : out_(out) {}
+  // Appends to `out`; where there are `insets`, large text and bytes are noted there instead.
+  explicit Writer(std::string* out, std::vector<Inset>* insets = nullptr) : out_(out), insets_(insets) {}
 
   template <typename T> void Put(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -108,19 +119,22 @@ class Writer {
   }
   void Text(std::string_view text) {
     Put<uint64_t>(text.size());
-    out_->append(text);
+    Content(text);
   }
+  void Content(std::string_view bytes);
   void Tensor(const WireTensor& tensor);
   void Value(const WireValue& value, Form form);
   void Values(const Sequence& values, Form form);
 
-  // A frame: Begin, the body, End. `payload` bytes follow the frame outside of this buffer.
+  // A frame: Begin, the body, End.
   void Begin(Code code);
-  void End(uint64_t payload = 0);
+  void End();
 
  private:
   std::string* out_;
+  std::vector<Inset>* insets_;
   size_t start_ = 0;
+  size_t inset_bytes_ = 0;  // of the frame
 };
 
 class Reader {

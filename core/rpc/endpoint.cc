@@ -6,9 +6,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kDirectBytes = 32 << 10;  // smaller payloads are cheaper copied than sent on their own
-constexpr size_t kFullQueue = 256 << 10;
-
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
 
 // The arguments of a syscall, each checked before it is read.
@@ -45,55 +42,6 @@ class SysArgs {
 WireValue PointerOf(uint64_t handle) { return WireValue::Pointer(handle); }
 
 }  // namespace
-
-// ---- Sending ------------------------------------------------------------------------------------------------------
-
-SendQueue::Part& SendQueue::Last() {
-  if (parts_.empty() || parts_.back().direct.data) parts_.emplace_back();
-  return parts_.back();
-}
-
-void SendQueue::Direct(const void* data, size_t size, Any owner) {
-  if (size == 0) return;
-  Part part;
-  part.direct = {data, size};
-  part.owner = std::move(owner);
-  parts_.push_back(std::move(part));
-  ++direct_;
-}
-
-size_t SendQueue::size() const {
-  size_t total = 0;
-  for (const Part& part : parts_) total += part.size();
-  return total - sent_;
-}
-
-bool SendQueue::full() const { return direct_ > 0 || size() >= kFullQueue; }
-
-std::vector<Chunk> SendQueue::Chunks(size_t most) const {
-  std::vector<Chunk> chunks;
-  size_t skip = sent_;
-  for (const Part& part : parts_) {
-    if (chunks.size() == most) break;
-    if (part.size() > skip) chunks.push_back({part.data() + skip, part.size() - skip});
-    skip = 0;
-  }
-  return chunks;
-}
-
-void SendQueue::Sent(size_t n) {
-  while (!parts_.empty()) {
-    size_t left = parts_.front().size() - sent_;
-    if (n < left) {
-      sent_ += n;
-      return;
-    }
-    n -= left;
-    sent_ = 0;
-    if (parts_.front().direct.data) --direct_;
-    parts_.pop_front();
-  }
-}
 
 // ---- Serving ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +139,9 @@ void Endpoint::CallFunc(Reader body) {
   auto function = body.Take<uint64_t>();
   Sequence args = body.Values();
   body.ExpectEnd();
+  for (WireValue& arg : args) {
+    if (arg.type == kTVMFFIByteArrayPtr) arg.object = frames_.Lend(arg.text);
+  }
   CallResult result;
   session_->Call(function, args, &result);
   Sequence reply;
@@ -199,7 +150,7 @@ void Endpoint::CallFunc(Reader body) {
   bool tensor = result.value.type == kTVMFFIDLTensorPtr;
   reply.push_back(std::move(result.value));
   if (tensor) reply.push_back(PointerOf(result.handle));
-  Return(reply);
+  Return(reply, result.owner);
 }
 
 void Endpoint::SysCall(Code code, const Sequence& values) {
@@ -269,14 +220,10 @@ void Endpoint::CopyFromRemote(Reader body) {
     OrderElements(address, nbytes, from.dtype);
     owner = std::move(stage);
   }
-  Writer writer(output_.text());
+  Writer writer = output_.Lend(owner);
   writer.Begin(Code::kCopyAck);
-  writer.End(nbytes);
-  if (nbytes >= kDirectBytes) {
-    output_.Direct(address, nbytes, std::move(owner));
-  } else {
-    output_.text()->append(static_cast<const char*>(address), nbytes);
-  }
+  writer.Content({static_cast<const char*>(address), nbytes});
+  writer.End();
 }
 
 // Memory that the system hands out as it is filled: a length alone costs nothing.
@@ -335,17 +282,16 @@ Sequence Endpoint::NoneOnly() {
   return values;
 }
 
-// All of a message or, when memory runs out half-way, nothing of it.
-void Endpoint::Write(Code code, const Sequence& values) {
-  std::string* out = output_.text();
-  size_t start = out->size();
+// All of a message or, when memory runs out half-way, nothing of it. Text and bytes that `owner` keeps are not copied.
+void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
+  SendQueue::Mark start = output_.End();
   try {
-    Writer writer(out);
+    Writer writer = owner == nullptr ? output_.Copy() : output_.Lend(owner);
     writer.Begin(code);
     writer.Values(values, Form::kReply);
     writer.End();
   } catch (...) {
-    out->resize(start);
+    output_.CutTo(start);
     throw;
   }
 }
@@ -358,7 +304,7 @@ void Endpoint::Exception(const Error& error) {
 }
 
 void Endpoint::Shutdown() {
-  Writer writer(output_.text());
+  Writer writer = output_.Copy();
   writer.Begin(Code::kShutdown);
   writer.End();
   closed_ = true;

@@ -6,7 +6,6 @@
 #ifndef PORTCALL_RPC_ENDPOINT_H_
 #define PORTCALL_RPC_ENDPOINT_H_
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,42 +13,10 @@
 
 #include "portcall/tensor.h"
 #include "rpc/frames.h"
+#include "rpc/send_queue.h"
 #include "rpc/session.h"
 
 namespace portcall::rpc {
-
-struct Chunk {
-  const void* data;
-  size_t size;
-};
-
-// Bytes on their way out. Large ones are sent from where they lie.
-class SendQueue {
- public:
-  std::string* text() { return &Last().bytes; }           // append here
-  void Direct(const void* data, size_t size, Any owner);  // bytes that `owner` keeps
-  bool empty() const { return size() == 0; }
-  size_t size() const;
-  // Whether nothing should be added before something was sent: there is much, or something that is sent from where it
-  // lies, which the next request might change.
-  bool full() const;
-  std::vector<Chunk> Chunks(size_t most) const;
-  void Sent(size_t n);
-
- private:
-  struct Part {
-    std::string bytes;
-    Chunk direct{nullptr, 0};
-    Any owner;
-    const char* data() const { return direct.data ? static_cast<const char*>(direct.data) : bytes.data(); }
-    size_t size() const { return direct.data ? direct.size : bytes.size(); }
-  };
-  Part& Last();
-
-  std::deque<Part> parts_;
-  size_t sent_ = 0;    // of the first part
-  size_t direct_ = 0;  // parts that lie elsewhere
-};
 
 struct EndpointOptions {
   uint64_t max_frame = uint64_t{1} << 30;
@@ -85,8 +52,8 @@ class Endpoint {
 
   Tensor Stage(uint64_t nbytes) const;
 
-  void Write(Code code, const Sequence& values);
-  void Return(const Sequence& values) { Write(Code::kReturn, values); }
+  void Write(Code code, const Sequence& values, const Any& owner = {});
+  void Return(const Sequence& values, const Any& owner = {}) { Write(Code::kReturn, values, owner); }
   void ReturnNone() { Return(NoneOnly()); }
   void Exception(const Error& error);
   void Shutdown();

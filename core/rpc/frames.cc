@@ -9,8 +9,17 @@ namespace {
 constexpr size_t kFirstBuffer = 16 << 10;
 constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back after the frame that needed it
 constexpr size_t kSkipChunk = 64 << 10;
+constexpr size_t kGrowth = 8;         // times
 constexpr uint64_t kTensorHead = 32;  // of a DLTENSOR without its shape
 constexpr uint64_t kNdimEnd = 20;     // where its ndim ends
+
+// Bytes of a message, in the memory in which it came.
+struct LentBytes final : Object {
+  static constexpr const char* kTypeKey = BytesObj::kTypeKey;
+  static constexpr int32_t kTypeIndex = BytesObj::kTypeIndex;
+  TVMFFIByteArray bytes;
+  Tensor memory;
+};
 
 }  // namespace
 
@@ -18,16 +27,45 @@ std::pair<char*, size_t> FrameReader::Space() {
   if (state_ == kInPayload && begin_ == end_ && target_) return {target_, payload_left_};
   if (begin_ == end_) begin_ = end_ = 0;
   size_t needed = std::max(wanted_, size_t{1});
-  if (buffer_.size() - end_ < needed) {
-    if (begin_ > 0) std::memmove(buffer_.data(), buffer_.data() + begin_, Available());
-    end_ -= begin_;
-    begin_ = 0;
-    // Grows with what arrives, not with what a length promises; and by more than a few bytes at a time.
-    size_t most = std::max(2 * buffer_.size(), kSkipChunk);
-    size_t goal = buffer_.size() - end_ < needed ? std::min(end_ + std::max(needed, kFirstBuffer), most) : 0;
-    if (buffer_.size() < goal) buffer_.resize(goal);
+  if (capacity_ - end_ < needed) {
+    // Grows with what has arrived, not with what a length promises; and by more than a few bytes at a time. What is added
+    // to the product lets a message of a round size, with its head, fit into the step before it.
+    size_t arrived = Available();
+    if (capacity_ - arrived < needed && arrived >= capacity_ / 2) {
+      Move(std::min(arrived + std::max(needed, kFirstBuffer), kGrowth * arrived + kSkipChunk));
+    } else if (begin_ > 0) {
+      std::memmove(buffer_, buffer_ + begin_, arrived);
+      end_ = arrived;
+      begin_ = 0;
+    }
   }
-  return {buffer_.data() + end_, buffer_.size() - end_};
+  return {buffer_ + end_, capacity_ - end_};
+}
+
+// The system hands out memory as it is filled, and large pages of it. One byte more is for the zero after bytes.
+void FrameReader::Move(size_t capacity) {
+  Tensor memory = Tensor::Empty({static_cast<int64_t>(capacity + 1)}, {kDLUInt, 8, 1});
+  auto* buffer = static_cast<char*>(memory.raw_data());
+  if (Available()) std::memcpy(buffer, buffer_ + begin_, Available());
+  memory_ = std::move(memory);
+  buffer_ = buffer;
+  capacity_ = capacity;
+  end_ -= begin_;
+  begin_ = 0;
+}
+
+Any FrameReader::Lend(std::string_view part) {
+  if (capacity_ <= kKeptBuffer || part.size() < capacity_ / 2) return nullptr;
+  lent_ = memory_;
+  Move(std::max(Available(), kFirstBuffer));           // what follows the message goes along
+  const_cast<char*>(part.data())[part.size()] = '\0';  // the place of a type index that has been read, or of nothing
+  auto* bytes = NewNode<LentBytes>();
+  bytes->bytes = ToByteArray(part);
+  bytes->memory = lent_;
+  TVMFFIAny cell;
+  detail::SetCell(&cell, kTVMFFIBytes);
+  cell.v_obj = bytes;
+  return Any::Steal(cell);
 }
 
 void FrameReader::Filled(size_t n) {
@@ -48,13 +86,14 @@ bool FrameReader::Gather(uint64_t n) {
 FrameReader::Event FrameReader::Next() {
   wanted_ = 0;
   if (state_ == kHeader) {
-    if (buffer_.size() > kKeptBuffer && begin_ == end_) {
-      buffer_ = std::vector<char>(kFirstBuffer);
-      begin_ = end_ = 0;
+    lent_ = Tensor();
+    if (capacity_ > kKeptBuffer && begin_ == end_) {
+      memory_ = Tensor();
+      begin_ = end_ = capacity_ = 0;
     }
     do {
       if (!Gather(sizeof(length_))) return kNeedBytes;
-      length_ = NumberAt<uint64_t>(buffer_.data() + begin_);
+      length_ = NumberAt<uint64_t>(buffer_ + begin_);
       Consume(sizeof(length_));
     } while (length_ == 0);  // a frame without content is legal and means nothing
     if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
@@ -65,13 +104,13 @@ FrameReader::Event FrameReader::Next() {
 
 FrameReader::Event FrameReader::ReadBody() {
   if (!Gather(sizeof(int32_t))) return kNeedBytes;
-  auto code = NumberAt<int32_t>(buffer_.data() + begin_);
+  auto code = NumberAt<int32_t>(buffer_ + begin_);
   code_ = static_cast<Code>(code);
   uint64_t body = length_ - sizeof(code);
   if (code_ == Code::kCopyAck) return BeginPayload(0);
   if (code_ == Code::kCopyToRemote && body >= kTensorHead) {
     if (!Gather(sizeof(code) + kNdimEnd)) return kNeedBytes;
-    auto ndim = NumberAt<int32_t>(buffer_.data() + begin_ + sizeof(code) + kNdimEnd - sizeof(int32_t));
+    auto ndim = NumberAt<int32_t>(buffer_ + begin_ + sizeof(code) + kNdimEnd - sizeof(int32_t));
     uint64_t head = kTensorHead + 8 * static_cast<uint64_t>(std::clamp(ndim, 0, kMaxDimensions)) + sizeof(uint64_t);
     if (ndim >= 0 && ndim <= kMaxDimensions && head <= body) {
       return Gather(sizeof(code) + head) ? BeginPayload(head) : kNeedBytes;
@@ -82,14 +121,14 @@ FrameReader::Event FrameReader::ReadBody() {
                        std::to_string(max_frame_));
   }
   if (!Gather(length_)) return kNeedBytes;
-  body_ = {buffer_.data() + begin_ + sizeof(code), static_cast<size_t>(body)};
+  body_ = {buffer_ + begin_ + sizeof(code), static_cast<size_t>(body)};
   Consume(static_cast<size_t>(length_));
   state_ = kHeader;
   return kMessage;
 }
 
 FrameReader::Event FrameReader::BeginPayload(uint64_t head) {
-  body_ = {buffer_.data() + begin_ + sizeof(int32_t), static_cast<size_t>(head)};
+  body_ = {buffer_ + begin_ + sizeof(int32_t), static_cast<size_t>(head)};
   Consume(sizeof(int32_t) + static_cast<size_t>(head));
   payload_left_ = length_ - sizeof(int32_t) - head;
   target_ = nullptr;
@@ -100,7 +139,7 @@ FrameReader::Event FrameReader::BeginPayload(uint64_t head) {
 FrameReader::Event FrameReader::FillPayload() {
   auto n = static_cast<size_t>(std::min<uint64_t>(Available(), payload_left_));
   if (target_ && n) {
-    std::memcpy(target_, buffer_.data() + begin_, n);
+    std::memcpy(target_, buffer_ + begin_, n);
     target_ += n;
   }
   Consume(n);

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "portcall/tensor.h"
 #include "rpc/codec.h"
 
 namespace portcall::rpc {
@@ -34,6 +34,9 @@ class FrameReader {
 
   Code code() const { return code_; }
   std::string_view body() const { return body_; }
+  // A bytes object over a part of body(), without a copy, where that part is most of a large message; None otherwise. The
+  // object may be kept.
+  Any Lend(std::string_view part);
   uint64_t payload_size() const { return payload_left_; }
   void Receive(void* target) { target_ = static_cast<char*>(target); }  // null: skip the bytes
   size_t buffered() const { return Available(); }                       // bytes that arrived and wait
@@ -49,9 +52,12 @@ class FrameReader {
   Event BeginPayload(uint64_t head);
   Event FillPayload();
   void Consume(size_t n) { begin_ += n; }
+  void Move(size_t capacity);  // to a buffer of that many bytes
 
   uint64_t max_frame_;
-  std::vector<char> buffer_;
+  Tensor memory_, lent_;  // of the buffer; of one before it in which body() lies
+  char* buffer_ = nullptr;
+  size_t capacity_ = 0;
   size_t begin_ = 0, end_ = 0;  // what has arrived and was not consumed
   size_t wanted_ = 0;           // how much more is needed at least
   State state_ = kHeader;

@@ -282,38 +282,11 @@ class LocalSession : public Session {
 
   void SetResult(Any value, CallResult* out) {
     out->type = value.type_index();
-    const TVMFFIAny& cell = value.cell();
-    switch (cell.type_index) {
-      case kTVMFFINone:
-        break;
-      case kTVMFFIInt:
-        out->value = WireValue::Int(cell.v_int64);
-        break;
-      case kTVMFFIBool:
-        out->value = WireValue::Bool(cell.v_int64 != 0);
-        break;
-      case kTVMFFIFloat:
-        out->value = WireValue::Float(cell.v_float64);
-        break;
-      case kTVMFFIOpaquePtr:
-        out->value = WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr));
-        break;
-      case kTVMFFIDataType:
-        out->value = WireValue::Dtype(cell.v_dtype);
-        break;
-      case kTVMFFIDevice:
-        out->value = WireValue::OfDevice(cell.v_device);
-        break;
-      case kTVMFFISmallStr:
-      case kTVMFFIStr:
-        out->owner = std::move(value);
-        out->value = WireValue::Text(*TryString(out->owner.cell()));
-        break;
-      case kTVMFFISmallBytes:
-      case kTVMFFIBytes:
-        out->owner = std::move(value);
-        out->value = WireValue::Bytes(*TryBytes(out->owner.cell()));
-        break;
+    out->owner = std::move(value);  // text of a few bytes lies in the cell itself
+    bool borrowed = out->type == kTVMFFIRawStr || out->type == kTVMFFIByteArrayPtr;  // which no result may be
+    if (!borrowed && GivePlain(out->owner.cell(), &out->value)) return;
+    value = std::move(out->owner);
+    switch (out->type) {
       case kTVMFFIFunction:
         out->value = WireValue::Pointer(handles_.Add(HandleTable::kFunction, value));
         break;
@@ -324,8 +297,8 @@ class LocalSession : public Session {
         SetTensorResult(value, out);
         break;
       default:
-        PORTCALL_CHECK(IsObject(cell), TypeError)
-            << "a result of type " << DescribeType(cell.type_index) << " cannot leave the session";
+        PORTCALL_CHECK(IsObject(value.cell()), TypeError)
+            << "a result of type " << DescribeType(out->type) << " cannot leave the session";
         out->value = WireValue::Pointer(handles_.Add(HandleTable::kObject, value));
     }
   }

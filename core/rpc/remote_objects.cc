@@ -200,27 +200,9 @@ class Outgoing {
   explicit Outgoing(SessionPtr session) : session_(std::move(session)) {}
 
   void Add(const TVMFFIAny& cell, int position) {
-    if (auto text = TryString(cell)) return Push(WireValue::Text(*text));
-    if (auto bytes = TryBytes(cell)) return Push(WireValue::Bytes(*bytes));
     if (DLTensor* tensor = TryDLTensor(cell)) return AddLocal(cell, *tensor);
-    switch (cell.type_index) {
-      case kTVMFFINone:
-        return Push(WireValue::None());
-      case kTVMFFIInt:
-        return Push(WireValue::Int(cell.v_int64));
-      case kTVMFFIBool:
-        return Push(WireValue::Bool(cell.v_int64 != 0));
-      case kTVMFFIFloat:
-        return Push(WireValue::Float(cell.v_float64));
-      case kTVMFFIOpaquePtr:
-        return Push(WireValue::Pointer(reinterpret_cast<uint64_t>(cell.v_ptr)));
-      case kTVMFFIDataType:
-        return Push(WireValue::Dtype(cell.v_dtype));
-      case kTVMFFIDevice:
-        return Push(WireValue::OfDevice(cell.v_device));
-      default:
-        return AddObject(cell, position);
-    }
+    WireValue plain;
+    return GivePlain(cell, &plain) ? Push(std::move(plain)) : AddObject(cell, position);
   }
   const Sequence& values() const { return values_; }
 
@@ -300,6 +282,7 @@ class Outgoing {
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
   if (value.type == kTVMFFIDevice) return DeviceOf(session, value.v_device);
+  if (result->owner != nullptr) return std::move(result->owner);
   if (Any plain; TakePlain(value, &plain)) return plain;
   auto handle = [&] { return std::make_shared<OwnedHandle>(session, value.v_handle); };
   switch (value.type) {

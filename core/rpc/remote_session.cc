@@ -7,13 +7,13 @@
 #include <mutex>
 
 #include "portcall/container.h"
+#include "rpc/frames.h"
 #include "rpc/turn.h"
 
 namespace portcall::rpc {
 namespace {
 
 constexpr size_t kMaxPendingFrees = 256;  // with one request: their answers must fit into what a connection holds
-constexpr size_t kKeptBuffer = 1 << 20;   // a larger request gives its memory back
 constexpr double kLastWordsTime = 0.2;    // seconds
 
 using Clock = std::chrono::steady_clock;
@@ -115,12 +115,10 @@ class RemoteSessionImpl : public RemoteSession {
       from = ordered.data();
     }
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
-      Request(Code::kCopyToRemote,
-              [&](Writer& out) {
-                out.Tensor(block);
-                out.Put<uint64_t>(size);
-              },
-              {}, {static_cast<const char*>(from) + offset, size});
+      Request(Code::kCopyToRemote, [&](Writer& out) {
+        out.Tensor(block);
+        out.Text({static_cast<const char*>(from) + offset, size});
+      });
     });
   }
   void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override {
@@ -131,7 +129,7 @@ class RemoteSessionImpl : public RemoteSession {
             out.Tensor(block);
             out.Put<uint64_t>(size);
           },
-          {}, {}, static_cast<char*>(to) + offset, size);
+          {}, static_cast<char*>(to) + offset, size);
     });
     OrderElements(to, nbytes, from.dtype);
   }
@@ -205,36 +203,27 @@ class RemoteSessionImpl : public RemoteSession {
   };
 
   static WireValue Plain(const Any& value) {
-    const TVMFFIAny& cell = value.cell();
-    if (auto text = TryString(cell)) return WireValue::Text(*text);
-    if (auto bytes = TryBytes(cell)) return WireValue::Bytes(*bytes);
-    switch (cell.type_index) {
-      case kTVMFFINone:
-        return WireValue::None();
-      case kTVMFFIInt:
-        return WireValue::Int(cell.v_int64);
-      case kTVMFFIBool:
-        return WireValue::Bool(cell.v_int64 != 0);
-      case kTVMFFIFloat:
-        return WireValue::Float(cell.v_float64);
-      default:
-        throw Error("TypeError",
-                    "a session constructor takes None, numbers, text and bytes, not " + DescribeType(cell.type_index));
-    }
+    int32_t type = value.type_index();
+    bool refused = type == kTVMFFIOpaquePtr || type == kTVMFFIDataType || type == kTVMFFIDevice;
+    WireValue plain;
+    PORTCALL_CHECK(!refused && GivePlain(value.cell(), &plain), TypeError)
+        << "a session constructor takes None, numbers, text and bytes, not " << DescribeType(type);
+    return plain;
   }
 
-  // Text of an answer points into the receive buffer: what outlives the request owns a copy.
-  static void Keep(WireValue* value, Any* owner) {
+  // Text of an answer points into the receive buffer: what outlives the request has its own.
+  void Keep(WireValue* value, Any* owner) {
     if (value->type == kTVMFFIRawStr) {
       *owner = String(value->text);
       value->text = *TryString(owner->cell());
     } else if (value->type == kTVMFFIByteArrayPtr) {
-      *owner = Bytes(value->text);
+      *owner = frames_.Lend(value->text);
+      if (*owner == nullptr) *owner = Bytes(value->text);
       value->text = *TryBytes(owner->cell());
     }
   }
 
-  static void ReadResult(std::string_view body, CallResult* result) {
+  void ReadResult(std::string_view body, CallResult* result) {
     Reader reader(body);
     Sequence values = reader.Values();
     reader.ExpectEnd();
@@ -316,7 +305,7 @@ class RemoteSessionImpl : public RemoteSession {
     frees_.push_back(item);
   }
 
-  size_t WriteFrees(std::string* out) {
+  size_t WriteFrees() {
     std::vector<PendingFree> frees;
     {
       std::lock_guard<std::mutex> lock(frees_mutex_);
@@ -328,7 +317,7 @@ class RemoteSessionImpl : public RemoteSession {
       Sequence args;
       if (item.code == Code::kDevFreeData) args.push_back(WireValue::OfDevice(item.device));
       args.push_back(WireValue::Pointer(item.handle));
-      Writer writer(out);
+      Writer writer = out_.Copy();
       writer.Begin(item.code);
       writer.Values(args, Form::kRequest);
       writer.End();
@@ -338,22 +327,20 @@ class RemoteSessionImpl : public RemoteSession {
 
   // One request and its answer. `read` gets the body of a Return; `to` is where a CopyAck of `to_size` bytes goes.
   void Request(Code code, const std::function<void(Writer&)>& write,
-               const std::function<void(std::string_view)>& read = {}, Chunk payload = {nullptr, 0}, void* to = nullptr,
-               uint64_t to_size = 0) {
+               const std::function<void(std::string_view)>& read = {}, void* to = nullptr, uint64_t to_size = 0) {
     std::lock_guard<Turn> turn(turn_);
     CheckOpen();
     Deadline deadline = DeadlineIn(call_timeout_);
-    if (out_.capacity() > kKeptBuffer) out_ = std::string();
-    out_.clear();
-    size_t frees = WriteFrees(&out_);
-    Writer writer(&out_);
+    out_.Clear();  // of a request that could not be written to its end
+    size_t frees = WriteFrees();
+    Writer writer = out_.Lend(nullptr);  // what the caller gave stays until it is sent
     writer.Begin(code);
     write(writer);
-    writer.End(payload.size);
-    Begin(code, out_.size() + payload.size, to_size);
+    writer.End();
+    Begin(code, out_.size(), to_size);
     std::optional<Error> failure;
     try {
-      SendOrHearWhy({{out_.data(), out_.size()}, payload}, frees, deadline);
+      SendOrHearWhy(frees, deadline);
       for (; frees > 0; --frees) {
         Answer ignored;
         Receive(deadline, &ignored);
@@ -485,9 +472,9 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // A server that gives up half-way through a request says why before it closes the connection.
-  void SendOrHearWhy(std::vector<Chunk> chunks, size_t frees, Deadline deadline) {
+  void SendOrHearWhy(size_t frees, Deadline deadline) {
     try {
-      Send(std::move(chunks), deadline);
+      Send(deadline);
     } catch (const Error& lost) {
       if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) HearWhy(frees);
       throw;
@@ -508,16 +495,11 @@ class RemoteSessionImpl : public RemoteSession {
     }
   }
 
-  void Send(std::vector<Chunk> chunks, Deadline deadline) {
-    if (chunks.back().size == 0) chunks.pop_back();
-    while (!chunks.empty()) {
-      size_t n = channel_->Send(chunks, deadline);
+  void Send(Deadline deadline) {
+    while (!out_.empty()) {
+      size_t n = channel_->Send(out_.Chunks(), deadline);
       CountBytes(n, 0);
-      while (!chunks.empty() && n >= chunks.front().size) {
-        n -= chunks.front().size;
-        chunks.erase(chunks.begin());
-      }
-      if (n) chunks.front() = {static_cast<const char*>(chunks.front().data) + n, chunks.front().size - n};
+      out_.Sent(n);
     }
   }
 
@@ -566,7 +548,7 @@ class RemoteSessionImpl : public RemoteSession {
   const RemoteOptions options_;
   std::atomic<double> call_timeout_;
   FrameReader frames_;
-  std::string out_;
+  SendQueue out_;
   mutable std::mutex stats_mutex_;  // of these:
   SessionStats stats_;
   Activity activity_;

@@ -18,7 +18,6 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxChunks = 16;
 constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
@@ -75,7 +74,7 @@ void Flush(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
   if (endpoint->output().empty()) return;
   progress->state = Progress::kBusy;
   while (!endpoint->output().empty()) {
-    size_t n = channel->Send(endpoint->output().Chunks(kMaxChunks), kNoDeadline);
+    size_t n = channel->Send(endpoint->output().Chunks(), kNoDeadline);
     endpoint->output().Sent(n);
     progress->sent += n;
   }

@@ -24,12 +24,12 @@ template <typename... Items> Sequence Values(Items&&... items) {
 }
 
 // A frame whose body `write` writes.
-template <typename Write> std::string Frame(Code code, Write&& write, uint64_t payload = 0) {
+template <typename Write> std::string Frame(Code code, Write&& write) {
   std::string bytes;
   Writer writer(&bytes);
   writer.Begin(code);
   write(writer);
-  writer.End(payload);
+  writer.End();
   return bytes;
 }
 inline std::string Frame(Code code) {
@@ -51,14 +51,14 @@ inline std::string CallOf(uint64_t function, const Sequence& args) {
   });
 }
 inline std::string CopyToOf(const WireTensor& tensor, uint64_t nbytes, std::string_view data) {
-  std::string head = Frame(
-      Code::kCopyToRemote,
-      [&](Writer& out) {
-        out.Tensor(tensor);
-        out.Put<uint64_t>(nbytes);
-      },
-      data.size());
-  return head.append(data);
+  return Frame(Code::kCopyToRemote, [&](Writer& out) {
+    out.Tensor(tensor);
+    out.Put<uint64_t>(nbytes);
+    out.Content(data);
+  });
+}
+inline std::string AckOf(std::string_view data) {
+  return Frame(Code::kCopyAck, [&](Writer& out) { out.Content(data); });
 }
 inline std::string CopyFromOf(const WireTensor& tensor, uint64_t nbytes) {
   return Frame(Code::kCopyFromRemote, [&](Writer& out) {

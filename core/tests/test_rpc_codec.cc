@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values and messages: bytes and back.
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <random>
 
@@ -277,9 +278,8 @@ std::string Again(const Capture& capture) {
   } else if (!ack && code != Code::kShutdown) {
     out.Values(reader.Values(), form);
   }
-  size_t payload = ack || code == Code::kCopyToRemote ? reader.left() : 0;
-  out.End(payload);
-  again.append(reader.Bytes(payload));
+  if (ack || code == Code::kCopyToRemote) out.Content(reader.Bytes(reader.left()));
+  out.End();
   reader.ExpectEnd();
   return again;
 }

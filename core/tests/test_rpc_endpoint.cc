@@ -162,7 +162,7 @@ TEST("a code that is no request is refused and the session goes on") {
     std::string error = peer.Ask(Frame(static_cast<Code>(code))).error();
     CHECK(Contains(error, "RemoteProtocolError: no request has code " + std::to_string(code)));
   }
-  CHECK(Contains(peer.Ask(Frame(Code::kCopyAck, [](Writer&) {}, 3) + "abc").error(), "a CopyAck came"));
+  CHECK(Contains(peer.Ask(AckOf("abc")).error(), "a CopyAck came"));
   CHECK(Alive(&peer));
 }
 
@@ -450,6 +450,36 @@ TEST("an exception is its kind and its text, and the session goes on") {
   CHECK(Contains(peer.Call("test_rpc.throw_int", {}).error(), "RuntimeError"));
   CHECK(Contains(peer.Call("test_rpc.out_of_memory", {}).error(), "MemoryError"));
   CHECK(Alive(&peer));
+}
+
+TEST("bytes of any size go in and come out, and may be kept") {
+  std::string large(5 << 20, 'x'), medium(100000, 'y');
+  for (size_t most : {SIZE_MAX, size_t{1} << 20, size_t{99991}}) {
+    Peer peer;
+    peer.Open();
+    uint64_t echo = peer.Function("testing.echo"), keep = peer.Function("test_rpc.keep");
+    for (const std::string& content : {large, medium, std::string("12345678"), std::string("1"), large}) {
+      std::string requests = CallOf(echo, Values(WireValue::Bytes(content)));
+      requests += CallOf(keep, Values(WireValue::Bytes(content))) + CallOf(echo, Values(WireValue::Int(3)));
+      std::vector<rpc_test::Answer> answers = SplitAnswers(peer.Give(requests, most));
+      CHECK_EQ(answers.size(), 3);
+      CHECK(answers.at(0).ok() && answers[0].values().at(1).text == content);
+      CHECK(answers.at(1).ok());
+      CHECK_EQ(IntOf(answers.at(2)), 3);
+      peer.Call("testing.echo", Values(WireValue::Bytes(std::string(content.size(), 'z'))));
+      CHECK(*TryBytes(Kept().cell()) == content);
+    }
+  }
+  CHECK_EQ(Kept().cast<Bytes>().size(), large.size());  // the session has gone
+  Kept() = nullptr;
+}
+
+TEST("a long exception is whole") {
+  Peer peer;
+  peer.Open();
+  std::string text(100000, 'e');
+  Sequence args = Values(WireValue::Text("ValueError"), WireValue::Text(text));
+  CHECK(peer.Call("testing.test_raise_error", args).error() == "ValueError: " + text);
 }
 
 // ---- Tensors in calls ---------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ std::string Stream() {
   bytes += CopyToOf(Describe(0x1000, {4, 25}), 100, std::string(100, 'a'));
   bytes += CopyToOf(Describe(0x1000, {}), 0, "");
   bytes += std::string(8, '\0');  // a frame of no content
-  bytes += Frame(Code::kCopyAck, [](Writer&) {}, 5) + "12345" + Frame(Code::kCopyAck);
+  bytes += AckOf("12345") + AckOf("");
   bytes += CopyToOf(Describe(0x1000, {50000}), 50000, std::string(50000, 'b'));
   return bytes + Message(Code::kReturn, Values(WireValue::Text(std::string(30000, 'c')))) + Frame(Code::kShutdown);
 }
@@ -163,7 +163,7 @@ TEST("memory grows with what arrives of a frame, and is given back after it") {
   size_t arrived = 0;
   for (; arrived < large.size();) {
     auto [space, room] = frames.Space();
-    CHECK(room <= std::max<size_t>(arrived, 64 << 10));
+    CHECK(room <= 8 * arrived + (64 << 10));
     size_t n = std::min(room, large.size() - arrived);
     std::memcpy(space, large.data() + arrived, n);
     frames.Filled(n);
@@ -172,6 +172,138 @@ TEST("memory grows with what arrives of a frame, and is given back after it") {
   }
   CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
   CHECK(frames.Space().second < 1 << 20);
+}
+
+TEST("memory grows with what arrives, in however small pieces that is") {
+  std::string head = Length(uint64_t{1} << 29) + std::string("\4\0\0\0", 4);
+  FrameReader frames(uint64_t{1} << 30);
+  for (size_t arrived = 0; arrived < 3000; ++arrived) {
+    auto [space, room] = frames.Space();
+    CHECK(room <= size_t{64 << 10});
+    *space = arrived < head.size() ? head[arrived] : 'c';
+    frames.Filled(1);
+    CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
+  }
+}
+
+TEST("a large message is moved a few times only, and never when it is nearly whole") {
+  for (auto [size, most] : {std::pair(1 << 20, SIZE_MAX), {8 << 20, SIZE_MAX}, {10 << 20, 5000}}) {
+    std::string large = Message(Code::kReturn, Values(WireValue::Text(std::string(size, 'c'))));
+    FrameReader frames(1 << 30);
+    const char* expected = nullptr;
+    size_t moves = 0, moved = 0;
+    for (std::string_view rest = large; !rest.empty();) {
+      auto [space, room] = frames.Space();
+      moves += space != expected;
+      moved += space != expected ? large.size() - rest.size() : 0;
+      size_t n = std::min({rest.size(), room, most});
+      std::memcpy(space, rest.data(), n);
+      frames.Filled(n);
+      rest.remove_prefix(n);
+      expected = space + n;
+      frames.Next();
+    }
+    CHECK(moves < 10);
+    CHECK(moved < large.size() / 2);
+  }
+}
+
+namespace {
+
+// Bytes that come to a reader, up to the end of the first message.
+struct Arriving {
+  std::string stream;
+  std::string_view rest;
+  FrameReader frames{1 << 30};
+  Sequence values;
+
+  Arriving(std::string bytes, size_t most) : stream(std::move(bytes)), rest(stream) {
+    do Give(most);
+    while (frames.Next() != FrameReader::kMessage);
+    values = Reader(frames.body()).Values();
+  }
+  void Give(size_t most) {
+    auto [space, room] = frames.Space();
+    size_t n = std::min({rest.size(), room, most});
+    std::memcpy(space, rest.data(), n);
+    frames.Filled(n);
+    rest.remove_prefix(n);
+  }
+};
+
+// A message whose bytes are most of it.
+const std::string kText(1000, 't');
+std::string Mostly(std::string_view content) {
+  return Message(Code::kReturn, Values(WireValue::Text(kText), WireValue::Bytes(content), WireValue::Text(kText),
+                                       WireValue::Bytes("small one")));
+}
+
+constexpr size_t kLargeContent = 3 << 20, kWithTheNext = 1640000;
+
+}  // namespace
+
+TEST("bytes that are most of a large message stay where they came, and may be kept") {
+  std::string next = Message(Code::kReturn, Values(WireValue::Int(7)));
+  for (auto [size, most] : {std::pair(kLargeContent, SIZE_MAX), {kLargeContent, 70001}, {kWithTheNext, SIZE_MAX}}) {
+    std::string content(size, 'b');
+    Arriving arriving(Mostly(content) + next, most);
+    FrameReader& frames = arriving.frames;
+    CHECK_EQ(frames.buffered(), size == kWithTheNext ? next.size() : 0);
+    std::string_view arrived = arriving.values.at(1).text;
+    Any kept = frames.Lend(arrived);
+    CHECK_EQ(kept.type_index(), kTVMFFIBytes);
+    std::string_view view = *TryBytes(kept.cell());
+    CHECK(view.data() == arrived.data() && view == content);
+    CHECK_EQ(view.data()[view.size()], '\0');  // as behind all bytes objects
+    CHECK(frames.Lend(arriving.values.at(3).text) == nullptr);
+    // The rest of the message is as it was, and so is what comes next.
+    CHECK(arriving.values.at(0).text == kText && arriving.values.at(2).text == kText);
+    CHECK_EQ(arriving.values.at(3).text, "small one");
+    while (frames.Next() != FrameReader::kMessage) arriving.Give(SIZE_MAX);
+    CHECK(frames.body() == std::string_view(next).substr(12));
+    // It does not change what is kept.
+    for (int i = 0; i < 100; ++i) {
+      auto [space, room] = frames.Space();
+      std::memset(space, 0, room);
+      frames.Filled(room);
+      CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
+    }
+    CHECK(view == content);
+  }
+}
+
+TEST("a message that came behind lent bytes moves on, whatever its size") {
+  std::string large(kWithTheNext, 'a'), medium(900000, 'b'), text(300000, 'c');
+  Arriving arriving(Mostly(large) + Mostly(medium) + Message(Code::kReturn, Values(WireValue::Text(text))), SIZE_MAX);
+  auto next = [&] {
+    while (arriving.frames.Next() != FrameReader::kMessage) arriving.Give(SIZE_MAX);
+    return Reader(arriving.frames.body()).Values();
+  };
+  Sequence values = next();
+  CHECK(arriving.frames.buffered() > text.size());
+  Any kept = arriving.frames.Lend(values.at(1).text);
+  CHECK(*TryBytes(kept.cell()) == medium);
+  CHECK(next().at(0).text == text);
+  CHECK(*TryBytes(kept.cell()) == medium);
+}
+
+TEST("bytes outlive the reader of their message") {
+  std::string content(kLargeContent, 'b');
+  Any kept;
+  {
+    Arriving arriving(Mostly(content), SIZE_MAX);
+    kept = arriving.frames.Lend(arriving.values.at(1).text);
+  }
+  CHECK(*TryBytes(kept.cell()) == content);
+}
+
+TEST("bytes that are little of their message, or of a small one, are not lent") {
+  for (auto [size, others] : {std::pair(100, 10), {kLargeContent / 3, kLargeContent}, {900000, 0}}) {
+    Arriving arriving(Message(Code::kReturn, Values(WireValue::Bytes(std::string(size, 'b')),
+                                                    WireValue::Bytes(std::string(others, 'c')))),
+                      SIZE_MAX);
+    CHECK(arriving.frames.Lend(arriving.values.at(0).text) == nullptr);
+  }
 }
 
 TEST("a reader that nobody asks for messages takes bytes in pieces of a good size") {

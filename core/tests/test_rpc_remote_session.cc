@@ -93,9 +93,6 @@ std::string ReturnNone() { return ReturnOf(Values(WireValue::None())); }
 std::string ExceptionOf(std::string_view text) {
   return Message(Code::kException, Values(WireValue::Text(text)), Form::kReply);
 }
-std::string Ack(std::string_view data) {
-  return Frame(Code::kCopyAck, [](Writer&) {}, data.size()).append(data);
-}
 
 // The capture's messages of one direction, by the section's name.
 std::vector<std::string> Said(const char* section, bool by_client) {
@@ -148,6 +145,36 @@ TEST("a session and an endpoint understand each other, in whichever pieces their
     CHECK(!pair.peer.endpoint().closed());  // nobody waited for it
     pair.peer.Give(pair.client.Sent());
   }
+}
+
+TEST("bytes of any size go to a function and come back") {
+  for (size_t most : {SIZE_MAX, size_t{1} << 20}) {
+    Pair pair;
+    pair.client.wire->most = most;
+    uint64_t echo = pair->GetFunction("testing.echo");
+    for (size_t size : {3u, 8u, 40000u, 2u << 20, 9u << 20}) {
+      std::string content(size, static_cast<char>(size));
+      CallResult result, other;
+      pair->Call(echo, Values(WireValue::Bytes(content)), &result);
+      CHECK(result.value.text == content);
+      pair->Call(echo, Values(WireValue::Bytes(std::string(size, 'o'))), &other);
+      CHECK(result.value.text == content);
+      CHECK(result.owner.cast<Bytes>().view() == content);
+    }
+  }
+}
+
+TEST("large arguments are sent as they would be in one piece") {
+  std::string bytes(70000, 'b'), text(300000, 't');
+  auto args = [&] {
+    return Values(WireValue::Bytes(bytes), WireValue::Int(1), WireValue::Text(text), WireValue::Bytes("few"),
+                  WireValue::Bytes(bytes));
+  };
+  Client client(ReturnOf(Values(WireValue::Int(kTVMFFINone), WireValue::None())));
+  client.wire->most = 33333;
+  CallResult result;
+  client.session->Call(0x1000, args(), &result);
+  CHECK(client.Sent() == CallOf(0x1000, args()));
 }
 
 TEST("a text attribute outlives the request that fetched it") {
@@ -256,8 +283,8 @@ TEST("an answer that the protocol does not allow closes the session, and is take
       ReturnOf(Values(WireValue::None(), WireValue::None())),  // a type that is none
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {-4})), WireValue::Pointer(1))),
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {4})), WireValue::Text("1"))),
-      Ack(""),
-      Ack("abcd"),
+      AckOf(""),
+      AckOf("abcd"),
       Frame(Code::kNone),
       Frame(Code::kCallFunc),
       CopyToOf(Describe(1, {1}), 1, "x"),
@@ -294,7 +321,7 @@ TEST("the tensor that a function was given and gives back is a result like other
 
 TEST("a system call wants one value, of the right kind") {
   for (const std::string& answer : {ReturnOf({}), ReturnOf(Values(WireValue::None(), WireValue::None())),
-                                    ReturnOf(Values(WireValue::Text("5"))), Ack("")}) {
+                                    ReturnOf(Values(WireValue::Text("5"))), AckOf("")}) {
     Client client(answer);
     CHECK_EQ(KindOf(Thrown([&] { client.session->GetFunction("f"); })), "RemoteProtocolError");
     CHECK(client.session->closed());
@@ -303,7 +330,7 @@ TEST("a system call wants one value, of the right kind") {
 
 TEST("a copy wants exactly the bytes that it asked for") {
   std::string limit = ReturnOf(Values(WireValue::Pointer(0)));
-  for (const std::string& answer : {Ack("1234567"), Ack("123456789"), Ack(""), ReturnNone()}) {
+  for (const std::string& answer : {AckOf("1234567"), AckOf("123456789"), AckOf(""), ReturnNone()}) {
     Client client(limit + answer);
     std::string buffer(8, ' ');
     std::string error = Thrown([&] { client.session->CopyFrom(Describe(1, {8}), buffer.data(), 8); });
@@ -311,7 +338,7 @@ TEST("a copy wants exactly the bytes that it asked for") {
     CHECK_EQ(buffer, "        ");
     CHECK(client.session->closed());
   }
-  for (const std::string& answer : {Ack("12345678"), Ack("")}) {
+  for (const std::string& answer : {AckOf("12345678"), AckOf("")}) {
     Client client(limit + answer);
     CHECK_EQ(KindOf(Thrown([&] { client.session->CopyTo(Describe(1, {8}), "12345678", 8); })), "RemoteProtocolError");
   }
@@ -319,7 +346,7 @@ TEST("a copy wants exactly the bytes that it asked for") {
 
 TEST("a connection that ends within an answer breaks the session, wherever it ends") {
   std::string data(20, 'x'), buffer(20, ' ');
-  std::string limit = ReturnOf(Values(WireValue::Pointer(0))), ack = Ack(data);
+  std::string limit = ReturnOf(Values(WireValue::Pointer(0))), ack = AckOf(data);
   for (size_t size = 0; size < ack.size(); ++size) {
     Client client(limit + ack.substr(0, size));
     std::string error = Thrown([&] { client.session->CopyFrom(Describe(1, {20}), buffer.data(), 20); });

@@ -60,6 +60,14 @@ def test_a_value_goes_there_and_back_with_its_type(remote: rpc.Session, value: A
     assert type(answer) is type(value)
 
 
+def test_large_bytes_and_texts_go_there_and_back(remote: rpc.Session) -> None:
+    echo, add = remote["testing.echo"], remote["demo.add"]
+    content, text = np.random.default_rng(0).bytes((3 << 20) + 7), "ünïcode " * 10_000
+    answers = [echo(content), echo(text), echo(content[1 << 20 :]), add(content, content), add(content[:-5], b"few")]
+    assert answers == [content, text, content[1 << 20 :], content + content, content[:-5] + b"few"]
+    assert add(1, 2) == 3
+
+
 def test_data_types_and_devices_go_there_and_back(remote: rpc.Session) -> None:
     assert remote["testing.echo"](portcall.dtype("float16")) == portcall.dtype("float16")
     device = remote["testing.echo"](remote.cpu(0))

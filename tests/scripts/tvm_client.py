@@ -33,6 +33,9 @@ def values():
     for value in (None, 0, -(2**63), True, 2.5, "", "short", long, b"", b"short", b"longer than seven \0"):
         result = echo(value)
         assert result == value, (value, result)
+    large = bytes(range(256)) * 6000  # sent and received in parts
+    assert echo(large) == large
+    assert remote.get_function("demo.scale")(large, 2) == large * 2
     assert type(echo(True)) is bool
     assert echo(tvm_ffi.dtype("bfloat16")) == "bfloat16"
     assert remote.get_function("demo.scale")("ab", 2) == "abab"
