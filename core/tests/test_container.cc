@@ -2,6 +2,8 @@
 // Shape, Array and Map.
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +32,109 @@ TEST("a shape keeps its extents") {
   CHECK(Shape().begin() == Shape().end());
 }
 
+// ---- Without items ------------------------------------------------------------------------------------------------
+
+TEST("a container that is made without items is empty, not None") {
+  CHECK(Array<>{}.defined() && Array<>{}.empty() && Any(Array<>{}).type_index() == kTVMFFIArray);
+  CHECK(Shape{}.defined() && Shape{}.size() == 0 && Any(Shape{}).type_index() == kTVMFFIShape);
+  CHECK((Map<>{}.defined() && Map<>{}.empty() && Any(Map<>{}).type_index() == kTVMFFIMap));
+  CHECK(List<>{}.defined() && Any(List<>{}).type_index() == kTVMFFIList);
+  CHECK((Dict<>{}.defined() && Any(Dict<>{}).type_index() == kTVMFFIDict));
+  CHECK(Array<>(nullptr) == nullptr && Shape(nullptr) == nullptr && Map<>(nullptr) == nullptr);
+  CHECK(Any(Array<>(nullptr)) == nullptr && Array<>(nullptr).empty());
+  CHECK((Any().cast<Map<String, int>>() == nullptr && Any().cast<Shape>() == nullptr));
+}
+
+TEST("empty containers share one node, which stays empty") {
+  Array<int> numbers;
+  Map<String, int> map;
+  Shape shape;
+  int64_t arrays = LiveNodes("ffi.Array"), maps = LiveNodes("ffi.Map"), shapes = LiveNodes("ffi.Shape");
+  Array<String> words;
+  CHECK(words.same_as(numbers) && Map<>().same_as(map) && Shape().same_as(shape));
+  CHECK_EQ(LiveNodes("ffi.Array"), arrays);
+  CHECK_EQ(LiveNodes("ffi.Map"), maps);
+  CHECK_EQ(LiveNodes("ffi.Shape"), shapes);
+  numbers.push_back(1);
+  map.Set("a", 1);
+  CHECK(numbers.size() == 1 && map.size() == 1);
+  CHECK((words.empty() && Array<int>().empty() && Map<String, int>().empty()));
+  numbers.clear();
+  CHECK(numbers.empty());
+}
+
+TEST("empty containers are made and changed by many threads at once") {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 1000; ++i) {
+        Array<int> array;
+        array.push_back(t);
+        Map<String, int> map;
+        map.Set("t", t);
+        CHECK(array.size() == 1 && array[0] == t && map.at("t") == t && Shape().size() == 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK((Array<int>().empty() && Map<String, int>().empty()));
+}
+
+TEST("what was None or moved from becomes a container of its kind once something is put into it") {
+  Array<int> array{1}, moved = std::move(array);
+  array.push_back(2);  // NOLINT(bugprone-use-after-move)
+  CHECK(array.size() == 1 && array[0] == 2 && moved[0] == 1);
+  List<int> list(nullptr), inserted(nullptr);
+  list.push_back(3);
+  inserted.insert(0, 4);
+  CHECK(list.type_index() == kTVMFFIList && inserted.type_index() == kTVMFFIList && list[0] == 3 && inserted[0] == 4);
+  Map<String, int> map(nullptr);
+  map.Set("a", 1);
+  Dict<String, int> dict(nullptr);
+  dict.Set("a", 1);
+  CHECK(map.type_index() == kTVMFFIMap && dict.type_index() == kTVMFFIDict && dict.at("a") == 1);
+}
+
+// ---- Iterators ----------------------------------------------------------------------------------------------------
+
+TEST("the iterator of an array goes anywhere in one step") {
+  Array<int> array{3, 1, 4, 1, 5};
+  auto it = array.begin();
+  CHECK(*(it + 2) == 4 && *(2 + it) == 4 && it[4] == 5 && *(array.end() - 1) == 5);
+  CHECK_EQ(array.end() - it, 5);
+  CHECK(it < array.end() && it <= it && array.end() > it && it >= it && it != array.end());
+  CHECK(*it++ == 3 && *it == 1 && *++it == 4 && *it-- == 4 && *--it == 3);
+  it += 3;
+  it -= 1;
+  CHECK_EQ(*it, 4);
+  CHECK_EQ(std::accumulate(array.begin(), array.end(), 0), 14);
+  CHECK_EQ(Array<String>{"four"}.begin()->size(), 4);
+  CHECK(array.front() == 3 && array.back() == 5);
+  array.pop_back();
+  CHECK(array.back() == 1 && array.size() == 4);
+  CHECK_EQ(Thrown([] { Array<int>().back(); }), "IndexError: index 0 is out of range for an Array of 0");
+  CHECK(Contains(Thrown([] { Array<int>().pop_back(); }), "IndexError"));
+  CHECK_EQ(Thrown([&] { array[4]; }), "IndexError: index 4 is out of range for an Array of 4");
+}
+
+TEST("the iterator of a map shows pairs") {
+  Map<String, int> map{{"a", 1}, {"b", 2}};
+  auto it = map.begin();
+  CHECK(it->first == "a" && it->second == 1 && it[1].second == 2);
+  CHECK_EQ(map.end() - it, 2);
+}
+
+TEST("containers are made of ranges of the standard library") {
+  std::map<std::string, int> source{{"a", 1}, {"b", 2}};
+  Map<String, int> map(source.begin(), source.end());
+  Dict<String, Any> dict(source.begin(), source.end());
+  CHECK(map.at("b") == 2 && dict.at("a").cast<int>() == 1 && dict.type_index() == kTVMFFIDict);
+  std::vector<int> numbers{1, 2};
+  List<int> list(numbers.begin(), numbers.end());
+  CHECK(list.type_index() == kTVMFFIList && list.vector() == numbers);
+  CHECK((Shape{2, 3}.vector() == std::vector<int64_t>{2, 3}));
+}
+
 // ---- Array --------------------------------------------------------------------------------------------------------
 
 TEST("an array gives its items in order") {
@@ -39,7 +144,6 @@ TEST("an array gives its items in order") {
   CHECK_EQ(array.at(2), 2);
   CHECK(array.vector() == (std::vector<int>{3, 1, 2}));
   CHECK(Array<int>(std::vector<int>{}).empty() && Array<int>(std::vector<int>{}).defined());
-  CHECK(Array<int>().empty() && !Array<int>().defined());
   CHECK_EQ(Thrown([&] { array.at(3); }), "IndexError: index 3 is out of range for an Array of 3");
   CHECK_EQ(Thrown([] { Array<int>().at(0); }), "IndexError: index 0 is out of range for an Array of 0");
 }
@@ -69,12 +173,32 @@ TEST("a typed array refuses items of another type when it is read from a call") 
   Any mixed = Array<>{1, "two"};
   CHECK_EQ(numbers.cast<Array<int>>()[1], 2);
   CHECK(!mixed.try_cast<Array<int>>().has_value());
-  CHECK_EQ(Thrown([&] { mixed.cast<Array<int>>(); }), "TypeError: expected Array[int32], got Array");
+  CHECK_EQ(Thrown([&] { mixed.cast<Array<int>>(); }),
+           "TypeError: expected Array[int32], got Array whose item #1 is str");
   CHECK(!numbers.try_cast<Array<String>>().has_value());
   CHECK(!Any(Array<>{Array<>{1}, Array<>{"x"}}).try_cast<Array<Array<int>>>().has_value());
   CHECK_EQ((Any(Array<>{Array<>{1}, Array<>{2}}).cast<Array<Array<int>>>()[1][0]), 2);
   CHECK(Any().cast<Array<int>>() == nullptr);
   CHECK(!Any(Shape{1}).try_cast<Array<int>>().has_value());
+}
+
+TEST("a mismatch says which item of a container is to blame, however deep") {
+  Any nested = Array<>{Array<>{1}, Array<>{1, 2.5}};
+  CHECK_EQ(Thrown([&] { nested.cast<Array<Array<int>>>(); }),
+           "TypeError: expected Array[Array[int32]], got Array whose item #1 is Array whose item #1 is float");
+  CHECK_EQ(Thrown([&] { nested.cast<std::vector<int>>(); }),
+           "TypeError: expected Array[int32], got Array whose item #0 is Array");
+  CHECK_EQ(Thrown([&] { Any(List<>{1, "x"}).cast<List<int>>(); }),
+           "TypeError: expected List[int32], got List whose item #1 is str");
+  CHECK_EQ(Thrown([&] { Any(Array<>{1}).cast<List<int>>(); }), "TypeError: expected List[int32], got Array");
+  Any map = Map<>{{"a", 1}, {"b", "x"}}, keys = Dict<>{{"a", 1}, {2, 2}};
+  CHECK_EQ(Thrown([&] { (map.cast<Map<String, int>>()); }),
+           "TypeError: expected Map[str, int32], got Map whose value of 'b' is str");
+  CHECK_EQ(Thrown([&] { (keys.cast<Dict<String, int>>()); }),
+           "TypeError: expected Dict[str, int32], got Dict whose key #1 is int 2");
+  CHECK_EQ(Thrown([&] { (map.cast<Dict<String, int>>()); }), "TypeError: expected Dict[str, int32], got Map");
+  CHECK_EQ(Thrown([&] { map.cast<std::optional<Array<int>>>(); }),
+           "TypeError: expected Optional[Array[int32]], got Map");
 }
 
 TEST("a vector travels as an array") {
@@ -239,7 +363,8 @@ TEST("a typed map checks keys and values when it is read from a call") {
   CHECK_EQ((map.cast<Map<String, int>>().at("b")), 2);
   CHECK((!map.try_cast<Map<int, int>>().has_value()));
   CHECK((!map.try_cast<Map<String, String>>().has_value()));
-  CHECK_EQ(Thrown([&] { map.cast<Map<int, int>>(); }), "TypeError: expected Map[int32, int32], got Map");
+  CHECK_EQ(Thrown([&] { map.cast<Map<int, int>>(); }),
+           "TypeError: expected Map[int32, int32], got Map whose key #0 is str");
   CHECK((Any().cast<Map<int, int>>() == nullptr));
 }
 

@@ -2,6 +2,7 @@
 // Kinds of devices: registration, attributes, streams, and the allocator that an array library may bring.
 #include <atomic>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,6 +46,33 @@ TEST("a device is shown by kind and index") {
   CHECK_EQ(ToString(Device{77, 1}), "device(77):1");
   CHECK(Cpu(1) == (Device{kDLCPU, 1}));
   CHECK(!(Cpu(1) == Cpu(0)));
+}
+
+namespace elsewhere {
+// Operators of C's types are found from any namespace.
+bool Same(DLDevice a, DLDevice b) { return a == b && !(a != b); }
+bool Same(DLDataType a, DLDataType b) { return a == b && !(a != b); }
+}  // namespace elsewhere
+
+TEST("devices and data types are compared and printed") {
+  CHECK(elsewhere::Same(Cpu(1), Cpu(1)) && !elsewhere::Same(Cpu(), Cpu(1)));
+  CHECK(elsewhere::Same(DataTypeOf<float>(), DataTypeFromString("float32")));
+  std::ostringstream out;
+  out << Cpu() << ' ' << DataTypeOf<float>() << ' ' << Shape{2, 3};
+  CHECK_EQ(out.str(), "cpu:0 float32 (2, 3)");
+}
+
+TEST("the name of a device reads back as the device") {
+  for (int32_t kind : {kDLCPU, kDLCUDA, kDLExtDev, kDLTrn}) {
+    Device device{kind, 3};
+    CHECK(DeviceFromString(ToString(device)) == device);
+  }
+  CHECK(DeviceFromString("cuda") == (Device{kDLCUDA, 0}));
+  CHECK(DeviceFromString("cpu:999999999") == Cpu(999999999));
+  for (const char* text : {"", ":", "gpu", "cpu:", "cpu:-1", "cpu:1x", "cpu: 1", "cpu:9999999999", "CPU"}) {
+    CHECK_EQ(Thrown([&] { DeviceFromString(text); }), std::string("ValueError: no device is called '") + text +
+                                                          "': a device is a kind and an index, as cpu:0 or cuda:1");
+  }
 }
 
 TEST("a kind is registered once") {

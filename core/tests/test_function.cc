@@ -157,7 +157,7 @@ TEST("an argument error names the function, the position, what was expected and 
   PackedFunc func = Typed([](int, std::string, Array<double>) {}, "f");
   CHECK_EQ(Thrown([&] { func("x", "y", nullptr); }), "TypeError: f(): argument #0: expected int32, got str");
   CHECK_EQ(FactsOf([&] { func(1, 2, nullptr); }), "f|1|str|int 2");
-  CHECK_EQ(FactsOf([&] { func(1, "", Array<>{"x"}); }), "f|2|Array[float]|Array");
+  CHECK_EQ(FactsOf([&] { func(1, "", Array<>{"x"}); }), "f|2|Array[float]|Array whose item #0 is str");
   CHECK_EQ(FactsOf([&] { func(int64_t{1} << 40, "", nullptr); }), "f|0|int32|int 1099511627776");
 }
 
@@ -218,13 +218,30 @@ TEST("a TypedPackedFunc checks arguments and result") {
   TypedPackedFunc<int(int, int)> add([](int a, int b) { return a + b; });
   CHECK_EQ(add(3, 4), 7);
   TypedPackedFunc<int(int)> wrong = PackedFunc([](Args, RetValue* rv) { *rv = "text"; });
-  CHECK_EQ(Thrown([&] { wrong(1); }), "TypeError: expected int32, got str");
+  CHECK_EQ(Thrown([&] { wrong(1); }), "TypeError: result: expected int32, got str");
   TypedPackedFunc<void(String)> silent([](const String&) {});
   silent("x");
   CHECK(TypedPackedFunc<void()>() == nullptr);
   CHECK(TypedPackedFunc<void()>(nullptr) == nullptr);
   PackedFunc untyped = add;
   CHECK_EQ(untyped(1, 2).cast<int>(), 3);
+}
+
+TEST("a function gets a signature by name, and an error names the function") {
+  PackedFunc mul = Typed([](int a, int b) { return a * b; }, "test.mul");
+  auto typed = mul.Typed<int(int, int)>();
+  static_assert(std::is_same_v<decltype(typed), TypedPackedFunc<int(int, int)>>);
+  CHECK_EQ(typed(6, 7), 42);
+  CHECK_EQ(Thrown([&] { mul.Typed<int(int, const char*)>()(6, "7"); }),
+           "TypeError: test.mul(): argument #1: expected int32, got str");
+  CHECK_EQ(Thrown([&] { mul.Typed<std::string(int, int)>()(6, 7); }),
+           "TypeError: test.mul(): result: expected str, got int 42");
+  mul.Typed<void(int, int)>()(6, 7);
+  PackedFunc list = Typed([] { return Array<>{1, "x"}; }, "test.list");
+  CHECK_EQ(Thrown([&] { list.Typed<std::vector<int>()>()(); }),
+           "TypeError: test.list(): result: expected Array[int32], got Array whose item #1 is str");
+  CHECK(!list.Typed<std::optional<Array<>>()>()()->empty());
+  CHECK_EQ(Thrown([] { PackedFunc().Typed<void()>(); }), "TypeError: a null PackedFunc has no signature");
 }
 
 TEST("a typed function is an argument and a result") {
@@ -301,6 +318,12 @@ TEST("methods of values, references and nodes are functions of their object") {
     CHECK_EQ(Thrown([&] { Registry::Get(name)(nullptr); }), "TypeError: the object of a method call is None");
     CHECK_EQ(FactsOf([&] { Registry::Get(name)(Shape{1}); }), std::string(name) + "|0|test_function.Tally|Shape");
   }
+}
+
+TEST("a function that must be there is an error that names it when it is not") {
+  CHECK(Registry::GetRequired("portcall.ListGlobalNames").defined());
+  CHECK_EQ(Thrown([] { Registry::GetRequired("test.nobody"); }),
+           "FunctionNotFoundError: no global function is named 'test.nobody': what registers it is not loaded");
 }
 
 TEST("a second registration is refused unless it says that it overrides") {

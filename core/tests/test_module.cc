@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules: shared libraries of several makers (tests/fixtures), embedded modules, imports, code linked into the program.
 #include <unistd.h>
+#include <algorithm>
 
 #include <atomic>
 #include <cstdint>
@@ -110,6 +111,17 @@ TEST("the arguments of a generated library are checked before its code sees them
   PortcallFunctionGetInfo(add_one.get(), &info);
   CHECK_EQ(info.flags, kPortcallFunctionLibrary | kPortcallFunctionGenerated);
   CHECK_EQ(info.name, "add_one");
+}
+
+TEST("a function that a module must have is an error that names those that it has") {
+  Module lib = Load("generated");
+  CHECK_EQ(lib["answer"]().cast<int>(), 42);
+  std::vector<std::string> names = lib.FunctionNames();
+  CHECK(std::find(names.begin(), names.end(), "answer") != names.end());
+  std::string error = Thrown([&] { lib["nobody"]; });
+  CHECK(Contains(error, "FunctionNotFoundError: a module of type 'library' has no function 'nobody'; it has "));
+  CHECK(Contains(error, "answer"));
+  CHECK_EQ(Thrown([] { Module()["x"]; }), "ValueError: the module is None");
 }
 
 TEST("a library has the functions that it exports and no others") {

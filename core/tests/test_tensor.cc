@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -147,6 +148,22 @@ TEST("an empty tensor may have other extents as long as they could be those of a
   CHECK(Contains(AllocError({0, big, big}), "too large"));
 }
 
+TEST("a tensor and a view tell shape, strides in elements, and bytes") {
+  std::vector<int32_t> data(12);
+  Strided compact(data.data(), {2, 3}, {}), columns(data.data(), {3, 2}, {1, 3}), scalar(data.data(), {}, {});
+  auto is = [](const Strided& of, std::vector<int64_t> shape, std::vector<int64_t> strides, size_t nbytes) {
+    TensorView view(const_cast<DLTensor*>(&of.dl));
+    return view.shape() == shape && view.strides() == strides && view.nbytes() == nbytes;
+  };
+  CHECK(is(compact, {2, 3}, {3, 1}, 24));
+  CHECK(is(columns, {3, 2}, {1, 3}, 24));
+  CHECK(is(scalar, {}, {}, 4));
+  Tensor tensor = Tensor::Empty({4, 5}, kFloat32);
+  CHECK(tensor.shape() == (std::vector<int64_t>{4, 5}) && tensor.strides() == (std::vector<int64_t>{5, 1}));
+  CHECK(Tensor::Empty(tensor.shape(), tensor.dtype()).nbytes() == 80);
+  CHECK_EQ(Thrown([] { Tensor().strides(); }), "ValueError: the tensor is None");
+}
+
 TEST("memory goes back to its device with the last reference") {
   FakeDevice& fake = FakeDevice::Of(kDLExtDev);
   size_t before = fake.blocks();
@@ -248,6 +265,25 @@ TEST("a tensor over somebody's memory releases its owner once") {
   CHECK_EQ(PortcallTensorFromMemory(&description.dl, 0, &released, release, &handle), -1);
   CHECK(Contains(Raised(), "negative"));
   CHECK_EQ(released, 1);  // a failed call takes nothing over
+}
+
+TEST("a tensor takes over the memory of a vector, without a copy") {
+  std::vector<int32_t> numbers{0, 1, 2, 3, 4, 5};
+  const int32_t* address = numbers.data();
+  int released = 0;
+  auto shared = std::make_shared<std::vector<int32_t>>(std::move(numbers));
+  {
+    Tensor tensor = Tensor::FromMemory(shared->data(), {2, 3}, kInt32, [shared, &released] { ++released; });
+    CHECK(tensor.raw_data() == address && shared.use_count() == 2);
+    Tensor copy = tensor;
+    CHECK(Read(copy) == *shared);
+    CHECK_EQ(released, 0);
+  }
+  CHECK(released == 1 && shared.use_count() == 1);
+  // One that is refused runs nothing, and keeps nothing.
+  CHECK(Contains(Thrown([&] { Tensor::FromMemory(nullptr, {-1}, kInt32, [shared, &released] { ++released; }); }),
+                 "ValueError"));
+  CHECK(released == 1 && shared.use_count() == 1);
 }
 
 TEST("read-only memory is read and not written") {
@@ -384,6 +420,28 @@ TEST("a versioned DLPack tensor that is refused stays with its owner") { RefuseI
 TEST("an unversioned export lives until it is deleted") { ExportAndRelease(TVMFFITensorToDLPack); }
 TEST("a versioned export lives until it is deleted") { ExportAndRelease(TVMFFITensorToDLPackVersioned); }
 
+TEST("DLPack tensors come and go through the class") {
+  int64_t before = LiveNodes("ffi.Tensor");
+  {
+    Export<DLManagedTensorVersioned> source;
+    CHECK(Tensor::FromDLPack(&source.managed).raw_data() == source.data.data());
+    CHECK_EQ(deleted, 1);
+    Export<DLManagedTensor> old;
+    CHECK(Tensor::FromDLPack(&old.managed).raw_data() == old.data.data());
+    CHECK_EQ(deleted, 1);
+    old.managed.dl_tensor.ndim = -2;
+    CHECK(Contains(Thrown([&] { Tensor::FromDLPack(&old.managed); }), "-2 dimensions"));
+    CHECK_EQ(deleted, 1);  // it stays with its owner
+  }
+  Tensor tensor = Numbers({2, 3});
+  CHECK(Read(Tensor::FromDLPack(tensor.ToDLPack())) == Read(tensor));
+  CHECK(Read(Tensor::FromDLPack(tensor.ToDLPackVersioned())) == Read(tensor));
+  CHECK_EQ(tensor.use_count(), 1);
+  tensor = Tensor();
+  CHECK_EQ(LiveNodes("ffi.Tensor"), before);
+  CHECK_EQ(Thrown([] { Tensor().ToDLPack(); }), "ValueError: the tensor is None");
+}
+
 TEST("a tensor of a DLPack version that we do not speak is refused") {
   Export<DLManagedTensorVersioned> source;
   source.managed.version = {2, 0};
@@ -507,6 +565,31 @@ TEST("data goes to an accelerator and back, finished when the call returns") {
     copy.CopyFrom(there);
     CHECK_EQ(fake.pending(), 1);
     CHECK(Read(copy) == expected);
+  }
+  CHECK_EQ(fake.blocks(), before);
+}
+
+TEST("a tensor is copied to another device, and to and from bytes") {
+  FakeDevice& fake = FakeDevice::Of(kDLExtDev);
+  size_t before = fake.blocks();
+  {
+    Tensor here = Numbers({2, 3}), there = here.CopyTo(fake.device());
+    CHECK(there.device() == fake.device() && there.shape() == here.shape() && Read(there) == Read(here));
+    std::vector<int32_t> numbers{5, 4, 3, 2, 1, 0}, back(6);
+    there.CopyFromBytes(numbers.data(), 24);
+    there.CopyToBytes(back.data(), 24);
+    CHECK(back == numbers);
+    there.CopyTo(here);
+    CHECK(Read(here) == numbers);
+    CHECK_EQ(Thrown([&] { there.CopyToBytes(back.data(), 20); }),
+             "ValueError: the elements of this tensor are 24 bytes, the memory given is 20");
+    CHECK(Contains(Thrown([&] { there.CopyFromBytes(back.data(), 28); }), "ValueError"));
+    CHECK(Contains(Thrown([&] { here.CopyTo(Numbers({6})); }), "ValueError"));
+    Strided columns(here.raw_data(), {3, 2}, {1, 3});
+    TVMFFIObjectHandle handle = nullptr;
+    Check(TVMFFITensorCreateUnsafeView(here.get(), &columns.dl, &handle));
+    ObjectRef::Steal<Tensor>(handle).CopyToBytes(back.data(), 24);
+    CHECK(back == (std::vector<int32_t>{5, 2, 4, 1, 3, 0}));
   }
   CHECK_EQ(fake.blocks(), before);
 }

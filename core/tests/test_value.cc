@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "check.h"
@@ -122,6 +124,35 @@ TEST("a mismatch names what was expected and what was given") {
   CHECK_EQ(Thrown([] { Any("x").cast<Bytes>(); }), "TypeError: expected bytes, got str");
   CHECK_EQ(Thrown([] { Any(Shape{1}).cast<PackedFunc>(); }), "TypeError: expected Function, got Shape");
   CHECK_EQ(Thrown([] { Any(1.5).cast<Array<int>>(); }), "TypeError: expected Array[int32], got float");
+}
+
+// ---- Conversions without a cast -----------------------------------------------------------------------------------
+
+// What would compile and do something else does not compile.
+template <typename From, typename To> constexpr bool kConverts = std::is_convertible_v<From, To>;
+template <typename T, typename = void> struct AreCompared : std::false_type {};
+template <typename T>
+struct AreCompared<T, std::void_t<decltype(std::declval<T>() == std::declval<T>())>> : std::true_type {};
+
+static_assert(kConverts<Any, int> && kConverts<Any&, std::string> && kConverts<const Any&, Tensor>);
+static_assert(kConverts<Any&, std::string_view> && kConverts<const Any&, const char*> && kConverts<Any, void*>);
+// A view of a temporary.
+static_assert(!kConverts<Any, std::string_view> && !kConverts<Any, const char*> && !kConverts<Any, TensorView>);
+static_assert(kConverts<ArgValue, std::string_view> && kConverts<ArgValue, TensorView>);
+// An optional that takes None for a value that holds.
+static_assert(!kConverts<Any, std::optional<int>> && !kConverts<Any&, std::optional<int>>);
+static_assert(!kConverts<const Any&, std::optional<int>> && !kConverts<ArgValue, std::optional<std::string>>);
+static_assert(kConverts<Any, std::optional<Any>>);
+// Two values, by whether both are None.
+static_assert(!AreCompared<Any>::value && !AreCompared<ArgValue>::value);
+// An item that is a copy.
+static_assert(std::is_assignable_v<Any&, int> && !std::is_assignable_v<Any, int>);
+static_assert(!std::is_assignable_v<decltype(Array<>()[0]), int>);
+
+TEST("text is written to a stream as it is") {
+  std::ostringstream out;
+  out << String("ab") << ' ' << Bytes("c") << ' ' << String("longer than seven bytes");
+  CHECK_EQ(out.str(), "ab c longer than seven bytes");
 }
 
 // ---- Strings and bytes --------------------------------------------------------------------------------------------

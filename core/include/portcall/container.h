@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape, Array<T> and Map<K, V>: immutable containers that travel through calls. Order of insertion is kept.
+// Containers that travel through calls, by reference. Shape, Array<T> and Map<K, V> are values: a change is seen through
+// one reference alone. List<T> and Dict<K, V> change for everybody who holds them. Order of insertion is kept.
+//
+// A container that is made without items is empty, as one of std is; Array<int>(nullptr), and one that was moved from,
+// is None: it has no items either, and is a new container once something is put into it.
 #ifndef PORTCALL_CONTAINER_H_
 #define PORTCALL_CONTAINER_H_
 
 #include <cstddef>
 #include <initializer_list>
 #include <iterator>
+#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -19,9 +24,113 @@ struct ShapeObj final : Object {
   TVMFFIShapeCell cell;
 };
 
+struct ArrayObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Array";
+  static constexpr int32_t kTypeIndex = kTVMFFIArray;
+  TVMFFISeqCell cell;
+};
+
+// data points to the pairs; what finds them by key is private to the core.
+struct MapObj final : Object {
+  static constexpr const char* kTypeKey = "ffi.Map";
+  static constexpr int32_t kTypeIndex = kTVMFFIMap;
+  void* data;
+  uint64_t size;
+  uint64_t slots;
+  void (*data_deleter)(void*);
+};
+
+namespace detail {
+// A reference to the empty container of this kind, which all share: it costs no allocation. Nobody is its only holder,
+// so it never changes; it stays until the process ends.
+template <typename Node> TVMFFIObject* ShareEmpty() {
+  static TVMFFIObject* const empty = [] {
+    TVMFFIObjectHandle handle = nullptr;
+    if constexpr (std::is_same_v<Node, ShapeObj>) {
+      Check(PortcallShapeCreate(nullptr, 0, &handle));
+    } else if constexpr (std::is_same_v<Node, ArrayObj>) {
+      Check(PortcallArrayCreate(nullptr, 0, &handle));
+    } else {
+      Check(PortcallMapCreate(nullptr, 0, &handle));
+    }
+    return static_cast<TVMFFIObject*>(handle);
+  }();
+  Retain(empty);
+  return empty;
+}
+
+// Walks cells, kStep at a time; Read makes of them what a loop sees. Any step costs the same, and yet to the algorithms
+// of C++17 it is an input iterator: there is no T in memory to refer to.
+template <typename T, T (*Read)(const TVMFFIAny*), int kStep> class CellIterator {
+ public:
+  using value_type = T;
+  using difference_type = std::ptrdiff_t;
+  using reference = T;
+  using iterator_category = std::input_iterator_tag;
+  using iterator_concept = std::random_access_iterator_tag;  // C++20
+  struct pointer {
+    T value;
+    T* operator->() noexcept { return &value; }
+  };
+
+  CellIterator() noexcept = default;
+  explicit CellIterator(const TVMFFIAny* cell) noexcept : cell_(cell) {}
+
+  T operator*() const { return Read(cell_); }
+  pointer operator->() const { return {**this}; }
+  T operator[](difference_type n) const { return *(*this + n); }
+
+  CellIterator& operator+=(difference_type n) noexcept {
+    cell_ += n * kStep;
+    return *this;
+  }
+  CellIterator& operator-=(difference_type n) noexcept { return *this += -n; }
+  CellIterator& operator++() noexcept { return *this += 1; }
+  CellIterator& operator--() noexcept { return *this -= 1; }
+  CellIterator operator++(int) noexcept {
+    CellIterator old = *this;
+    ++*this;
+    return old;
+  }
+  CellIterator operator--(int) noexcept {
+    CellIterator old = *this;
+    --*this;
+    return old;
+  }
+  friend CellIterator operator+(CellIterator it, difference_type n) noexcept { return it += n; }
+  friend CellIterator operator+(difference_type n, CellIterator it) noexcept { return it += n; }
+  friend CellIterator operator-(CellIterator it, difference_type n) noexcept { return it -= n; }
+  friend difference_type operator-(CellIterator a, CellIterator b) noexcept { return (a.cell_ - b.cell_) / kStep; }
+  friend bool operator==(CellIterator a, CellIterator b) noexcept { return a.cell_ == b.cell_; }
+  friend bool operator!=(CellIterator a, CellIterator b) noexcept { return a.cell_ != b.cell_; }
+  friend bool operator<(CellIterator a, CellIterator b) noexcept { return a.cell_ < b.cell_; }
+  friend bool operator>(CellIterator a, CellIterator b) noexcept { return b < a; }
+  friend bool operator<=(CellIterator a, CellIterator b) noexcept { return !(b < a); }
+  friend bool operator>=(CellIterator a, CellIterator b) noexcept { return !(a < b); }
+
+ private:
+  const TVMFFIAny* cell_ = nullptr;
+};
+
+template <typename T> T CastCell(const TVMFFIAny& cell) { return ArgValue(&cell, -1, "").cast<T>(); }
+template <typename T> T ReadItem(const TVMFFIAny* item) { return CastCell<T>(*item); }
+template <typename K, typename V> std::pair<K, V> ReadPair(const TVMFFIAny* pair) {
+  return {CastCell<K>(pair[0]), CastCell<V>(pair[1])};
+}
+
+[[noreturn, gnu::noinline, gnu::cold]] inline void ThrowIndexError(size_t i, size_t size) {
+  PORTCALL_THROW(IndexError) << "index " << i << " is out of range for an Array of " << size;
+}
+}  // namespace detail
+
 class Shape : public ObjectRef {
-  PORTCALL_OBJECT_REF(Shape, ShapeObj)
+ public:
+  using Node = ShapeObj;
   using OwnTraits = void;
+  Shape() { ptr_ = detail::ShareEmpty<ShapeObj>(); }  // (), the shape of a scalar
+  Shape(std::nullptr_t) noexcept {}                   // NOLINT(google-explicit-constructor)
+  ShapeObj* node() const noexcept { return static_cast<ShapeObj*>(ptr_); }
+  ShapeObj* operator->() const noexcept { return node(); }
 
   Shape(const int64_t* values, size_t size) {
     TVMFFIObjectHandle handle = nullptr;
@@ -34,7 +143,8 @@ class Shape : public ObjectRef {
   size_t size() const noexcept { return ptr_ ? node()->cell.size : 0; }
   const int64_t* begin() const noexcept { return ptr_ ? node()->cell.data : nullptr; }
   const int64_t* end() const noexcept { return begin() + size(); }
-  int64_t operator[](size_t i) const noexcept { return node()->cell.data[i]; }
+  int64_t operator[](size_t i) const noexcept { return node()->cell.data[i]; }  // not checked
+  std::vector<int64_t> vector() const { return std::vector<int64_t>(begin(), end()); }
 };
 
 // "(2, 3)", as Python writes it.
@@ -43,16 +153,16 @@ inline std::string ToString(const Shape& shape) {
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + (shape.size() == 1 ? ",)" : ")");
 }
-
-struct ArrayObj final : Object {
-  static constexpr const char* kTypeKey = "ffi.Array";
-  static constexpr int32_t kTypeIndex = kTVMFFIArray;
-  TVMFFISeqCell cell;
-};
+inline std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << ToString(shape); }
 
 template <typename T = Any> class Array : public ObjectRef {
-  PORTCALL_OBJECT_REF(Array, ArrayObj)
+ public:
+  using Node = ArrayObj;
   using OwnTraits = void;
+  Array() { ptr_ = detail::ShareEmpty<ArrayObj>(); }
+  Array(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
+  ArrayObj* node() const noexcept { return static_cast<ArrayObj*>(ptr_); }
+  ArrayObj* operator->() const noexcept { return node(); }
 
   template <typename Iter> Array(Iter first, Iter last) {
     std::vector<Any> items;
@@ -62,53 +172,39 @@ template <typename T = Any> class Array : public ObjectRef {
   Array(std::initializer_list<T> items) : Array(items.begin(), items.end()) {}
   explicit Array(const std::vector<T>& items) : Array(items.begin(), items.end()) {}
 
-  // Walks the items, each converted when it is reached: `for (T item : array)`.
-  class Iterator {
-   public:
-    using value_type = T;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const T*;
-    using reference = T;
-    using iterator_category = std::input_iterator_tag;
-
-    explicit Iterator(const Any* item) noexcept : item_(item) {}
-    T operator*() const { return item_->template cast<T>(); }
-    Iterator& operator++() noexcept {
-      ++item_;
-      return *this;
-    }
-    Iterator operator++(int) noexcept { return Iterator(item_++); }
-    bool operator==(const Iterator& other) const noexcept { return item_ == other.item_; }
-    bool operator!=(const Iterator& other) const noexcept { return item_ != other.item_; }
-
-   private:
-    const Any* item_;
-  };
-  Iterator begin() const noexcept { return Iterator(items()); }
-  Iterator end() const noexcept { return Iterator(items() + size()); }
+  // Each item is converted when it is reached: `for (T item : array)`.
+  using Iterator = detail::CellIterator<T, detail::ReadItem<T>, 1>;
+  Iterator begin() const noexcept { return Iterator(cells()); }
+  Iterator end() const noexcept { return begin() + static_cast<std::ptrdiff_t>(size()); }
 
   size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
   bool empty() const noexcept { return size() == 0; }
-  T operator[](size_t i) const { return items()[i].template cast<T>(); }
+  // Both throw IndexError beyond the end, and TypeError for an item that is no T.
+  T operator[](size_t i) const { return at(i); }
   T at(size_t i) const {
-    PORTCALL_CHECK(i < size(), IndexError) << "index " << i << " is out of range for an Array of " << size();
-    return (*this)[i];
+    if (i >= size()) detail::ThrowIndexError(i, size());
+    return items()[i].template cast<T>();
   }
+  T front() const { return at(0); }
+  T back() const { return at(empty() ? 0 : size() - 1); }
+
   // Changes are seen through this reference alone: the Array is copied first when somebody else holds it.
   void Set(size_t i, T value) {
-    PORTCALL_CHECK(i < size(), IndexError) << "index " << i << " is out of range for an Array of " << size();
+    if (i >= size()) detail::ThrowIndexError(i, size());
     Splice(i, 1, {Any(std::move(value))});
   }
   void push_back(T value) { Splice(size(), 0, {Any(std::move(value))}); }
   void insert(size_t i, T value) { Splice(i, 0, {Any(std::move(value))}); }
   void erase(size_t i, size_t count = 1) { Splice(i, count, {}); }
+  void pop_back() { erase(empty() ? 0 : size() - 1); }
+  void clear() { erase(0, size()); }
 
   const Any* items() const noexcept { return ptr_ ? static_cast<const Any*>(node()->cell.data) : nullptr; }
   std::vector<T> vector() const { return std::vector<T>(begin(), end()); }
 
  protected:
   void Splice(size_t start, size_t count, const std::vector<Any>& with) {
-    if (!ptr_) Build({});
+    if (!ptr_) *this = Array();
     TVMFFIObjectHandle handle = ptr_;
     Check(PortcallArraySplice(&handle, static_cast<int64_t>(start), static_cast<int64_t>(count),
                               reinterpret_cast<const TVMFFIAny*>(with.data()), static_cast<int64_t>(with.size())));
@@ -116,6 +212,7 @@ template <typename T = Any> class Array : public ObjectRef {
   }
 
  private:
+  const TVMFFIAny* cells() const noexcept { return ptr_ ? static_cast<const TVMFFIAny*>(node()->cell.data) : nullptr; }
   void Build(const std::vector<Any>& items) {
     TVMFFIObjectHandle handle = nullptr;
     Check(PortcallArrayCreate(reinterpret_cast<const TVMFFIAny*>(items.data()), static_cast<int64_t>(items.size()),
@@ -136,24 +233,25 @@ template <typename T = Any> class List : public Array<T> {
   using Node = ListObj;
   List() : List(std::vector<T>()) {}
   List(std::nullptr_t) noexcept : Array<T>(nullptr) {}  // NOLINT(google-explicit-constructor)
+  template <typename Iter> List(Iter first, Iter last) : List(std::vector<T>(first, last)) {}
   List(std::initializer_list<T> items) : List(std::vector<T>(items)) {}
-  explicit List(const std::vector<T>& items) {
+  explicit List(const std::vector<T>& items) : Array<T>(nullptr) {
     std::vector<Any> cells(items.begin(), items.end());
     TVMFFIObjectHandle handle = nullptr;
     Check(PortcallListCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(cells.size()),
                              &handle));
     this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
-};
 
-// data points to the pairs; what finds them by key is private to the core.
-struct MapObj final : Object {
-  static constexpr const char* kTypeKey = "ffi.Map";
-  static constexpr int32_t kTypeIndex = kTVMFFIMap;
-  void* data;
-  uint64_t size;
-  uint64_t slots;
-  void (*data_deleter)(void*);
+  // What was None becomes a List, not an Array.
+  void push_back(T value) {
+    if (!this->ptr_) *this = List();
+    Array<T>::push_back(std::move(value));
+  }
+  void insert(size_t i, T value) {
+    if (!this->ptr_) *this = List();
+    Array<T>::insert(i, std::move(value));
+  }
 };
 
 namespace detail {
@@ -162,12 +260,51 @@ inline std::string DescribeKey(const TVMFFIAny& key) {
   if (std::optional<std::string_view> text = TryString(key)) return "'" + std::string(*text) + "'";
   return "the key (" + DescribeValue(key) + ")";
 }
+
+// How the items of a typed container are checked, and what one that fails is.
+struct ItemCheck {
+  bool (*fits)(const TVMFFIAny& item);
+  Describe describe;
+};
+template <typename T>
+inline constexpr ItemCheck kItemCheck{[](const TVMFFIAny& item) { return Read<T>(item).has_value(); }, kDescribe<T>};
+
+// "Array whose item #1 is str": why a container is none of the type that was expected.
+[[gnu::noinline, gnu::cold]] inline std::string DescribeSequence(const TVMFFIAny& value, ItemCheck items) {
+  std::string text = DescribeType(value.type_index);
+  const TVMFFISeqCell& cell = static_cast<ArrayObj*>(value.v_obj)->cell;
+  for (int64_t i = 0; i < cell.size; ++i) {
+    const TVMFFIAny& item = static_cast<const TVMFFIAny*>(cell.data)[i];
+    if (!items.fits(item)) return text + " whose item #" + std::to_string(i) + " is " + items.describe(item);
+  }
+  return text;
+}
+[[gnu::noinline, gnu::cold]] inline std::string DescribeMapping(const TVMFFIAny& value, ItemCheck keys,
+                                                                ItemCheck values) {
+  std::string text = DescribeType(value.type_index);
+  for (int64_t i = 0; i < PortcallMapSize(value.v_obj); ++i) {
+    const TVMFFIAny* pair = PortcallMapPairAt(value.v_obj, i);
+    if (!keys.fits(pair[0])) return text + " whose key #" + std::to_string(i) + " is " + keys.describe(pair[0]);
+    if (!values.fits(pair[1])) {
+      return text + " whose value of " + DescribeKey(pair[0]) + " is " + values.describe(pair[1]);
+    }
+  }
+  return text;
+}
 }  // namespace detail
 
 template <typename K = Any, typename V = Any> class Map : public ObjectRef {
-  PORTCALL_OBJECT_REF(Map, MapObj)
+ public:
+  using Node = MapObj;
   using OwnTraits = void;
+  Map() { ptr_ = detail::ShareEmpty<MapObj>(); }
+  Map(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
+  MapObj* node() const noexcept { return static_cast<MapObj*>(ptr_); }
+  MapObj* operator->() const noexcept { return node(); }
 
+  // From pairs, of a std::map for example.
+  template <typename Iter, typename = decltype(std::declval<Iter&>()->second)>
+  Map(Iter first, Iter last) : Map(std::vector<std::pair<K, V>>(first, last)) {}
   Map(std::initializer_list<std::pair<K, V>> pairs) : Map(std::vector<std::pair<K, V>>(pairs)) {}
   explicit Map(const std::vector<std::pair<K, V>>& pairs) {
     std::vector<Any> cells;
@@ -187,7 +324,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   std::optional<V> find(const K& key) const {
     const TVMFFIAny* value = Find(key);
     if (!value) return std::nullopt;
-    return Cast<V>(*value);
+    return std::optional<V>(std::in_place, detail::CastCell<V>(*value));
   }
   V at(const K& key) const {
     std::optional<V> value = find(key);
@@ -198,7 +335,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
 
   // Changes are seen through this reference alone: the Map is copied first when somebody else holds it.
   void Set(const K& key, const V& value) {
-    if (!ptr_) *this = Map(std::vector<std::pair<K, V>>());
+    if (!ptr_) *this = Map();
     Any key_cell(key), value_cell(value);
     TVMFFIObjectHandle handle = ptr_;
     Check(PortcallMapSet(&handle, &key_cell.cell(), &value_cell.cell()));
@@ -214,37 +351,12 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
     return erased != 0;
   }
 
-  // Walks the pairs in order of insertion: `for (const auto& [key, value] : map)`.
-  class Iterator {
-   public:
-    using value_type = std::pair<K, V>;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const value_type*;
-    using reference = value_type;
-    using iterator_category = std::input_iterator_tag;
-
-    explicit Iterator(const TVMFFIAny* pair) noexcept : pair_(pair) {}
-    value_type operator*() const { return {Cast<K>(pair_[0]), Cast<V>(pair_[1])}; }
-    Iterator& operator++() noexcept {
-      pair_ += 2;
-      return *this;
-    }
-    Iterator operator++(int) noexcept {
-      Iterator old = *this;
-      ++*this;
-      return old;
-    }
-    bool operator==(const Iterator& other) const noexcept { return pair_ == other.pair_; }
-    bool operator!=(const Iterator& other) const noexcept { return pair_ != other.pair_; }
-
-   private:
-    const TVMFFIAny* pair_;
-  };
+  // In order of insertion, each pair converted when it is reached: `for (const auto& [key, value] : map)`.
+  using Iterator = detail::CellIterator<std::pair<K, V>, detail::ReadPair<K, V>, 2>;
   Iterator begin() const noexcept { return Iterator(size() ? PortcallMapPairAt(ptr_, 0) : nullptr); }
-  Iterator end() const noexcept { return Iterator(size() ? PortcallMapPairAt(ptr_, 0) + 2 * size() : nullptr); }
+  Iterator end() const noexcept { return begin() + static_cast<std::ptrdiff_t>(size()); }
 
  private:
-  template <typename T> static T Cast(const TVMFFIAny& cell) { return ArgValue(&cell, -1, "").cast<T>(); }
   const TVMFFIAny* Find(const K& key) const {
     Any cell(key);
     return ptr_ ? PortcallMapFind(ptr_, &cell.cell()) : nullptr;
@@ -262,8 +374,10 @@ template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
   using Node = DictObj;
   Dict() : Dict(std::vector<std::pair<K, V>>()) {}
   Dict(std::nullptr_t) noexcept : Map<K, V>(nullptr) {}  // NOLINT(google-explicit-constructor)
+  template <typename Iter, typename = decltype(std::declval<Iter&>()->second)>
+  Dict(Iter first, Iter last) : Dict(std::vector<std::pair<K, V>>(first, last)) {}
   Dict(std::initializer_list<std::pair<K, V>> pairs) : Dict(std::vector<std::pair<K, V>>(pairs)) {}
-  explicit Dict(const std::vector<std::pair<K, V>>& pairs) {
+  explicit Dict(const std::vector<std::pair<K, V>>& pairs) : Map<K, V>(nullptr) {
     std::vector<Any> cells;
     for (const auto& [key, value] : pairs) {
       cells.emplace_back(key);
@@ -274,6 +388,12 @@ template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
                              &handle));
     this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
+
+  // What was None becomes a Dict, not a Map.
+  void Set(const K& key, const V& value) {
+    if (!this->ptr_) *this = Dict();
+    Map<K, V>::Set(key, value);
+  }
 };
 
 // Typed containers check each element when they are read from an argument.
@@ -283,13 +403,18 @@ template <typename T> struct TypeTraits<Array<T>> {
     return "Array[" + TypeTraits<T>::Name() + "]";
   }
   static std::optional<Array<T>> TryFrom(const TVMFFIAny& value) {
-    if (value.type_index == kTVMFFINone) return Array<T>();
+    if (value.type_index == kTVMFFINone) return Array<T>(nullptr);
     if (value.type_index != kTVMFFIArray && value.type_index != kTVMFFIList) return std::nullopt;
     auto array = ObjectRef::Borrow<Array<T>>(value.v_obj);
     for (size_t i = 0; i < array.size(); ++i) {
       if (!array.items()[i].template try_cast<T>()) return std::nullopt;
     }
     return array;
+  }
+  static std::string DescribeMismatch(const TVMFFIAny& value) {
+    bool sequence = value.type_index == kTVMFFIArray || value.type_index == kTVMFFIList;
+    if (std::is_same_v<T, Any> || !sequence) return DescribeValue(value);
+    return detail::DescribeSequence(value, detail::kItemCheck<T>);
   }
   static void To(Array<T> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
@@ -298,7 +423,7 @@ template <typename T> struct TypeTraits<Array<T>> {
 template <> struct TypeTraits<Shape> {
   static std::string Name() { return "Shape"; }
   static std::optional<Shape> TryFrom(const TVMFFIAny& value) {
-    if (value.type_index == kTVMFFINone) return Shape();
+    if (value.type_index == kTVMFFINone) return Shape(nullptr);
     if (value.type_index == kTVMFFIShape) return ObjectRef::Borrow<Shape>(value.v_obj);
     std::optional<Array<int64_t>> array = TypeTraits<Array<int64_t>>::TryFrom(value);
     if (!array) return std::nullopt;
@@ -313,7 +438,7 @@ template <typename K, typename V> struct TypeTraits<Map<K, V>> {
     return "Map[" + TypeTraits<K>::Name() + ", " + TypeTraits<V>::Name() + "]";
   }
   static std::optional<Map<K, V>> TryFrom(const TVMFFIAny& value) {
-    if (value.type_index == kTVMFFINone) return Map<K, V>();
+    if (value.type_index == kTVMFFINone) return Map<K, V>(nullptr);
     if (value.type_index != kTVMFFIMap && value.type_index != kTVMFFIDict) return std::nullopt;
     if (PortcallMapSize(value.v_obj) < 0) return std::nullopt;
     auto map = ObjectRef::Borrow<Map<K, V>>(value.v_obj);
@@ -322,6 +447,11 @@ template <typename K, typename V> struct TypeTraits<Map<K, V>> {
       if (!TypeTraits<K>::TryFrom(pair[0]) || !TypeTraits<V>::TryFrom(pair[1])) return std::nullopt;
     }
     return map;
+  }
+  static std::string DescribeMismatch(const TVMFFIAny& value) {
+    bool mapping = value.type_index == kTVMFFIMap || value.type_index == kTVMFFIDict;
+    if ((std::is_same_v<K, Any> && std::is_same_v<V, Any>) || !mapping) return DescribeValue(value);
+    return detail::DescribeMapping(value, detail::kItemCheck<K>, detail::kItemCheck<V>);
   }
   static void To(Map<K, V> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
@@ -335,6 +465,9 @@ template <typename T> struct TypeTraits<List<T>> {
     if (value.type_index != kTVMFFIList || !TypeTraits<Array<T>>::TryFrom(value)) return std::nullopt;
     return ObjectRef::Borrow<List<T>>(value.v_obj);
   }
+  static std::string DescribeMismatch(const TVMFFIAny& value) {
+    return value.type_index == kTVMFFIList ? TypeTraits<Array<T>>::DescribeMismatch(value) : DescribeValue(value);
+  }
   static void To(List<T> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
 
@@ -346,6 +479,9 @@ template <typename K, typename V> struct TypeTraits<Dict<K, V>> {
   static std::optional<Dict<K, V>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index != kTVMFFIDict || !TypeTraits<Map<K, V>>::TryFrom(value)) return std::nullopt;
     return ObjectRef::Borrow<Dict<K, V>>(value.v_obj);
+  }
+  static std::string DescribeMismatch(const TVMFFIAny& value) {
+    return value.type_index == kTVMFFIDict ? TypeTraits<Map<K, V>>::DescribeMismatch(value) : DescribeValue(value);
   }
   static void To(Dict<K, V> value, TVMFFIAny* out) { TypeTraits<ObjectRef>::To(std::move(value), out); }
 };
@@ -361,6 +497,7 @@ template <typename T> struct TypeTraits<std::vector<T>> {
     if (!array) return std::nullopt;
     return array->vector();
   }
+  static std::string DescribeMismatch(const TVMFFIAny& value) { return TypeTraits<Array<T>>::DescribeMismatch(value); }
   static void To(const std::vector<T>& value, TVMFFIAny* out) { TypeTraits<Array<T>>::To(Array<T>(value), out); }
 
  private:

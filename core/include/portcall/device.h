@@ -3,18 +3,22 @@
 #ifndef PORTCALL_DEVICE_H_
 #define PORTCALL_DEVICE_H_
 
+#include <ostream>
 #include <string>
 
 #include "value.h"
+
+// Where the compiler looks for operators of types that C declares: outside of any namespace.
+inline bool operator==(const DLDevice& a, const DLDevice& b) noexcept {
+  return a.device_type == b.device_type && a.device_id == b.device_id;
+}
+inline bool operator!=(const DLDevice& a, const DLDevice& b) noexcept { return !(a == b); }
 
 namespace portcall {
 
 using Device = DLDevice;
 
 inline Device Cpu(int32_t index = 0) noexcept { return {kDLCPU, index}; }
-inline bool operator==(const Device& a, const Device& b) noexcept {
-  return a.device_type == b.device_type && a.device_id == b.device_id;
-}
 
 // The table of a kind; throws DeviceError when nothing registered it.
 inline const PortcallDeviceAPI& DeviceApiOf(Device device) {
@@ -75,5 +79,23 @@ inline std::string ToString(Device device) {
   return DeviceKindName(device.device_type) + ":" + std::to_string(device.device_id);
 }
 
+// The device that ToString calls so; "cuda" is "cuda:0". Throws ValueError for other text, and not for a kind that
+// nobody registered: DeviceApiOf does.
+inline Device DeviceFromString(std::string_view text) {
+  std::string_view kind = text.substr(0, text.find(':')), index = text.substr(kind.size());
+  for (int32_t device_type = kDLCPU; device_type <= kDLTrn; ++device_type) {
+    if (DeviceKindName(device_type) != kind) continue;
+    if (index.empty()) return {device_type, 0};
+    std::string digits(index.substr(1));
+    bool number = !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+    if (number) return {device_type, std::stoi(digits)};
+  }
+  PORTCALL_THROW(ValueError) << "no device is called '" << text
+                             << "': a device is a kind and an index, as cpu:0 or cuda:1";
+}
+
 }  // namespace portcall
+
+inline std::ostream& operator<<(std::ostream& out, const DLDevice& device) { return out << portcall::ToString(device); }
+
 #endif  // PORTCALL_DEVICE_H_

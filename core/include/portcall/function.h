@@ -4,6 +4,7 @@
 //   PORTCALL_REGISTER_GLOBAL("myadd").set_body([](Args args, RetValue* rv) { int a = args[0], b = args[1]; *rv = a + b; });
 //   PORTCALL_REGISTER_GLOBAL("mul").set_body_typed([](int a, int b) { return a * b; });
 //   PORTCALL_EXPORT_TYPED(add_one, AddOne)          // a function of a library, found by load_module("…")["add_one"]
+//   auto mul = Registry::GetRequired("mul").Typed<int(int, int)>();  // int n = mul(6, 7);
 #ifndef PORTCALL_FUNCTION_H_
 #define PORTCALL_FUNCTION_H_
 
@@ -41,6 +42,18 @@ namespace detail {
   ThrowArgumentError(function, -1, std::to_string(expected) + (expected == 1 ? " argument" : " arguments"),
                      std::to_string(got));
 }
+}  // namespace detail
+
+namespace detail {
+[[noreturn]] inline void ThrowResultError(TVMFFIObject* function, const std::string& expected, const std::string& got) {
+  PortcallFunctionInfo info;
+  PortcallFunctionGetInfo(function, &info);
+  std::string where = *info.name ? std::string(info.name) + "(): " : std::string();
+  throw Error("TypeError", where + "result: expected " + expected + ", got " + got);
+}
+
+template <typename T>
+inline constexpr bool kByValue = !std::is_lvalue_reference_v<T> || std::is_const_v<std::remove_reference_t<T>>;
 }  // namespace detail
 
 // The arguments of one call.
@@ -82,12 +95,19 @@ struct Signature<R (C::*)(A...) const noexcept> : Signature<R (*)(A...)> {};
 
 template <typename F, typename... A, size_t... I>
 void CallTyped(F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequence<I...>) {
+  static_assert((kByValue<A> && ...),
+                "take parameters by value or by const reference: what is changed through a "
+                "reference to an argument is not seen by the caller");
   if (args.size() != static_cast<int>(sizeof...(A))) ThrowCountError(args.function(), sizeof...(A), args.size());
   // Braces convert from left to right, so that an error names the first wrong argument.
   std::tuple<std::decay_t<A>...> values{args[I].template cast<std::decay_t<A>>()...};
-  if constexpr (std::is_void_v<decltype(f(std::get<I>(std::move(values))...))>) {
+  using Result = decltype(f(std::get<I>(std::move(values))...));
+  if constexpr (std::is_void_v<Result>) {
     f(std::get<I>(std::move(values))...);
   } else {
+    static_assert(std::is_constructible_v<Any, Result>,
+                  "no value holds what this function returns: return a type of portcall, or "
+                  "specialise portcall::TypeTraits for it");
     *rv = Any(f(std::get<I>(std::move(values))...));
   }
 }
@@ -116,6 +136,8 @@ template <typename F> struct Closure {
 };
 }  // namespace detail
 
+template <typename F> class TypedPackedFunc;
+
 class PackedFunc : public ObjectRef {
   PORTCALL_OBJECT_REF(PackedFunc, FunctionObj)
 
@@ -131,6 +153,10 @@ class PackedFunc : public ObjectRef {
   }
 
   template <typename... A> RetValue operator()(A&&... args) const {
+    static_assert(
+        (std::is_constructible_v<Any, A> && ...),
+        "no value holds this argument: pass a type of portcall (TypedPackedFunc<R(A...)>(f) for a callable f), "
+        "or specialise portcall::TypeTraits for it");
     std::array<Any, sizeof...(A)> cells{Any(std::forward<A>(args))...};
     return CallPacked(reinterpret_cast<const TVMFFIAny*>(cells.data()), sizeof...(A));
   }
@@ -142,11 +168,13 @@ class PackedFunc : public ObjectRef {
     if (node()->cell.safe_call(ptr_, args, num_args, &result) != 0) ThrowRaised();
     return Any::Steal(result);
   }
+
+  // This function with a signature: `auto mul = func.Typed<int(int, int)>();`. Throws TypeError when it is null.
+  template <typename F> TypedPackedFunc<F> Typed() const;
 };
 
-template <typename F> class TypedPackedFunc;
-
-// A PackedFunc with a signature: arguments and result are checked against it.
+// A PackedFunc with a signature. The compiler checks the arguments, the function what it can take of them; a result
+// that is no R is a TypeError that names the function.
 template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public PackedFunc {
  public:
   using Node = FunctionObj;
@@ -164,10 +192,20 @@ template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public Pac
     if constexpr (std::is_void_v<R>) {
       PackedFunc::operator()(std::forward<A>(args)...);
     } else {
-      return PackedFunc::operator()(std::forward<A>(args)...).template cast<R>();
+      static_assert(!detail::Borrows<R>::value,
+                    "a view of the result would show what is gone: say std::string or Tensor");
+      RetValue result = PackedFunc::operator()(std::forward<A>(args)...);
+      std::optional<R> value = result.template try_cast<R>();
+      if (!value) detail::ThrowResultError(ptr_, TypeTraits<R>::Name(), detail::kDescribe<R>(result.cell()));
+      return *std::move(value);
     }
   }
 };
+
+template <typename F> TypedPackedFunc<F> PackedFunc::Typed() const {
+  PORTCALL_CHECK(defined(), TypeError) << "a null PackedFunc has no signature";
+  return TypedPackedFunc<F>(*this);
+}
 
 template <typename R, typename... A> struct TypeTraits<TypedPackedFunc<R(A...)>> {
   static std::string Name() { return "Function"; }
@@ -189,6 +227,13 @@ class Registry {
     Check(TVMFFIFunctionGetGlobal(&key, &handle));
     return ObjectRef::Steal<PackedFunc>(handle);
   }
+  // The same, but FunctionNotFoundError when there is none.
+  static PackedFunc GetRequired(std::string_view name) {
+    PackedFunc func = Get(name);
+    PORTCALL_CHECK(func.defined(), FunctionNotFoundError)
+        << "no global function is named '" << name << "': what registers it is not loaded";
+    return func;
+  }
   static void Set(std::string_view name, const PackedFunc& func, bool can_override = false) {
     TVMFFIByteArray key = ToByteArray(name);
     Check(TVMFFIFunctionSetGlobal(&key, func.get(), can_override ? 1 : 0));
@@ -207,6 +252,8 @@ class Registry {
   static Registry Register(std::string name, bool can_override = false) { return {std::move(name), can_override}; }
 
   template <typename F> Registry& set_body(F body) {
+    static_assert(std::is_invocable_v<F, Args, RetValue*>,
+                  "set_body takes a callable of (Args, RetValue*); one with a signature goes to set_body_typed");
     PackedFunc func(std::move(body), name_, flags_);
     TVMFFIByteArray key = ToByteArray(name_);
     CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), can_override_ ? 1 : 0));

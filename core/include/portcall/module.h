@@ -56,10 +56,26 @@ class Module : public ObjectRef {
   PackedFunc GetFunction(const std::string& name, bool query_imports = false) const {
     return CallMethod("ffi.ModuleGetFunction", name, query_imports);
   }
+  // The function of that name; FunctionNotFoundError when the module itself has none.
+  PackedFunc operator[](const std::string& name) const {
+    PackedFunc func = GetFunction(name);
+    PORTCALL_CHECK(func.defined(), FunctionNotFoundError)
+        << "a module of type '" << kind() << "' has no function '" << name << "'" << DescribeNames();
+    return func;
+  }
+  // Empty where the module does not know them.
+  std::vector<std::string> FunctionNames() const { return CallMethod("portcall.ModuleFunctionNames"); }
   void Import(const Module& other) const { CallMethod("ffi.ModuleImportModule", other); }
   std::vector<Module> imports() const { return CallMethod("ffi.ModuleImports"); }
 
  private:
+  std::string DescribeNames() const {
+    constexpr size_t kFewNames = 10;
+    std::string text;
+    std::vector<std::string> names = FunctionNames();
+    for (size_t i = 0; i < names.size() && i < kFewNames; ++i) text += (i ? ", " : "; it has ") + names[i];
+    return text + (names.size() > kFewNames ? ", …" : "");
+  }
   template <typename... A> Any CallMethod(const char* name, A&&... args) const {
     PORTCALL_CHECK(defined(), ValueError) << "the module is None";
     return Registry::Get(name)(*this, std::forward<A>(args)...);

@@ -4,12 +4,19 @@
 #define PORTCALL_TENSOR_H_
 
 #include <cstring>
+#include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "container.h"
 #include "device.h"
 #include "value.h"
+
+inline bool operator==(const DLDataType& a, const DLDataType& b) noexcept {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+inline bool operator!=(const DLDataType& a, const DLDataType& b) noexcept { return !(a == b); }
 
 namespace portcall {
 
@@ -27,11 +34,6 @@ inline std::string ToString(DLDataType dtype) {
   Check(TVMFFIDataTypeToString(&dtype, text.out()));
   return text.cast<std::string>();
 }
-
-inline bool operator==(const DLDataType& a, const DLDataType& b) noexcept {
-  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-inline bool operator!=(const DLDataType& a, const DLDataType& b) noexcept { return !(a == b); }
 
 // Bytes of n elements; elements below a byte are packed.
 inline size_t NumBytes(DLDataType dtype, size_t n) noexcept { return (n * dtype.bits * dtype.lanes + 7) / 8; }
@@ -53,7 +55,17 @@ inline bool IsContiguous(const DLTensor& tensor) noexcept {
   return true;
 }
 
-// The DLPack type of a C++ element type.
+// Of each axis, in elements, also where the description leaves them out because the tensor is compact.
+inline std::vector<int64_t> StridesOf(const DLTensor& tensor) {
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.ndim));
+  int64_t compact = 1;
+  for (int32_t i = tensor.ndim; i-- > 0; compact *= tensor.shape[i]) {
+    strides[static_cast<size_t>(i)] = tensor.strides ? tensor.strides[i] : compact;
+  }
+  return strides;
+}
+
+// The DLPack type of a C++ element type. Specialise it for one of yours, a half float for example.
 template <typename T> constexpr DLDataType DataTypeOf() {
   if constexpr (std::is_same_v<T, bool>) {
     return {kDLBool, 8, 1};
@@ -75,7 +87,10 @@ template <typename Derived> class TensorAccess {
         << "axis " << axis << " of a tensor with " << dl().ndim << " dimensions";
     return dl().shape[axis];
   }
+  std::vector<int64_t> shape() const { return {dl().shape, dl().shape + dl().ndim}; }
+  std::vector<int64_t> strides() const { return StridesOf(dl()); }  // in elements
   size_t numel() const { return NumElements(dl()); }
+  size_t nbytes() const { return NumBytes(dl()); }  // of the elements, without gaps
   DLDataType dtype() const { return dl().dtype; }
   Device device() const { return dl().device; }
   bool is_contiguous() const { return IsContiguous(dl()); }
@@ -101,19 +116,60 @@ struct TensorObj final : Object {
   DLTensor dl;
 };
 
+// Copies go between any two devices and strides; shapes and data types must agree (ValueError). They are finished when
+// the call returns, but for those within one device, which wait in its stream.
 class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
   PORTCALL_OBJECT_REF(Tensor, TensorObj)
 
   // Uninitialised memory, 64-byte aligned.
   static Tensor Empty(const std::vector<int64_t>& shape, DLDataType dtype, Device device = Cpu()) {
-    DLTensor prototype{};
-    prototype.device = device;
-    prototype.ndim = static_cast<int32_t>(shape.size());
-    prototype.dtype = dtype;
-    prototype.shape = const_cast<int64_t*>(shape.data());
+    DLTensor prototype = Describe(nullptr, shape, dtype, device);
     TVMFFIObjectHandle handle = nullptr;
     Check(PortcallTensorAlloc(&prototype, &handle));
     return Steal<Tensor>(handle);
+  }
+
+  // A tensor over compact memory that is somebody else's, of which nothing is copied; release() runs with the last
+  // reference. So `[keep = std::move(vector)] {}` hands a vector's memory over.
+  template <typename Release>
+  static Tensor FromMemory(void* data, const std::vector<int64_t>& shape, DLDataType dtype, Release release,
+                           Device device = Cpu()) {
+    DLTensor description = Describe(data, shape, dtype, device);
+    auto owner = std::make_unique<Release>(std::move(release));
+    TVMFFIObjectHandle handle = nullptr;
+    Check(PortcallTensorFromMemory(
+        &description, 0, owner.get(),
+        [](void* self) {
+          std::unique_ptr<Release> last(static_cast<Release*>(self));
+          (*last)();
+        },
+        &handle));
+    owner.release();
+    return Steal<Tensor>(handle);
+  }
+
+  // Takes over what another library exported, which stays with the caller when this throws.
+  static Tensor FromDLPack(DLManagedTensorVersioned* managed) {
+    TVMFFIObjectHandle handle = nullptr;
+    Check(TVMFFITensorFromDLPackVersioned(managed, 0, 0, &handle));
+    return Steal<Tensor>(handle);
+  }
+  static Tensor FromDLPack(DLManagedTensor* managed) {
+    TVMFFIObjectHandle handle = nullptr;
+    Check(TVMFFITensorFromDLPack(managed, 0, 0, &handle));
+    return Steal<Tensor>(handle);
+  }
+  // This tensor for another library, which calls the deleter in it once. The form without a version is that of DLPack
+  // before 1.0, and refuses a read-only tensor (BufferError).
+  DLManagedTensorVersioned* ToDLPackVersioned() const {
+    DLManagedTensorVersioned* managed = nullptr;
+    Check(TVMFFITensorToDLPackVersioned(ptr_, &managed));
+    return managed;
+  }
+  DLManagedTensor* ToDLPack() const {
+    DLManagedTensor* managed = nullptr;
+    Check(TVMFFITensorToDLPack(ptr_, &managed));
+    return managed;
   }
 
   const DLTensor* dl_tensor() const {
@@ -126,6 +182,40 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
     Check(PortcallTensorCopy(&from, dl_tensor()));
   }
   void CopyFrom(const Tensor& from) const { CopyFrom(*from.dl_tensor()); }
+  void CopyTo(const Tensor& to) const { to.CopyFrom(*this); }
+  // A compact copy over there.
+  Tensor CopyTo(Device device) const {
+    Tensor copy = Empty(shape(), dtype(), device);
+    CopyTo(copy);
+    return copy;
+  }
+  // From and to compact memory of the host, of nbytes() bytes.
+  void CopyFromBytes(const void* data, size_t nbytes) const { CopyFrom(OnHost(const_cast<void*>(data), nbytes)); }
+  void CopyToBytes(void* data, size_t nbytes) const {
+    DLTensor to = OnHost(data, nbytes);
+    Check(PortcallTensorCopy(dl_tensor(), &to));
+  }
+
+ private:
+  static DLTensor Describe(void* data, const std::vector<int64_t>& shape, DLDataType dtype, Device device) {
+    DLTensor description{};
+    description.data = data;
+    description.device = device;
+    description.ndim = static_cast<int32_t>(shape.size());
+    description.dtype = dtype;
+    description.shape = const_cast<int64_t*>(shape.data());
+    return description;
+  }
+  DLTensor OnHost(void* data, size_t nbytes) const {
+    DLTensor memory = *dl_tensor();
+    PORTCALL_CHECK(nbytes == NumBytes(memory), ValueError)
+        << "the elements of this tensor are " << NumBytes(memory) << " bytes, the memory given is " << nbytes;
+    memory.data = data;
+    memory.byte_offset = 0;
+    memory.strides = nullptr;
+    memory.device = Cpu();
+    return memory;
+  }
 };
 
 // A borrowed tensor argument: whatever form the caller used. Valid during the call.
@@ -138,6 +228,7 @@ class TensorView : public detail::TensorAccess<TensorView> {
   DLTensor* tensor_;
 };
 
+template <> struct detail::Borrows<TensorView> : std::true_type {};
 template <> struct TypeTraits<TensorView> {
   static std::string Name() { return "Tensor"; }
   static std::optional<TensorView> TryFrom(const TVMFFIAny& value) {
@@ -147,4 +238,7 @@ template <> struct TypeTraits<TensorView> {
 };
 
 }  // namespace portcall
+
+inline std::ostream& operator<<(std::ostream& out, const DLDataType& dtype) { return out << portcall::ToString(dtype); }
+
 #endif  // PORTCALL_TENSOR_H_

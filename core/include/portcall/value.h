@@ -112,6 +112,10 @@ template <typename T> inline constexpr bool kCanTravel = CanTravel<std::remove_c
 
 template <typename T, typename = void> struct HasOwnTraits : std::false_type {};
 template <typename T> struct HasOwnTraits<T, std::void_t<typename T::OwnTraits>> : std::true_type {};
+// Types that show what a value holds, for as long as it does.
+template <typename T>
+struct Borrows
+    : std::bool_constant<std::is_same_v<T, std::string_view> || (std::is_pointer_v<T> && !std::is_same_v<T, void*>)> {};
 template <typename T>
 inline constexpr bool kPlainReference = std::is_base_of_v<ObjectRef, T> && !HasOwnTraits<T>::value;
 
@@ -120,6 +124,14 @@ inline void SetCell(TVMFFIAny* out, int32_t type_index) noexcept {
   out->zero_padding = 0;
   out->v_int64 = 0;
 }
+
+template <typename T> struct IsOptional : std::false_type {};
+template <typename T> struct IsOptional<std::optional<T>> : std::true_type {};
+// What a value converts to without a cast. Were None among it, == would compare any two values by that.
+template <typename T>
+inline constexpr bool kConverts =
+    kCanTravel<T> && !std::is_same_v<T, Any> && !std::is_same_v<T, std::nullptr_t> && !IsOptional<T>::value;
+template <typename T> using EnableOptional = std::enable_if_t<kCanTravel<T> && !std::is_same_v<T, Any>>;
 
 template <typename T, typename = void> struct IsReadable : std::false_type {};
 template <typename T>
@@ -147,8 +159,16 @@ template <typename T> std::optional<T> Read(const TVMFFIAny& value) {
   return TypeTraits<T>::TryFrom(value);
 }
 
-inline void ThrowMismatch(const std::string& expected, const TVMFFIAny& got) {
-  throw Error("TypeError", "expected " + expected + ", got " + DescribeValue(got));
+// What a value that is no T is, for messages: traits of containers say which of its items is to blame.
+using Describe = std::string (*)(const TVMFFIAny& value);
+template <typename T, typename = void> inline constexpr Describe kDescribe = DescribeValue;
+template <typename T>
+inline constexpr Describe kDescribe<T, std::void_t<decltype(TypeTraits<T>::DescribeMismatch)>> =
+    TypeTraits<T>::DescribeMismatch;
+
+[[noreturn, gnu::noinline, gnu::cold]] inline void ThrowMismatch(const std::string& expected, Describe describe,
+                                                                 const TVMFFIAny& got) {
+  throw Error("TypeError", "expected " + expected + ", got " + describe(got));
 }
 }  // namespace detail
 
@@ -160,6 +180,7 @@ template <typename T> struct TypeTraits<std::optional<T>> {
     if (!inner) return std::nullopt;
     return std::optional<std::optional<T>>(std::in_place, std::move(inner));
   }
+  static std::string DescribeMismatch(const TVMFFIAny& value) { return detail::kDescribe<T>(value); }
   static void To(std::optional<T> value, TVMFFIAny* out) {
     if (!value) return detail::SetCell(out, kTVMFFINone);
     TypeTraits<T>::To(*std::move(value), out);
@@ -167,6 +188,10 @@ template <typename T> struct TypeTraits<std::optional<T>> {
 };
 
 // An owned value. Layout: exactly one TVMFFIAny.
+//
+// `T x = value;` converts, and throws TypeError for what is no T; so does value.cast<T>(), and value.try_cast<T>() gives
+// nullopt. An optional wants the cast in words, value.cast<std::optional<T>>(): std::optional would take any value for
+// one that holds, None too. Two values do not compare: say as what, a.cast<int>() == b.cast<int>().
 class Any {
  public:
   Any() noexcept { detail::SetCell(&cell_, kTVMFFINone); }
@@ -174,7 +199,7 @@ class Any {
     if (IsObject(cell_)) Retain(cell_.v_obj);
   }
   Any(Any&& other) noexcept : cell_(other.cell_) { detail::SetCell(&other.cell_, kTVMFFINone); }
-  Any& operator=(Any other) noexcept {
+  Any& operator=(Any other) & noexcept {  // of no temporary: `array[0] = x` would change nothing
     std::swap(cell_, other.cell_);
     return *this;
   }
@@ -222,13 +247,19 @@ class Any {
   template <typename T> std::optional<T> try_cast() const { return detail::Read<T>(cell_); }
   template <typename T> T cast() const {
     std::optional<T> value = detail::Read<T>(cell_);
-    if (!value) detail::ThrowMismatch(TypeTraits<T>::Name(), cell_);
+    if (!value) detail::ThrowMismatch(TypeTraits<T>::Name(), detail::kDescribe<T>, cell_);
     return *std::move(value);
   }
-  template <typename T, typename = std::enable_if_t<detail::kCanTravel<T> && !std::is_same_v<T, Any>>>
-  operator T() const {  // NOLINT(google-explicit-constructor)
+  template <typename T, typename = std::enable_if_t<detail::kConverts<T>>>
+  operator T() const& {  // NOLINT(google-explicit-constructor)
     return cast<T>();
   }
+  // A view of a temporary would show what is gone: keep the value, or convert to std::string or Tensor.
+  template <typename T, typename = std::enable_if_t<detail::Borrows<T>::value>> operator T() && = delete;
+  template <typename T, typename = detail::EnableOptional<T>>
+  operator std::optional<T>() & = delete;  // write cast<…>()
+  template <typename T, typename = detail::EnableOptional<T>> operator std::optional<T>() && = delete;
+  template <typename T, typename = detail::EnableOptional<T>> operator std::optional<T>() const& = delete;
 
  private:
   TVMFFIAny cell_;
@@ -243,7 +274,7 @@ namespace detail {
                                      const std::string& got);
 }  // namespace detail
 
-// One argument of a call: borrowed, with its place for messages.
+// One argument of a call: borrowed, with its place for messages. Converts as Any does.
 class ArgValue {
  public:
   ArgValue(const TVMFFIAny* cell, int position, const char* function) noexcept
@@ -257,17 +288,21 @@ class ArgValue {
   template <typename T> std::optional<T> try_cast() const { return detail::Read<T>(*cell_); }
   template <typename T> T cast() const {
     std::optional<T> value = detail::Read<T>(*cell_);
-    if (!value) Mismatch(TypeTraits<T>::Name());
+    if (!value) Mismatch(TypeTraits<T>::Name(), detail::kDescribe<T>);
     return *std::move(value);
   }
-  template <typename T, typename = std::enable_if_t<detail::kCanTravel<T>>>
-  operator T() const {  // NOLINT(google-explicit-constructor)
+  template <typename T, typename = std::enable_if_t<std::is_same_v<T, Any> || detail::kConverts<T>>>
+  operator T() const& {  // NOLINT(google-explicit-constructor)
     return cast<T>();
   }
+  template <typename T, typename = detail::EnableOptional<T>>
+  operator std::optional<T>() & = delete;  // write cast<…>()
+  template <typename T, typename = detail::EnableOptional<T>> operator std::optional<T>() && = delete;
+  template <typename T, typename = detail::EnableOptional<T>> operator std::optional<T>() const& = delete;
 
  private:
-  [[noreturn]] void Mismatch(const std::string& expected) const {
-    detail::ThrowArgumentError(function_, position_, expected, DescribeValue(*cell_));
+  [[noreturn]] void Mismatch(const std::string& expected, detail::Describe describe) const {
+    detail::ThrowArgumentError(function_, position_, expected, describe(*cell_));
   }
 
   const TVMFFIAny* cell_;
@@ -312,6 +347,7 @@ template <int kSmall, typename Derived> class StringBase {
   friend bool operator==(const Derived& a, std::string_view b) noexcept { return a.view() == b; }
   friend bool operator!=(const Derived& a, std::string_view b) noexcept { return a.view() != b; }
   friend bool operator<(const Derived& a, const Derived& b) noexcept { return a.view() < b.view(); }
+  friend std::ostream& operator<<(std::ostream& out, const Derived& text) { return out << text.view(); }
 
   const TVMFFIAny& cell() const noexcept { return cell_; }
   TVMFFIAny release() noexcept {
@@ -352,7 +388,9 @@ class Bytes : public detail::StringBase<kTVMFFISmallBytes, Bytes> {
 
 template <> struct TypeTraits<Any> {
   static std::string Name() { return "any value"; }
-  static std::optional<Any> TryFrom(const TVMFFIAny& value) { return Any::Copy(value); }
+  static std::optional<Any> TryFrom(const TVMFFIAny& value) {
+    return std::optional<Any>(std::in_place, Any::Copy(value));
+  }
   static void To(Any value, TVMFFIAny* out) { *out = value.release(); }
 };
 
