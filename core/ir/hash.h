@@ -34,7 +34,7 @@ struct Entry {
 
 class Hasher {
  public:
-  explicit Hasher(Types* types, int depth = 0) : types_(types), depth_(depth) {}
+  explicit Hasher(Types* types) : Hasher(types, 0, &own_keys_) {}
   uint64_t Hash(const TVMFFIAny& value, Defines defines = Defines::kNothing);
   // Appends the entries of a map, in order.
   void AppendEntries(const TVMFFIObject* map, size_t n, std::vector<Entry>* entries);
@@ -50,6 +50,8 @@ class Hasher {
     bool shared;
   };
 
+  Hasher(Types* types, int depth, PointerMap* known_keys) : types_(types), depth_(depth), known_keys_(known_keys) {}
+
   bool Known(const TVMFFIAny& value, Defines defines, uint64_t* hash);
   bool Advance();
   void AddFields();
@@ -64,8 +66,8 @@ class Hasher {
   int depth_;  // of maps that are keys of maps
   std::vector<Frame> frames_;
   std::vector<Entry> entries_;
-  PointerMap known_;  // hashes of shared objects and variables, 0 while they are worked on
-  PointerMap known_keys_;
+  PointerMap known_;                   // hashes of shared objects and variables, 0 while they are worked on
+  PointerMap own_keys_, *known_keys_;  // hashes of keys, which are the same in all maps
   uint64_t num_variables_ = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that the core makes are counted by type, so that a test can say what was left behind.
+// Nodes that the core makes are counted by type, so that a test can say what was left behind. And how objects of types
+// that are defined at run time are told from others.
 #ifndef PORTCALL_SRC_NODE_H_
 #define PORTCALL_SRC_NODE_H_
 
@@ -24,6 +25,11 @@ template <typename T, typename... A> T* NewCountedNode(size_t extra, A&&... args
   live_nodes[TypeIndexOf<T>()].fetch_add(1, std::memory_order_relaxed);
   return node;
 }
+
+// The creator of such types, and what reads their fields. It makes nothing, for want of the type: PortcallObjectCreate does.
+int CreateRow(TVMFFIObjectHandle* out);
+int ReadCell(void* field, TVMFFIAny* result);
+inline bool IsRow(const TVMFFITypeInfo& info) noexcept { return info.metadata && info.metadata->creator == CreateRow; }
 
 }  // namespace portcall
 #endif  // PORTCALL_SRC_NODE_H_

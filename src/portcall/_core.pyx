@@ -2129,7 +2129,7 @@ cdef object exception_of_kind(str kind, str message, dict facts):
 
 
 cdef dict error_facts(TVMFFIObject* extra):
-    """What the core adds to an error: an Array that starts with a tag. Of a refused argument, or of a session."""
+    """What the core adds to an error: an Array that starts with a tag. Of a refused argument, a session, or a graph."""
     if extra.type_index != kTVMFFIArray:
         return {}
     core.object_inc_ref(extra)
@@ -2139,6 +2139,8 @@ cdef dict error_facts(TVMFFIObject* extra):
         return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
     if tag == "portcall.RPCError" and len(items) == 1:
         return {"peer": items[0]}
+    if tag == "portcall.GraphError" and len(items) == 1:
+        return {"node": items[0]}
     return {}
 
 

@@ -294,4 +294,14 @@ TEST("maps are keys of maps to some depth") {
   Any key = Pairs({{1, 2}});
   for (int i = 0; i < 100; ++i) key = Pairs({{key, i}});
   CHECK(Contains(Thrown([&] { ir::StructuralHash(key); }), "keys of maps more than 64 deep"));
+  auto both = [] {  // 2^50 ways to the innermost key
+    Any a = Pairs({{1, 2}}), b = Pairs({{1, 3}});
+    for (int i = 0; i < 50; ++i) {
+      Any next = Pairs({{a, 0}, {b, 1}});
+      b = Pairs({{a, 1}, {b, 0}});
+      a = next;
+    }
+    return a;
+  };
+  CHECK(Equal(both(), both()));
 }
