@@ -170,6 +170,8 @@ def test_walks_by_class_and_key() -> None:
     seen: list[Any] = []
     _ir.visit(graph, lambda node: seen.append(node) or node == graph, Node)
     assert seen == [graph, inner]
+    with pytest.raises(ValueError, match="order is 'pre' or 'post', got 'in'"):
+        _ir.walk(graph, order="in")  # type: ignore[call-overload]
     with pytest.raises(KeyError, match=r"test\.graphs\.Nobody"):
         _ir.walk(graph, "test.graphs.Nobody")
 

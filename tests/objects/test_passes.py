@@ -55,6 +55,14 @@ def test_what_is_no_pass_is_refused() -> None:
         Sequential([5])
     with pytest.raises(KeyError, match=r"no pass and no global function is called 'test\.passes\.missing'"):
         Sequential(["test.passes.missing"])([])
+    with pytest.raises(TypeError, match=r"passes is a list, got 'test.passes' alone; put it in brackets"):
+        Sequential("test.passes")
+    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+        Sequential([], required="a")
+    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+        portcall.register_pass("test.passes.never", required="a")
+    with pytest.raises(TypeError, match=r"takes a name, as in @register_pass\(\"demo.fold\"\); got <function"):
+        portcall.register_pass(lambda items: items)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pass 'forgets' returned None"):
         Pass("forgets", lambda items: None)([])
 
