@@ -133,6 +133,21 @@ def test_a_mismatch_tells_path_and_values() -> None:
     assert _ir.first_mismatch(left, left) is None
 
 
+@portcall.register_object("test.graphs.Owner")
+class Owner(portcall.Object):
+    what: object = portcall.field(compare="identity")
+
+
+def test_a_field_may_be_compared_by_identity() -> None:
+    one, other = Node(1), Node(1)
+    assert _ir.structural_equal(one, other)
+    assert _ir.structural_equal(Owner(one), Owner(one))
+    assert _ir.structural_hash(Owner(one)) == _ir.structural_hash(Owner(other))
+    assert str(_ir.first_mismatch(Owner(one), Owner(other))) == (
+        "<root>.what: test.graphs.Node != test.graphs.Node (the field is compared by identity)"
+    )
+
+
 def test_variables_are_matched_where_they_are_defined() -> None:
     x, y = Var("x"), Var("y")
     assert _ir.structural_equal(Lambda([x], Node(x)), Lambda([y], Node(y)))
