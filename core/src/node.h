@@ -29,7 +29,14 @@ template <typename T, typename... A> T* NewCountedNode(size_t extra, A&&... args
 // The creator of such types, and what reads their fields. It makes nothing, for want of the type: PortcallObjectCreate does.
 int CreateRow(TVMFFIObjectHandle* out);
 int ReadCell(void* field, TVMFFIAny* result);
-inline bool IsRow(const TVMFFITypeInfo& info) noexcept { return info.metadata && info.metadata->creator == CreateRow; }
+// A type may be described anew while others read what there is.
+inline const TVMFFITypeMetadata* MetadataOf(const TVMFFITypeInfo& info) noexcept {
+  return __atomic_load_n(&info.metadata, __ATOMIC_ACQUIRE);
+}
+inline bool IsRow(const TVMFFITypeInfo& info) noexcept {
+  const TVMFFITypeMetadata* metadata = MetadataOf(info);
+  return metadata && metadata->creator == CreateRow;
+}
 
 }  // namespace portcall
 #endif  // PORTCALL_SRC_NODE_H_

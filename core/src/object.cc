@@ -23,18 +23,18 @@ namespace {
 
 constexpr int32_t kMaxTypes = 32768;
 
-// A growing list whose items readers see without a lock: it is copied to larger memory when it is full, and the old
-// memory stays for those who still read it.
+// A growing list whose items readers see without a lock: it is copied to other memory when it is full or an item is
+// replaced, and the old memory stays for those who still read it.
 template <typename T> class Published {
  public:
   // Adds an item, or replaces one, and publishes the list.
   void Set(size_t position, const T& item, const T** data, int32_t* count) {
-    if (position == size_ && size_ == capacity_) {
-      capacity_ = capacity_ ? 2 * capacity_ : 4;
-      auto larger = std::make_unique<T[]>(capacity_);
-      std::copy_n(items_, size_, larger.get());
-      items_ = larger.get();
-      all_.push_back(std::move(larger));
+    if (position < size_ || size_ == capacity_) {
+      if (size_ == capacity_) capacity_ = capacity_ ? 2 * capacity_ : 4;
+      auto other = std::make_unique<T[]>(capacity_);
+      std::copy_n(items_, size_, other.get());
+      items_ = other.get();
+      all_.push_back(std::move(other));
     }
     items_[position] = item;
     if (position == size_) ++size_;

@@ -19,7 +19,7 @@ int ReadCell(void* field, TVMFFIAny* result) { return TVMFFIAnyViewToOwnedAny(st
 namespace {
 
 size_t NumCells(const TVMFFITypeInfo& info) {
-  return (static_cast<size_t>(info.metadata->total_size) - sizeof(TVMFFIObject)) / sizeof(TVMFFIAny);
+  return (static_cast<size_t>(MetadataOf(info)->total_size) - sizeof(TVMFFIObject)) / sizeof(TVMFFIAny);
 }
 
 // The cells follow it. Counted as an ffi.Object; its own type is set once it is made.
@@ -137,11 +137,12 @@ void SetField(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldIn
 }
 
 TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
-  PORTCALL_CHECK(type.metadata && type.metadata->creator, TypeError)
+  const TVMFFITypeMetadata* metadata = MetadataOf(type);
+  PORTCALL_CHECK(metadata && metadata->creator, TypeError)
       << "objects of type '" << ToView(type.type_key) << "' cannot be made from fields: "
-      << (type.metadata ? "its C++ type has no default constructor" : "nobody described it");
+      << (metadata ? "its C++ type has no default constructor" : "nobody described it");
   TVMFFIObjectHandle handle = nullptr;
-  Check(type.metadata->creator(&handle));
+  Check(metadata->creator(&handle));
   ObjectRef owner = ObjectRef::Steal(handle);
   int32_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
@@ -176,9 +177,9 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
       << "nothing can derive from " << DescribeType(parent);
   size_t inherited = FieldsOf(parent).size();
   // Cells start behind the header: compiled code must not keep anything there.
-  const bool bare =
-      inherited == 0 && (parent == kTVMFFIObject ||
-                         (up.metadata && up.metadata->total_size == static_cast<int32_t>(sizeof(TVMFFIObject))));
+  const TVMFFITypeMetadata* known = MetadataOf(up);
+  const bool bare = inherited == 0 && (parent == kTVMFFIObject ||
+                                       (known && known->total_size == static_cast<int32_t>(sizeof(TVMFFIObject))));
   PORTCALL_CHECK(bare || IsRow(up), TypeError)
       << "'" << ToView(*key) << "' cannot derive from '" << ToView(up.type_key)
       << "', whose objects may have members that only compiled code knows; hold one in a field";

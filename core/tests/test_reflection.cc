@@ -180,8 +180,9 @@ TEST("a type defined at run time behaves like one of C++") {
            "TypeError: test.run.Derived.right: expected test.run.Base or None, got int 3");
   CHECK_EQ(ErrorOf([&] { CreateObject(derived, {"top"}); }), "TypeError: test.run.Derived has 5 fields, got 1 values");
   CHECK_EQ(Define("test.run.Base", kTVMFFIObject, {Spec("name", kTVMFFIStr)}), base);
-  CHECK_EQ(ErrorOf([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
-           "ValueError: type 'test.run.Base' exists already, with other fields or another base; give this one another key");
+  CHECK_EQ(
+      ErrorOf([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
+      "ValueError: type 'test.run.Base' exists already, with other fields or another base; give this one another key");
   CHECK(Contains(ErrorOf([&] { Define("test.run.Cube", TypeIndexOf<ShapeyObj>(), {}); }), "cannot derive from"));
   CHECK(Contains(ErrorOf([&] { Define("test.run.Array", kTVMFFIArray, {}); }), "nothing can derive from Array"));
 }
@@ -268,4 +269,31 @@ TEST("types may be described while others read them") {
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK_EQ(FieldsOf(index).size(), 50);
+}
+
+TEST("a type may be defined a second time while others make and read its objects") {
+  Any low(1), high(2);
+  auto define = [&](Any* value) {
+    return Define("test.run.Twice", kTVMFFIObject, {Spec("a", kTVMFFIAny), Spec("b", kTVMFFIInt, 0, value)});
+  };
+  int32_t index = define(&low);
+  const TVMFFIFieldInfo* before = FindField(index, "b");
+  std::atomic<bool> done{false};
+  std::vector<std::thread> makers;
+  for (int t = 0; t < 3; ++t) {
+    makers.emplace_back([&] {
+      while (!done) {
+        ObjectRef made = CreateObject(index, {CreateObject(index, {"inner", 5}), Unchanged()});
+        auto b = GetField(made, "b").cast<int64_t>();
+        CHECK(b == 1 || b == 2);
+        CHECK_EQ(GetField(GetField(made, "a").cast<ObjectRef>(), "b").cast<int64_t>(), 5);
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) CHECK_EQ(define(i % 2 ? &low : &high), index);
+  CHECK_EQ(define(&high), index);
+  done = true;
+  for (std::thread& maker : makers) maker.join();
+  CHECK_EQ(GetField(CreateObject(index, {0, Unchanged()}), "b").cast<int64_t>(), 2);
+  CHECK_EQ(Any::Copy(before->default_value_or_factory).cast<int64_t>(), 1);  // what was read stays as it was
 }
