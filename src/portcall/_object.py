@@ -280,7 +280,9 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     accesses = {access.__name__: access for access, *_ in described}
     names = tuple(accesses)
     body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
-    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__match_args__": names}
+    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
+    match_args = tuple(names[i] for i in positional)
+    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__match_args__": match_args}
     if scope is not None:
         body["__portcall_own__"] = True
     if doc and not body.get("__doc__"):
@@ -291,7 +293,6 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
         for function in _COMMON:
             body.setdefault(function.__name__, function)
-    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
     if "__init__" not in body:
         body.setdefault("__signature__", _signature(described))
     made = _rebuilt(cls, body)

@@ -64,6 +64,14 @@ class Block(Expr):
     pair: tuple[int, Expr] | None = None
 
 
+@portcall.register_object("test.classes.Numbered")
+class Numbered(portcall.Object):
+    which: Literal[0, 1]
+    many: tuple[int, ...] = ()
+    nothing: None = None
+    floats: list[float] = portcall.field(default_factory=list)
+
+
 X, ONE = Var("x"), Const(1)
 
 
@@ -93,12 +101,16 @@ def test_a_class_has_what_its_author_wrote() -> None:
     assert made.own_class() is Add
     assert Add.__doc__ == "The sum of two expressions."
     assert str(inspect.signature(Add)) == ("(lhs: 'test.classes.Expr', rhs: 'test.classes.Expr', span: 'str' = '')")
+    assert str(inspect.signature(Block)).startswith(
+        "(body: 'list[test.classes.Expr]', names: 'dict[str, int]' = Ellipsis"
+    )
     assert Add.span.__doc__ == "where it stands"  # type: ignore[attr-defined]
     match made:
         case Add(Const(value), _, span):
             assert (value, span) == (1, "s")
         case _:
             pytest.fail("no match")
+    assert "mode" not in Block.__match_args__  # by name only, as in the constructor
 
 
 def test_objects_do_not_change() -> None:
@@ -160,6 +172,18 @@ def test_what_is_written_is_checked_as_what_is_made_is() -> None:
     assert (list(made.items), made.either, made.anything) == ([ONE], "text", None)
 
 
+def test_a_class_may_take_its_fields_by_name_only() -> None:
+    @portcall.register_object("test.classes.Named2", kw_only=True)
+    class Named(portcall.Object):
+        name: str
+        place: int = portcall.field(kw_only=False)
+
+    assert (Named(3, name="n").place, Named(name="n", place=4).place) == (3, 4)
+    assert Named.__match_args__ == ("place",)
+    with pytest.raises(TypeError, match=r"Named\(\) takes 1 positional arguments, got 2"):
+        Named("n", 3)  # type: ignore[misc]
+
+
 @portcall.register_object("test.classes.Holder")
 class Holder(portcall.Object):
     items: portcall.List = portcall.field(default_factory=portcall.List)
@@ -196,6 +220,9 @@ def test_containers_that_change_may_be_fields() -> None:
         (lambda: Block([], tag=3), "test.classes.Block.tag: expected str or None, got int 3"),
         (lambda: Block([], outer=X), "test.classes.Block.outer: expected test.classes.Block or None"),
         (lambda: Block([], mode="slow"), "test.classes.Block.mode: expected Literal.*, got str 'slow'"),
+        (lambda: Numbered(True), r"test.classes.Numbered.which: expected Literal\[0, 1\], got bool True"),
+        (lambda: Numbered(1, ("x",)), r"Numbered.many: expected tuple\[int, ...\], got str 'x' at \[0\]"),
+        (lambda: Numbered(1, nothing=0), r"Numbered.nothing: expected None, got int 0"),
         (lambda: Block([], either=1.5), r"test.classes.Block.either: expected int \| str, got float 1.5"),
         (
             lambda: Block([], pair=(1, 2)),
@@ -216,6 +243,8 @@ def test_a_value_that_does_not_fit_is_told_with_its_field(make: Callable[[], Any
 
 
 def test_values_of_every_kind_of_field() -> None:
+    numbered = Numbered(1, (1, np.int64(2), 3), None, [1, 2.5, np.float32(0.5)])
+    assert (list(numbered.many), list(numbered.floats)) == ([1, 2, 3], [1, 2.5, 0.5])
     inner = Block([])
     made = Block([X, ONE], {"a": 1}, "t", inner, {"b": [1.5, None]}, 2, "text", (7, X), mode="small")
     assert list(made.body) == [X, ONE]
@@ -331,6 +360,8 @@ def test_annotations_of_a_base_class_mean_what_they_meant_there() -> None:
     )
     made: Any = other([X], [other([ONE], [])])
     assert list(made.args) == [X]
+    with pytest.raises(TypeError, match=r"OtherExpr.args: expected list\[test.classes.Expr\], got int 5 at \[0\]"):
+        other([5], [])
     with pytest.raises(TypeError, match=r"OtherExpr.more: expected list\[test.classes.OtherExpr\], got Var"):
         other([X], [X])
 
@@ -486,6 +517,12 @@ def test_a_long_chain_is_printed_short_and_freed() -> None:
         del chain
 
 
+@portcall.register_object("test.classes.Quiet")
+class Quiet(portcall.Object):
+    secret: str = portcall.field(repr=False)
+    shown: int
+
+
 def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
     made = Add(X, Const(2), "s")
     assert repr(made) == "Add(lhs=Var(name='x'), rhs=Const(value=2), span='s')"
@@ -496,9 +533,56 @@ def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rhs: Const (test.classes.Const)" in shown
     assert shown.count("name: 'x'") == 1
     assert "(the same as above)" in shown
+    quiet = Quiet("much", 5)
+    assert (repr(quiet), quiet.secret) == ("Quiet(shown=5)", "much")
+    portcall.show(quiet)
+    assert "secret" not in capsys.readouterr().out
+    assert "secret" not in quiet._repr_html_()  # type: ignore[attr-defined]
     page = Add(Var("<b>"), ONE)._repr_html_()  # type: ignore[attr-defined]
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
+
+
+def test_what_is_long_or_deep_is_left_out_of_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    wide, deep = Block([Const(i) for i in range(100)], tag="t" * 100), Add(X, ONE)
+    for _ in range(9):
+        deep = Add(X, deep)
+    assert repr(wide).startswith("Block(body=[Const(value=0), Const(value=1), ")
+    assert repr(wide).count("Const(") == 29  # 60 values: the block, its list, 29 objects with a number each, ...
+    assert repr(deep).count("Add(") == 7
+    portcall.show(wide)
+    shown = capsys.readouterr().out
+    assert f"tag: '{'t' * 58}…" in shown
+    assert "[99]: Const" in shown
+    portcall.show(wide, max_nodes=20)
+    shown = capsys.readouterr().out
+    assert "… 100 more inside" in shown
+    assert "[0]" not in shown
+    portcall.show(deep, max_depth=3)
+    shown = capsys.readouterr().out
+    assert shown.count("rhs: Add") == 3
+    assert "… 3 more inside" in shown
+    assert "value: 1" not in shown
+    assert deep._repr_html_().count("Add (test.classes.Add)") == 7  # type: ignore[attr-defined]
+    assert wide._repr_html_().count("value: ") < 100  # type: ignore[attr-defined]
+
+
+def test_an_author_may_print_objects_in_another_way() -> None:
+    @portcall.register_object("test.classes.Own")
+    class Own(portcall.Object):
+        value: int
+
+        def __repr__(self) -> str:
+            return f"<{self.value}>"
+
+    assert repr(Own(1)) == "<1>"
+    assert repr(Pair(Own(1), Own(2))) == "Pair(first=<1>, second=<2>)"
+
+
+@portcall.register_object("test.classes.Pair")
+class Pair(portcall.Object):
+    first: object
+    second: object
 
 
 # ---- Other types as values -------------------------------------------------------------------------------------------

@@ -102,12 +102,12 @@ def test_a_context_chooses_what_runs_and_holds_settings() -> None:
         seen.append(PassContext.current().config.get("unroll"))
         return items
 
-    run = Sequential([says("always"), says("deep", level=3), says("off"), reads])
+    run = Sequential([says("always"), Sequential([says("deep")], level=3), says("off"), reads])
     assert run([]) == ["always", "off"]
     with PassContext(level=3, disabled=["off"], config={"unroll": 4}) as ctx:
         assert PassContext.current() == ctx
         assert run([]) == ["always", "deep"]
-        with PassContext(level=0, required=["deep"]):
+        with PassContext(level=0, required=["sequential"]):
             assert run([]) == ["always", "deep", "off"]
         assert PassContext.current() == ctx
     assert seen == [None, 4, None]
@@ -166,11 +166,16 @@ def test_the_table_of_timings_is_in_the_order_of_beginning() -> None:
     with PassContext() as ctx:
         Sequential([says("a"), Sequential([says("b")], "inner")], "all")([])
         says("last")([])
+        with pytest.raises(TypeError):
+            Pass("bad", lambda items: None)([])
     out = io.StringIO()
     ctx.show_timings(file=out)
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["pass", "all", "a", "inner", "b", "last"]
-    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4, 0]
+    assert [line.split()[0] for line in lines] == ["pass", "all", "a", "inner", "b", "last", "bad"]
+    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4, 0, 0]
+    assert "bad (failed)" in lines[-1]
+    shares = [float(line.split()[-1].removesuffix("%")) for line in lines[1:] if not line.startswith(" ")]
+    assert abs(sum(shares) - 100) < 1  # those that the user called; the others are parts of them
 
 
 def test_a_pass_that_fails_is_timed_too() -> None:
