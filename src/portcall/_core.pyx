@@ -696,7 +696,7 @@ cdef class FieldAccess:
         try:
             set_argument(&frame, 0, <PyObject*>value)
         except errors.ArgumentError as error:
-            raise field_error(self.type_index, self.__name__, error) from None
+            raise field_error(self.type_index, self.__name__, 0, error) from None
         if core.object_set_field(obj, self.info, frame.cells) != 0:
             raise_raised(None)
 
@@ -725,39 +725,38 @@ cdef class Reflected:
         cdef StackFrame space
         cdef Frame* frame = &space
         cdef Cells cells
-        cdef int n = <int>len(self.names)
+        cdef int n = <int>len(self.names), place = 0
         if given > <Py_ssize_t>len(self.positional):
             raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
         if n > kStackArgs:
             cells = Cells((None,) * n)
             frame = &cells.frame
         try:
-            self.fill(frame, args, given, keywords, type(obj), checked)
+            self.fill(frame, args, given, keywords, type(obj), checked, &place)
         except errors.ArgumentError as error:
-            if error.function or error.position is None:
-                raise
-            raise field_error(self.type_index, self.names[error.position], error) from None
+            raise field_error(self.type_index, self.names[place], place, error) from None
         self.create(obj, frame.cells)
         if self.post_init:
             obj.__post_init__()
         return 0
 
     cdef int fill(
-        self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls, bint checked
+        self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls, bint checked, int* at
     ) except -1:
+        """Write the values into the frame. ``at`` is the place that is worked on."""
         cdef int place
         cdef Py_ssize_t i
         for place in range(<int>len(self.names)):
             set_cell(&frame.cells[place], kTVMFFIUnchanged)
         for i in range(given):
-            place = <int>i if self.in_order else self.positional[i]
+            at[0] = place = <int>i if self.in_order else self.positional[i]
             self.set_value(frame, place, <object>args[i], checked)
         if keywords != NULL:
             for i, name in enumerate(<tuple>keywords):
                 found = self.places.get(name)
                 if found is None:
                     raise unknown_field(cls, name, self.names)
-                place = found
+                at[0] = place = found
                 if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
                 self.set_value(frame, place, <object>args[given + i], checked)
@@ -790,10 +789,10 @@ cdef object call_class(object cls, PyObject* const* args, size_t nargsf, PyObjec
     return obj
 
 
-cdef object field_error(int32_t type_index, name, error):
-    """The error for a value that no object can hold, as that of a field."""
-    return errors.ArgumentError(f"{type_key_of(type_index)}.{name}: {str(error).partition(': ')[2]}",
-                                expected=error.expected, got=error.got)
+cdef object field_error(int32_t type_index, name, int place, error):
+    """The error for a value that no object can hold, as that of the field in the frame's cell ``place``."""
+    message = str(error).removeprefix(f"item {place}: ")
+    return errors.ArgumentError(f"{type_key_of(type_index)}.{name}: {message}", expected=error.expected, got=error.got)
 
 
 cdef object unknown_field(cls, name, names):

@@ -233,6 +233,10 @@ def test_containers_that_change_may_be_fields() -> None:
             lambda: Block([], anything=np.array(["x"], object)),
             "test.classes.Block.anything: expected an array of numbers",
         ),
+        (
+            lambda: Pair(1, [0, 0, 0, np.array(["x"], object)]),
+            "test.classes.Pair.second: item 3: expected an array of numbers",
+        ),
         (lambda: Add(Add.__new__(Add), X), "test.classes.Add.lhs: expected an object, got a Add that was never made"),
         (lambda: Block([], weight="x"), "test.classes.Block.weight: expected float, got str"),
     ],
