@@ -631,7 +631,10 @@ def objects(build_native: Callable[[str], pathlib.Path]) -> portcall.Module:
 
 
 def test_a_type_of_cpp_appears_without_a_line_of_python(objects: portcall.Module) -> None:
+    named = portcall.object_class("cpp.NamedAdd")
     var, add = portcall.object_class("cpp.Var"), portcall.object_class("cpp.Add")
+    assert [cls.__name__ for cls in named.__mro__[:4]] == ["NamedAdd", "Add", "Expr", "Object"]
+    assert list(portcall.fields(named(var("x"), var("y")))) == ["lhs", "rhs", "span", "name"]
     made = add(var("x"), rhs=var("y"))
     assert made.lhs.name == "x"  # type: ignore[attr-defined]
     assert isinstance(made, portcall.object_class("cpp.Expr"))

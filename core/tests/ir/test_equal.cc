@@ -16,6 +16,13 @@ Tensor Floats(const std::vector<float>& values, const std::vector<int64_t>& shap
   return tensor;
 }
 
+// The same bytes as elements of another type.
+Tensor SameBits(const Tensor& tensor, const char* dtype) {
+  Tensor other = Tensor::Empty({2}, DataTypeFromString(dtype));
+  std::memcpy(other.raw_data(), tensor.raw_data(), NumBytes(*tensor.dl_tensor()));
+  return other;
+}
+
 Any Wide(uint64_t low, uint64_t high) {
   uint64_t words[] = {low, high};
   TVMFFIByteArray bytes{reinterpret_cast<const char*>(words), sizeof words};
@@ -74,6 +81,7 @@ TEST("values are equal to those of their own kind and content") {
                                       Floats({1, 2}, {2}),
                                       Floats({1, 2}, {2, 1}),
                                       Floats({1, 3}, {2}),
+                                      SameBits(Floats({1, 2}, {2}), "int32"),
                                       Const(1),
                                       Const(2),
                                       Const(1, {3}),
