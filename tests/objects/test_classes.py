@@ -400,6 +400,11 @@ def define(key: str, annotations: dict[str, Any], base: type = portcall.Object, 
     return portcall.register_object(key)(type("Made", (base,), {"__annotations__": annotations, **more}))
 
 
+def test_annotations_may_be_types_or_texts() -> None:
+    made = define("test.classes.Types", {"a": int, "b": ClassVar[int], "c": ClassVar, "d": "ClassVar[int]"}, b=3, d=4)
+    assert (list(portcall.fields(made)), made.b, made(1).d) == (["a"], 3, 4)
+
+
 def test_a_key_belongs_to_one_set_of_fields() -> None:
     first = define("test.classes.Twice", {"a": int})
     again = define("test.classes.Twice", {"a": int})
