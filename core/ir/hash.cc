@@ -128,7 +128,7 @@ inline bool Hasher::Known(const TVMFFIAny& value, Defines defines, uint64_t* has
   frame.obj = obj;
   frame.type = &type;
   frame.shared = shared;
-  frame.defines = DefinesInside(defines, type);
+  frame.defines = defines;
   if (type.form == Form::kTensor) {
     frame.hash = HashTensor(*TryDLTensor(value));
   } else if (type.form == Form::kOpaque || type.kind == kTVMFFISEqHashKindUniqueInstance ||

@@ -12,15 +12,12 @@
 namespace portcall::ir {
 
 // Which variables a part of the graph defines: none; those that stand there, in containers too; all that it reaches.
+// Containers hand it on to what they hold.
 enum class Defines : uint8_t { kNothing, kHere, kBelow };
 
 inline Defines DefinesInField(Defines outer, const Field& field) {
   if (outer == Defines::kBelow || field.defines_below) return Defines::kBelow;
   return field.defines ? Defines::kHere : Defines::kNothing;
-}
-// Inside of an object that a part holds. Containers are looked through.
-inline Defines DefinesInside(Defines outer, const Type& type) {
-  return outer == Defines::kHere && type.form == Form::kFields ? Defines::kNothing : outer;
 }
 
 // The hash of the entries' keys, by which both comparison and hash go through a map.

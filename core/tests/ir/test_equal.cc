@@ -53,6 +53,7 @@ TEST("values are equal to those of their own kind and content") {
                                       "",
                                       "a",
                                       "ab",
+                                      std::string("a\0", 2),
                                       "eight by",
                                       "a text that is longer",
                                       Bytes(""),
@@ -105,12 +106,13 @@ TEST("functions, modules and objects that nobody described are equal to themselv
   CHECK(Equal(Items({f}), Items({f})));
   CHECK(!Equal(Items({f}), Items({g})));
   int32_t unique = Define("test.ir.Unique", {{"a", 0}}, kTVMFFISEqHashKindUniqueInstance);
-  ObjectRef a = CreateObject(unique, {1}), b = CreateObject(unique, {1});
+  ObjectRef a = CreateObject(unique, {1}), b = CreateObject(unique, {1}), c = CreateObject(unique, {2});
   CHECK(Equal(Items({a}), Items({a})));
   CHECK(!Equal(Items({a}), Items({b})));
-  CHECK_EQ(ir::StructuralHash(a), ir::StructuralHash(b));
+  CHECK_EQ(ir::StructuralHash(a), ir::StructuralHash(c));
   int32_t silent = Define("test.ir.Silent", {{"a", 0}}, kTVMFFISEqHashKindUnsupported);
   CHECK(!Equal(CreateObject(silent, {1}), CreateObject(silent, {1})));
+  CHECK_EQ(ir::StructuralHash(CreateObject(silent, {1})), ir::StructuralHash(CreateObject(silent, {2})));
 }
 
 TEST("ignored fields do not count, and fields by identity want the very same object") {
