@@ -212,6 +212,7 @@ def test_walks_by_class_and_key() -> None:
     assert _ir.walk(graph, Node) == [graph, inner, inner.items[0]]
     assert _ir.walk(graph, Node, order="post") == [inner.items[0], inner, graph]
     assert _ir.walk(graph, "test.graphs.Wide") == [inner]
+    assert len(_ir.walk(graph, portcall.Object)) == len(_ir.walk(graph)) == 7
     seen: list[Any] = []
     _ir.visit(graph, lambda node: seen.append(node) or node == graph, Node)
     assert seen == [graph, inner]

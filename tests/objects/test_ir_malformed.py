@@ -207,6 +207,13 @@ def test_any_bytes_give_a_value_or_an_error_with_the_position(data: bytes, with_
         _ir.from_bytes(b"\x89pcg\x01" + data if with_magic else data)
 
 
+def test_bytes_of_a_newer_version_say_so() -> None:
+    saved = bytearray(_ir.to_bytes(Leaf(1)))
+    saved[4] += 1
+    with pytest.raises(ValueError, match=r"^byte 5: version 2 of the format; this portcall reads version 1$"):
+        _ir.from_bytes(bytes(saved))
+
+
 @given(st.data())
 def test_changed_bytes_are_refused(data: st.DataObject) -> None:
     saved = bytearray(_ir.to_bytes(Add(Leaf(1), Leaf(2), "a longer text")))
