@@ -224,7 +224,7 @@ Comparison::Answer Comparison::CompareObjects(const TVMFFIAny& left, const TVMFF
   } else if (shared && IsShared(l) && IsShared(r) && classes_.Join(l, r)) {
     return Answer::kEqual;
   }
-  return Enter(type, l, r, DefinesInside(defines, type));
+  return Enter(type, l, r, defines);
 }
 
 Comparison::Answer Comparison::ComparePair(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right,

@@ -62,6 +62,17 @@ std::string Describe(const TensorType& type) {
          (type->device_type ? " on devices of type " + std::to_string(type->device_type) : "");
 }
 
+// Runs `body`. What it throws, GraphErrors, has the name of the node with it: `.node` in Python.
+template <typename F> void AtNode(const GraphNode& node, F body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (!node.defined()) throw;
+    throw Error(error.kind(), error.message(), error.backtrace(), nullptr,
+                Array<Any>{"portcall.GraphError", node->name});
+  }
+}
+
 // Checks a graph node by node, in the order of execution.
 class Validator {
  public:
@@ -70,15 +81,15 @@ class Validator {
   void Run() {
     PORTCALL_CHECK(graph_.defined(), TypeError) << "expected a graph, got None";
     for (const GraphNode& node : graph_->nodes) {
-      PORTCALL_CHECK(node.defined(), GraphError) << "node number " << number_ << " is None";
-      PORTCALL_CHECK(places_.emplace(node.get(), number_).second, GraphError)
-          << Here(node) << " is in the list a second time";
-      Check(node);
+      AtNode(node, [&] { Check(node); });
       ++number_;
     }
-    CheckInputs();
+    for (const GraphNode& node : graph_->inputs) AtNode(node, [&] { CheckInput(node); });
+    for (const GraphNode& node : graph_->nodes) AtNode(node, [&] { CheckListed(node); });
     PORTCALL_CHECK(!graph_->outputs.empty(), GraphError) << "the graph has no results";
-    for (const Value& value : graph_->outputs) CheckValue(value, "a result of the graph");
+    for (const Value& value : graph_->outputs) {
+      AtNode(value.defined() ? value->node : nullptr, [&] { CheckValue(value, "a result of the graph"); });
+    }
   }
 
  private:
@@ -87,6 +98,9 @@ class Validator {
   }
 
   void Check(const GraphNode& node) {
+    PORTCALL_CHECK(node.defined(), GraphError) << "node number " << number_ << " is None";
+    PORTCALL_CHECK(places_.emplace(node.get(), number_).second, GraphError)
+        << Here(node) << " is in the list a second time";
     PORTCALL_CHECK(!node->name.view().empty(), GraphError) << Here(node) << " needs a name";
     for (const TensorType& type : node->outputs) {
       PORTCALL_CHECK(type.defined(), GraphError) << Here(node) << " has an output without a type";
@@ -135,20 +149,18 @@ class Validator {
         << "; both must be of one size";
   }
 
-  void CheckInputs() {
-    std::unordered_set<const TVMFFIObject*> listed;
-    for (const GraphNode& node : graph_->inputs) {
-      PORTCALL_CHECK(node.defined() && places_.count(node.get()), GraphError)
-          << "the input " << (node.defined() ? Quoted(node->name) : "None") << " is not among the nodes";
-      PORTCALL_CHECK(node->op.view() == kPlaceholder, GraphError)
-          << "the input " << Quoted(node->name) << " is a call, not a placeholder";
-      PORTCALL_CHECK(listed.insert(node.get()).second, GraphError)
-          << "the input " << Quoted(node->name) << " is in the list a second time";
-    }
-    for (const GraphNode& node : graph_->nodes) {
-      PORTCALL_CHECK(node->op.view() != kPlaceholder || listed.count(node.get()), GraphError)
-          << "the placeholder " << Quoted(node->name) << " is not among the inputs";
-    }
+  void CheckInput(const GraphNode& node) {
+    PORTCALL_CHECK(node.defined() && places_.count(node.get()), GraphError)
+        << "the input " << (node.defined() ? Quoted(node->name) : "None") << " is not among the nodes";
+    PORTCALL_CHECK(node->op.view() == kPlaceholder, GraphError)
+        << "the input " << Quoted(node->name) << " is a call, not a placeholder";
+    PORTCALL_CHECK(inputs_.insert(node.get()).second, GraphError)
+        << "the input " << Quoted(node->name) << " is in the list a second time";
+  }
+
+  void CheckListed(const GraphNode& node) {
+    PORTCALL_CHECK(node->op.view() != kPlaceholder || inputs_.count(node.get()), GraphError)
+        << "the placeholder " << Quoted(node->name) << " is not among the inputs";
   }
 
   void CheckValue(const Value& value, const std::string& what) {
@@ -171,6 +183,7 @@ class Validator {
   const Graph& graph_;
   int64_t number_ = 0;
   std::unordered_map<const TVMFFIObject*, int64_t> places_;
+  std::unordered_set<const TVMFFIObject*> inputs_;
   std::unordered_set<std::string> names_;  // of placeholders
 };
 
@@ -297,8 +310,10 @@ class Folder {
       return results[0].CopyFrom(flat);
     }
     PackedFunc kernel = library_.GetFunction(node->function.str(), true);
-    PORTCALL_CHECK(kernel.defined(), GraphError)
-        << "node '" << node->name.view() << "' calls '" << node->function.view() << "', which the library lacks";
+    AtNode(node, [&] {
+      PORTCALL_CHECK(kernel.defined(), GraphError)
+          << "node '" << node->name.view() << "' calls '" << node->function.view() << "', which the library lacks";
+    });
     tensors.insert(tensors.end(), results.begin(), results.end());
     std::vector<DLTensor> flat;
     std::vector<int64_t> extents;

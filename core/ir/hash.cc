@@ -128,7 +128,7 @@ inline bool Hasher::Known(const TVMFFIAny& value, Defines defines, uint64_t* has
   frame.obj = obj;
   frame.type = &type;
   frame.shared = shared;
-  frame.defines = DefinesInside(defines, type);
+  frame.defines = defines;
   if (type.form == Form::kTensor) {
     frame.hash = HashTensor(*TryDLTensor(value));
   } else if (type.form == Form::kOpaque || type.kind == kTVMFFISEqHashKindUniqueInstance ||
@@ -237,10 +237,10 @@ void Hasher::AppendEntries(const TVMFFIObject* map, size_t n, std::vector<Entry>
 // A key is hashed by itself, wherever its map occurs, so that the order of entries is the same everywhere.
 uint64_t Hasher::HashKey(const TVMFFIAny& key) {
   if (Types::IsValue(key)) return HashValue(key);
-  if (uint64_t* known = known_keys_.Find(key.v_obj)) return *known;
+  if (uint64_t* known = known_keys_->Find(key.v_obj)) return *known;
   PORTCALL_CHECK(depth_ < kMaxKeyDepth, ValueError) << "maps are keys of maps more than " << kMaxKeyDepth << " deep";
-  uint64_t hash = Hasher(types_, depth_ + 1).Hash(key);
-  *known_keys_.Insert(key.v_obj).first = hash;
+  uint64_t hash = Hasher(types_, depth_ + 1, known_keys_).Hash(key);
+  *known_keys_->Insert(key.v_obj).first = hash;
   return hash;
 }
 

@@ -12,15 +12,12 @@
 namespace portcall::ir {
 
 // Which variables a part of the graph defines: none; those that stand there, in containers too; all that it reaches.
+// Containers hand it on to what they hold.
 enum class Defines : uint8_t { kNothing, kHere, kBelow };
 
 inline Defines DefinesInField(Defines outer, const Field& field) {
   if (outer == Defines::kBelow || field.defines_below) return Defines::kBelow;
   return field.defines ? Defines::kHere : Defines::kNothing;
-}
-// Inside of an object that a part holds. Containers are looked through.
-inline Defines DefinesInside(Defines outer, const Type& type) {
-  return outer == Defines::kHere && type.form == Form::kFields ? Defines::kNothing : outer;
 }
 
 // The hash of the entries' keys, by which both comparison and hash go through a map.
@@ -34,7 +31,7 @@ struct Entry {
 
 class Hasher {
  public:
-  explicit Hasher(Types* types, int depth = 0) : types_(types), depth_(depth) {}
+  explicit Hasher(Types* types) : Hasher(types, 0, &own_keys_) {}
   uint64_t Hash(const TVMFFIAny& value, Defines defines = Defines::kNothing);
   // Appends the entries of a map, in order.
   void AppendEntries(const TVMFFIObject* map, size_t n, std::vector<Entry>* entries);
@@ -50,6 +47,8 @@ class Hasher {
     bool shared;
   };
 
+  Hasher(Types* types, int depth, PointerMap* known_keys) : types_(types), depth_(depth), known_keys_(known_keys) {}
+
   bool Known(const TVMFFIAny& value, Defines defines, uint64_t* hash);
   bool Advance();
   void AddFields();
@@ -64,8 +63,8 @@ class Hasher {
   int depth_;  // of maps that are keys of maps
   std::vector<Frame> frames_;
   std::vector<Entry> entries_;
-  PointerMap known_;  // hashes of shared objects and variables, 0 while they are worked on
-  PointerMap known_keys_;
+  PointerMap known_;                   // hashes of shared objects and variables, 0 while they are worked on
+  PointerMap own_keys_, *known_keys_;  // hashes of keys, which are the same in all maps
   uint64_t num_variables_ = 0;
 };
 

@@ -61,7 +61,13 @@ const TVMFFISeqCell& SequenceOf(const TVMFFIAny& array) { return static_cast<Arr
 
 // Keys that are values compare by content, and so do the Arrays that Python's tuples become; other objects compare by
 // identity, the rest by type and payload.
-uint64_t HashCell(const TVMFFIAny& cell) {
+//
+// An Array counts with all that it holds, as often as it holds it, and what is deep takes stack: so a key has so many
+// values at most, of which `*left` are left. Below zero, there were more.
+constexpr int kMaxKeyValues = 1024;
+
+uint64_t HashCell(const TVMFFIAny& cell, int* left) {
+  if (--*left < 0) return 0;
   if (auto text = TryString(cell)) return HashText(*text, 0);
   if (auto bytes = TryBytes(cell)) return HashText(*bytes, 1);
   switch (cell.type_index) {
@@ -74,8 +80,8 @@ uint64_t HashCell(const TVMFFIAny& cell) {
     case kTVMFFIArray: {
       uint64_t hash = 5;
       const TVMFFISeqCell& sequence = SequenceOf(cell);
-      for (int64_t i = 0; i < sequence.size; ++i)
-        hash = Mix(hash + HashCell(static_cast<TVMFFIAny*>(sequence.data)[i]));
+      for (int64_t i = 0; i < sequence.size && *left >= 0; ++i)
+        hash = Mix(hash + HashCell(static_cast<TVMFFIAny*>(sequence.data)[i], left));
       return hash;
     }
     default:
@@ -130,15 +136,22 @@ struct MapBase : Object {
   }
 
   const uint32_t* Locate(const TVMFFIAny& key) const {
+    int left = kMaxKeyValues;
+    return Locate(key, &left);
+  }
+  const uint32_t* Locate(const TVMFFIAny& key, int* left) const {
     size_t mask = table.size() - 1;
-    for (size_t i = HashCell(key) & mask;; i = (i + 1) & mask) {
+    for (size_t i = HashCell(key, left) & mask;; i = (i + 1) & mask) {
       if (table[i] == 0 || EqualCells(cells[(table[i] - 1) * 2].cell(), key)) return &table[i];
     }
   }
   // The value that the key had, for the caller to let go of: that may run anything.
   Any Insert(const TVMFFIAny& key, const TVMFFIAny& value) {
     Any copy = Any::Copy(value);
-    if (uint32_t position = *Locate(key)) {
+    int left = kMaxKeyValues;
+    const uint32_t* place = Locate(key, &left);
+    PORTCALL_CHECK(left >= 0, ValueError) << "a key of more than " << kMaxKeyValues << " values";
+    if (uint32_t position = *place) {
       std::swap(cells[(position - 1) * 2 + 1], copy);
       return copy;
     }

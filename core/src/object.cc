@@ -23,18 +23,18 @@ namespace {
 
 constexpr int32_t kMaxTypes = 32768;
 
-// A growing list whose items readers see without a lock: it is copied to larger memory when it is full, and the old
-// memory stays for those who still read it.
+// A growing list whose items readers see without a lock: it is copied to other memory when it is full or an item is
+// replaced, and the old memory stays for those who still read it.
 template <typename T> class Published {
  public:
   // Adds an item, or replaces one, and publishes the list.
   void Set(size_t position, const T& item, const T** data, int32_t* count) {
-    if (position == size_ && size_ == capacity_) {
-      capacity_ = capacity_ ? 2 * capacity_ : 4;
-      auto larger = std::make_unique<T[]>(capacity_);
-      std::copy_n(items_, size_, larger.get());
-      items_ = larger.get();
-      all_.push_back(std::move(larger));
+    if (position < size_ || size_ == capacity_) {
+      if (size_ == capacity_) capacity_ = capacity_ ? 2 * capacity_ : 4;
+      auto other = std::make_unique<T[]>(capacity_);
+      std::copy_n(items_, size_, other.get());
+      items_ = other.get();
+      all_.push_back(std::move(other));
     }
     items_[position] = item;
     if (position == size_) ++size_;
@@ -112,6 +112,7 @@ class TypeTable {
   void AddField(int32_t index, const TVMFFIFieldInfo& given) {
     std::lock_guard<std::mutex> lock(mutex_);
     TypeEntry* entry = Described(index);
+    CheckLayout(*entry, given.getter == ReadCell);
     TVMFFIFieldInfo field = given;
     field.name = Keep(given.name);
     field.doc = Keep(given.doc);
@@ -141,6 +142,7 @@ class TypeTable {
   void SetMetadata(int32_t index, const TVMFFITypeMetadata& given) {
     std::lock_guard<std::mutex> lock(mutex_);
     TypeEntry* entry = Described(index);
+    CheckLayout(*entry, given.creator == CreateRow);
     TVMFFITypeMetadata& metadata = metadata_.emplace_back(given);
     metadata.doc = Keep(given.doc);
     __atomic_store_n(&entry->info.metadata, &metadata, __ATOMIC_RELEASE);
@@ -173,6 +175,12 @@ class TypeTable {
   TypeEntry* Described(int32_t index) const {
     PORTCALL_CHECK(Find(index), ValueError) << "no type has the index " << index;
     return entries_[index].load(std::memory_order_relaxed);
+  }
+
+  // Objects that are rows of cells must not be read as something else, by a library that is loaded late.
+  static void CheckLayout(const TypeEntry& entry, bool as_row) {
+    PORTCALL_CHECK(as_row || !IsRow(entry.info), ValueError)
+        << "type '" << entry.key << "' was defined at run time; load the library that describes it first";
   }
 
   // Descriptions live as long as the process: types do, and somebody may be reading what is replaced.

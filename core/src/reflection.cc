@@ -3,46 +3,39 @@
 #include "portcall/reflection.h"
 
 #include <cstddef>
-#include <new>
+#include <memory>
 
 #include "node.h"
 
 namespace portcall {
+
+int CreateRow(TVMFFIObjectHandle*) {
+  return Guard(
+      [] { PORTCALL_THROW(TypeError) << "objects of types defined at run time are made by PortcallObjectCreate"; });
+}
+
+int ReadCell(void* field, TVMFFIAny* result) { return TVMFFIAnyViewToOwnedAny(static_cast<TVMFFIAny*>(field), result); }
+
 namespace {
 
-constexpr size_t kFirstCell = sizeof(TVMFFIObject);
-static_assert(kFirstCell % alignof(TVMFFIAny) == 0);
+size_t NumCells(const TVMFFITypeInfo& info) {
+  return (static_cast<size_t>(MetadataOf(info)->total_size) - sizeof(TVMFFIObject)) / sizeof(TVMFFIAny);
+}
 
-Any* CellsOf(TVMFFIObject* obj) { return reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + kFirstCell); }
+// The cells follow it. Counted as an ffi.Object; its own type is set once it is made.
+struct RowImpl final : Object {
+  static constexpr int32_t kTypeIndex = kTVMFFIObject;
+  static constexpr bool kHoldsObjects = true;
+
+  Any* cells() { return reinterpret_cast<Any*>(this + 1); }
+  ~RowImpl() { std::destroy_n(cells(), NumCells(*TVMFFIGetTypeInfo(type_index))); }
+};
+static_assert(sizeof(RowImpl) == sizeof(TVMFFIObject) && sizeof(RowImpl) % alignof(TVMFFIAny) == 0);
 
 const TVMFFITypeInfo& InfoOf(int32_t type_index) {
   const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(type_index);
   PORTCALL_CHECK(info, ValueError) << "no type has the index " << type_index;
   return *info;
-}
-
-// Marks types whose objects are cells. Without the type it cannot make one: PortcallObjectCreate does.
-int CreateCells(TVMFFIObjectHandle*) {
-  return Guard(
-      [] { PORTCALL_THROW(TypeError) << "objects of types defined at run time are made by PortcallObjectCreate"; });
-}
-
-bool HasCells(const TVMFFITypeInfo& info) { return info.metadata && info.metadata->creator == CreateCells; }
-size_t NumCells(const TVMFFITypeInfo& info) {
-  return (static_cast<size_t>(info.metadata->total_size) - kFirstCell) / sizeof(TVMFFIAny);
-}
-
-void DeleteCells(void* self, int flags) {
-  auto* obj = static_cast<TVMFFIObject*>(self);
-  const bool guarded = flags == (kDestroy | kFree);
-  if (guarded && !PortcallObjectEnterDelete(obj)) return;
-  if (flags & kDestroy) {
-    live_nodes[kTVMFFIObject].fetch_sub(1, std::memory_order_relaxed);
-    size_t n = NumCells(*TVMFFIGetTypeInfo(obj->type_index));
-    for (size_t i = 0; i < n; ++i) CellsOf(obj)[i].reset();
-  }
-  if (flags & kFree) ::operator delete(self);
-  if (guarded) PortcallObjectLeaveDelete();
 }
 
 // A value as a field of that declared type keeps it. False: it does not fit.
@@ -98,22 +91,18 @@ Any DefaultOf(const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field) {
   return value;
 }
 
-TVMFFIObject* CreateRow(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
+TVMFFIObject* CreateOfCells(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
   size_t n = NumCells(type);
   PORTCALL_CHECK(static_cast<size_t>(num_values) == n, TypeError)
       << ToView(type.type_key) << " has " << n << " fields, got " << num_values << " values";
-  auto* obj = static_cast<TVMFFIObject*>(::operator new(kFirstCell + n * sizeof(TVMFFIAny)));
-  obj->combined_ref_count = kWeakOne | kStrongOne;
-  obj->type_index = type.type_index;
-  obj->padding = 0;
-  obj->deleter = DeleteCells;
-  for (size_t i = 0; i < n; ++i) new (CellsOf(obj) + i) Any();
-  live_nodes[kTVMFFIObject].fetch_add(1, std::memory_order_relaxed);
-  ObjectRef owner = ObjectRef::Steal(obj);
+  auto* row = NewCountedNode<RowImpl>(n * sizeof(TVMFFIAny));
+  row->type_index = type.type_index;
+  std::uninitialized_value_construct_n(row->cells(), n);
+  ObjectRef owner = ObjectRef::Steal(row);
   size_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
     const TVMFFIAny& value = values[i];
-    Any* cell = CellsOf(obj) + i++;
+    Any* cell = row->cells() + i++;
     if (value.type_index != kTVMFFIUnchanged) {
       if (!Fit(field, value, cell)) ThrowMisfit(type, field, value);
     } else {
@@ -148,11 +137,12 @@ void SetField(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldIn
 }
 
 TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
-  PORTCALL_CHECK(type.metadata && type.metadata->creator, TypeError)
+  const TVMFFITypeMetadata* metadata = MetadataOf(type);
+  PORTCALL_CHECK(metadata && metadata->creator, TypeError)
       << "objects of type '" << ToView(type.type_key) << "' cannot be made from fields: "
-      << (type.metadata ? "its C++ type has no default constructor" : "nobody described it");
+      << (metadata ? "its C++ type has no default constructor" : "nobody described it");
   TVMFFIObjectHandle handle = nullptr;
-  Check(type.metadata->creator(&handle));
+  Check(metadata->creator(&handle));
   ObjectRef owner = ObjectRef::Steal(handle);
   int32_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
@@ -165,8 +155,6 @@ TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* value
       << ToView(type.type_key) << " has " << i << " fields, got " << num_values << " values";
   return owner.release();
 }
-
-int ReadCell(void* field, TVMFFIAny* result) { return TVMFFIAnyViewToOwnedAny(static_cast<TVMFFIAny*>(field), result); }
 
 int WriteCell(void* field, const TVMFFIAny* value) {
   return Guard([&] { *static_cast<Any*>(field) = Any::Copy(*value); });
@@ -188,16 +176,26 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
   PORTCALL_CHECK(IsObjectIndex(parent) && (parent == kTVMFFIObject || parent >= kTVMFFIDynObjectBegin), TypeError)
       << "nothing can derive from " << DescribeType(parent);
   size_t inherited = FieldsOf(parent).size();
-  PORTCALL_CHECK(inherited == 0 || HasCells(up), TypeError)
+  // Cells start behind the header: compiled code must not keep anything there.
+  const TVMFFITypeMetadata* known = MetadataOf(up);
+  const bool bare = inherited == 0 && (parent == kTVMFFIObject ||
+                                       (known && known->total_size == static_cast<int32_t>(sizeof(TVMFFIObject))));
+  PORTCALL_CHECK(bare || IsRow(up), TypeError)
       << "'" << ToView(*key) << "' cannot derive from '" << ToView(up.type_key)
-      << "', which has fields of its own in compiled code";
+      << "', whose objects may have members that only compiled code knows; hold one in a field";
+  for (int32_t i = 0; i < n; ++i) {
+    bool taken = FindField(parent, ToView(fields[i].name));
+    for (int32_t k = 0; k < i; ++k) taken |= ToView(fields[k].name) == ToView(fields[i].name);
+    PORTCALL_CHECK(!taken, TypeError) << "'" << ToView(*key) << "' has the field '" << ToView(fields[i].name)
+                                      << "' already; give this one another name";
+  }
   int32_t index = TVMFFITypeGetOrAllocIndex(key, -1, 0, 0, 1, -2);
   if (index >= 0) {
     const TVMFFITypeInfo& old = InfoOf(index);
-    bool same = HasCells(old) && old.type_depth > 0 && old.type_ancestors[old.type_depth - 1] == &up &&
-                SameFields(old, fields, n);
-    PORTCALL_CHECK(same, ValueError) << "type '" << ToView(*key)
-                                     << "' exists already, with other fields; give this one another key";
+    bool same =
+        IsRow(old) && old.type_depth > 0 && old.type_ancestors[old.type_depth - 1] == &up && SameFields(old, fields, n);
+    PORTCALL_CHECK(same, ValueError)
+        << "type '" << ToView(*key) << "' exists already, with other fields or another base; give this one another key";
   } else {
     index = TVMFFITypeGetOrAllocIndex(key, -1, 0, 0, 1, parent);
     if (index < 0) ThrowRaised();
@@ -210,7 +208,8 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
     field.flags = fields[i].flags | kPortcallFieldFlagCell;
     field.size = sizeof(TVMFFIAny);
     field.alignment = alignof(TVMFFIAny);
-    field.offset = static_cast<int64_t>(kFirstCell + (inherited + static_cast<size_t>(i)) * sizeof(TVMFFIAny));
+    field.offset =
+        static_cast<int64_t>(sizeof(TVMFFIObject) + (inherited + static_cast<size_t>(i)) * sizeof(TVMFFIAny));
     field.getter = ReadCell;
     field.setter = reinterpret_cast<void*>(WriteCell);
     field.default_value_or_factory = fields[i].default_value;
@@ -218,8 +217,9 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
     Check(TVMFFITypeRegisterField(index, &field));
   }
   TVMFFITypeMetadata own = *metadata;
-  own.creator = CreateCells;
-  own.total_size = static_cast<int32_t>(kFirstCell + (inherited + static_cast<size_t>(n)) * sizeof(TVMFFIAny));
+  own.creator = CreateRow;
+  own.total_size =
+      static_cast<int32_t>(sizeof(TVMFFIObject) + (inherited + static_cast<size_t>(n)) * sizeof(TVMFFIAny));
   Check(TVMFFITypeRegisterMetadata(index, &own));
   *out = index;
 }
@@ -238,7 +238,7 @@ int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field,
   return Guard([&] {
     auto* node = static_cast<TVMFFIObject*>(obj);
     const TVMFFITypeInfo& type = InfoOf(node->type_index);
-    if (!(field->flags & kPortcallFieldFlagCell && HasCells(type))) return SetField(node, type, *field, *value);
+    if (!(field->flags & kPortcallFieldFlagCell && IsRow(type))) return SetField(node, type, *field, *value);
     Any kept;
     if (!Fit(*field, *value, &kept)) ThrowMisfit(type, *field, *value);
     std::swap(*reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + field->offset), kept);
@@ -248,6 +248,6 @@ int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field,
 int PortcallObjectCreate(int32_t type_index, const TVMFFIAny* values, int32_t num_values, TVMFFIObjectHandle* out) {
   return Guard([&] {
     const TVMFFITypeInfo& type = InfoOf(type_index);
-    *out = HasCells(type) ? CreateRow(type, values, num_values) : CreateByCreator(type, values, num_values);
+    *out = IsRow(type) ? CreateOfCells(type, values, num_values) : CreateByCreator(type, values, num_values);
   });
 }

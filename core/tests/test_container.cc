@@ -338,6 +338,23 @@ TEST("shapes and arrays are keys by content, other objects by identity") {
   CHECK(!functions.contains(PackedFunc([](Args, RetValue*) {})));
 }
 
+TEST("an array is a key only if it holds few values, however it is nested") {
+  Dict<> dict;
+  std::vector<Any> items(1023, Any(7));
+  dict.Set(Array<>(items), "flat");
+  CHECK_EQ(dict.at(Any(Array<>(items))).cast<std::string>(), "flat");
+  items.emplace_back(7);
+  Any wide = Array<>(items), deep = 1, twice = 1;
+  for (int i = 0; i < 200000; ++i) deep = Array<>{deep};
+  for (int i = 0; i < 60; ++i) twice = Array<>{twice, twice};
+  for (const Any& key : {wide, deep, twice}) {
+    CHECK(!dict.contains(key));
+    CHECK_EQ(Thrown([&] { dict.Set(key, 1); }), "ValueError: a key of more than 1024 values");
+    CHECK_EQ(Thrown([&] { Map<> map{{key, 1}}; }), "ValueError: a key of more than 1024 values");
+  }
+  CHECK_EQ(dict.size(), 1);
+}
+
 TEST("strings of every form are the same key") {
   Map<String, int> map{{"short", 1}, {"a longer key", 2}};
   for (const char* text : {"short", "a longer key"}) {

@@ -46,6 +46,25 @@ struct CubeObj : ShapeyObj {
 };
 PORTCALL_REGISTER_OBJECT(CubeObj);
 
+struct SecretObj : Object {
+  int64_t secret = 42;
+  PORTCALL_OBJECT(SecretObj, Object, "test.Secret")
+  static void Describe(Description<SecretObj>*) {}
+};
+PORTCALL_REGISTER_OBJECT(SecretObj);
+struct SilentObj : Object {
+  static constexpr const char* kTypeKey = "test.Silent";
+};
+struct BareObj : Object {
+  PORTCALL_OBJECT(BareObj, Object, "test.Bare")
+  static void Describe(Description<BareObj>*) {}
+};
+PORTCALL_REGISTER_OBJECT(BareObj);
+struct TakenObj : Object {
+  int64_t a = 0;
+  PORTCALL_OBJECT(TakenObj, Object, "test.run.Taken")
+};
+
 template <typename F> std::string ErrorOf(F body) {
   try {
     body();
@@ -161,10 +180,39 @@ TEST("a type defined at run time behaves like one of C++") {
            "TypeError: test.run.Derived.right: expected test.run.Base or None, got int 3");
   CHECK_EQ(ErrorOf([&] { CreateObject(derived, {"top"}); }), "TypeError: test.run.Derived has 5 fields, got 1 values");
   CHECK_EQ(Define("test.run.Base", kTVMFFIObject, {Spec("name", kTVMFFIStr)}), base);
-  CHECK_EQ(ErrorOf([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
-           "ValueError: type 'test.run.Base' exists already, with other fields; give this one another key");
+  CHECK_EQ(
+      ErrorOf([&] { Define("test.run.Base", kTVMFFIObject, {Spec("title", kTVMFFIStr)}); }),
+      "ValueError: type 'test.run.Base' exists already, with other fields or another base; give this one another key");
   CHECK(Contains(ErrorOf([&] { Define("test.run.Cube", TypeIndexOf<ShapeyObj>(), {}); }), "cannot derive from"));
   CHECK(Contains(ErrorOf([&] { Define("test.run.Array", kTVMFFIArray, {}); }), "nothing can derive from Array"));
+}
+
+TEST("a type that is defined at run time has room for its cells, and each field once") {
+  // Described by no field, but not empty: cells would lie over what compiled code keeps there.
+  CHECK_EQ(ErrorOf([&] { Define("test.run.OnSecret", TypeIndexOf<SecretObj>(), {Spec("a", kTVMFFIAny)}); }),
+           "TypeError: 'test.run.OnSecret' cannot derive from 'test.Secret', whose objects may have members that only "
+           "compiled code knows; hold one in a field");
+  CHECK(Contains(ErrorOf([&] { Define("test.run.OnSilent", TypeIndexOf<SilentObj>(), {}); }), "cannot derive from"));
+  int32_t on_bare = Define("test.run.OnBare", TypeIndexOf<BareObj>(), {Spec("a", kTVMFFIAny)});
+  CHECK(CreateObject(on_bare, {5}).as<BareObj>());
+  CHECK_EQ(ErrorOf([&] { Define("test.run.Again", on_bare, {Spec("b", kTVMFFIAny), Spec("a", kTVMFFIInt)}); }),
+           "TypeError: 'test.run.Again' has the field 'a' already; give this one another name");
+  CHECK(Contains(ErrorOf([&] { Define("test.run.Again", kTVMFFIObject, {Spec("b", 1), Spec("b", 1)}); }),
+                 "has the field 'b' already"));
+  CHECK_EQ(ErrorOf([&] { CreateObject("test.run.Again", {}); }), "KeyError: no type has the key 'test.run.Again'");
+}
+
+TEST("a library that describes a type after it was defined at run time is refused") {
+  int32_t index = Define("test.run.Taken", kTVMFFIObject, {Spec("a", kTVMFFIAny)});
+  ObjectRef made = CreateObject(index, {5});
+  const char* expected =
+      "ValueError: type 'test.run.Taken' was defined at run time; load the library that describes it first";
+  Description<TakenObj> type;
+  CHECK_EQ(ErrorOf([&] { type.Register(); }), expected);
+  TVMFFIFieldInfo field = *FindField(TypeIndexOf<TakenObj>(), "a");
+  field.getter = detail::ReadField<int64_t>;
+  CHECK_EQ(ErrorOf([&] { Check(TVMFFITypeRegisterField(index, &field)); }), expected);
+  CHECK_EQ(GetField(made, "a").cast<int64_t>(), 5);
 }
 
 TEST("attributes of types form columns") {
@@ -201,7 +249,8 @@ TEST("a long chain is released without using up the stack, whoever holds it") {
 }
 
 TEST("types may be described while others read them") {
-  int32_t index = Define("test.run.Growing", kTVMFFIObject, {});
+  TVMFFIByteArray key = ToByteArray("test.Growing");
+  int32_t index = TVMFFITypeGetOrAllocIndex(&key, -1, 0, 0, 1, kTVMFFIObject);
   std::vector<std::thread> readers;
   std::atomic<bool> done{false};
   for (int t = 0; t < 3; ++t) {
@@ -220,4 +269,31 @@ TEST("types may be described while others read them") {
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK_EQ(FieldsOf(index).size(), 50);
+}
+
+TEST("a type may be defined a second time while others make and read its objects") {
+  Any low(1), high(2);
+  auto define = [&](Any* value) {
+    return Define("test.run.Twice", kTVMFFIObject, {Spec("a", kTVMFFIAny), Spec("b", kTVMFFIInt, 0, value)});
+  };
+  int32_t index = define(&low);
+  const TVMFFIFieldInfo* before = FindField(index, "b");
+  std::atomic<bool> done{false};
+  std::vector<std::thread> makers;
+  for (int t = 0; t < 3; ++t) {
+    makers.emplace_back([&] {
+      while (!done) {
+        ObjectRef made = CreateObject(index, {CreateObject(index, {"inner", 5}), Unchanged()});
+        auto b = GetField(made, "b").cast<int64_t>();
+        CHECK(b == 1 || b == 2);
+        CHECK_EQ(GetField(GetField(made, "a").cast<ObjectRef>(), "b").cast<int64_t>(), 5);
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) CHECK_EQ(define(i % 2 ? &low : &high), index);
+  CHECK_EQ(define(&high), index);
+  done = true;
+  for (std::thread& maker : makers) maker.join();
+  CHECK_EQ(GetField(CreateObject(index, {0, Unchanged()}), "b").cast<int64_t>(), 2);
+  CHECK_EQ(Any::Copy(before->default_value_or_factory).cast<int64_t>(), 1);  // what was read stays as it was
 }

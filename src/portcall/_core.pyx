@@ -519,7 +519,8 @@ cdef class Object:
     def __init__(self, *args, **kwargs):
         cdef Reflected reflected = reflected_classes.get(type(self))
         if reflected is None:
-            raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class")
+            raise TypeError(f"a {type(self).__name__} is made by a function of portcall, not by its class; a class of your "
+                            "own is registered: @portcall.register_object(\"its.key\")")
         make_object(reflected, self, args, kwargs)
 
     def __dealloc__(self):
@@ -559,7 +560,7 @@ cdef class Object:
 cdef void* made(Object obj) except NULL:
     """The handle. A class of ours called past its constructor has none."""
     if obj.handle == NULL:
-        raise ValueError(f"this {type(obj).__name__} was never made")
+        raise ValueError(f"this {type(obj).__name__} was never made; a constructor of its own calls super().__init__(...)")
     return obj.handle
 
 
@@ -657,6 +658,7 @@ cdef class FieldAccess:
     cdef bint writable
     cdef readonly str __name__
     cdef readonly str __doc__
+    cdef public object check  # check(value), for what the core does not check by itself; or None
 
     cdef inline TVMFFIObject* node(self, instance) except NULL:
         """The object that the field is read from or written to: one of its type, for sure."""
@@ -689,7 +691,12 @@ cdef class FieldAccess:
         if not self.writable:
             raise AttributeError(f"{type(instance).__name__} objects do not change: replace({self.__name__}=...) makes "
                                  "another one")
-        set_argument(&frame, 0, <PyObject*>value)
+        if self.check is not None:
+            self.check(value)
+        try:
+            set_argument(&frame, 0, <PyObject*>value)
+        except errors.ArgumentError as error:
+            raise field_error(self.type_index, self.__name__, 0, error) from None
         if core.object_set_field(obj, self.info, frame.cells) != 0:
             raise_raised(None)
 
@@ -711,45 +718,52 @@ cdef class Reflected:
     cdef object checks    # place -> check(value), for what the core does not check by itself; or None
     cdef bint post_init
 
-    cdef int make(self, Object obj, PyObject* const* args, Py_ssize_t given, PyObject* keywords) except -1:
+    cdef int make(
+        self, Object obj, PyObject* const* args, Py_ssize_t given, PyObject* keywords, bint checked=True
+    ) except -1:
         """Give an object what it refers to. Values by position come first, then those of the names ``keywords``."""
-        cdef StackFrame frame
+        cdef StackFrame space
+        cdef Frame* frame = &space
         cdef Cells cells
-        cdef int n = <int>len(self.names)
+        cdef int n = <int>len(self.names), place = 0
         if given > <Py_ssize_t>len(self.positional):
             raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
         if n > kStackArgs:
             cells = Cells((None,) * n)
-            self.fill(&cells.frame, args, given, keywords, type(obj))
-            self.create(obj, cells.frame.cells)
-        else:
-            self.fill(&frame, args, given, keywords, type(obj))
-            self.create(obj, frame.cells)
+            frame = &cells.frame
+        try:
+            self.fill(frame, args, given, keywords, type(obj), checked, &place)
+        except errors.ArgumentError as error:
+            raise field_error(self.type_index, self.names[place], place, error) from None
+        self.create(obj, frame.cells)
         if self.post_init:
             obj.__post_init__()
         return 0
 
-    cdef int fill(self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls) except -1:
+    cdef int fill(
+        self, Frame* frame, PyObject* const* args, Py_ssize_t given, PyObject* keywords, cls, bint checked, int* at
+    ) except -1:
+        """Write the values into the frame. ``at`` is the place that is worked on."""
         cdef int place
         cdef Py_ssize_t i
         for place in range(<int>len(self.names)):
             set_cell(&frame.cells[place], kTVMFFIUnchanged)
         for i in range(given):
-            place = <int>i if self.in_order else self.positional[i]
-            self.set_value(frame, place, <object>args[i])
+            at[0] = place = <int>i if self.in_order else self.positional[i]
+            self.set_value(frame, place, <object>args[i], checked)
         if keywords != NULL:
             for i, name in enumerate(<tuple>keywords):
                 found = self.places.get(name)
                 if found is None:
                     raise unknown_field(cls, name, self.names)
-                place = found
+                at[0] = place = found
                 if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
-                self.set_value(frame, place, <object>args[given + i])
+                self.set_value(frame, place, <object>args[given + i], checked)
         return 0
 
-    cdef inline int set_value(self, Frame* frame, int place, value) except -1:
-        if self.checks is not None and place in self.checks:
+    cdef inline int set_value(self, Frame* frame, int place, value, bint checked) except -1:
+        if checked and self.checks is not None and place in self.checks:
             self.checks[place](value)
         return set_argument(frame, place, <PyObject*>value)
 
@@ -760,10 +774,12 @@ cdef class Reflected:
         return become(obj, handle)
 
 
-cdef int make_object(Reflected reflected, Object obj, tuple args, dict kwargs) except -1:
+cdef int make_object(Reflected reflected, Object obj, tuple args, dict kwargs, bint checked=True) except -1:
     values = (*args, *kwargs.values())
     names = tuple(kwargs)
-    return reflected.make(obj, (<PyTupleObject*>values).ob_item, len(args), <PyObject*>names if names else NULL)
+    return reflected.make(
+        obj, (<PyTupleObject*>values).ob_item, len(args), <PyObject*>names if names else NULL, checked
+    )
 
 
 cdef object call_class(object cls, PyObject* const* args, size_t nargsf, PyObject* keywords):
@@ -771,6 +787,12 @@ cdef object call_class(object cls, PyObject* const* args, size_t nargsf, PyObjec
     cdef Object obj = <Object>NewOf(<PyTypeObject*>cls, ())
     (<Reflected>reflected_classes[cls]).make(obj, args, PyVectorcall_NARGS(nargsf), keywords)
     return obj
+
+
+cdef object field_error(int32_t type_index, name, int place, error):
+    """The error for a value that no object can hold, as that of the field in the frame's cell ``place``."""
+    message = str(error).removeprefix(f"item {place}: ")
+    return errors.ArgumentError(f"{type_key_of(type_index)}.{name}: {message}", expected=error.expected, got=error.got)
 
 
 cdef object unknown_field(cls, name, names):
@@ -889,11 +911,22 @@ def register_reflected(cls, int32_t type_index, tuple names, tuple positional, c
         SetTypeVectorcall(<PyTypeObject*>cls, <void*>call_class)
 
 
-def create_object(cls, dict values):
-    """Make an object of a class from its fields by name, past its ``__init__``."""
+def create_object(cls, dict values, dict changes):
+    """Make an object of a class from its fields by name, past its ``__init__``: those of another one, changed."""
+    cdef Reflected reflected = reflected_classes[cls]
     cdef Object obj = cls.__new__(cls)
-    make_object(<Reflected>reflected_classes[cls], obj, (), values)
+    if reflected.checks is not None:
+        for name, value in changes.items():
+            check = reflected.checks.get(reflected.places.get(name))
+            if check is not None:
+                check(value)
+    make_object(reflected, obj, (), values | changes, False)
     return obj
+
+
+def is_object_of(value, int32_t type_index):
+    """Whether a value is an object of a type or of one that derives from it."""
+    return isinstance(value, Object) and is_instance((<TVMFFIObject*>made(<Object>value)).type_index, type_index)
 
 
 def fields_of_class(cls):
@@ -2129,7 +2162,7 @@ cdef object exception_of_kind(str kind, str message, dict facts):
 
 
 cdef dict error_facts(TVMFFIObject* extra):
-    """What the core adds to an error: an Array that starts with a tag. Of a refused argument, or of a session."""
+    """What the core adds to an error: an Array that starts with a tag. Of a refused argument, a session, or a graph."""
     if extra.type_index != kTVMFFIArray:
         return {}
     core.object_inc_ref(extra)
@@ -2139,6 +2172,8 @@ cdef dict error_facts(TVMFFIObject* extra):
         return {"function": function, "position": None if position < 0 else position, "expected": expected, "got": got}
     if tag == "portcall.RPCError" and len(items) == 1:
         return {"peer": items[0]}
+    if tag == "portcall.GraphError" and len(items) == 1:
+        return {"node": items[0]}
     return {}
 
 

@@ -12,7 +12,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 from portcall import _core
 from portcall._core import Object
@@ -21,6 +21,7 @@ from portcall._module import Module, load_module
 
 MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes that nobody wrote
 Order = Literal["pre", "post"]
+Obj = TypeVar("Obj", bound=Object)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,6 +120,10 @@ def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
     return function("FromBytes")(data, max_nodes, max_depth)
 
 
+@overload
+def walk(value: Any, type: type[Obj], *, order: Order = "pre") -> list[Obj]: ...
+@overload
+def walk(value: Any, type: str | None = None, *, order: Order = "pre") -> list[Any]: ...
 def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "pre") -> list[Any]:
     """Return the objects of a graph, each once: before what they hold ("pre"), or after it ("post").
 
@@ -126,7 +131,7 @@ def walk(value: Any, type: type[Object] | str | None = None, *, order: Order = "
         type: objects of this class, or of this type key, and what derives from it; None for all, containers, tensors
             and functions too.
     """
-    return list(function("Collect")(value, _key_of(type), order == "post"))
+    return list(function("Collect")(value, _key_of(type), _is_post(order)))
 
 
 def visit(
@@ -134,7 +139,7 @@ def visit(
 ) -> None:
     """Call ``func`` with the objects that ``walk`` returns. In order "pre", False as its result leaves out what the
     object holds. The graph must not be changed meanwhile."""
-    function("Walk")(value, _key_of(type), order == "post", func)
+    function("Walk")(value, _key_of(type), _is_post(order), func)
 
 
 def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
@@ -173,6 +178,12 @@ def _again(data: bytes, modules: tuple[str, ...]) -> Any:
     for module in modules:
         importlib.import_module(module)
     return from_bytes(data)
+
+
+def _is_post(order: str) -> bool:
+    if order not in ("pre", "post"):
+        raise ValueError(f"order is 'pre' or 'post', got {order!r}")
+    return order == "post"
 
 
 def _key_of(type: type[Object] | str | None) -> str:

@@ -13,30 +13,35 @@ Objects live in the core; a Python object is a reference to one. Two are equal w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
+import numbers
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from portcall import _core, _ir, _printing
-from portcall._container import Array, Map, Shape
+from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object, PackedFunc
 from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._module import Module
 from portcall._tensor import Tensor
 
-T = TypeVar("T")
-Cls = TypeVar("Cls", bound=type[Object])
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
 
-_ANY, _OBJECT, _SELF = -1, 64, -3
+Obj = TypeVar("Obj", bound=Object)
+
+_ANY, _OBJECT, _FIRST_DYNAMIC, _SELF = -1, 64, 128, -3
 _DECLARED = {
     int: 1, bool: 2, float: 3, DataType: 5, Device: 6, Object: _OBJECT, str: 65, bytes: 66, PackedFunc: 68,
     Callable: 68, Shape: 69, Tensor: 70, Array: 71, list: 71, tuple: 71, Sequence: 71, Map: 72, dict: 72, Mapping: 72,
-    Module: 73,
+    Module: 73, List: 75, Dict: 76,
 }  # fmt: skip
 
 # Flags of a field in the core.
@@ -87,24 +92,41 @@ def field(
         repr: whether it is printed.
         kw_only: whether the constructor takes it by name only; the class's setting unless given.
         doc: one line about it.
+
+    Raises:
+        ValueError, TypeError: arguments that no field can have, such as a default that is mutable.
     """
     if default is not dataclasses.MISSING and default_factory is not None:
         raise ValueError("a field has a default or a default_factory, not both")
-    if isinstance(default, (list, dict, set)):
-        raise ValueError(
-            f"a mutable default, {default!r}, would be shared: use default_factory={type(default).__name__}"
-        )
+    if default_factory is not None and not callable(default_factory):
+        raise TypeError(f"default_factory is called without arguments, got {default_factory!r}")
+    if compare not in (True, False, "identity"):
+        raise ValueError(f"compare is True, False or 'identity', got {compare!r}")
+    if type(default).__hash__ is None and type(default) is not Map:
+        factory = f"={type(default).__name__}" if isinstance(default, (list, dict, set)) else ""
+        raise ValueError(f"a mutable default, {default!r}, would be shared: use default_factory{factory}")
     return Field(default, default_factory, compare, defines, repr, kw_only, doc)
 
 
+if not TYPE_CHECKING:
+
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        """What tells type checkers of constructors; Python itself has it since 3.11."""
+        return lambda function: function
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 def register_object(
     type_key: str | None = None,
     *,
     frozen: bool = True,
     kw_only: bool = False,
     compare: Comparison = "structure",
-) -> Callable[[Cls], Cls]:
+) -> Callable[[type[Obj]], type[Obj]]:
     """Define a type of objects by a class with annotations, or take over the class of a type that C++ defined.
+
+    Values of the fields are checked when Python makes an object or changes a field. What C++ makes, or is read from
+    JSON or bytes, is checked by the types that the core knows: not for what containers hold, ``Literal`` and unions.
 
     Parameters:
         type_key: the type's name in every language; module and name of the class unless given.
@@ -115,9 +137,14 @@ def register_object(
             "shared", by fields and by where else it occurs.
 
     Raises:
-        TypeError: an annotation that no value can have, or a base class that is not registered.
+        TypeError: an annotation that no value can have, a default that does not fit, a field that a base class has, or
+            a base class that is not registered.
         ValueError: another type has this key.
     """
+    if type_key is not None and not isinstance(type_key, str):
+        raise TypeError(
+            f'register_object takes the key of a type, as in @register_object("demo.Add"); got {type_key!r}'
+        )
 
     def register(cls: Any) -> Any:
         if not (isinstance(cls, type) and issubclass(cls, Object)):
@@ -125,13 +152,17 @@ def register_object(
         key = type_key or f"{cls.__module__}.{cls.__qualname__}"
         index = _core.type_index_of(key)
         known = _core.registered_object_class(key)
+        if 0 <= index < _FIRST_DYNAMIC:
+            raise ValueError(f"'{key}' is a type of every program; give this one another key")
         if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
-            index = _define(cls, key, frozen, kw_only, compare)
-            return _finish(cls, key, index, own=True)
+            scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
+            index = _define(cls, key, _hints(cls, key, cls, scope), frozen, kw_only, compare)
+            return _finish(cls, key, index, scope)
+        _refuse_to_hide(cls, [access.__name__ for access, *_ in _core.describe_type(index)[5]])
         named = [name for name in inspect.get_annotations(cls) if not _is_class_variable(cls, name)]
         if named:
             raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
-        return _finish(cls, key, index, own=False)
+        return _finish(cls, key, index)
 
     return register
 
@@ -172,9 +203,15 @@ def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], bac
         type_key: the type's name in every language: an object with the one field ``value``.
         to: makes a value that can travel from one of ``kind``.
         back: makes one of ``kind`` from that.
+
+    Raises:
+        TypeError: values of ``kind`` travel already, as what they derive from.
     """
+    for known in (int, float, str, bytes, bytearray, Object):
+        if issubclass(kind, known):
+            raise TypeError(f"a {kind.__name__} is a {known.__name__}, and travels as one")
     index = _core.define_type(type_key, _OBJECT, f"a {kind.__name__}", 1, [("value", "", "{}", 0, _ANY, None)])
-    cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, own=True)
+    cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, {})
     _core.register_object_class(type_key, cls, lambda obj: back(obj.value))
     _core.register_boxer(kind, lambda value: cls(to(value)))
 
@@ -182,7 +219,9 @@ def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], bac
 # ---- Defining --------------------------------------------------------------------------------------------------------
 
 
-def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: Comparison) -> int:
+def _define(
+    cls: type[Object], key: str, hints: dict[str, Any], frozen: bool, kw_only: bool, compare: Comparison
+) -> int:
     if compare not in _COMPARISONS:
         raise ValueError(f"compare is one of {', '.join(_COMPARISONS)}; got {compare!r}")
     parents = [base for base in cls.__bases__ if issubclass(base, Object)]
@@ -191,17 +230,22 @@ def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: C
     parent = parents[0]
     parent_index = _OBJECT
     if parent is not Object:
+        if issubclass(parent, (Array, Map, Tensor, PackedFunc, Module)):
+            raise TypeError(f"{cls.__name__} cannot derive from {parent.__name__}; hold one in a field")
         if "__portcall_key__" not in parent.__dict__:
             raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
         parent_index = _core.type_index_of(parent.__dict__["__portcall_key__"])
+        _refuse_to_hide(cls, _core.fields_of_class(parent) or ())
     described = []
-    hints = _hints(cls, key)
-    for name in inspect.get_annotations(cls):
-        if _is_class_variable(cls, name):
-            continue
+    for name, hint in hints.items():
         given = cls.__dict__.get(name, dataclasses.MISSING)
+        if isinstance(given, dataclasses.Field):
+            raise TypeError(f"{cls.__name__}.{name}: use portcall.field, not that of dataclasses")
         said = given if isinstance(given, Field) else field(default=given)
-        declared, optional = _declared(hints[name], cls, f"{cls.__name__}.{name}")
+        declared, optional = _declared(hint, cls, f"{cls.__name__}.{name}")
+        accepts = _accepts(hint)
+        if said.default is not dataclasses.MISSING and accepts is not None and not accepts(said.default):
+            raise TypeError(f"{key}.{name}: the default is no {_spell(hint)} but {_what_is_wrong(hint, said.default)}")
         flags = 0 if frozen else _WRITABLE
         flags |= _OPTIONAL if optional else 0
         flags |= _HAS_DEFAULT if said.optional else 0
@@ -211,36 +255,54 @@ def _define(cls: type[Object], key: str, frozen: bool, kw_only: bool, compare: C
         flags |= 0 if said.repr else _NOT_SHOWN
         flags |= _KW_ONLY if (kw_only if said.kw_only is None else said.kw_only) else 0
         default = said.default_factory or (None if said.default is dataclasses.MISSING else said.default)
-        schema = json.dumps({"type": _spell(hints[name])})
+        schema = json.dumps({"type": _spell(hint)})
         described.append((name, said.doc, schema, flags, declared, default))
     doc = inspect.cleandoc(cls.__doc__ or "")
     return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
 
 
-def _finish(cls: Any, key: str, index: int, *, own: bool) -> Any:
-    """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field."""
+def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
+    """Fields are attributes that no class has in another way."""
+    annotations = inspect.get_annotations(cls)
+    for name in names:
+        value = cls.__dict__.get(name)
+        if value is not None and name not in annotations and not isinstance(value, _core.FieldAccess):
+            raise TypeError(f"{cls.__name__}.{name} would hide a field of that name; give it another one")
+
+
+def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
+    """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field.
+
+    Parameters:
+        scope: what annotations may name beside the globals of their module; None when C++ defined the type.
+    """
     _, _, doc, _, _, described, methods = _core.describe_type(index)
-    accesses = [access for access, *_ in described]
-    names = tuple(access.__name__ for access in accesses)
+    accesses = {access.__name__: access for access, *_ in described}
+    names = tuple(accesses)
     body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
-    body |= {access.__name__: access for access in accesses}
-    body |= {"__slots__": (), "__portcall_key__": key, "__match_args__": names}
-    if own:
+    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
+    match_args = tuple(names[i] for i in positional)
+    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__match_args__": match_args}
+    if scope is not None:
         body["__portcall_own__"] = True
     if doc and not body.get("__doc__"):
         body["__doc__"] = doc
     for name, text, flags, function in methods:
         body.setdefault(name, _method(key, name, text, flags, function))
     body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
-    if cls.__bases__ == (Object,):
+    if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
         for function in _COMMON:
             body.setdefault(function.__name__, function)
-    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
     if "__init__" not in body:
         body.setdefault("__signature__", _signature(described))
     made = _rebuilt(cls, body)
-    hints = _hints(made, key) if own else {}
-    checks = {i: check for i, name in enumerate(names) if (check := _check_of(hints.get(name), f"{key}.{name}"))}
+    hints = dict(getattr(made, "__portcall_hints__", {}))
+    if scope is not None:
+        hints |= _hints(cls, key, made, scope)
+        made.__portcall_hints__ = hints
+    for name, access in accesses.items():
+        access.check = _check_of(hints.get(name), f"{key}.{name}")
+    checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
     _core.register_reflected(made, index, names, positional, checks or None, hasattr(made, "__post_init__"))
     _core.register_object_class(key, made)
     return made
@@ -251,14 +313,12 @@ def _rebuilt(cls: Any, body: dict[str, Any]) -> Any:
     made = type(cls)(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
     for value in body.values():
-        function = (
-            inspect.unwrap(value)
-            if inspect.isfunction(value)
-            else getattr(value, "fget", None) or getattr(value, "__func__", None)
-        )
-        for cell in getattr(function, "__closure__", None) or ():
-            if cell.cell_contents is cls:
-                cell.cell_contents = made
+        parts = [value, *(getattr(value, part, None) for part in ("__func__", "fget", "fset", "fdel"))]
+        for function in map(inspect.unwrap, filter(inspect.isfunction, parts)):
+            for cell in function.__closure__ or ():
+                with contextlib.suppress(ValueError):  # a name that is not bound yet, such as the class's own
+                    if cell.cell_contents is cls:
+                        cell.cell_contents = made
     return made
 
 
@@ -302,7 +362,6 @@ def class_of_type(key: str) -> type[Object] | None:
         type(name, (base,), {"__slots__": (), "__module__": _ir.MADE_FROM_DESCRIPTIONS}),
         key,
         _core.type_index_of(key),
-        own=False,
     )
     return made
 
@@ -319,21 +378,24 @@ def _repr_html_(self: Object) -> str:
     return _printing.as_html(self)
 
 
-def replace(self: Object, **changes: Any) -> Any:
+def replace(self: Object, /, **changes: Any) -> Any:
     """Return an object like this one with some fields changed.
 
     Raises:
         TypeError: a field that the class does not have, or a value that does not fit.
     """
-    values = {name: getattr(self, name) for name in fields(self)}
-    return _core.create_object(type(self), values | changes)
+    return _core.create_object(type(self), {name: getattr(self, name) for name in fields(self)}, changes)
+
+
+def __replace__(self: Object, /, **changes: Any) -> Any:  # for copy.replace of Python 3.13
+    return replace(self, **changes)
 
 
 def __copy__(self: Object) -> Any:
     return replace(self)
 
 
-_COMMON = (__repr__, _repr_html_, replace, __copy__)
+_COMMON = (__repr__, _repr_html_, replace, __replace__, __copy__)
 
 
 # ---- Annotations -----------------------------------------------------------------------------------------------------
@@ -346,11 +408,20 @@ def _is_class_variable(cls: type, name: str) -> bool:
     return annotation is typing.ClassVar or typing.get_origin(annotation) is typing.ClassVar
 
 
-def _hints(cls: type, key: str) -> dict[str, Any]:
+def _hints(cls: type, key: str, meant: type, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the fields that a class adds, its own name meaning ``meant``."""
+    annotations = inspect.get_annotations(cls)
+    # Alone, without those of base classes: these are evaluated where they stand.
+    alone = type(cls.__name__, (), {"__annotations__": annotations, "__module__": cls.__module__})
     try:
-        return typing.get_type_hints(cls, localns={cls.__name__: cls})
+        hints = typing.get_type_hints(alone, localns={**scope, cls.__name__: meant})
     except NameError as error:
         raise TypeError(f"an annotation of {cls.__name__} ('{key}') names something unknown: {error}") from error
+    return {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) is Final else hint
+        for name, hint in hints.items()
+        if not _is_class_variable(cls, name)
+    }
 
 
 def _declared(hint: Any, cls: type, where: str) -> tuple[int, bool]:
@@ -383,9 +454,16 @@ def _declared(hint: Any, cls: type, where: str) -> tuple[int, bool]:
 
 
 def _spell(hint: Any) -> str:
-    """An annotation as text."""
-    if isinstance(hint, type) and typing.get_origin(hint) is None:
+    """An annotation as text, registered classes by their keys."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return "None"
+    if isinstance(hint, type) and origin is None:
         return str(hint.__dict__.get("__portcall_key__", hint.__name__))
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_spell, args))
+    if origin in _ITEMIZED:
+        return f"{origin.__name__}[{', '.join('...' if arg is ... else _spell(arg) for arg in args)}]"
     return str(hint).replace("typing.", "")
 
 
@@ -400,6 +478,11 @@ def _check_of(hint: Any, where: str) -> Callable[[Any], None] | None:
             raise TypeError(f"{where}: expected {_spell(hint)}, got {_what_is_wrong(hint, value)}")
 
     return check
+
+
+_SEQUENCES = (list, Sequence, Array, List)
+_MAPPINGS = (dict, Mapping, Map, Dict)
+_ITEMIZED = (*_SEQUENCES, *_MAPPINGS, tuple)
 
 
 def _needs_check(hint: Any) -> bool:
@@ -425,36 +508,54 @@ def _accepts(hint: Any) -> Callable[[Any], bool] | None:
     if origin is Literal:
         return lambda value: any(value == choice and type(value) is type(choice) for choice in args)
     kind = origin or hint
-    if kind in (list, Sequence, Array) or (kind is tuple and len(args) == 2 and args[1] is ...):
-        item = _accepts(args[0]) if args else None
-        return lambda value: isinstance(value, (list, tuple, Array)) and (item is None or all(map(item, value)))
-    if kind is tuple:
+    if kind is tuple and args and args[-1] is not ...:
         items = [_accepts(arg) for arg in args]
         return lambda value: (
             isinstance(value, (list, tuple, Array))
             and len(value) == len(items)
             and all(item is None or item(part) for item, part in zip(items, value, strict=True))
         )
-    if kind in (dict, Mapping, Map):
+    if kind in _SEQUENCES or kind is tuple:
+        item = _accepts(args[0]) if args else None
+        kinds = List if kind is List else (list, tuple, Array)
+        return lambda value: isinstance(value, kinds) and (item is None or all(map(item, value)))
+    if kind in _MAPPINGS:
         key, item = (_accepts(arg) for arg in args) if args else (None, None)
         return lambda value: (
-            isinstance(value, Mapping)
+            isinstance(value, Dict if kind is Dict else Mapping)
             and all((key is None or key(k)) and (item is None or item(v)) for k, v in value.items())
         )
-    if kind is float:
-        return lambda value: isinstance(value, (int, float))
     if kind is Callable or kind is PackedFunc or kind is typing.get_origin(Callable[..., Any]):
         return callable
-    if isinstance(kind, type):
-        accepted = {int: (int,), Tensor: None, Shape: None}.get(kind, (kind,))
-        return None if accepted is None else lambda value: isinstance(value, accepted)
-    return None
+    if kind in (Tensor, Shape) or not isinstance(kind, type):
+        return None
+    if "__portcall_key__" in kind.__dict__:  # by type, not by class: a class may have been registered anew
+        index = _core.type_index_of(kind.__dict__["__portcall_key__"])
+        return lambda value: _core.is_object_of(value, index)
+    accepted = {int: (int, numbers.Integral), float: (int, float, numbers.Real)}.get(kind, kind)
+    return lambda value: isinstance(value, accepted)
 
 
-def _what_is_wrong(hint: Any, value: Any) -> str:
-    if isinstance(value, (list, tuple, Array)) and typing.get_origin(hint) in (list, tuple, Sequence, Array):
-        item = _accepts(typing.get_args(hint)[0])
-        for i, part in enumerate(value):
-            if item is not None and not item(part):
-                return f"{type(part).__name__} at [{i}]"
-    return type(value).__name__
+def _what_is_wrong(hint: Any, value: Any, at: str = "") -> str:
+    """What a value that does not fit is, or the first part of it that does not, with its place."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    parts: list[tuple[Any, Any, str]] = []
+    if origin in (typing.Union, types.UnionType):
+        some = [part for part in args if part is not type(None)]
+        if len(some) == 1:
+            return _what_is_wrong(some[0], value, at)
+    elif origin is tuple and args[-1] is not ... and isinstance(value, (list, tuple, Array)):
+        if len(value) != len(args):
+            return f"{len(value)} items{' at ' + at if at else ''}"
+        parts = [(arg, part, f"{at}[{i}]") for i, (arg, part) in enumerate(zip(args, value, strict=True))]
+    elif origin in (*_SEQUENCES, tuple) and isinstance(value, (list, tuple, Array)):
+        parts = [(args[0], part, f"{at}[{i}]") for i, part in enumerate(value)]
+    elif origin in _MAPPINGS and isinstance(value, Mapping):
+        parts = [(args[0], key, f"key {key!r}{' of ' + at if at else ''}") for key in value]
+        parts += [(args[1], item, f"{at}[{key!r}]") for key, item in value.items()]
+    for part_hint, part, place in parts:
+        accepts = _accepts(part_hint)
+        if accepts is not None and not accepts(part):
+            return _what_is_wrong(part_hint, part, place)
+    shown = f" {value!r}" if isinstance(value, (int, float, str)) and len(repr(value)) <= 40 else ""
+    return f"{type(value).__name__}{shown}{' at ' + at if at else ''}"

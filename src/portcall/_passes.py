@@ -15,7 +15,7 @@ A registered pass is a global function, which C++ finds by its name; any global 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from portcall import _ir
@@ -49,6 +49,10 @@ class Pass(Object):
         level: int
         required: Array
 
+        def __init__(
+            self, name: str, run: Callable[[Any], Any], level: int = 0, required: Sequence[str] = ()
+        ) -> None: ...
+
     def __call__(self, obj: Any) -> Any:
         """Run it in the current context.
 
@@ -77,7 +81,8 @@ class Sequential(Pass):
         level: int = 0,
         required: Iterable[str] = (),
     ) -> None:
-        super().__init__(name=name, level=level, required=tuple(required), passes=tuple(map(_as_pass, passes)))
+        made = {"required": _names(required), "passes": tuple(map(_as_pass, _items(passes, "passes")))}
+        Object.__init__(self, name=name, level=level, **made)
 
 
 @register_object("portcall.ir.PassTiming")
@@ -95,7 +100,7 @@ class PassTiming(Object):
         name: str
         seconds: float
         depth: int
-        failed: bool
+        failed: bool = False
 
 
 @register_object("portcall.ir.PassContext")
@@ -120,6 +125,16 @@ class PassContext(Object):
         timings: List
         before: PackedFunc | None
         after: PackedFunc | None
+
+        def __init__(
+            self,
+            level: int = 2,
+            required: Sequence[str] = (),
+            disabled: Sequence[str] = (),
+            config: Mapping[str, Any] = {},
+            before: Callable[[Any, Any], object] | None = None,
+            after: Callable[[Any, Any], object] | None = None,
+        ) -> None: ...
 
     def __enter__(self) -> PassContext:
         _ir.function("EnterPassContext")(self)
@@ -169,14 +184,28 @@ def register_pass(
 
     Raises:
         AlreadyRegisteredError: the name is taken and ``override`` is false.
+        TypeError: the name, or what is required, is no text or texts.
     """
+    if not isinstance(name, str):
+        raise TypeError(f'register_pass takes a name, as in @register_pass("demo.fold"); got {name!r}')
+    names = _names(required)
 
     def register(func: Callable[[Any], Any]) -> Pass:
-        made = Pass(name, func, level, tuple(required))
+        made = Pass(name, func, level, names)
         _ir.function("RegisterPass")(made, override)
         return made
 
     return register
+
+
+def _names(required: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_items(required, "required"))
+
+
+def _items(given: Iterable[Any], what: str) -> Iterable[Any]:
+    if isinstance(given, str):
+        raise TypeError(f"{what} is a list, got {given!r} alone; put it in brackets")
+    return given
 
 
 def _as_pass(item: Any) -> Pass | str:

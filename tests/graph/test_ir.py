@@ -88,6 +88,7 @@ def test_validation_names_the_node() -> None:
     with pytest.raises(errors.GraphError, match="what node number 0, 'dense2', reads, an output of 'relu'") as caught:
         Sequential([ir.remove_dead_code, ir.validate], "check")(broken)
     assert caught.value.__notes__[-1] == "in pass 'check'"
+    assert caught.value.node == "dense2"
     with pytest.raises(errors.GraphError, match="'dense2'"):
         ir.to_graph(broken)
 
@@ -127,6 +128,7 @@ def test_folding_without_a_library_or_a_kernel_says_so(lib: portcall.Module) -> 
     ):
         ir.fold_constants(renamed)
     assert "at node 'ab' of the graph" in caught.value.__notes__
+    assert caught.value.node == "ab"
 
 
 def test_folding_takes_unaligned_arrays(lib: portcall.Module) -> None:

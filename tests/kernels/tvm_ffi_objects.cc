@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Object subclass on the apache-tvm-ffi headers. Its type index is allocated by a constructor of the library,
-// so the runtime is called while dlopen is still at work.
+// Object subclasses on the apache-tvm-ffi headers, and a function that reads any described object. Their type
+// indices are allocated by constructors of the library, so the runtime is called while dlopen is still at work.
 
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/memory.h>
 #include <tvm/ffi/object.h>
+#include <tvm/ffi/reflection/accessor.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
@@ -79,6 +80,19 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   refl::ObjectDef<SquareObj>().def_ro("edge", &SquareObj::edge, refl::default_value(1.0));
 }
 
+// Key, then name and value of each field: what these headers see of a type that somebody else described.
+ffi::Array<ffi::Any> ReadFields(ffi::ObjectRef obj) {
+  namespace refl = ffi::reflection;
+  const TVMFFITypeInfo* type = TVMFFIGetTypeInfo(obj->type_index());
+  ffi::Array<ffi::Any> found{ffi::String(obj->GetTypeKey())};
+  refl::ForEachFieldInfo(type, [&](const TVMFFIFieldInfo* field) {
+    found.push_back(ffi::String(field->name));
+    found.push_back(refl::FieldGetter(field)(obj));
+  });
+  return found;
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(read_fields, ReadFields);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(make_point, MakePoint);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(point_sum, PointSum);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(live_points, LivePoints);

@@ -56,6 +56,13 @@ class Add : public Expr {
   PORTCALL_OBJECT_REF(Add, AddObj)
 };
 
+struct NamedAddObj : AddObj {
+  String name;
+  PORTCALL_OBJECT(NamedAddObj, AddObj, "cpp.NamedAdd")
+  static void Describe(Description<NamedAddObj>* type) { type->field("name", &NamedAddObj::name).set_default("sum"); }
+};
+PORTCALL_REGISTER_OBJECT(NamedAddObj);
+
 struct CounterObj : Object {
   int64_t count = 0;
   double step = 0.5;

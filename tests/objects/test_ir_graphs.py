@@ -133,12 +133,57 @@ def test_a_mismatch_tells_path_and_values() -> None:
     assert _ir.first_mismatch(left, left) is None
 
 
+@portcall.register_object("test.graphs.Owner")
+class Owner(portcall.Object):
+    what: object = portcall.field(compare="identity")
+
+
+def test_a_field_may_be_compared_by_identity() -> None:
+    one, other = Node(1), Node(1)
+    assert _ir.structural_equal(one, other)
+    assert _ir.structural_equal(Owner(one), Owner(one))
+    assert _ir.structural_hash(Owner(one)) == _ir.structural_hash(Owner(Node(2)))  # what is inside does not count
+    assert str(_ir.first_mismatch(Owner(one), Owner(other))) == (
+        "<root>.what: test.graphs.Node != test.graphs.Node (the field is compared by identity)"
+    )
+
+
+@portcall.register_object("test.graphs.Single", compare="identity")
+class Single(portcall.Object):
+    value: int
+
+
+@portcall.register_object("test.graphs.Shared", compare="shared")
+class Shared(portcall.Object):
+    value: int
+
+
+def test_a_class_says_how_its_objects_are_compared() -> None:
+    one = Single(1)
+    assert _ir.structural_equal(Node(one), Node(one))
+    assert str(_ir.first_mismatch(Node(one), Node(Single(1)))).endswith("(the type is compared by identity)")
+    twice = Shared(1)
+    assert _ir.structural_equal(Node(twice, twice), Node(other := Shared(1), other))
+    assert str(_ir.first_mismatch(Node(twice, twice), Node(Shared(1), Shared(1)))).endswith(
+        "(they are shared differently)"
+    )
+    assert _ir.structural_equal(Node(leaf := Node(1), leaf), Node(Node(1), Node(1)))
+
+
+def test_json_is_laid_out_in_lines_when_asked() -> None:
+    assert _ir.save_json(Node(1)).count("\n") == 0
+    lines = _ir.save_json(Node([1]), indent=2).splitlines()
+    assert lines[0] == "{"
+    assert [line.index(line.strip()) for line in lines] == [0, 2, 2, 4, 4, 2, 2, 0]
+
+
 def test_variables_are_matched_where_they_are_defined() -> None:
     x, y = Var("x"), Var("y")
     assert _ir.structural_equal(Lambda([x], Node(x)), Lambda([y], Node(y)))
     assert not _ir.structural_equal(Lambda([x], Node(x)), Lambda([y], Node(x)))
     assert not _ir.structural_equal(x, y)
     assert _ir.structural_equal(x, y, map_free_variables=True)
+    assert _ir.first_mismatch(x, y, map_free_variables=True) is None
     assert _ir.structural_hash(x, map_free_variables=True) == _ir.structural_hash(y, map_free_variables=True)
 
 
@@ -167,9 +212,12 @@ def test_walks_by_class_and_key() -> None:
     assert _ir.walk(graph, Node) == [graph, inner, inner.items[0]]
     assert _ir.walk(graph, Node, order="post") == [inner.items[0], inner, graph]
     assert _ir.walk(graph, "test.graphs.Wide") == [inner]
+    assert len(_ir.walk(graph, portcall.Object)) == len(_ir.walk(graph)) == 7
     seen: list[Any] = []
     _ir.visit(graph, lambda node: seen.append(node) or node == graph, Node)
     assert seen == [graph, inner]
+    with pytest.raises(ValueError, match="order is 'pre' or 'post', got 'in'"):
+        _ir.walk(graph, order="in")  # type: ignore[call-overload]
     with pytest.raises(KeyError, match=r"test\.graphs\.Nobody"):
         _ir.walk(graph, "test.graphs.Nobody")
 

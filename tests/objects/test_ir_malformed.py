@@ -51,6 +51,9 @@ def tensor(dtype: str = '"float32"', shape: str = "[1]", data: str = '"AAAAAA=="
     return document(f'{{"ffi.Tensor": {{"dtype": {dtype}, "shape": {shape}, "data": {data}}}}}')
 
 
+# An Array that holds another one twice, 60 deep.
+TWICE = '{"ffi.Array": [1]}, ' + "".join(f'{{"ffi.Array": [{{"ref": {i}}}, {{"ref": {i}}}]}}, ' for i in range(60))
+
 # What is read, where it is wrong, and why.
 MALFORMED = {
     "nothing": ("", "", "expected '{', got the end of the text"),
@@ -108,6 +111,9 @@ MALFORMED = {
     "a list in place": (document('{"ffi.Array": [1, [2]]}'), "nodes[0] (ffi.Array)[1]", "a list stands in a node"),
     "a key without a value": (document('{"ffi.Map": [["k"]]}'), "nodes[0] (ffi.Map)[0].value", "expected ',', got ']'"),
     "a key twice": (document('{"ffi.Dict": [["k", 1], ["k", 2]]}'), "nodes[0] (ffi.Dict)", "a key stands there twice"),
+    "a key with more ways into it than can be gone": (
+        document(TWICE + '{"ffi.Map": [[{"ref": 60}, 1]]}'), "nodes[61] (ffi.Map)", "a key of more than 1024 values",
+    ),
     "a map as an object": (document('{"ffi.Map": {"k": 1}}'), "nodes[0] (ffi.Map)", "expected '[', got '{'"),
     "an unknown kind": (root('{"set": []}'), "root", 'an unknown kind of value, "set"'),
     "an empty object": (root("{}"), "root", "an empty {}"),
@@ -199,6 +205,13 @@ def test_limits_of_nodes_and_depth() -> None:
 def test_any_bytes_give_a_value_or_an_error_with_the_position(data: bytes, with_magic: bool) -> None:
     with pytest.raises(ValueError, match=r"^byte \d+"):
         _ir.from_bytes(b"\x89pcg\x01" + data if with_magic else data)
+
+
+def test_bytes_of_a_newer_version_say_so() -> None:
+    saved = bytearray(_ir.to_bytes(Leaf(1)))
+    saved[4] += 1
+    with pytest.raises(ValueError, match=r"^byte 5: version 2 of the format; this portcall reads version 1$"):
+        _ir.from_bytes(bytes(saved))
 
 
 @given(st.data())

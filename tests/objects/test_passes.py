@@ -55,6 +55,14 @@ def test_what_is_no_pass_is_refused() -> None:
         Sequential([5])
     with pytest.raises(KeyError, match=r"no pass and no global function is called 'test\.passes\.missing'"):
         Sequential(["test.passes.missing"])([])
+    with pytest.raises(TypeError, match=r"passes is a list, got 'test.passes' alone; put it in brackets"):
+        Sequential("test.passes")
+    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+        Sequential([], required="a")
+    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+        portcall.register_pass("test.passes.never", required="a")
+    with pytest.raises(TypeError, match=r"takes a name, as in @register_pass\(\"demo.fold\"\); got <function"):
+        portcall.register_pass(lambda items: items)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pass 'forgets' returned None"):
         Pass("forgets", lambda items: None)([])
 
@@ -94,12 +102,12 @@ def test_a_context_chooses_what_runs_and_holds_settings() -> None:
         seen.append(PassContext.current().config.get("unroll"))
         return items
 
-    run = Sequential([says("always"), says("deep", level=3), says("off"), reads])
+    run = Sequential([says("always"), Sequential([says("deep")], level=3), says("off"), reads])
     assert run([]) == ["always", "off"]
     with PassContext(level=3, disabled=["off"], config={"unroll": 4}) as ctx:
         assert PassContext.current() == ctx
         assert run([]) == ["always", "deep"]
-        with PassContext(level=0, required=["deep"]):
+        with PassContext(level=0, required=["sequential"]):
             assert run([]) == ["always", "deep", "off"]
         assert PassContext.current() == ctx
     assert seen == [None, 4, None]
@@ -158,11 +166,16 @@ def test_the_table_of_timings_is_in_the_order_of_beginning() -> None:
     with PassContext() as ctx:
         Sequential([says("a"), Sequential([says("b")], "inner")], "all")([])
         says("last")([])
+        with pytest.raises(TypeError):
+            Pass("bad", lambda items: None)([])
     out = io.StringIO()
     ctx.show_timings(file=out)
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["pass", "all", "a", "inner", "b", "last"]
-    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4, 0]
+    assert [line.split()[0] for line in lines] == ["pass", "all", "a", "inner", "b", "last", "bad"]
+    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4, 0, 0]
+    assert "bad (failed)" in lines[-1]
+    shares = [float(line.split()[-1].removesuffix("%")) for line in lines[1:] if not line.startswith(" ")]
+    assert abs(sum(shares) - 100) < 1  # those that the user called; the others are parts of them
 
 
 def test_a_pass_that_fails_is_timed_too() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types that a library on apache-tvm-ffi's headers describes are read, made and compared through our reflection."""
+"""Types that a library on apache-tvm-ffi's headers describes are seen by our reflection, and ours by theirs."""
 
 from __future__ import annotations
 
@@ -43,6 +43,25 @@ def test_its_types_derive_from_one_another() -> None:
     assert repr(square(4)) == (
         "Square(sides=4, area=0.5, closed=True, label='plain', extents=[], inner=None, extra=None, edge=1.0)"
     )
+
+
+@portcall.register_object("test.tvm_ffi.Base")
+class Base(portcall.Object):
+    name: str
+
+
+@portcall.register_object("test.tvm_ffi.Derived")
+class Derived(Base):
+    inner: Base | None = None
+    weight: float = 1.5
+
+
+def test_it_reads_objects_of_a_type_that_python_defined(library: portcall.Module) -> None:
+    leaf = Base("a name that is long enough")
+    assert list(library["read_fields"](leaf)) == ["test.tvm_ffi.Base", "name", "a name that is long enough"]
+    assert list(library["read_fields"](Derived("short", leaf))) == [
+        "test.tvm_ffi.Derived", "name", "short", "inner", leaf, "weight", 1.5,
+    ]  # fmt: skip
 
 
 def test_a_type_that_describes_nothing_is_an_object_with_a_key(library: portcall.Module) -> None:

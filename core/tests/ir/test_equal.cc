@@ -16,6 +16,13 @@ Tensor Floats(const std::vector<float>& values, const std::vector<int64_t>& shap
   return tensor;
 }
 
+// The same bytes as elements of another type.
+Tensor SameBits(const Tensor& tensor, const char* dtype) {
+  Tensor other = Tensor::Empty({2}, DataTypeFromString(dtype));
+  std::memcpy(other.raw_data(), tensor.raw_data(), NumBytes(*tensor.dl_tensor()));
+  return other;
+}
+
 Any Wide(uint64_t low, uint64_t high) {
   uint64_t words[] = {low, high};
   TVMFFIByteArray bytes{reinterpret_cast<const char*>(words), sizeof words};
@@ -46,6 +53,7 @@ TEST("values are equal to those of their own kind and content") {
                                       "",
                                       "a",
                                       "ab",
+                                      std::string("a\0", 2),
                                       "eight by",
                                       "a text that is longer",
                                       Bytes(""),
@@ -74,6 +82,7 @@ TEST("values are equal to those of their own kind and content") {
                                       Floats({1, 2}, {2}),
                                       Floats({1, 2}, {2, 1}),
                                       Floats({1, 3}, {2}),
+                                      SameBits(Floats({1, 2}, {2}), "int32"),
                                       Const(1),
                                       Const(2),
                                       Const(1, {3}),
@@ -97,12 +106,13 @@ TEST("functions, modules and objects that nobody described are equal to themselv
   CHECK(Equal(Items({f}), Items({f})));
   CHECK(!Equal(Items({f}), Items({g})));
   int32_t unique = Define("test.ir.Unique", {{"a", 0}}, kTVMFFISEqHashKindUniqueInstance);
-  ObjectRef a = CreateObject(unique, {1}), b = CreateObject(unique, {1});
+  ObjectRef a = CreateObject(unique, {1}), b = CreateObject(unique, {1}), c = CreateObject(unique, {2});
   CHECK(Equal(Items({a}), Items({a})));
   CHECK(!Equal(Items({a}), Items({b})));
-  CHECK_EQ(ir::StructuralHash(a), ir::StructuralHash(b));
+  CHECK_EQ(ir::StructuralHash(a), ir::StructuralHash(c));
   int32_t silent = Define("test.ir.Silent", {{"a", 0}}, kTVMFFISEqHashKindUnsupported);
   CHECK(!Equal(CreateObject(silent, {1}), CreateObject(silent, {1})));
+  CHECK_EQ(ir::StructuralHash(CreateObject(silent, {1})), ir::StructuralHash(CreateObject(silent, {2})));
 }
 
 TEST("ignored fields do not count, and fields by identity want the very same object") {
@@ -294,4 +304,14 @@ TEST("maps are keys of maps to some depth") {
   Any key = Pairs({{1, 2}});
   for (int i = 0; i < 100; ++i) key = Pairs({{key, i}});
   CHECK(Contains(Thrown([&] { ir::StructuralHash(key); }), "keys of maps more than 64 deep"));
+  auto both = [] {  // 2^50 ways to the innermost key
+    Any a = Pairs({{1, 2}}), b = Pairs({{1, 3}});
+    for (int i = 0; i < 50; ++i) {
+      Any next = Pairs({{a, 0}, {b, 1}});
+      b = Pairs({{a, 1}, {b, 0}});
+      a = next;
+    }
+    return a;
+  };
+  CHECK(Equal(both(), both()));
 }

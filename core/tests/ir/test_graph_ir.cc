@@ -157,6 +157,31 @@ TEST("what is wrong with a graph is said with the node's name") {
            "GraphError: node number 1, 'late', is to run after 'sum', which does not come before it");
 }
 
+TEST("an error about a graph has the name of the node with it") {
+  GraphNode x = Input("x"), sum = Call("sum", "add", {x, x});
+  auto node_of = [](const Graph& graph) {
+    try {
+      graph_ir::Validate(graph);
+    } catch (const Error& error) {
+      auto* cell = &static_cast<ErrorObj*>(error.ref().get())->cell;
+      if (!cell->extra_context) return std::string("none");
+      auto facts = ObjectRef::Borrow<Array<Any>>(cell->extra_context);
+      CHECK_EQ(facts[0].cast<std::string>(), "portcall.GraphError");
+      return facts[1].cast<std::string>();
+    }
+    return std::string("no error");
+  };
+  CHECK_EQ(node_of(MakeGraph({sum, x}, {sum})), "sum");
+  CHECK_EQ(node_of(MakeGraph({x}, {sum})), "sum");
+  CHECK_EQ(node_of(MakeGraph({x, x}, {x})), "x");
+  Graph no_input = MakeGraph({x, sum}, {sum}), no_result = MakeGraph({x}, {});
+  no_input->inputs = Array<GraphNode>(std::vector<GraphNode>());
+  CHECK_EQ(node_of(no_input), "x");
+  no_input->inputs = Array<GraphNode>{x, sum};
+  CHECK_EQ(node_of(no_input), "sum");
+  CHECK_EQ(node_of(no_result), "none");
+}
+
 TEST("dead code is what no result needs; inputs and calls without outputs stay") {
   GraphNode x = Input("x"), unused = Input("unused"), w = Parameter("w", {1, 2}), dead_w = Parameter("dead_w", {1, 2});
   GraphNode sum = Call("sum", "add", {x, w}), dead = Call("dead", "add", {sum, dead_w}),

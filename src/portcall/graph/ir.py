@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import portcall
-from portcall import Array, DataType, Map, Object, Shape, Tensor, _ir, errors
+from portcall import DataType, Object, Shape, Tensor, _ir, errors
 from portcall._tensor import array_like, tensor_over_array
 from portcall.graph import _spec
 from portcall.graph._module import GraphSource, read_graph
@@ -48,6 +48,8 @@ class TensorType(Object):
         dtype: DataType
         device_type: int
 
+        def __init__(self, shape: Sequence[int], dtype: DataType | str = "float32", device_type: int = 0) -> None: ...
+
 
 @portcall.register_object("portcall.graph.Node")
 class Node(Object):
@@ -66,13 +68,13 @@ class Node(Object):
 
     if TYPE_CHECKING:
         name: str
-        op: str
-        function: str
-        inputs: Array
-        outputs: Array
-        attrs: Map
-        data: Tensor | None
-        control_deps: Array
+        op: str = "null"
+        function: str = ""
+        inputs: Sequence[Value] = ()
+        outputs: Sequence[TensorType] = ()
+        attrs: Mapping[str, str] = {}
+        data: Tensor | None = None
+        control_deps: Sequence[Node] = ()
 
 
 @portcall.register_object("portcall.graph.Value")
@@ -81,7 +83,7 @@ class Value(Object):
 
     if TYPE_CHECKING:
         node: Node
-        index: int
+        index: int = 0
 
 
 @portcall.register_object("portcall.graph.Graph")
@@ -98,11 +100,11 @@ class Graph(Object):
     """
 
     if TYPE_CHECKING:
-        inputs: Array
-        nodes: Array
-        outputs: Array
-        attrs: Map
-        value_attrs: Map
+        inputs: Sequence[Node]
+        nodes: Sequence[Node]
+        outputs: Sequence[Value]
+        attrs: Mapping[str, Any] = {}
+        value_attrs: Mapping[str, Any] = {}
 
 
 _validated = portcall.get_global_func("portcall.graph.validate")
