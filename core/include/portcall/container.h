@@ -41,22 +41,17 @@ struct MapObj final : Object {
 };
 
 namespace detail {
-// A reference to the empty container of this kind, which all share: it costs no allocation. Nobody is its only holder,
-// so it never changes; it stays until the process ends.
-template <typename Node> TVMFFIObject* ShareEmpty() {
-  static TVMFFIObject* const empty = [] {
-    TVMFFIObjectHandle handle = nullptr;
-    if constexpr (std::is_same_v<Node, ShapeObj>) {
-      Check(PortcallShapeCreate(nullptr, 0, &handle));
-    } else if constexpr (std::is_same_v<Node, ArrayObj>) {
-      Check(PortcallArrayCreate(nullptr, 0, &handle));
-    } else {
-      Check(PortcallMapCreate(nullptr, 0, &handle));
-    }
-    return static_cast<TVMFFIObject*>(handle);
-  }();
-  Retain(empty);
-  return empty;
+// A new container without items, which the caller owns.
+template <typename Node> TVMFFIObject* NewEmpty() {
+  TVMFFIObjectHandle handle = nullptr;
+  if constexpr (std::is_same_v<Node, ShapeObj>) {
+    Check(PortcallShapeCreate(nullptr, 0, &handle));
+  } else if constexpr (std::is_same_v<Node, ArrayObj>) {
+    Check(PortcallArrayCreate(nullptr, 0, &handle));
+  } else {
+    Check(PortcallMapCreate(nullptr, 0, &handle));
+  }
+  return static_cast<TVMFFIObject*>(handle);
 }
 
 // Walks cells, kStep at a time; Read makes of them what a loop sees. Any step costs the same, and yet to the algorithms
@@ -127,8 +122,8 @@ class Shape : public ObjectRef {
  public:
   using Node = ShapeObj;
   using OwnTraits = void;
-  Shape() { ptr_ = detail::ShareEmpty<ShapeObj>(); }  // (), the shape of a scalar
-  Shape(std::nullptr_t) noexcept {}                   // NOLINT(google-explicit-constructor)
+  Shape() { ptr_ = detail::NewEmpty<ShapeObj>(); }  // (), the shape of a scalar
+  Shape(std::nullptr_t) noexcept {}                 // NOLINT(google-explicit-constructor)
   ShapeObj* node() const noexcept { return static_cast<ShapeObj*>(ptr_); }
   ShapeObj* operator->() const noexcept { return node(); }
 
@@ -159,7 +154,7 @@ template <typename T = Any> class Array : public ObjectRef {
  public:
   using Node = ArrayObj;
   using OwnTraits = void;
-  Array() { ptr_ = detail::ShareEmpty<ArrayObj>(); }
+  Array() { ptr_ = detail::NewEmpty<ArrayObj>(); }
   Array(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   ArrayObj* node() const noexcept { return static_cast<ArrayObj*>(ptr_); }
   ArrayObj* operator->() const noexcept { return node(); }
@@ -297,7 +292,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
  public:
   using Node = MapObj;
   using OwnTraits = void;
-  Map() { ptr_ = detail::ShareEmpty<MapObj>(); }
+  Map() { ptr_ = detail::NewEmpty<MapObj>(); }
   Map(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   MapObj* node() const noexcept { return static_cast<MapObj*>(ptr_); }
   MapObj* operator->() const noexcept { return node(); }
