@@ -29,7 +29,8 @@ TEST("a shape keeps its extents") {
   CHECK(std::vector<int64_t>(shape.begin(), shape.end()) == extents);
   CHECK_EQ(shape[2], INT64_MAX);
   CHECK_EQ(Shape().size(), 0);
-  CHECK(Shape().begin() == Shape().end());
+  Shape scalar;
+  CHECK(scalar.begin() == scalar.end());
 }
 
 // ---- Without items ------------------------------------------------------------------------------------------------
