@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from portcall import rpc
+from portcall import graph, rpc
 from portcall.cli import COMMANDS, _errors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -54,15 +54,22 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     ("`run`, a function", ("run", "KERNELS", *ADD_ONE)),
     ("`bench`, a function", ("bench", "KERNELS", *ADD_ONE)),
     ("`inspect`, a library", ("inspect", "KERNELS")),
+    ("`bundle`", ("bundle", "GRAPH", "KERNELS", "-o", "BUNDLE")),
     ("`doctor`", ("doctor",)),
     ("`doctor`, a server", ("doctor", "SERVER")),
     ("`version`", ("version",)),
 ])  # fmt: skip
 def test_json_has_the_fields_of_the_page_and_no_others(
-    invoke_json: InvokeJson, kernels: str, row: str, words: tuple[str, ...]
+    invoke_json: InvokeJson, kernels: str, tmp_path: Path, row: str, words: tuple[str, ...]
 ) -> None:
+    builder = graph.GraphBuilder()
+    builder.output(builder.call("add_one", [builder.input("x", (8,))], (8,)))
+    (tmp_path / "m.json").write_text(builder.to_json())
     with rpc.Server() as server:
-        real = {"KERNELS": kernels, "SERVER": server.address}
+        real = {
+            "KERNELS": kernels, "SERVER": server.address,
+            "GRAPH": str(tmp_path / "m.json"), "BUNDLE": str(tmp_path / "m.so"),
+        }  # fmt: skip
         answer = invoke_json(*(real.get(word, word) for word in words))
     assert list(answer) == re.findall(r"`(\w+)`", table("JSON")[row])
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -462,6 +463,62 @@ def test_the_file_that_is_damaged_is_named(
     assert error["kind"] == "GraphError"
     assert said in error["message"]
     assert "m.json" not in error["message"]
+
+
+# ---- One file ------------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_written_as_the_command_says_and_its_next_command_runs(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "of mine.so")
+    words = files.words("{m_json}", "{kernels_so}", "--params", "{m_params}")
+    assert invoke_json("bundle", *words, "-o", output, "--name", "net") == {
+        "bundle": output, "nbytes": Path(output).stat().st_size, "function": "net",
+        "library_nbytes": Path(files("kernels.so")).stat().st_size, "parameters": 4, "inputs": ["x"],
+    }  # fmt: skip
+    done = invoke("bundle", *words, "--output", output)
+    assert done.exit_code == 0, done.output
+    assert "4 parameters in it; inputs: x" in done.stdout
+    following = shlex.split(done.stdout.partition("next: portcall ")[2])
+    assert following == ["run", output, "--input=x=random"]
+    assert invoke(*following, "--input", f"x={files('x.npy')}").exit_code == 1  # given twice
+    assert invoke("run", output, "--input", f"x={files('x.npy')}", "--check", files("ref.npz")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("{m_json}", "{kernels_so}"), 2, "Missing option '--output'"),
+        (("{m_json}", "-o", "b.so"), 2, "Missing argument 'KERNELS...'"),
+        (("{kernels_so}", "{m_json}", "-o", "b.so"), 2, "kernels.so' is no graph (JSON)"),
+        (("{m_json}", "{no_so}", "-o", "b.so"), 1, "there is no file"),
+        (("{no_json}", "{kernels_so}", "-o", "b.so"), 1, "there is no file"),
+        (("{m_json}", "{m_params}", "-o", "b.so"), 1, "m.params"),
+        (("{cut_json}", "{kernels_so}", "-o", "b.so"), 1, "cut.json: not a graph"),
+        (("{m_json}", "{kernels_so}", "--params", "{cut_params}", "-o", "b.so"), 1, "cut.params': the parameter blob"),
+        (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "-o", "b.so"), 1, "m.json: the parameter 'w2'"),
+        (("{m_json}", "{kernels_so}", "-o", "nowhere/b.so"), 1, "nowhere"),
+    ],
+)
+def test_what_makes_no_bundle(
+    invoke: Invoke, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int,
+    said: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    result = invoke("bundle", *files.words(*words))
+    assert result.exit_code == code, result.output
+    assert said in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_of_another_graph_are_left_out_of_a_bundle_and_told(
+    invoke: Invoke, files: Files, tmp_path: Path
+) -> None:
+    words = files.words("{m_json}", "{kernels_so}", "--params", "{more_params}")
+    result = invoke("bundle", *words, "-o", tmp_path / "b.so")
+    assert result.exit_code == 0, result.output
+    assert "warning: the graph has no inputs for 1 parameters, which are left out: 'w9'" in result.stderr
 
 
 def test_parameters_that_the_graph_does_not_have_are_told(invoke: Invoke, files: Files) -> None:

@@ -73,13 +73,27 @@ def test_ready_as_json_and_in_a_file_that_goes_with_the_server(tmp_path: Path) -
     assert not place.exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_stops_it_with_the_code_of_the_house(number: signal.Signals, code: int) -> None:
-    with started("serve", "--port", "0", "--silent") as process:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
+def test_a_signal_stops_it_with_the_code_of_the_house(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    place = tmp_path / "ready.json"
+    with started("serve", "--port", "0", "--silent", "--ready-file", place) as process:
         first_line(process)
         process.send_signal(number)
         output, errors = process.communicate()
         assert (process.returncode, output, errors) == (code, "", "")
+    assert not place.exists()
+
+
+def test_under_nohup_a_hangup_is_nothing() -> None:
+    code = "import signal, os, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    words = [sys.executable, "-c", code, sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        address = first_line(process).split()[-1]
+        process.send_signal(signal.SIGHUP)
+        with rpc.connect(address) as session:
+            assert session["testing.echo"](3) == 3
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_a_taken_port_is_told_and_port_end_looks_further() -> None:
@@ -170,7 +184,11 @@ def test_the_log_is_for_people_unless_asked_otherwise() -> None:
             assert client.read(4) == b"\x73\xf2\x0f\x00"
         process.terminate()
         errors = process.communicate()[1]
-        assert re.search(r"^\d\d:\d\d:\d\d session 1: opened for 127\.0\.0\.1:\d+, a TVM client$", errors, re.MULTILINE)
+        assert re.search(
+            r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d session 1: opened for 127\.0\.0\.1:\d+, a TVM client$",
+            errors,
+            re.MULTILINE,
+        )
         assert r"\x1b[31mred" in errors
         assert "\x1b" not in errors
 

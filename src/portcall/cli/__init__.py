@@ -34,6 +34,7 @@ COMMANDS = {
     "demo": ("portcall.cli.demo", "Compile a C++ kernel, run it, check it and time it."),
     "run": ("portcall.cli.run", "Call a function of a library, or run a model, and show what it did."),
     "bench": ("portcall.cli.bench", "Time a function of a library, or a model."),
+    "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
     "inspect": ("portcall.cli.inspect", "Say what a library or a model offers and needs, without loading it."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),

@@ -138,8 +138,8 @@ def names_model(given: dict[str, Any]) -> bool:
     model = is_graph or not second
     if not is_graph and model and not holds_graph(path):
         raise click.UsageError(
-            f"Missing argument 'FUNCTION': '{path}' is a library without a graph; portcall inspect {path} lists its "
-            "functions."
+            f"Missing argument 'FUNCTION': '{path}' is a library without a graph (or a bundle that was not copied "
+            f"whole); portcall inspect {path} lists its functions."
         )
     for name, of_models in (("args", False), ("outs", False), ("inputs", True), ("params", True), ("fill", True)):
         if given[name] and of_models != model:

@@ -35,7 +35,7 @@ class Log:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
             line = json.dumps({"time": stamp, "event": event, **about, "message": text, **facts})
         else:
-            stamp = time.strftime("%H:%M:%S", time.localtime(now))
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
             line = f"{stamp} {'' if session is None else f'session {session}: '}{printable(text)}"
         try:
             self._stream.write(line + "\n")

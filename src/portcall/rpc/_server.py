@@ -23,7 +23,7 @@ _PROGRAM = "from portcall.rpc._server import main; main()"
 
 
 def serve(options: ServerOptions, on_ready: Callable[[Address], None]) -> int:
-    """Serve in this process until SIGTERM or SIGINT, and return the signal's number.
+    """Serve in this process until SIGTERM, SIGINT or SIGHUP, and return the signal's number.
 
     Call it from the main thread of a process that has no other thread.
 

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from portcall.errors import AuthenticationError, RemoteProtocolError
@@ -103,7 +103,7 @@ class Supervisor:
         self._zygote: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; return which of them it was, 0 where standard input ended.
+        """Serve until SIGTERM, SIGINT or SIGHUP; return which of them it was, 0 where standard input ended.
 
         Raises:
             ValueError, OSError: it cannot listen there; the message says what to do.
@@ -113,9 +113,11 @@ class Supervisor:
             tls_context(self._options)  # a missing file is told now, not to the first client
         self._listener, self._address = listen(self._options)
         self._base = tempfile.mkdtemp(prefix="portcall-serve-", dir=self._options.work_dir or None)
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup has it
+            del before[signal.SIGHUP]
         try:
-            self._catch_signals()
+            self._catch_signals(before)
             self._start_zygote()
             self._watch(self._listener.fileno(), select.EPOLLIN, self._accept)
             self._accepting = True
@@ -137,13 +139,13 @@ class Supervisor:
         self._log.write("listening", f"serving on {self._address}, key {self._options.key!r}")
         self._on_ready(self._address)
 
-    def _catch_signals(self) -> None:
+    def _catch_signals(self, numbers: Iterable[int]) -> None:
         reader, writer = socket.socketpair()
         reader.setblocking(False)
         writer.setblocking(False)
         self._signals = reader, writer
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             signal.signal(number, self._on_signal)
         self._watch(reader.fileno(), select.EPOLLIN, self._on_wakeup)
         if self._options.stop_with_stdin:
