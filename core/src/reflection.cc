@@ -22,15 +22,35 @@ size_t NumCells(const TVMFFITypeInfo& info) {
   return (static_cast<size_t>(MetadataOf(info)->total_size) - sizeof(TVMFFIObject)) / sizeof(TVMFFIAny);
 }
 
-// The cells follow it. Counted as an ffi.Object; its own type is set once it is made.
+// The cells follow it. It is made and deleted by hand: NewNode and DeleteNode take 17 ns more, of 250 in Python.
 struct RowImpl final : Object {
-  static constexpr int32_t kTypeIndex = kTVMFFIObject;
-  static constexpr bool kHoldsObjects = true;
-
   Any* cells() { return reinterpret_cast<Any*>(this + 1); }
-  ~RowImpl() { std::destroy_n(cells(), NumCells(*TVMFFIGetTypeInfo(type_index))); }
 };
 static_assert(sizeof(RowImpl) == sizeof(TVMFFIObject) && sizeof(RowImpl) % alignof(TVMFFIAny) == 0);
+
+// Counted as an ffi.Object.
+void DeleteRow(void* self, int flags) {
+  auto* row = static_cast<RowImpl*>(self);
+  const bool guarded = flags == (kDestroy | kFree);
+  if (guarded && !PortcallObjectEnterDelete(row)) return;
+  if (flags & kDestroy) {
+    live_nodes[kTVMFFIObject].fetch_sub(1, std::memory_order_relaxed);
+    std::destroy_n(row->cells(), NumCells(*TVMFFIGetTypeInfo(row->type_index)));
+  }
+  if (flags & kFree) ::operator delete(self);
+  if (guarded) PortcallObjectLeaveDelete();
+}
+
+RowImpl* NewRow(int32_t type_index, size_t num_cells) {
+  auto* row = static_cast<RowImpl*>(::operator new(sizeof(RowImpl) + num_cells * sizeof(TVMFFIAny)));
+  row->combined_ref_count = kWeakOne | kStrongOne;
+  row->type_index = type_index;
+  row->padding = 0;
+  row->deleter = DeleteRow;
+  std::uninitialized_value_construct_n(row->cells(), num_cells);
+  live_nodes[kTVMFFIObject].fetch_add(1, std::memory_order_relaxed);
+  return row;
+}
 
 const TVMFFITypeInfo& InfoOf(int32_t type_index) {
   const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(type_index);
@@ -95,9 +115,7 @@ TVMFFIObject* CreateOfCells(const TVMFFITypeInfo& type, const TVMFFIAny* values,
   size_t n = NumCells(type);
   PORTCALL_CHECK(static_cast<size_t>(num_values) == n, TypeError)
       << ToView(type.type_key) << " has " << n << " fields, got " << num_values << " values";
-  auto* row = NewCountedNode<RowImpl>(n * sizeof(TVMFFIAny));
-  row->type_index = type.type_index;
-  std::uninitialized_value_construct_n(row->cells(), n);
+  RowImpl* row = NewRow(type.type_index, n);
   ObjectRef owner = ObjectRef::Steal(row);
   size_t i = 0;
   ForEachField(type, [&](const TVMFFIFieldInfo& field) {
