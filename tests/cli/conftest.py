@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,5 +89,27 @@ def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             env={**os.environ, **environment},
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def on_terminal() -> Callable[..., tuple[int, bytes]]:
+    """Run a command on a terminal of 80 columns; return its exit code, and what the terminal got."""
+
+    def run(*words: object) -> tuple[int, bytes]:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+        command, environment = [sys.executable, "-m", "portcall", *map(str, words)], {**os.environ, "TERM": "xterm"}
+        with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+            os.close(theirs)
+            shown = b""
+            try:
+                while piece := os.read(ours, 4096):
+                    shown += piece
+            except OSError:  # the other end is closed
+                pass
+            os.close(ours)
+            return process.wait(60), shown
 
     return run

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import struct
 import subprocess
@@ -18,6 +19,7 @@ from portcall import toolchain
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
 Shell = Callable[..., subprocess.CompletedProcess[str]]
+OnTerminal = Callable[..., tuple[int, bytes]]
 
 
 def test_inspect_shows_functions_needs_and_that_all_is_well(invoke: Invoke, kernels: str) -> None:
@@ -86,6 +88,16 @@ def test_demo_compiles_checks_times_and_says_what_to_type_next(shell: Shell, tmp
         if words[:1] == ["portcall"]:
             assert shell(*words[1:]).returncode == 0
     assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"demo_kernels.cc", "demo_kernels.so"}
+
+
+def test_the_tables_of_the_demo_fit_a_terminal_of_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
+    code, shown = on_terminal("demo", "--rpc", "--folder", tmp_path / "tour")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    assert code == 0, text
+    for head, count in (("from Python, on NumPy arrays", 3), ("from Python, over RPC", 5)):
+        rows = text[text.index(head) :].splitlines()[1 : count + 2]
+        assert all(re.search(r" [0-9.]+ [mnu]?s\b", row) for row in rows[:-1]), rows
+        assert rows[-1].startswith("The results are equal")
 
 
 def test_demo_in_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> None:

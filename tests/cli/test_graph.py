@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import xml.etree.ElementTree as ET
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.peers
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
 Shell = Callable[..., subprocess.CompletedProcess[str]]
+OnTerminal = Callable[..., tuple[int, bytes]]
 EXPECTED = mlp(array(4, 16), mlp_params())
 
 
@@ -210,10 +212,32 @@ def test_a_model_is_timed_and_its_nodes_are_shown(
     result = invoke("bench", *words, "--profile", "--trace", tmp_path / "t.json", *place)
     assert result.exit_code == 0, result.output
     assert "median" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert {"dense1", "dense2", "relu"} <= {row[1] for row in rows if len(row) > 5}
+    kernels = result.stdout.partition("one run, node by node: ")[2].splitlines()
+    assert kernels[1].split() == ["time", "share", "calls", "kernel"]
+    assert {tuple(row.split()[3:]) for row in kernels[2:4]} == {("2", "dense"), ("1", "relu")}
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert [event["name"] for event in events if event["ph"] == "X"] == ["dense1", "relu", "dense2"]
+
+
+def test_a_profile_shows_the_first_kernels_on_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
+    names = [f"tvmgen_default_fused_nn_contrib_conv2d_NCHWc_add_nn_relu_{number}" for number in range(23)]
+    body = "[](portcall::TensorView, portcall::TensorView) {}"
+    exports = "".join(f"PORTCALL_EXPORT_TYPED({name}, {body})\n" for name in names)
+    (tmp_path / "k.cc").write_text(f"#include <portcall/portcall.h>\n{exports}")
+    library = toolchain.create_shared(tmp_path / "k.cc", tmp_path / "k.so")
+    builder = graph.GraphBuilder()
+    x = builder.input("x", (8,))
+    for name in names:
+        x = builder.call(name, [x], (8,))
+    builder.output(x)
+    (tmp_path / "m.json").write_text(builder.to_json())
+    words = ("--input", "x=random", "--number", "1", "--repeat", "1", "--profile")
+    code, shown = on_terminal("bench", tmp_path / "m.json", library, *words)
+    assert code == 0, shown
+    text = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", shown.decode()).partition("one run, node by node: ")[2]
+    table, more, _ = text.partition("… and 3 more kernels")
+    assert (table.count("tvmgen_"), bool(more)) == (20, True)
+    assert max(map(len, table.splitlines())) <= 80
 
 
 def test_end_to_end_counts_and_says_so(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import socket
@@ -25,6 +23,7 @@ from portcall.preflight import this_machine
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
 Shell = Callable[..., subprocess.CompletedProcess[str]]
+OnTerminal = Callable[..., tuple[int, bytes]]
 ADD_ONE = ("add_one", "--arg", "range:float32[8]", "--out", "float32[8]")
 
 
@@ -219,36 +218,34 @@ def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[st
         assert process.stderr.read() == "error: interrupted\n"
 
 
-def test_a_bar_shows_the_upload_on_a_terminal(kernels: str, there: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_bar_shows_the_upload_on_a_terminal(
+    on_terminal: OnTerminal, kernels: str, there: tuple[str, ...], tmp_path: Path
+) -> None:
     large = tmp_path / "large.so"
     large.write_bytes(Path(kernels).read_bytes() + bytes(3 << 20))  # what follows a library does not matter
-    code, shown = run_on_terminal("run", str(large), "add", "--arg", "1", "--arg", "2", *there)
+    code, shown = on_terminal("run", str(large), "add", "--arg", "1", "--arg", "2", *there)
     assert code == 0
-    assert b"upload large.so" in shown
+    assert b"\rupload large.so  [....................]  0 B of 3." in shown
 
 
-def test_waiting_is_a_line_that_goes_again_on_a_terminal(kernels: str, there: tuple[str, ...]) -> None:
-    code, shown = run_on_terminal("run", kernels, "hang", "--timeout", "1500ms", *there)
+def test_a_benchmark_shows_how_far_it_is_on_a_terminal(
+    on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]
+) -> None:
+    for place in ((), there):
+        code, shown = on_terminal("bench", kernels, *ADD_ONE, *place)
+        assert code == 0
+        line = shown.rpartition(b"\rtiming 20 repeats of ")[2]
+        assert re.match(rb"[0-9,]+ calls  \[#*\.*\]  [0-9.]+ of [0-9.]+ s\x1b\[K\r\x1b\[K", line), line
+
+
+def test_waiting_is_a_line_that_goes_again_on_a_terminal(
+    on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]
+) -> None:
+    code, shown = on_terminal("run", kernels, "hang", "--timeout", "1500ms", *there)
     assert code == 4
     before, _, after = shown.rpartition(b"\r\x1b[K")
     assert b"\rwaiting for a call: sent, for 1 s" in before
     assert b"did not answer in time" in after
-
-
-def run_on_terminal(*words: str) -> tuple[int, bytes]:
-    """Run a command whose standard error is a terminal; return its exit code, and what that showed."""
-    ours, theirs = pty.openpty()
-    command, environment = [sys.executable, "-m", "portcall", *words], {**os.environ, "TERM": "xterm"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-        except OSError:  # the other end is closed
-            pass
-        os.close(ours)
-        return process.wait(60), shown
 
 
 # ---- doctor and demo ----------------------------------------------------------------------------------------------

@@ -228,8 +228,9 @@ def wait_for_child(pid: int) -> str:
 def test_a_benchmark_prints_figures_with_units(invoke: Invoke, kernels: str) -> None:
     result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7")
     assert result.exit_code == 0, result.output
-    first, head, row = result.stdout.splitlines()
+    first, counts, head, row = result.stdout.splitlines()
     assert first == "add_one(range:float32[8], out:float32[8]) on cpu:0"
+    assert counts == "7 repeats of 5 calls"
     assert head.split() == ["min", "median", "p95", "mean", "std", "max", "repeats"]
     assert row.split()[-1] == "7"
     assert row.split()[1] in {"ns", "us", "ms"}
@@ -245,6 +246,16 @@ def test_a_benchmark_in_json_has_every_sample_and_the_surroundings(
     assert (answer["schema"], answer["number"], answer["repeat"], len(answer["results_s"])) == (1, 5, 7, 7)
     assert answer["min_s"] <= answer["median_s"] <= answer["p95_s"] <= answer["max_s"]
     assert {"portcall", "python", "system", "cpus"} <= set(answer["environment"])
+
+
+@pytest.mark.parametrize("words", [(), ("--repeat", "2"), ("--min-repeat-ms", "20", "--repeat", "2")], ids="".join)
+def test_a_benchmark_without_counts_chooses_them_and_does_not_warn_of_its_own_choice(
+    invoke_json: InvokeJson, kernels: str, words: tuple[str, ...]
+) -> None:
+    answer = invoke_json("bench", kernels, *ADD_ONE, *words)
+    assert answer["repeat"] == len(answer["results_s"]) == (2 if words else 20)
+    assert answer["min_s"] * answer["number"] >= (0.02 if "--min-repeat-ms" in words else 0.01)
+    assert "short" not in [warning["code"] for warning in answer["warnings"]]
 
 
 def test_strict_exits_with_6_when_the_numbers_are_doubtful(invoke_json: InvokeJson, kernels: str) -> None:

@@ -105,5 +105,5 @@ def unstable(result: BenchmarkResult) -> Finding | None:
     return Finding(
         "unstable",
         f"the results vary by {variation:.1%} of their mean (coefficient of variation, limit {VARIATION_LIMIT:.0%})",
-        "raise --repeat or --min-repeat-ms, and compare the median or the minimum",
+        "repeat it when the machine is quiet, and compare the median or the minimum",
     )

@@ -25,7 +25,8 @@ from portcall.cli._arguments import Argument, check_forms, check_outputs
 from portcall.cli._command import read_limit
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
-from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, upload
+from portcall.cli._progress import StatusLine
+from portcall.cli._remote import facts_of, open_session, print_clocks, session_options
 from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
 from portcall.preflight import inspect_library
 
@@ -100,6 +101,7 @@ class Place:
     Attributes:
         devices: where to run; on the first of them lie the arrays that ``make_tensor`` makes.
         name: the devices in words.
+        status: shows how far long work is.
         session: None for this process.
     """
 
@@ -107,6 +109,7 @@ class Place:
     library: portcall.Module
     make_tensor: Callable[[Any], Any]
     name: str
+    status: StatusLine
     session: Session | None = None
 
     @property
@@ -176,18 +179,22 @@ def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iter
     text = ",".join(devices)
     if not given["rpc"]:
         here = tuple([open_device(device) for device in devices])
-        yield Place(here, open_library(path), lambda array: portcall.tensor(array, device=here[0]), text)
+        library = open_library(path)
+        with StatusLine() as status:
+            yield Place(here, library, lambda array: portcall.tensor(array, device=here[0]), text, status)
         return
     check_exists(path)
-    with open_session(given["rpc"], given, given["timeout"]) as session:
+    with open_session(given["rpc"], given, given["timeout"]) as (session, status):
         there = tuple([open_device(device, session) for device in devices])
-        library = load_there(session, path, not given["no_check"])
-        yield Place(there, library, lambda array: session.tensor(array, there[0]), f"{text} of {session.name}", session)
+        library = load_there(session, path, not given["no_check"], status)
+        name = f"{text} of {session.name}"
+        yield Place(there, library, lambda array: session.tensor(array, there[0]), name, status, session)
 
 
-def load_there(session: Session, path: str, check: bool) -> portcall.Module:
+def load_there(session: Session, path: str, check: bool, status: StatusLine) -> portcall.Module:
     try:
-        sent = upload(session, path, check)
+        with status.transfer(f"upload {os.path.basename(path)}", os.path.getsize(path)) as advance:
+            sent = session.upload(path, progress=advance, check=check)
     except ModuleLoadError as error:
         text = f"{session.name} cannot load '{path}', which was not sent"
         next_step = f"portcall inspect {path}, or --no-check sends it all the same"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from portcall.cli._arguments import ARRAY, element_type, make_array, names_file,
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._errors import CommandError
 from portcall.cli._output import print_warning
-from portcall.cli._remote import BAR_BYTES, byte_bar
+from portcall.cli._progress import StatusLine
 from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
             else:
                 executor = graph.GraphModule(place.library[maker](*place.devices))
             if params is not None:
-                load_params(executor, params)
+                load_params(executor, params, place.status)
             executor.set_input({name: each.array for name, each in inputs.items()})
             inputs.update(fill(executor, given))
             yield Model(executor, place, {**files, "params": given["params"]}, inputs)
@@ -279,14 +278,11 @@ def fill(executor: GraphModule, given: dict[str, Any]) -> dict[str, Input]:
 # ---- Parameters ------------------------------------------------------------------------------------------------------
 
 
-def load_params(executor: GraphModule, params: ParamFile) -> None:
+def load_params(executor: GraphModule, params: ParamFile, status: StatusLine) -> None:
     """Set the parameters of a file; a bar on a terminal shows how far they are."""
     total = sum(info.nbytes for info in params.infos.values())
-    if total < BAR_BYTES or not sys.stderr.isatty() or executor.module.type_key != "rpc":
-        executor.load_params(params)
-        return
-    with byte_bar("parameters", total) as show:
-        executor.load_params(params, progress=show)
+    with status.transfer("parameters", total, in_pieces=True) as advance:
+        executor.load_params(params, progress=advance)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        aligned = column in right
+        made.add_column(column, justify="right" if aligned else "left", overflow="fold", no_wrap=aligned)
     for row in rows:
         made.add_row(*map(Text, row))
     return made

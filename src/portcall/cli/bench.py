@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import portcall
-from portcall.bench import BenchmarkResult, check_conditions
+from portcall.bench import BenchmarkResult, check_conditions, format_duration
 from portcall.cli._arguments import make_arguments
 from portcall.cli._call import (
     Call,
@@ -24,31 +24,34 @@ from portcall.cli._call import (
     open_place,
 )
 from portcall.cli._command import Command
+from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._model import model_options, open_model
-from portcall.cli._output import console, print_json, print_line, print_warning
+from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
     from portcall.graph import Profile
 
 EXAMPLES = """
 portcall bench kernels.so add_one --arg 'random:float32[1024]' --out 'float32[1024]'
-portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' --number 100 --repeat 20
-portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --min-repeat-ms 10 --json times.json
+portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' --number 100 --repeat 50
+portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --json times.json
 portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --strict || echo "do not trust this"
 portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out 'float32[64,64]'
 portcall bench m.json kernels.so --params m.params --input data=random --profile --trace trace.json
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
 SCHEMA = 1
+TOP = 20  # kernels that a profile shows
+PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
 OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 
 
 @click.command("bench", cls=Command, examples=EXAMPLES)
 @call_options
 @model_options
-@click.option("--number", default=10, show_default=True, type=click.IntRange(min=1), help="Calls in a repeat.")
-@click.option("--repeat", default=20, show_default=True, type=click.IntRange(min=1), help="Repeats: one result each.")
+@click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; by default as many as take 0.1 s.")
+@click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; by default 20, of slow calls 3.")
 @click.option(
     "--min-repeat-ms",
     default=0,
@@ -57,20 +60,19 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
     help="Raise --number until a repeat lasts so long (ms).",
 )
 @click.option("--end-to-end", is_flag=True, help="Time the copies of a model's inputs and outputs, too.")
-@click.option("--profile", is_flag=True, help="Show where the time of a model goes, node by node.")
+@click.option("--profile", is_flag=True, help="Show where the time of a model goes, kernel by kernel.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a model's nodes as a trace for ui.perfetto.dev.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when anything makes the numbers doubtful.")
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
-    """The function is called once to warm up; then each repeat is the mean of so many calls (--number), measured in
-    the core, without Python. Arguments and inputs (SPEC) as in: portcall run --help.
+    """After a warm-up each repeat is the mean of so many calls, measured in the core, without Python. Without --number
+    and --repeat, counts are chosen that take about 2 s in all. Arguments and inputs (SPEC) as in: portcall run --help.
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    settings = {name: given[name] for name in ("number", "repeat", "min_repeat_ms")}
-    timed = (bench_model if names_model(given) else bench_function)(ctx, given, settings)
-    result, place = timed.result, timed.place
-    findings = check_conditions(result, repeat_seconds(result, given["number"], given["min_repeat_ms"]))
+    timed = (bench_model if names_model(given) else bench_function)(ctx, given)
+    result, counts, place = timed.result, timed.counts, timed.place
+    findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))
     if place.session is not None:  # the state of this machine does not matter to a run on another
         findings = [finding for finding in findings if finding.code in OF_THE_NUMBERS]
     if json_to is not None:
@@ -79,7 +81,9 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
             **timed.facts,
             "device": given["device"],
             "seed": given["seed"],
-            **settings,
+            "number": counts.number,
+            "repeat": counts.repeat,
+            "min_repeat_ms": given["min_repeat_ms"],
             **result.to_dict(),
             "warnings": [finding.to_dict() for finding in findings],
             "environment": environment(),
@@ -89,10 +93,10 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
         print_json(report, json_to)
     else:
         print_line(f"{timed.text} on {place.name}")
+        print_line(str(counts))
         print_line(str(result))
         if timed.profile and given["profile"]:
-            print_line("")
-            console().print(timed.profile)
+            show_profile(timed.profile)
         if given["trace"]:
             print_line(f"trace of one run: {given['trace']}, for ui.perfetto.dev")
         place.show()
@@ -116,10 +120,11 @@ class Timed:
     facts: dict[str, object]
     place: Place
     result: BenchmarkResult
+    counts: Counts
     profile: Profile | None = None
 
 
-def bench_function(ctx: click.Context, given: dict[str, Any], settings: dict[str, Any]) -> Timed:
+def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
     for option in ("end_to_end", "profile", "trace"):
         if given[option]:
             raise click.UsageError(f"--{option.replace('_', '-')} is for models")
@@ -129,30 +134,66 @@ def bench_function(ctx: click.Context, given: dict[str, Any], settings: dict[str
         find_function(place.library, path, name)
         arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
         call = Call(path, name, tuple(arguments))
-        evaluator = place.library.time_evaluator(call.name, place.device, **settings)
-        result = guarded(call, lambda: evaluator(*call.values()))
-    return Timed(str(call), call.to_dict(), place, result)
+
+        def measure(number: int, repeat: int) -> BenchmarkResult:
+            evaluator = place.library.time_evaluator(
+                call.name, place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"]
+            )
+            timed: BenchmarkResult = guarded(call, lambda: evaluator(*call.values()))
+            return timed
+
+        result, counts = measure_well(measure, place, given)
+    return Timed(str(call), call.to_dict(), place, result, counts)
 
 
-def bench_model(ctx: click.Context, given: dict[str, Any], settings: dict[str, Any]) -> Timed:
+def bench_model(ctx: click.Context, given: dict[str, Any]) -> Timed:
     with open_model(ctx, given) as model:
         from portcall.graph import GraphModuleDebug
 
         end_to_end = given["end_to_end"]
         inputs: dict[str, Any] = {name: each.array for name, each in model.inputs.items()} if end_to_end else {}
-        result = model.executor.benchmark(model.place.device, end_to_end=end_to_end, **settings, **inputs)
+
+        def measure(number: int, repeat: int) -> BenchmarkResult:
+            return model.executor.benchmark(
+                model.place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"],
+                end_to_end=end_to_end, **inputs,
+            )  # fmt: skip
+
+        result, counts = measure_well(measure, model.place, given)
         profile = None
         if given["profile"] or given["trace"]:
             profile = GraphModuleDebug(model.executor.module, model.executor.plan).profile()
         if profile and given["trace"]:
             profile.save_trace(given["trace"])
     facts = {**model.to_dict(), "end_to_end": end_to_end, "trace": given["trace"]}
-    return Timed(f"{model}{', end to end,' if end_to_end else ''}", facts, model.place, result, profile)
+    return Timed(f"{model}{', end to end,' if end_to_end else ''}", facts, model.place, result, counts, profile)
 
 
-def repeat_seconds(result: BenchmarkResult, number: int, min_repeat_ms: int) -> float:
-    """Return how long the shortest repeat lasted: the core raises ``number`` where ``min_repeat_ms`` asks for it."""
-    return max(result.min * number, min_repeat_ms * 1e-3)
+def measure_well(measure: Measure, place: Place, given: dict[str, Any]) -> tuple[BenchmarkResult, Counts]:
+    """Measure, with the counts that are given or chosen; once more where chosen ones turn out to be too few."""
+    for _ in range(TRIES):
+        with place.status.expect("choosing how many calls to time", 0):
+            counts = choose(measure, given["number"], given["repeat"], given["min_repeat_ms"], given["timeout"])
+        with place.status.expect(f"timing {counts}", counts.seconds):
+            result = measure(counts.number, counts.repeat)
+        if given["number"] or not too_short(result, counts):
+            break
+    return result, counts
+
+
+def show_profile(profile: Profile) -> None:
+    """Print where the time of a run went: the kernels that took most of it."""
+    kernels = profile.by_kernel()
+    rows = [
+        (format_duration(kernel.time), f"{kernel.share:.1%}", f"{len(kernel.nodes):,}", kernel.function)
+        for kernel in kernels[:TOP]
+    ]
+    print_line(f"\none run, node by node: {format_duration(profile.total)}")
+    console().print(table(PROFILE_COLUMNS, rows, right=PROFILE_COLUMNS[:3]))
+    if len(kernels) > TOP:
+        rest = kernels[TOP:]
+        share = sum(kernel.share for kernel in rest)
+        print_line(f"… and {len(rest)} more kernels, {share:.1%}; --json and --trace have every node")
 
 
 def environment() -> dict[str, object]:

@@ -90,7 +90,7 @@ def measure(kernels: portcall.Module) -> list[Line]:
     add_one(x, y)
     matmul(a, b, c)
     return [
-        Line("a call of a C++ function, no arguments", best(nothing, 1000), None, None),
+        Line("a call of a C++ function", best(nothing, 1000), None, None),
         Line(
             f"add_one, {ELEMENTS:,} elements",
             best(lambda: add_one(x, y), 3),
@@ -214,9 +214,10 @@ def print_table(head: str, lines: list[Line]) -> None:
             line.what,
             format_duration(line.seconds),
             *(["" if line.numpy_seconds is None else format_duration(line.numpy_seconds)] if compared else []),
-            "" if line.largest_error is None else f"equal to NumPy (largest difference {line.largest_error:.2g})",
+            "" if line.largest_error is None else f"{line.largest_error:.2g}",
         )
         for line in lines
     ]
-    columns = (head, "portcall", *(["NumPy"] if compared else []), "check")
-    console().print(table(columns, rows, right=("portcall", "NumPy")))
+    columns = (head, "portcall", *(["NumPy"] if compared else []), "difference")
+    console().print(table(columns, rows, right=columns[1:]))
+    print_line("The results are equal to NumPy's; the largest difference of an element is shown.")

@@ -64,7 +64,7 @@ def command(json_to: str | None, server: str | None, **given: Any) -> None:
 
 
 def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> None:
-    with open_session(server, given, REQUEST_TIMEOUT) as session:
+    with open_session(server, given, REQUEST_TIMEOUT) as (session, _):
         seconds = session.stats()["seconds"]
         round_trip = time_calls(session)
         to_there, from_there = time_copies(session)

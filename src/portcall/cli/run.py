@@ -227,6 +227,6 @@ def rows(arrays: Arrays) -> Iterator[tuple[str, ...]]:
     for name, array in arrays.items():
         described = summary(array)
         figures = (f"{described[key]:.6g}" if key in described else "-" for key in ("min", "mean", "max"))
-        first = " ".join(f"{value:.6g}" if array.dtype.kind in "fV" else str(value) for value in array.flat[:SHOWN])
+        first = " ".join(f"{value:.4g}" if array.dtype.kind in "fV" else str(value) for value in array.flat[:SHOWN])
         more = " …" if array.size > SHOWN else ""
         yield (name, f"{array.dtype}[{','.join(map(str, array.shape))}]", *figures, first + more)

@@ -39,6 +39,7 @@ from portcall.graph._params import save_params_to_file as save_params_to_file
 from portcall.graph._plan import Plan as Plan
 from portcall.graph._plan import StorageWarning as StorageWarning
 from portcall.graph._plan import plan as plan
+from portcall.graph._profile import KernelProfile as KernelProfile
 from portcall.graph._profile import NodeProfile as NodeProfile
 from portcall.graph._profile import Profile as Profile
 from portcall.graph._serve import register_server_functions as register_server_functions

@@ -60,6 +60,23 @@ class NodeProfile:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """What all calls of one kernel took, in seconds.
+
+    Attributes:
+        function: the kernel, ``__nop`` or ``__copy``.
+        nodes: those that call it, the slowest first.
+        time: of all of them.
+        share: their part of the time of all nodes, from 0 to 1.
+    """
+
+    function: str
+    nodes: tuple[NodeProfile, ...]
+    time: float
+    share: float
+
+
 @dataclass(frozen=True)
 class Profile:
     """Where the time of a graph went. ``str`` gives a table, the slowest node first.
@@ -79,6 +96,18 @@ class Profile:
     def span(self) -> float:
         """How long the recorded run took, from its first node to the end of its last, in seconds."""
         return max((node.start + node.duration for node in self.nodes), default=0.0)
+
+    def by_kernel(self) -> list[KernelProfile]:
+        """Return what each kernel took, the slowest first."""
+        groups: dict[str, list[NodeProfile]] = {}
+        for node in sorted(self.nodes, key=lambda node: -node.time):
+            if node.function:
+                groups.setdefault(node.function, []).append(node)
+        made = (
+            KernelProfile(name, tuple(nodes), math.fsum(n.time for n in nodes), math.fsum(n.share for n in nodes))
+            for name, nodes in groups.items()
+        )
+        return sorted(made, key=lambda kernel: -kernel.time)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as dicts and lists, times in seconds."""

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line on standard error about what is under way: what is waited for, how far a transfer or a measurement is.
+
+All of it goes through one object and one thread, so that no two writers tear each other's escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+from portcall.bench import format_size
+
+if TYPE_CHECKING:
+    from portcall.rpc import Session
+
+PATIENCE = 1.0  # seconds that need no explanation
+TICK = 0.1
+BAR_BYTES = 1 << 20  # smaller transfers are over before a bar is drawn
+BAR_CELLS = 20
+USUAL_COLUMNS = 80
+
+
+@dataclass
+class Bar:
+    """How far something is.
+
+    Attributes:
+        total: bytes, or seconds where ``timed``; 0 where nobody knows.
+        done: of them; counted by the clock where ``timed``.
+        in_pieces: each request of the session is a piece; what is sent of the present one counts, too.
+    """
+
+    text: str
+    total: float
+    timed: bool = False
+    in_pieces: bool = False
+    done: float = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def line(self, in_request: int) -> str:
+        seconds = time.monotonic() - self.since
+        if self.timed and not self.total:
+            return f"{self.text}  {seconds:.1f} s"
+        if self.timed:
+            share = min(seconds / self.total, 1)
+            figures = f"{seconds:.1f} of {self.total:.1f} s"
+        else:
+            done = min(self.done + (in_request if self.in_pieces else 0), self.total)
+            share = done / self.total
+            figures = f"{format_size(int(done))} of {format_size(int(self.total))}"
+            figures += f", {format_size(int(done / seconds))}/s" if seconds >= TICK else ""
+        cells = round(share * BAR_CELLS)
+        return f"{self.text}  [{'#' * cells:.<{BAR_CELLS}}]  {figures}"
+
+
+class StatusLine:
+    """Says what is under way: a line that goes again on a terminal; elsewhere one line of words now and then."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._text, self._since = "", time.monotonic()
+        self._bar: Bar | None = None
+        self._lines, self._shown = 0, False
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._terminal = sys.stderr.isatty()
+        self._thread = threading.Thread(target=self._run, name="portcall-status", daemon=True)
+
+    def wait_for(self, text: str) -> None:
+        """Say from now on that this is waited for."""
+        self._text, self._since = text, time.monotonic()
+
+    def watch(self, session: Session) -> None:
+        """Say from now on what the session waits for."""
+        self._text = ""
+        self._session = session
+
+    @contextlib.contextmanager
+    def expect(self, text: str, seconds: float) -> Iterator[None]:
+        """Show how far work is that takes about so long; 0 where nobody knows."""
+        with self._show_bar(Bar(text, seconds, timed=True)):
+            yield
+
+    @contextlib.contextmanager
+    def transfer(self, text: str, total: int, in_pieces: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+        """Show how far a transfer is; what is returned takes the bytes that are done, and those in all."""
+        if total < BAR_BYTES:
+            yield None
+            return
+        bar = Bar(text, total, in_pieces=in_pieces)
+
+        def advance(done: int, of: int) -> None:
+            bar.done, bar.total = done, of
+
+        with self._show_bar(bar):
+            yield advance
+
+    @contextlib.contextmanager
+    def _show_bar(self, bar: Bar) -> Iterator[None]:
+        self._bar = bar
+        self._refresh()
+        try:
+            yield
+        finally:
+            self._bar = None
+
+    def __enter__(self) -> StatusLine:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._shown:
+            self._write("")
+
+    def _run(self) -> None:
+        while not self._done.wait(TICK):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        with self._lock:
+            text, seconds = self._now()
+            if self._terminal and (text or self._shown):
+                self._write(text)
+            elif text and seconds >= PATIENCE * 4**self._lines:
+                self._lines += 1
+                click.echo(text, err=True)
+            if not text:
+                self._lines = 0
+
+    def _now(self) -> tuple[str, float]:
+        """Return what to say, and for how long it has been so; nothing where that needs no explanation."""
+        activity = self._session.activity() if self._session and not self._text else None
+        bar = self._bar
+        if bar is not None and self._terminal:
+            return bar.line(activity.sent if activity else 0), 0
+        if self._text:
+            text, seconds = self._text, time.monotonic() - self._since
+        else:
+            text, seconds = (str(activity), activity.seconds) if activity else ("", 0.0)
+        return (f"waiting for {text}", seconds) if seconds >= PATIENCE else ("", seconds)
+
+    def _write(self, text: str) -> None:
+        """Put a text in the place of the line; an empty one takes it away."""
+        sys.stderr.write(f"\r{text[: columns() - 1]}\x1b[K")
+        sys.stderr.flush()
+        self._shown = bool(text)
+
+
+def columns() -> int:
+    """Return how many columns the terminal of standard error has."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS

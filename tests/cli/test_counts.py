@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counts that a benchmark chooses, with a clock of our own; and bars, of which nothing is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from portcall.bench import BenchmarkResult
+from portcall.cli._counts import choose
+from portcall.cli._progress import Bar
+
+
+class Function:
+    """Takes so many seconds a call; the first measurements take longer, as on a busy machine."""
+
+    def __init__(self, seconds: float, delays: tuple[float, ...] = ()) -> None:
+        self.seconds = seconds
+        self.delays = list(delays)
+        self.calls = 0
+
+    def measure(self, number: int, repeat: int) -> BenchmarkResult:
+        self.calls += number * repeat
+        delays = [self.delays.pop(0) if self.delays else 0 for _ in range(repeat)]
+        return BenchmarkResult(tuple(self.seconds + delay / number for delay in delays))
+
+
+@pytest.mark.parametrize("seconds", [1e-10, 7e-9, 2e-6, 3.3e-4, 0.011, 0.06, 0.099])
+def test_repeats_are_long_enough_and_take_two_seconds_in_all(seconds: float) -> None:
+    counts = choose(Function(seconds).measure, None, None)
+    assert counts.repeat == 20
+    assert counts.number & (counts.number - 1) == 0
+    assert 0.01 <= counts.number * seconds <= 0.1
+    assert counts.seconds == pytest.approx(counts.number * seconds * 20)
+
+
+@pytest.mark.parametrize(("seconds", "repeat"), [(0.2, 10), (0.5, 4), (60.0, 3)])
+def test_a_slow_call_is_a_repeat_of_its_own_and_has_fewer_of_them(seconds: float, repeat: int) -> None:
+    function = Function(seconds)
+    counts = choose(function.measure, None, None)
+    assert (counts.number, counts.repeat) == (1, repeat)
+    assert function.calls == 1
+
+
+@pytest.mark.parametrize("delays", [(0.02,), (0.02, 0.02), (0.0, 0.03)])
+def test_a_machine_that_stalls_at_first_does_not_make_repeats_short(delays: tuple[float, ...]) -> None:
+    counts = choose(Function(2e-8, delays).measure, None, None)
+    assert counts.number * 2e-8 >= 0.01
+
+
+def test_what_is_given_stays() -> None:
+    counts = choose(Function(1e-6).measure, 5, None)
+    assert (counts.number, counts.repeat, str(counts)) == (5, 20, "20 repeats of 5 calls")
+    counts = choose(Function(1e-6).measure, None, 1)
+    assert counts.repeat == 1
+    assert 1 <= counts.number * 1e-6 <= 2
+    assert str(counts) == f"1 repeat of {counts.number:,} calls"
+
+
+def test_a_repeat_lasts_as_long_as_asked_for_and_a_limit_is_kept() -> None:
+    assert choose(Function(1e-6).measure, None, None, min_repeat_ms=300).number * 1e-6 >= 0.3
+    assert choose(Function(1e-6).measure, None, None, limit=1.0).seconds <= 0.25
+
+
+def test_a_function_that_takes_no_time_at_all_has_an_end() -> None:
+    assert choose(Function(0.0).measure, None, None).number == 1 << 30
+
+
+def test_a_bar_moves_within_a_piece_and_stays_within_its_total() -> None:
+    bar = Bar("parameters", total=100, in_pieces=True, done=40)
+    assert "[########............]  40 B of 100 B" in bar.line(0)
+    assert "[############........]  60 B of 100 B" in bar.line(20)
+    assert "[####################]  100 B of 100 B" in bar.line(300)
+    assert "  40 B of 100 B" in Bar("upload", total=100, done=40).line(20)
