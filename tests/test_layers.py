@@ -24,7 +24,7 @@ PYTHON_LAYERS = [
     ["_object"],
     ["_passes"],
     ["__init__"],
-    ["_blob", "_compare", "_elf"],
+    ["_archive", "_blob", "_compare", "_elf"],
     ["toolchain", "testing", "_linkage"],
     ["_machine"],
     ["preflight"],
@@ -38,6 +38,7 @@ PYTHON_LAYERS = [
 ABOVE_THE_ROOT = {
     "toolchain",
     "testing",
+    "_archive",
     "_blob",
     "_compare",
     "_elf",

@@ -260,7 +260,7 @@ def test_what_cannot_be_bundled_is_an_error(libraries: dict[str, Path], tmp_path
     with pytest.raises(ValueError, match=r"text\.so' is no shared library \(ELF\)"):
         export(tmp_path / "text.so")
     (tmp_path / "text.tar").write_text("text")
-    with pytest.raises(ValueError, match=r"text\.tar' is no tar archive"):
+    with pytest.raises(ValueError, match=r"text\.tar' is not a tar archive"):
         export(tmp_path / "text.tar")
     with tarfile.open(tmp_path / "none.tar", "w") as archive:
         archive.add(tmp_path / "text.so", "text.so")

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
 from portcall.rpc._files import Files, Folder, unpack
+from portcall.rpc._fitness import objects
 
 SOURCE = """
 #include <portcall/portcall.h>
@@ -171,14 +173,14 @@ def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files
 
 
 def test_the_limit_counts_all_files(root: Path) -> None:
-    folder = Folder(str(root), limit=1000)
+    folder = Folder(str(root), limit=1_000_000)
     files = Files(folder)
-    files.upload("a", bytes(600))
+    files.upload("a", bytes(600_000))
     with pytest.raises(OSError, match="--disk-limit"):
-        files.upload("b", bytes(600))
+        files.upload("b", bytes(600_000))
     with pytest.raises(OSError, match="--disk-limit"):
-        files.file_write("a", 600, bytes(600))
-    files.upload("b", bytes(300))
+        files.file_write("a", 600_000, bytes(600_000))
+    files.upload("b", bytes(300_000))
     folder.close()
 
 
@@ -235,7 +237,7 @@ def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes]
     with pytest.raises(ValueError, match=r"its kind '\.md' is none of \.so"):
         files.load_module("notes.md")
     put("bad.tar", b"no archive")
-    with pytest.raises(ValueError, match="no tar archive"):
+    with pytest.raises(ValueError, match="is not a tar archive"):
         files.load_module("bad.tar")
     put("empty.tar", archive(("notes.md", b"hello")))
     with pytest.raises(ValueError, match="nothing to link"):
@@ -245,16 +247,37 @@ def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes]
 
 
 def test_what_is_linked_or_unpacked_counts_for_the_limit(root: Path, put: Callable[[str, bytes], None]) -> None:
-    folder = Folder(str(root), limit=10_000)
+    folder = Folder(str(root), limit=100_000)
     files = Files(folder)
     put("bomb.tar", gzip.compress(archive(("zeros.c", bytes(1 << 20)))))
     with pytest.raises(OSError, match="1048576 more are over the limit"):
         files.load_module("bomb.tar")
     assert sorted(files.listdir().split(",")) == sorted(["bomb.tar", "sub", *ODD_NAMES])
     files.remove("bomb.tar")
-    put("large.cc", SOURCE.encode().ljust(6000))
-    with pytest.raises(OSError, match="6000 more are over the limit"):
+    put("large.cc", SOURCE.encode().ljust(60_000))
+    with pytest.raises(OSError, match="60000 more are over the limit"):
         files.load_module("large.cc")
+    folder.close()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_archive_that_was_cut_off_is_refused_wherever_it_ends(
+    folder: Folder, tmp_path: Path, compressed: bool
+) -> None:
+    whole = archive(("a.c", b"int x;" * 100), ("b.c", os.urandom(700)))
+    whole = gzip.compress(whole) if compressed else whole[: 2 * (512 + 1024) + 512]  # no more than the format asks
+    place = tmp_path / "place"
+    for size in [*range(0, len(whole), 256), len(whole) - 1]:
+        (tmp_path / "a.tar").write_bytes(whole[:size])
+        place.mkdir()
+        with pytest.raises(ValueError, match="was not copied whole"):
+            unpack(tmp_path / "a.tar", place, folder)
+        shutil.rmtree(place)
+        with pytest.raises(ValueError, match="was not copied whole"):
+            list(objects(tmp_path / "a.tar", ".tar"))
+    (tmp_path / "a.tar").write_bytes(whole)
+    place.mkdir()
+    assert [path.name for path in unpack(tmp_path / "a.tar", place, folder)] == ["a.c", "b.c"]
     folder.close()
 
 

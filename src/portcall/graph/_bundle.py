@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import tarfile
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
+from portcall._archive import members_of, open_archive
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
 from portcall.graph._params import (
     Cursor,
@@ -259,17 +259,14 @@ def _unpacked(archive: Path, folder: Path) -> list[Path]:
     """Unpack what is to be compiled and linked: each file into a folder of its own, whatever the archive calls it."""
     found: list[Path] = []
     unpacked = Path(tempfile.mkdtemp(dir=folder))
-    try:
-        with tarfile.open(archive) as members:
-            for number, member in enumerate(members):
-                place = unpacked / str(number) / Path(member.name).name
-                data = members.extractfile(member) if place.suffix in _LINKED else None
-                if data is not None:
-                    place.parent.mkdir()
-                    place.write_bytes(data.read())
-                    found.append(place)
-    except tarfile.TarError as error:
-        raise ValueError(f"'{archive}' is no tar archive: {error}") from None
+    with open_archive(archive, str(archive)) as members:
+        for number, member in enumerate(members_of(members)):
+            place = unpacked / str(number) / Path(member.name).name
+            data = members.extractfile(member) if place.suffix in _LINKED else None
+            if data is not None:
+                place.parent.mkdir()
+                place.write_bytes(data.read())
+                found.append(place)
     if not found:
         raise ValueError(f"'{archive}' holds nothing to link: {' '.join(_LINKED)}")
     return found

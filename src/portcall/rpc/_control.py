@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Sequence
@@ -49,6 +50,11 @@ class Link:
         except ConnectionResetError:
             return None
         return (json.loads(data), descriptors) if data else None
+
+    def end_sending(self) -> None:
+        """Let the other end receive what was sent, and then the end; ``receive`` goes on."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._sock.close()

@@ -33,19 +33,22 @@ import hashlib
 import os
 import shutil
 import stat
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from portcall import toolchain
+from portcall._archive import members_of, open_archive
 from portcall._core import memory_of
 from portcall._function import register_func
 from portcall._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall._module import Module, load_module
 from portcall._tensor import Tensor
+from portcall.rpc._directories import delete_tree, disk_usage
 
 _COPY_CHUNK = 1 << 20
+_SMALLEST = 512  # bytes that a file takes at least
+MOST_DEPTH = 64  # folders in each other that an archive may have
 _LIBRARIES = (".so", ".dylib")
 _SOURCES = (".c", ".cc", ".cpp", ".cxx")
 _LINKED = (".o", ".a")
@@ -162,11 +165,15 @@ class Folder:
             finally:
                 os.close(folder)
 
-    def check_room(self, nbytes: int) -> None:
-        """Raise OSError (no space) where that many more bytes are over the limit."""
+    def used(self) -> int:
+        """Return the bytes that its files take, as far as that matters for the limit."""
+        return disk_usage(self.root, self._limit) if self._limit else 0
+
+    def check_room(self, nbytes: int, used: int | None = None) -> None:
+        """Raise OSError (no space) where that many more bytes are over the limit; ``used`` saves counting again."""
         if not self._limit:
             return
-        used = sum(os.lstat(os.path.join(top, name)).st_size for top, _, names in os.walk(self.root) for name in names)
+        used = self.used() if used is None else used
         if used + nbytes > self._limit:
             raise OSError(
                 errno.ENOSPC,
@@ -302,8 +309,11 @@ class Files:
             return whole
         self._folder.check_room(os.stat(whole).st_size)
         if suffix == ".tar":
-            with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=self._folder.root) as place:
+            place = tempfile.mkdtemp(prefix=".unpacked-", dir=self._folder.root)
+            try:
                 return str(toolchain.create_shared(unpack(Path(whole), Path(place), self._folder), whole + ".so"))
+            finally:
+                delete_tree(place)
         if suffix in (*_LINKED, *_SOURCES):
             return str(toolchain.create_shared(whole, whole + ".so"))
         known = " ".join((*_LIBRARIES, ".tar", *_LINKED, *_SOURCES))
@@ -331,13 +341,15 @@ def unpack(archive: Path, place: Path, folder: Folder) -> list[Path]:
         PermissionError: a name in it leads outside.
     """
     inside = Folder(str(place))
+    used, unpacked = folder.used(), 0
     try:
-        with tarfile.open(archive) as members:
-            for member in members:
+        with open_archive(archive, archive.name) as members:
+            for member in members_of(members):
+                unpacked += max(member.size, _SMALLEST)
+                folder.check_room(unpacked, used)
                 if member.isdir():
                     inside.make_folder(relative(member.name))
                 elif member.isreg():
-                    folder.check_room(member.size)
                     inside.make_folder(os.path.dirname(relative(member.name)))
                     source = members.extractfile(member)
                     assert source is not None
@@ -345,8 +357,6 @@ def unpack(archive: Path, place: Path, folder: Folder) -> list[Path]:
                         shutil.copyfileobj(source, target, _COPY_CHUNK)
                 else:
                     raise ValueError(f"'{archive.name}' holds '{member.name}', which is no ordinary file")
-    except tarfile.TarError as error:
-        raise ValueError(f"'{archive.name}' is no tar archive: {error}") from None
     finally:
         inside.close()
     found = sorted(path for path in place.rglob("*") if path.suffix in (*_LINKED, *_SOURCES) and path.is_file())
@@ -359,6 +369,8 @@ def relative(name: str) -> str:
     """Return a member's name if it cannot lead outside of where it is unpacked."""
     if name.startswith("/") or ".." in name.split("/"):
         raise PermissionError(f"the archive's member '{name}' leads outside")
+    if name.count("/") > MOST_DEPTH:
+        raise ValueError(f"the archive's member '{name[:80]}…' lies in more than {MOST_DEPTH} folders")
     return name
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from portcall import errors
+from portcall._archive import members_of, open_archive
 from portcall._elf import Buffer, ElfError, read_build, read_elf
 from portcall._linkage import open_mapped
 from portcall._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
@@ -116,8 +116,9 @@ def objects(source: Path | memoryview, suffix: str) -> Iterator[tuple[str, bytes
         with opened(source) as data:
             yield "it", data[:_HEADER]
         return
-    with tarfile.open(source) if isinstance(source, Path) else tarfile.open(fileobj=io.BytesIO(source)) as archive:
-        for member in archive:
+    file, called = (source, source.name) if isinstance(source, Path) else (io.BytesIO(source), "it")
+    with open_archive(file, called) as archive:
+        for member in members_of(archive):
             if member.isreg() and member.name.endswith(".o"):
                 content = archive.extractfile(member)
                 assert content is not None

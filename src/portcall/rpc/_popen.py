@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 from portcall import errors
 from portcall._function import get_global_func
 from portcall.rpc import _files
+from portcall.rpc._directories import delete_tree
 from portcall.rpc._session import Session
 
 _R = TypeVar("_R")
@@ -107,7 +107,7 @@ class PopenSession(Session):
                 self._child = subprocess.Popen([*command, number, number, *filter(None, [self._directory])],
                                                pass_fds=[theirs.fileno()], start_new_session=True)  # fmt: skip
             except BaseException:
-                shutil.rmtree(self._directory, ignore_errors=True)
+                delete_tree(self._directory)
                 raise
             descriptor = ours.detach()
         name = f"process {self._child.pid}"
@@ -137,7 +137,7 @@ class PopenSession(Session):
             self._child.kill()
             self._child.wait()
         if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            delete_tree(self._directory)
 
 
 def _how_it_ended(child: subprocess.Popen[bytes]) -> errors.RPCError | None:
@@ -162,4 +162,4 @@ def main() -> None:
     try:
         get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        delete_tree(directory)

@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
 from portcall.rpc import _fitness
+from portcall.rpc._directories import delete_tree
 from portcall.rpc._files import Files, Folder
 from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
@@ -467,7 +469,6 @@ class LocalSession(Session):
     def __init__(self, expose: Sequence[str] = ("*",)) -> None:
         offered = [*expose, *_LOCAL_FUNCTIONS]
         super().__init__(get_global_func("portcall.rpc.LocalSession")(offered), "this process")
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Folder | None = None
 
     def _find(self, name: str) -> PackedFunc | None:
@@ -476,8 +477,8 @@ class LocalSession(Session):
         if family not in ("tvm.rpc.server", "portcall.rpc") or not hasattr(Files, method):
             return super()._find(name)
         if self._folder is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="portcall-")
-            self._folder = Folder(self._directory.name)
+            self._folder = Folder(tempfile.mkdtemp(prefix="portcall-"))
+            self._removal = weakref.finalize(self, _remove_folder, self._folder, os.getpid())
         # A result such as a module is the session's only if the session calls the function: for that it needs a name.
         unique = f"portcall.rpc.local.{method}.{id(self)}.{threading.get_ident()}"
         register_func(unique, getattr(Files(self._folder), method))
@@ -489,7 +490,12 @@ class LocalSession(Session):
     def close(self) -> None:
         """End the session, and delete its directory."""
         super().close()
-        if self._folder is not None and self._directory is not None:
-            self._folder.close()
-            self._directory.cleanup()
-            self._folder = self._directory = None
+        if self._folder is not None:
+            self._folder = None
+            self._removal()
+
+
+def _remove_folder(folder: Folder, pid: int) -> None:
+    folder.close()
+    if os.getpid() == pid:  # a forked child leaves what is its parent's
+        delete_tree(folder.root)

@@ -19,7 +19,6 @@ import os
 import resource
 import secrets
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +32,8 @@ from dataclasses import dataclass, field
 from portcall.errors import AuthenticationError, RemoteProtocolError
 from portcall.rpc import _endings, _handshake
 from portcall.rpc._control import Link
+from portcall.rpc._directories import delete_tree
+from portcall.rpc._directory_process import DirectoryProcess
 from portcall.rpc._endings import Ending, Progress
 from portcall.rpc._listen import listen, peer_name
 from portcall.rpc._log import Log
@@ -94,7 +95,7 @@ class Supervisor:
         self._queue: deque[_Client] = deque()
         self._endings = _endings.Endings()
         self._lingering: dict[int, tuple[socket.socket, float]] = {}
-        self._cleaners: dict[int, int] = {}  # by handle: processes that delete directories
+        self._directories: DirectoryProcess | None = None
         self._last_number = 0
         self._stop_signal = 0
         self._next_disk_check = 0.0
@@ -118,6 +119,11 @@ class Supervisor:
             del before[signal.SIGHUP]
         try:
             self._catch_signals(before)
+            self._directories = DirectoryProcess(
+                lambda descriptor, action: self._watch(descriptor, select.EPOLLIN, action),
+                self._forget,
+                self._on_counted,
+            )
             self._start_zygote()
             self._watch(self._listener.fileno(), select.EPOLLIN, self._accept)
             self._accepting = True
@@ -200,9 +206,9 @@ class Supervisor:
             self._finish(client, signal.SIGKILL)
         for sock, _ in self._lingering.values():
             sock.close()
-        for handle in list(self._cleaners):
-            self._on_cleaned(handle)
-        shutil.rmtree(self._base, ignore_errors=True)
+        if self._directories is not None:
+            self._directories.finish()
+        delete_tree(self._base)
         for sock in getattr(self, "_signals", ()):
             sock.close()
         self._poll.close()
@@ -565,61 +571,22 @@ class Supervisor:
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(os.path.join(directory, name))
         except OSError:
-            pid = os.fork()
-            if pid == 0:
-                with contextlib.suppress(BaseException):
-                    remove_tree(directory)
-                os._exit(0)
-            handle = os.pidfd_open(pid)
-            self._cleaners[handle] = pid
-            self._watch(handle, select.EPOLLIN, lambda _: self._on_cleaned(handle))
-
-    def _on_cleaned(self, handle: int) -> None:
-        os.waitpid(self._cleaners.pop(handle), 0)
-        self._forget(handle)
-        os.close(handle)
+            assert self._directories is not None
+            self._directories.delete(directory)
 
     def _check_disk(self, now: float) -> None:
-        """End sessions whose files take too much. A slow disk is looked at less often."""
-        limit = self._options.disk_limit
-        for client in list(self._clients.values()):
-            if client.state == SERVING and disk_usage(client.directory, limit) > limit:
-                self._kill(client, Ending("disk", detail=f"{limit} bytes"))
-        took = time.monotonic() - now
-        self._next_disk_check = now + max(DISK_INTERVAL, 20 * took)
+        """Have the files of all sessions counted."""
+        assert self._directories is not None
+        for client in self._clients.values():
+            if client.state == SERVING:
+                self._directories.count(client.directory, self._options.disk_limit)
+        self._next_disk_check = now + DISK_INTERVAL
 
-
-def remove_tree(directory: str) -> None:
-    """Delete a directory whatever rights its folders were given."""
-
-    def make_writable(function: Callable[..., object], path: str, _: object) -> None:
-        for place in (os.path.dirname(path), path):
-            with contextlib.suppress(OSError):
-                if not os.path.islink(place):
-                    os.chmod(place, 0o700)
-        if function is os.unlink or function is os.rmdir:
-            with contextlib.suppress(OSError):
-                function(path)
-
-    shutil.rmtree(directory, onerror=make_writable)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def disk_usage(directory: str, enough: int) -> int:
-    """Return the bytes that a directory's files take, links not followed; counting ends once it is more than enough."""
-    total = 0
-    folders = [directory]
-    while folders and total <= enough:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):
-                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 512)
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(entry.path)
-        except OSError:
-            continue
-    return total
+    def _on_counted(self, directory: str, nbytes: int) -> None:
+        """End a session whose files take too much."""
+        for client in self._clients.values():
+            if client.directory == directory and nbytes > self._options.disk_limit and client.state == SERVING:
+                self._kill(client, Ending("disk", detail=f"{self._options.disk_limit} bytes"))
 
 
 def count(number: int, noun: str) -> str:

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import traceback
@@ -21,6 +20,7 @@ from typing import Any
 
 from portcall._machine import look_around
 from portcall.rpc._control import Link
+from portcall.rpc._directories import delete_tree
 from portcall.rpc._options import ServerOptions
 from portcall.rpc._worker import Start, exit_with, load_user_code, run_session
 
@@ -71,7 +71,7 @@ class Zygote:
         received = self._link.receive()
         if received is None:
             self._end_all()
-            shutil.rmtree(self._base, ignore_errors=True)
+            delete_tree(self._base)
             return False
         order, descriptors = received
         if "start" in order:

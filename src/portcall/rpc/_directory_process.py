@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor's side of the process that deletes and counts directories: orders out, reports in, never waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from portcall.rpc import _directories
+from portcall.rpc._control import Link
+
+
+class DirectoryProcess:
+    """Deletes and counts directories in a process of its own: a disk may be slow, and a directory have a million files.
+
+    A process that ends is started again, with the orders that it had; where that fails, at the next order.
+
+    Args:
+        watch: called with a descriptor, and what to call with it once it can be read.
+        forget: called with a descriptor that need not be watched any more.
+        on_counted: called with a directory and the bytes that its files take.
+    """
+
+    def __init__(
+        self,
+        watch: Callable[[int, Callable[[int], None]], None],
+        forget: Callable[[int], None],
+        on_counted: Callable[[str, int], None],
+    ) -> None:
+        self._watch = watch
+        self._forget = forget
+        self._on_counted = on_counted
+        self._orders: dict[tuple[str, str], dict[str, Any]] = {}  # without a report yet, oldest first
+        self._unsent: list[tuple[str, str]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Link | None = None
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None where it could not be started."""
+        return self._process.pid if self._process else None
+
+    def delete(self, directory: str) -> None:
+        """Have a directory deleted; what cannot be deleted stays."""
+        self._order(("delete", directory), {"delete": directory})
+
+    def count(self, directory: str, enough: int) -> None:
+        """Have a directory's files counted, unless that is under way; counting ends once it is more than ``enough``."""
+        self._order(("count", directory), {"count": directory, "enough": enough})
+
+    def finish(self) -> None:
+        """Wait until all directories are deleted, and end the process."""
+        if self._link is not None:
+            self._link.set_timeout(None)
+            with contextlib.suppress(OSError):
+                self._send()
+            self._link.end_sending()
+            while self._take(self._link):
+                pass
+            self._end()
+        for order in self._orders.values():  # nobody else does it any more
+            if "delete" in order:
+                _directories.delete_tree(order["delete"])
+        self._orders.clear()
+
+    def _start(self) -> None:
+        ours, theirs = Link.pair()
+        environment = {name: value for name, value in os.environ.items() if name != "PORTCALL_TOKEN"}
+        program = [sys.executable, "-I", "-S", _directories.__file__, str(theirs.fileno())]
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    program, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
+                    stdout=sys.stderr.fileno(), start_new_session=True,
+                )  # fmt: skip
+            except OSError:
+                ours.close()
+                return
+        ours.set_timeout(0)
+        self._link = ours
+        self._unsent = list(self._orders)
+        self._watch(ours.fileno(), self._on_report)
+        self._send()
+
+    def _order(self, key: tuple[str, str], order: dict[str, Any]) -> None:
+        if key not in self._orders:
+            self._orders[key] = order
+            self._unsent.append(key)
+        if self._link is None:
+            self._start()
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        """Send what can be sent; the rest follows when a report comes, or goes to the next process."""
+        with contextlib.suppress(OSError):
+            while self._unsent and self._link is not None:
+                self._link.send(self._orders[self._unsent[0]])
+                del self._unsent[0]
+
+    def _on_report(self, _: int) -> None:
+        assert self._link is not None
+        if self._take(self._link):
+            self._send()
+            return
+        self._forget(self._link.fileno())
+        self._end()
+        self._start()
+
+    def _take(self, link: Link) -> bool:
+        """Take a report; return whether there was one."""
+        try:
+            received = link.receive()
+        except BlockingIOError:
+            return True
+        if received is None:
+            return False
+        report = received[0]
+        if "counted" in report:
+            self._orders.pop(("count", report["counted"]), None)
+            self._on_counted(report["counted"], report["bytes"])
+        else:
+            self._orders.pop(("delete", report["deleted"]), None)
+        return True
+
+    def _end(self) -> None:
+        assert self._link is not None
+        assert self._process is not None
+        self._link.close()
+        self._link = None
+        self._process.wait()
+        self._process = None

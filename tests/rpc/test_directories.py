@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deleting and counting what sessions leave: any depth, any rights, many names; and the process that does it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from portcall.rpc import _directories, _files
+from portcall.rpc._directories import MOST_DEPTH, delete_tree, disk_usage
+from portcall.rpc._directory_process import DirectoryProcess
+from rpc.raw_client import RETURN, RawClient, integer
+from rpc.serving import FUNCTIONS, serving
+from rpc.test_files import archive
+
+DEEP = 1100  # more than Python's stack takes; the path is longer than the system takes
+
+
+def dig(place: Path, depth: int, name: str = "deep-folder") -> None:
+    """Make folders inside of folders, with a file in the last one."""
+    folder = os.open(place, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=folder)
+        inner = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    file = os.open("last", os.O_WRONLY | os.O_CREAT, dir_fd=folder)
+    os.write(file, bytes(10_000))
+    os.close(file)
+    os.close(folder)
+
+
+def test_folders_of_any_depth_are_deleted(tmp_path: Path) -> None:
+    place = tmp_path / "session"
+    place.mkdir()
+    dig(place, DEEP)
+    dig(place, 3, "other")
+    delete_tree(str(place))
+    assert list(tmp_path.iterdir()) == []
+    delete_tree(str(place))  # it is gone: nothing to do
+
+
+def test_folders_without_rights_are_deleted_and_links_are_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("kept")
+    place = tmp_path / "session"
+    (place / "a" / "b" / "c").mkdir(parents=True)
+    (place / "a" / "b" / "c" / "file").write_text("x")
+    (place / "a" / "link").symlink_to(kept)
+    os.mkfifo(place / "a" / "pipe")
+    for path in (place / "a" / "b" / "c", place / "a" / "b", place / "a", place):
+        path.chmod(0)
+    delete_tree(str(place))
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
+
+
+def test_what_is_counted_is_what_files_take(tmp_path: Path) -> None:
+    enough = 1 << 40
+    (tmp_path / "a").write_bytes(bytes(100_000))
+    once = disk_usage(str(tmp_path), enough)
+    assert 100_000 <= once <= 200_000
+    for number in range(10):
+        os.link(tmp_path / "a", tmp_path / f"again-{number}")
+    assert disk_usage(str(tmp_path), enough) == once + 10 * 512
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "b").write_bytes(bytes(100_000))
+    (tmp_path / "closed").chmod(0o300)
+    (tmp_path / "link").symlink_to("/")
+    assert 2 * once <= disk_usage(str(tmp_path), enough) <= 4 * once
+    assert disk_usage(str(tmp_path), 50_000) > 50_000
+    assert disk_usage(str(tmp_path / "missing"), enough) == 0
+
+
+def test_files_in_deep_folders_are_counted(tmp_path: Path) -> None:
+    enough = 1 << 40
+    dig(tmp_path, MOST_DEPTH - 1)
+    assert 10_000 <= disk_usage(str(tmp_path), enough) <= enough
+    dig(tmp_path, MOST_DEPTH, "deeper")
+    assert disk_usage(str(tmp_path), enough) > enough
+
+
+def test_archives_with_deep_folders_are_refused(tmp_path: Path) -> None:
+    folder = _files.Folder(str(tmp_path))
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("d/" * 1500 + "a.c", "d/" * 1500):
+        (tmp_path / "a.tar").write_bytes(archive((name, None if name.endswith("/") else b"int x;")))
+        with pytest.raises(ValueError, match="folders"):
+            _files.unpack(tmp_path / "a.tar", place, folder)
+    assert list(place.iterdir()) == []
+    folder.close()
+
+
+# ---- The process ---------------------------------------------------------------------------------------------------
+
+
+class Events:
+    """What a supervisor does with a directory process: watches descriptors, and takes counts."""
+
+    def __init__(self) -> None:
+        self.actions: dict[int, object] = {}
+        self.counts: dict[str, int] = {}
+        self.process = DirectoryProcess(self.actions.__setitem__, self.actions.__delitem__, self.counts.__setitem__)
+
+    def step(self) -> None:
+        for descriptor in select.select(list(self.actions), [], [])[0]:
+            self.actions[descriptor](descriptor)  # type: ignore[operator]
+
+
+def test_a_process_deletes_and_counts(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    dig(tmp_path / "a", DEEP)
+    (tmp_path / "b").write_bytes(bytes(5000))
+    events = Events()
+    events.process.count(str(tmp_path), 1 << 40)
+    events.process.count(str(tmp_path), 1 << 40)
+    while not events.counts:
+        events.step()
+    assert list(events.counts) == [str(tmp_path)]
+    events.process.delete(str(tmp_path / "a"))
+    events.process.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_process_that_was_killed_is_started_again_with_its_orders(tmp_path: Path) -> None:
+    events = Events()
+    assert events.process.pid is not None
+    os.kill(events.process.pid, signal.SIGSTOP)
+    for number in range(200):  # more than fits into its socket
+        (tmp_path / str(number)).mkdir()
+        events.process.delete(str(tmp_path / str(number)))
+    before = events.process.pid
+    os.kill(before, signal.SIGKILL)
+    while events.process.pid == before:
+        events.step()
+    while list(tmp_path.iterdir()):
+        events.step()
+    events.process.finish()
+
+
+def test_without_a_process_what_is_left_is_deleted_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_directories, "__file__", str(tmp_path / "missing.py"))
+    place = tmp_path / "place"
+    (place / "inner").mkdir(parents=True)
+    events = Events()
+    events.process.delete(str(place))
+    events.process.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- In a server ---------------------------------------------------------------------------------------------------
+
+DIGGING = """
+@register("dig")
+def dig(depth):
+    for _ in range(depth):
+        os.mkdir("deep-folder"); os.chdir("deep-folder")
+    with open("last", "wb") as file: file.write(bytes(10_000_000))
+"""
+
+
+def test_a_server_deletes_what_a_session_dug(tmp_path: Path) -> None:
+    with serving(functions=FUNCTIONS + DIGGING) as server:
+        for _ in range(2):
+            with RawClient(server.address).open() as client:
+                assert client.call("demo.dig", integer(DEEP))[0] == RETURN
+        # which is checked when it has stopped: nothing is left, and its exit code is 0
+
+
+def test_files_below_the_longest_path_count_for_the_limit() -> None:
+    with (
+        serving("--disk-limit", "1MiB", functions=FUNCTIONS + DIGGING) as server,
+        RawClient(server.address).open() as client,
+    ):
+        client.call("demo.dig", integer(DEEP))
+        assert server.ended(client.name)["how"] == "disk"
