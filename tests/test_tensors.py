@@ -119,6 +119,9 @@ def test_a_tensor_without_elements_works(shape: tuple[int, ...]) -> None:
     assert t.copyto(portcall.cpu()).shape == shape
     assert np.from_dlpack(t).shape == shape
     assert echo(np.zeros(shape)).shape == shape
+    for source in (np.zeros(shape), np.zeros(shape).T, np.zeros((*shape, 2))[..., 0]):
+        assert portcall.from_dlpack(source).is_contiguous
+        assert portcall.from_dlpack(source).strides == portcall.empty(source.shape).strides
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portcall
+from portcall import errors
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -280,6 +281,75 @@ def test_a_data_type_without_bits_has_the_usual_ones(text: str, full: str) -> No
 )
 def test_a_data_type_is_made_from_what_numpy_takes_for_one(value: Any, name: str) -> None:
     assert portcall.dtype(value) == name
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("f32", "float32"),
+        ("bf16", "bfloat16"),
+        ("i64", "int64"),
+        ("u16", "uint16"),
+        ("c64", "complex64"),
+        ("f16x4", "float16x4"),
+    ],
+)
+def test_short_names_count_bits(short: str, full: str) -> None:
+    assert portcall.dtype(short) == full
+    assert portcall.empty(2, short).dtype == full
+
+
+@pytest.mark.parametrize("short", ["i8", "u8", "f4", "f8", "c16", "bf32", "f32x", "x4"])
+def test_a_short_name_that_numpy_reads_in_bytes_is_refused(short: str) -> None:
+    with pytest.raises(ValueError, match=short):
+        portcall.dtype(short)
+
+
+@pytest.mark.parametrize("name", ["float32", "bool", "complex128", "bfloat16", "float8_e4m3fn"])
+def test_numpy_takes_a_data_type_for_its_own(name: str) -> None:
+    ours, theirs = portcall.dtype(name), np.dtype(getattr(ml_dtypes, name, name))
+    assert ours == theirs
+    assert theirs == ours
+    assert ours != np.dtype("int16")
+    assert np.dtype("int16") != ours
+    assert np.zeros(3, dtype=ours).dtype == theirs
+    assert np.zeros(3, "uint8").astype(ours).dtype == theirs
+
+
+def test_a_data_type_that_numpy_does_not_have_is_unequal_to_all_of_its() -> None:
+    assert portcall.dtype("float32x4") != np.dtype("float32")
+    assert np.dtype("float32") != portcall.dtype("float32x4")
+    assert portcall.dtype("float32") != np.dtype(">f4")
+    with pytest.raises(TypeError):
+        np.zeros(3, dtype=portcall.dtype("float32x4"))
+
+
+ELEMENT_NAMES = ["float32", "bool", "int8", "bfloat16", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("name", ELEMENT_NAMES)
+def test_an_element_type_of_numpy_arrives_as_a_data_type(name: str) -> None:
+    theirs = np.dtype(getattr(ml_dtypes, name, name))
+    assert same(echo(theirs), portcall.dtype(name))
+    assert same(echo([theirs])[0], portcall.dtype(name))
+
+
+@pytest.mark.peers
+def test_so_does_one_of_torch() -> None:
+    import torch
+
+    for name in ELEMENT_NAMES:
+        assert same(echo(getattr(torch, name)), portcall.dtype(name))
+        assert same(portcall.dtype(getattr(torch, name)), portcall.dtype(name))
+
+
+def test_an_element_type_that_no_tensor_has_is_refused() -> None:
+    for theirs in (np.dtype("O"), np.dtype(">f4"), np.dtype("M8[s]")):
+        with pytest.raises(errors.ArgumentError) as caught:
+            echo(theirs)
+        assert (caught.value.function, caught.value.position) == ("testing.echo", 0)
+        with pytest.raises(ValueError, match=r"object|byte order|datetime64"):
+            portcall.dtype(theirs)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ void CheckDescription(const DLTensor& tensor) {
   }
 }
 
-// The description is copied; NULL strides become those of a compact tensor.
+// The description is copied; strides that are NULL, or of a tensor without elements, become those of a compact one.
 TensorImpl* NewTensor(const DLTensor& description) {
   CheckDescription(description);
   auto ndim = static_cast<size_t>(description.ndim);
@@ -63,7 +63,7 @@ TensorImpl* NewTensor(const DLTensor& description) {
   impl->dl.shape = reinterpret_cast<int64_t*>(impl + 1);
   impl->dl.strides = impl->dl.shape + ndim;
   if (ndim) std::memcpy(impl->dl.shape, description.shape, ndim * sizeof(int64_t));
-  if (description.strides) {
+  if (description.strides && NumElements(description) > 0) {
     if (ndim) std::memcpy(impl->dl.strides, description.strides, ndim * sizeof(int64_t));
   } else {
     int64_t stride = 1;

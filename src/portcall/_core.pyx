@@ -1328,10 +1328,8 @@ cdef inline bint is_compact(const DLTensor* tensor) noexcept nogil:
     if tensor.strides == NULL:
         return True
     for k in range(tensor.ndim - 1, -1, -1):
-        if tensor.shape[k] == 0:
-            return True
         if tensor.shape[k] != 1 and tensor.strides[k] != expected:
-            return False
+            return num_elements(tensor) == 0
         expected *= tensor.shape[k]
     return True
 
@@ -1575,12 +1573,28 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
     if hasattr(arg, "__index__"):
         index = arg.__index__()
         return set_argument(frame, i, <PyObject*>index)
+    if dtype_reader is not None:
+        try:
+            dtype = dtype_reader(arg)
+        except ValueError as error:
+            raise argument_error(frame, i, "an element type that tensors can have", f"{arg!r}", str(error)) from None
+        if dtype is not None:
+            return set_argument(frame, i, <PyObject*>dtype)
     if frame.flags & kPortcallFunctionLibrary:
         raise argument_error(frame, i, "a number, str, bytes, tensor, function or container", type(arg).__name__)
     if core.object_create_opaque(<void*>arg, kTVMFFIOpaquePyObject, release_python, &handle) != 0:
         raise_raised(None)
     Py_INCREF(arg)
     return own(frame, i, handle)
+
+
+cdef object dtype_reader = None
+
+
+def register_dtype_reader(reader):
+    """Have element types of other packages travel as the DataType that ``reader`` returns; None for other values."""
+    global dtype_reader
+    dtype_reader = reader
 
 
 cdef bint is_numpy_scalar(arg):

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types of tensors, by the names that compilers use: ``float32``, ``bfloat16``, ``float8_e4m3fn``, ``int8x4``.
 
+Short names count bits: ``f32``, ``bf16``, ``i64``, ``u16``. ``i8`` and ``u8`` are refused, because NumPy counts
+bytes there.
+
 NumPy has no bfloat16, float8, float4 or int4 of its own; the ml_dtypes package defines them, and is imported only when
 such a tensor becomes a NumPy array.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from portcall import _core, errors
@@ -16,10 +21,14 @@ if TYPE_CHECKING:
 
 _TYPE_INDEX = 5
 _PLAIN_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+_SHORT_NAME = re.compile(r"(bf(?=16)|f(?=16|32|64)|[iu](?=8|16|32|64)|c(?=64|128))(8|16|32|64|128)(x[0-9]+)?")
+_LONG_NAMES = {"bf": "bfloat", "f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 class DataType(_core.DataType):
-    """An element type: ``code`` (as DLPack numbers them), ``bits`` and ``lanes``. Equal to its name.
+    """An element type: ``code`` (as DLPack numbers them), ``bits`` and ``lanes``.
+
+    Equal to its name, with the same hash, and to the NumPy type of the same elements. NumPy takes it for a type.
 
     Raises:
         ValueError: the text names no type.
@@ -37,6 +46,11 @@ class DataType(_core.DataType):
     def itemsize(self) -> int:
         """Bytes of one element, rounded up for types below a byte."""
         return (self.bits * self.lanes + 7) // 8
+
+    @property
+    def dtype(self) -> numpy.dtype[Any]:
+        """The same as ``numpy()``, where NumPy looks for it: ``np.zeros(3, dtype=portcall.dtype("float32"))``."""
+        return self.numpy()
 
     def numpy(self) -> numpy.dtype[Any]:
         """Return the NumPy type with the same elements.
@@ -64,10 +78,10 @@ _core.register_class(_TYPE_INDEX, DataType)
 
 
 def dtype(value: Any) -> DataType:
-    """Return the DataType of a name, of a NumPy type, or of anything NumPy takes as one.
+    """Return the DataType of a name, of a type of NumPy or torch, or of anything NumPy takes as one.
 
     Raises:
-        ValueError: the name is that of no type.
+        ValueError: the name is that of no type, or the bytes of the NumPy type are in another machine's order.
         TypeError: NumPy takes ``value`` for no type; None, which NumPy takes for float64, is refused too.
     """
     if value is None:
@@ -77,7 +91,35 @@ def dtype(value: Any) -> DataType:
     if isinstance(value, DataType):
         return value
     if isinstance(value, str):
-        return DataType(value)
+        return DataType(_long_name(value))
+    if _is_dtype_of("torch", value):
+        return DataType(str(value).removeprefix("torch."))
     import numpy
 
-    return DataType(numpy.dtype(value).name)
+    found = numpy.dtype(value)
+    if not found.isnative:
+        raise ValueError(f"the elements of {found.str!r} are not in this machine's byte order; use {found.name!r}")
+    return DataType(found.name)
+
+
+def _long_name(name: str) -> str:
+    match = _SHORT_NAME.fullmatch(name)
+    if match is None:
+        return name
+    kind, bits, lanes = match.groups(default="")
+    if bits == "8" and not lanes:
+        long = _LONG_NAMES[kind]
+        raise ValueError(f"{name!r} means {long}64 to NumPy and {long}8 to others; write {long}8 or {long}64")
+    return f"{_LONG_NAMES[kind]}{bits}{lanes}"
+
+
+def _is_dtype_of(package: str, value: Any) -> bool:
+    return isinstance(value, getattr(sys.modules.get(package), "dtype", ()))
+
+
+def _of_other_package(value: Any) -> DataType | None:
+    """Return the DataType for an element type of NumPy or torch, None for anything else."""
+    return dtype(value) if _is_dtype_of("numpy", value) or _is_dtype_of("torch", value) else None
+
+
+_core.register_dtype_reader(_of_other_package)
