@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import portcall
 from graph.models import mlp, mlp_json, mlp_params
 from portcall import graph, toolchain
 
@@ -119,6 +120,23 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
         assert server.wait(30) == 0
     assert done.returncode == 0, done.stderr
     assert "median" in done.stdout
+
+
+def test_the_readmes_kernel_checks_what_it_is_given(tmp_path: Path) -> None:
+    (source,) = re.findall("```cpp\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "kernels.cc").write_text(source.replace('"myadd"', '"readme.myadd"'))
+    add_one = portcall.load_module(toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so"))["add_one"]
+    try:
+        x, y = portcall.tensor(np.arange(8, dtype="float32")), portcall.tensor(np.zeros(8, "float32"))
+        add_one(x, y)
+        assert y.numpy().tolist() == list(range(1, 9))
+        for other in (y[:4], y.view((2, 4))):
+            y[:] = 0
+            with pytest.raises(ValueError, match="different shapes"):
+                add_one(x, other)
+            assert not y.numpy().any()
+    finally:
+        portcall.remove_global_func("readme.myadd")
 
 
 MLP_INPUT = [str(k % 5 - 2) for k in range(4 * 16)]

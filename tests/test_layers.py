@@ -18,7 +18,7 @@ PYTHON_LAYERS = [
     ["errors"],
     ["_core"],
     ["_dtype", "_container", "_function"],
-    ["_device"],
+    ["_device", "_arraylike"],
     ["_tensor", "_module"],
     ["_printing", "_ir"],
     ["_object"],

@@ -48,6 +48,7 @@ const PortcallCore* PortcallGetCore() {
       PortcallArraySplice,
       PortcallMapSet,
       PortcallMapErase,
+      TVMFFITensorCreateUnsafeView,
   };
   return &core;
 }

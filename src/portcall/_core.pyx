@@ -218,6 +218,7 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*array_splice)(void**, int64_t, int64_t, const TVMFFIAny*, int64_t) noexcept nogil
         int (*map_set)(void**, const TVMFFIAny*, const TVMFFIAny*) noexcept nogil
         int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
+        int (*tensor_create_view)(void*, const DLTensor*, void**) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -485,6 +486,7 @@ cdef enum:
     kSmallCopy = 1 << 18
     kMaxExchangeTables = 1000
     kMaxNesting = 1000
+    kMaxDimensions = 64
     kNumpyUserTypes = 256
 
 
@@ -2340,6 +2342,28 @@ cdef class Tensor(Object):
         self.dl()
         return bool(core.tensor_get_flags(self.handle) & DLPACK_FLAG_BITMASK_READ_ONLY)
 
+    def _part(self, tuple shape, strides, DataType dtype not None, uint64_t byte_offset):
+        """A view, which the caller has checked to be inside. Without strides it is compact."""
+        cdef DLTensor description = self.dl()[0]
+        cdef int64_t extents[kMaxDimensions]
+        cdef int64_t steps[kMaxDimensions]
+        cdef void* handle
+        fill_extents(extents, shape)
+        description.ndim = <int32_t>len(shape)
+        description.shape = extents
+        description.strides = NULL
+        if strides is not None:
+            fill_extents(steps, strides)
+            description.strides = steps
+        description.dtype = dtype.value
+        description.byte_offset += byte_offset
+        if description.device.device_type == kDLCPU and description.data != NULL:  # kernels of TVM take no offset
+            description.data = <char*>description.data + description.byte_offset
+            description.byte_offset = 0
+        if core.tensor_create_view(self.handle, &description, &handle) != 0:
+            raise_raised(None)
+        return wrap(classes[kTVMFFITensor], handle)
+
     def _copy_from(self, Tensor source):
         copy_tensor(source.dl(), self.dl())
 
@@ -2466,18 +2490,23 @@ def new_bytes(Py_ssize_t size):
     return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
 
 
+cdef int fill_extents(int64_t* out, tuple values) except -1:
+    if len(values) > kMaxDimensions:
+        raise ValueError(f"a tensor with {len(values)} dimensions; at most {kMaxDimensions} are supported")
+    for k, value in enumerate(values):
+        try:
+            out[k] = value
+        except OverflowError:
+            raise ValueError(f"the tensor is too large (axis {k} has extent {value})") from None
+    return 0
+
+
 def empty_tensor(tuple shape, DataType dtype not None, Device device not None):
     """Uninitialised memory, 64-byte aligned."""
     cdef DLTensor prototype
-    cdef int64_t extents[64]
+    cdef int64_t extents[kMaxDimensions]
     cdef void* handle
-    if len(shape) > 64:
-        raise ValueError(f"a tensor with {len(shape)} dimensions; at most 64 are supported")
-    for k, extent in enumerate(shape):
-        try:
-            extents[k] = extent
-        except OverflowError:
-            raise ValueError(f"the tensor is too large (axis {k} has extent {extent})") from None
+    fill_extents(extents, shape)
     memset(&prototype, 0, sizeof(prototype))
     prototype.shape = extents
     prototype.ndim = <int32_t>len(shape)

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from portcall import _core
+from portcall._arraylike import ArrayLike, Extents, extents_of
 from portcall._device import Device, cpu
 from portcall._device import device as as_device
 from portcall._dtype import DataType
@@ -22,14 +21,15 @@ _TYPE_INDEX = 70
 _CPU = 1
 
 
-class Tensor(_core.Tensor):
+class Tensor(ArrayLike, _core.Tensor):
     """A tensor. Its memory lives as long as anything refers to it: this object, an array made from it, a library.
 
     One exception: a tensor that compiled code lends to a function for a call. After the call it raises ValueError, and
     arrays made from it are no longer valid; ``copyto(portcall.cpu())`` inside the function makes one to keep.
 
     ``shape``, ``strides`` (in elements), ``dtype``, ``device``, ``ndim``, ``size``, ``nbytes``, ``data_ptr``,
-    ``is_contiguous`` and ``readonly`` describe it.
+    ``is_contiguous`` and ``readonly`` describe it. ``t[1:]`` and ``t.view(shape)`` are views of it; arithmetic
+    computes in NumPy and makes arrays (see ArrayLike).
     """
 
     __slots__ = ()
@@ -101,10 +101,13 @@ class Tensor(_core.Tensor):
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __len__(self) -> int:
-        if self.ndim == 0:
-            raise TypeError("a tensor without dimensions has no length")
-        return int(self.shape[0])
+    def _strides(self) -> tuple[int, ...]:
+        return self.strides
+
+    def _operand(self) -> NDArray[Any]:
+        if self.device.device_type != _CPU:
+            raise TypeError(f"a tensor on {self.device} has no arithmetic; .numpy() copies it to the host")
+        return _as_array(self)
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
@@ -155,9 +158,6 @@ def tensor_over_array(array: Any) -> Tensor:
     return made
 
 
-Extents: TypeAlias = SupportsIndex | Iterable[SupportsIndex]
-
-
 @overload
 def empty(shape: Extents, dtype: Any = ..., *, device: RemoteDevice) -> RemoteTensor: ...  # type: ignore[overload-overlap]
 @overload
@@ -172,9 +172,8 @@ def empty(shape: Extents, dtype: Any = "float32", device: Device | str | None = 
         DeviceError: this process does not support the device.
         MemoryError: the device has not that much memory.
     """
-    extents = shape if isinstance(shape, Iterable) else (shape,)
     target = cpu() if device is None else as_device(device)
-    made: Tensor | RemoteTensor = target._empty(tuple(map(operator.index, extents)), as_dtype(dtype))
+    made: Tensor | RemoteTensor = target._empty(extents_of(shape), as_dtype(dtype))
     return made
 
 

@@ -525,6 +525,7 @@ typedef struct PortcallCore {
   int (*array_splice)(TVMFFIObjectHandle*, int64_t, int64_t, const TVMFFIAny*, int64_t);
   int (*map_set)(TVMFFIObjectHandle*, const TVMFFIAny*, const TVMFFIAny*);
   int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
+  int (*tensor_create_view)(TVMFFIObjectHandle, const DLTensor*, TVMFFIObjectHandle*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);

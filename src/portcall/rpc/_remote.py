@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from portcall import _core, errors
+from portcall._arraylike import ArrayLike
 from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
@@ -75,7 +76,7 @@ class RemoteDevice(Device):
         return f"<device {self} of {self.session.name}>"
 
 
-class RemoteTensor(_core.Object):
+class RemoteTensor(ArrayLike, _core.Object):
     """A tensor in the memory of a session. It is freed with its last reference, and gone when the session is closed."""
 
     __slots__ = ()
@@ -148,16 +149,16 @@ class RemoteTensor(_core.Object):
         )
         return target
 
-    def view(self, shape: tuple[int, ...], dtype: Any = None, byte_offset: int = 0) -> RemoteTensor:
-        """Return a tensor over part of the same memory.
-
-        Raises:
-            ValueError: it would go past the end.
-        """
-        made: RemoteTensor = get_global_func("portcall.rpc.View")(
-            self, list(shape), self.dtype if dtype is None else as_dtype(dtype), byte_offset
-        )
+    def _part(
+        self, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: DataType, byte_offset: int
+    ) -> RemoteTensor:
+        if strides is not None:
+            raise ValueError("a part of a remote tensor must be compact, as its first rows are; fetch it with .numpy()")
+        made: RemoteTensor = get_global_func("portcall.rpc.View")(self, list(shape), dtype, byte_offset)
         return made
+
+    def _operand(self) -> NDArray[Any]:
+        raise TypeError("a remote tensor has no arithmetic; .numpy() fetches it")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.numpy()
