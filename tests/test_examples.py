@@ -199,10 +199,7 @@ def test_the_small_ir_in_python() -> None:
 
 
 def test_the_small_ir_in_cpp(tmp_path: Path) -> None:
-    linking = (f"-L{toolchain.library_path().parent}", "-lportcall_ir")
-    program = toolchain.create_executable(
-        EXAMPLES / "cpp" / "mini_ir.cc", tmp_path / "mini_ir", options=(*STRICT, *linking)
-    )
+    program = toolchain.create_executable(EXAMPLES / "cpp" / "mini_ir.cc", tmp_path / "mini_ir", options=STRICT)
     assert run(program).splitlines() == [
         "equal:     1",
         "same hash: 1",

@@ -63,7 +63,8 @@ HEADER_LAYERS = [
     ["container.h", "device.h"],
     ["function.h", "tensor.h"],
     ["module.h", "reflection.h"],
-    ["ir.h", "pass.h"],
+    ["ir.h"],
+    ["pass.h"],
     ["graph_ir.h"],
     ["portcall.h"],
 ]

@@ -292,3 +292,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.ir.ExitPassContext").set_body_typed(Exit);
 
 }  // namespace
 }  // namespace portcall::ir
+
+int PortcallIrFunction(const char* name, TVMFFIObjectHandle* func) {
+  return portcall::Guard([&] { *func = portcall::Registry::GetRequired(name).release(); });
+}

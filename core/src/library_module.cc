@@ -240,9 +240,11 @@ thread_local LoadScope* LoadScope::current_ = nullptr;
 
 // Maps the library; the result owns the mapping.
 void* Open(const std::string& path, const ElfFile& elf) {
-  LoadScope scope;
   bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
-  void* owner = ours ? OpenWithRuntime(path) : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string ir_library = ours ? IrLibraryFor(elf.undefined) : std::string();
+  if (!ir_library.empty()) LoadLibrary(ir_library);  // whose constructors come first
+  LoadScope scope;
+  void* owner = ours ? OpenWithRuntime(path, ir_library) : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!owner) {
     const char* why = dlerror();
     FailToLoad(path, Advice(why ? why : "unknown reason"));
@@ -429,7 +431,9 @@ Module LoadLibrary(const std::string& path) {
   if (!library) {
     // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
     // the same variables with what is its own.
-    bool alone = !has_context && !IsMapped(real);
+    // One that is linked with this runtime belongs to it, whoever mapped it first.
+    bool ours = known == MappedTable().end() && elf.Needs("libportcall.so");
+    bool alone = !has_context && (ours || !IsMapped(real));
     std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real, elf.library_bytes);
     const std::string& mapped = copy ? copy->path() : real;
     void* owner = Open(mapped, elf);

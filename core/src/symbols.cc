@@ -7,6 +7,7 @@
 #include <sys/sendfile.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -20,12 +21,6 @@
 namespace portcall {
 namespace {
 
-std::string OwnPath() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
-  return info.dli_fname ? info.dli_fname : "";
-}
-
 std::string TemporaryPath(const std::string& stem, int* fd) {
   std::string path = (std::filesystem::temp_directory_path() / (stem + "-XXXXXX.so")).string();
   *fd = mkostemps(path.data(), 3, 0);
@@ -33,12 +28,12 @@ std::string TemporaryPath(const std::string& stem, int* fd) {
   return path;
 }
 
-// The smallest shared library: it holds nothing and needs two others.
-std::string ScopeLibrary(const std::string& first, const std::string& second) {
+// The smallest shared library: it holds nothing and needs up to three others.
+std::string ScopeLibrary(const std::vector<std::string>& needed) {
   struct Image {
     Elf64_Ehdr header;
     Elf64_Phdr segments[3];
-    Elf64_Dyn dynamic[7];
+    Elf64_Dyn dynamic[8];
     Elf64_Sym symbols[1];
   } image{};
   std::string strings;
@@ -48,7 +43,8 @@ std::string ScopeLibrary(const std::string& first, const std::string& second) {
     strings.append(text).push_back('\0');
     return at;
   };
-  size_t first_at = add(first), second_at = add(second);
+  size_t entry = 0;
+  for (const std::string& path : needed) image.dynamic[entry++] = {DT_NEEDED, {add(path)}};
   size_t total = sizeof(image) + strings.size();
 
   std::memcpy(image.header.e_ident, ELFMAG, SELFMAG);
@@ -76,12 +72,10 @@ std::string ScopeLibrary(const std::string& first, const std::string& second) {
                        sizeof(image.dynamic),
                        8};
   image.segments[2] = {PT_GNU_STACK, PF_R | PF_W, 0, 0, 0, 0, 0, 16};
-  image.dynamic[0] = {DT_NEEDED, {first_at}};
-  image.dynamic[1] = {DT_NEEDED, {second_at}};
-  image.dynamic[2] = {DT_STRTAB, {sizeof(image)}};
-  image.dynamic[3] = {DT_STRSZ, {strings.size()}};
-  image.dynamic[4] = {DT_SYMTAB, {offsetof(Image, symbols)}};
-  image.dynamic[5] = {DT_SYMENT, {sizeof(Elf64_Sym)}};
+  image.dynamic[entry++] = {DT_STRTAB, {sizeof(image)}};
+  image.dynamic[entry++] = {DT_STRSZ, {strings.size()}};
+  image.dynamic[entry++] = {DT_SYMTAB, {offsetof(Image, symbols)}};
+  image.dynamic[entry++] = {DT_SYMENT, {sizeof(Elf64_Sym)}};
   return std::string(reinterpret_cast<const char*>(&image), sizeof(image)) + strings;
 }
 
@@ -113,12 +107,31 @@ std::vector<ContextSymbol>& ContextTable() {
 
 }  // namespace
 
+std::string OwnPath() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
+  return info.dli_fname ? info.dli_fname : "";
+}
+
+std::string IrLibraryFor(const std::vector<std::string>& undefined) {
+  std::string core = OwnPath();
+  void* handle = dlopen(core.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  bool needed = handle && std::any_of(undefined.begin(), undefined.end(), [&](const std::string& name) {
+                  return name.rfind("Portcall", 0) == 0 && !dlsym(handle, name.c_str());
+                });
+  if (handle) dlclose(handle);
+  return needed ? std::filesystem::path(core).replace_filename("libportcall_ir.so").string() : std::string();
+}
+
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }
 
-void* OpenWithRuntime(const std::string& path) {
+void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   int fd = -1;
   std::string scope = TemporaryPath("portcall-scope", &fd);
-  std::string image = ScopeLibrary(OwnPath(), path);
+  std::vector<std::string> needed{OwnPath()};
+  if (!ir_library.empty()) needed.push_back(ir_library);
+  needed.push_back(path);
+  std::string image = ScopeLibrary(needed);
   bool written = write(fd, image.data(), image.size()) == static_cast<ssize_t>(image.size());
   close(fd);
   int flags = RTLD_NOW | RTLD_LOCAL;

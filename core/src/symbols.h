@@ -16,8 +16,12 @@ bool IsRuntimeSymbol(std::string_view name);
 
 // Maps a library with the runtime in its scope, so that its constructors too find it there: a generated library of a few
 // hundred bytes needs both, and what one dlopen brings in shares one scope. Every symbol is bound before it returns.
+// `ir_library` is in the scope too, unless it is "".
 // Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
-void* OpenWithRuntime(const std::string& path);
+void* OpenWithRuntime(const std::string& path, const std::string& ir_library);
+
+// The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; else "".
+std::string IrLibraryFor(const std::vector<std::string>& undefined);
 
 // A copy of the first `nbytes` of a file under a name of its own, for a library that the process has mapped already on
 // somebody else's behalf. Removed from the file system by the destructor; the mapping stays.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The IR of examples/mini_ir.py in C++: types that are described once, a graph, and a pass that rewrites it.
 //
-//   g++ -std=c++17 mini_ir.cc -Iportcall/include -Lportcall/lib -lportcall_ir -lportcall
+//   python -c "from portcall import toolchain; toolchain.create_executable('mini_ir.cc', 'mini_ir')" && ./mini_ir
 #include <portcall/ir.h>
 #include <portcall/pass.h>
 #include <portcall/portcall.h>

@@ -11,13 +11,12 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from portcall import _core
 from portcall._core import Object
 from portcall._function import get_global_func
-from portcall._module import Module, load_module
+from portcall._module import IR_LIBRARY, Module, load_module
 
 MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes that nobody wrote
 Order = Literal["pre", "post"]
@@ -205,4 +204,4 @@ def function(name: str) -> _core.PackedFunc:
 @functools.cache
 def library() -> Module:
     """Load the library, which lies beside the core."""
-    return load_module(Path(_core.__file__).parent / "lib" / "libportcall_ir.so")
+    return load_module(IR_LIBRARY)

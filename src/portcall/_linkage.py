@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from portcall._elf import Build, ElfError, ElfFile, read_build, read_elf
+from portcall._module import IR_LIBRARY
 
 # Library: the package that carries it in its lib folder, and what to give to pip.
 PACKAGES = {
@@ -50,7 +51,7 @@ class Linkage:
 
     def without(self, symbols: set[str]) -> set[str]:
         """Return those of the symbols that neither this process nor any of the libraries provides."""
-        left = symbols - provided_by_process(symbols, (CORE, *self.found))
+        left = symbols - provided_by_runtime(symbols) - provided_by_process(symbols, self.found)
         for path in self.opened if left else ():  # reading the symbols of all these files is slow, and seldom needed
             with open_mapped(path) as data:
                 left = left - {symbol.name for symbol in read_elf(data).symbols if symbol.defined}
@@ -148,6 +149,16 @@ def provided_by_process(symbols: Iterable[str], libraries: Iterable[str]) -> set
             if handle:
                 provided |= {symbol for symbol in left if linker().dlsym(handle, os.fsencode(symbol))}
                 left -= provided
+    return provided
+
+
+def provided_by_runtime(symbols: Iterable[str]) -> set[str]:
+    """Return those of the symbols that the core has, or the library beside it that is loaded when it is needed."""
+    wanted = set(symbols)
+    provided = provided_by_process(wanted, (CORE,))
+    if any(name.startswith("Portcall") for name in wanted - provided):
+        with open_mapped(IR_LIBRARY) as data:
+            provided |= wanted & {symbol.name for symbol in read_elf(data).symbols if symbol.defined}
     return provided
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import portcall
 from portcall._elf import Build
-from portcall._linkage import CORE, PACKAGES, Linkage, provided_by_process, this_build
+from portcall._linkage import PACKAGES, Linkage, provided_by_runtime, this_build
 
 # The ways of calling a library's functions that this runtime knows, by name, and who compiles for them.
 ABIS = {
@@ -256,7 +256,7 @@ def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
     contexts = tuple(name for name in needs.contexts if name not in KNOWN_CONTEXTS)
     if needs.build != this_build():
         calls = {name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)}
-        return Unmet({}, {}, contexts, tuple(sorted(calls - provided_by_process(calls, (CORE,))))), None
+        return Unmet({}, {}, contexts, tuple(sorted(calls - provided_by_runtime(calls)))), None
     linkage = Linkage(file, needs.needed, needs.runpath)
     unmet = Unmet(
         libraries=linkage.not_found,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TYPE_INDEX = 73
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
+IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
 
 

@@ -6,8 +6,10 @@ Rules:
 * This machine's code is compiled by the system compiler: ``$CXX`` or ``$CC`` where set, else the first of the usual
   names on PATH. Code for another machine, or on a machine without a compiler, is compiled by the ``ziglang`` package.
 * C sources are compiled as C11, C++ sources as C++17, both with ``-O2 -fPIC``; the caller's options come last and win.
-* A library links nothing of portcall's: its ``TVMFFI*`` and ``TVMBackend*`` symbols stay undefined and are bound when
-  it is loaded. ELF libraries are linked for lazy binding, which leaves the loader every way to do so.
+* A library links nothing of portcall's: its ``TVMFFI*``, ``TVMBackend*`` and ``Portcall*`` symbols stay undefined and
+  are bound when it is loaded, those of ``portcall/ir.h`` and ``portcall/pass.h`` too. ELF libraries are linked for lazy
+  binding, which leaves the loader every way to do so.
+* A program links the core, and ``libportcall_ir`` if it calls that.
 * An output appears whole or not at all: it is made in a folder beside its place and then renamed.
 * Every failure of a compiler is a CompileError with the command and all that the compiler wrote.
 """
@@ -137,14 +139,15 @@ def create_shared(
 
 
 def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, options: Sequence[str] = ()) -> Path:
-    """Compile ``sources`` into the program ``output``, linked with portcall's core; return its absolute path.
+    """Compile ``sources`` into the program ``output``, linked with portcall; return its absolute path.
 
     The program runs on this machine and needs no Python: it finds the core where it lies now (rpath).
     Arguments and errors are those of ``create_shared``.
     """
     plan = check_sources(sources)
     core = library_path()
-    words = Words(tuple(options), (), (*options, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
+    ir = ("-Wl,--as-needed", str(core.with_name("libportcall_ir.so")), "-Wl,--no-as-needed")
+    words = Words(tuple(options), (), (*options, *ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
     return build(plan, check_output(output), find_compiler(link_language(plan)), words)
 
 

@@ -87,11 +87,11 @@ class Graph : public ObjectRef {
 
 // Returns the graph itself, or throws a GraphError that names the node: what it reads does not come before it, an
 // output that does not exist, data of another type, names that occur twice, and the like.
-inline Graph Validate(const Graph& graph) { return Registry::Get("portcall.graph.validate")(graph); }
+inline Graph Validate(const Graph& graph) { return detail::IrFunction("portcall.graph.validate")(graph); }
 
 // Without the nodes that no result needs. Inputs without data stay, for they are how the graph is called; so do calls
 // that make nothing, for whatever they do is not in the graph. The graph itself when all are needed.
-inline Graph RemoveDeadCode(const Graph& graph) { return Registry::Get("portcall.graph.remove_dead_code")(graph); }
+inline Graph RemoveDeadCode(const Graph& graph) { return detail::IrFunction("portcall.graph.remove_dead_code")(graph); }
 
 // With a parameter in the place of each call that reads parameters only. The kernels run here, on the host: they are
 // functions of the context's setting "library", or of what it imports. Calls on other devices stay. The graph itself
@@ -100,7 +100,7 @@ inline Graph FoldConstants(const Graph& graph, const Module& library) {
   ir::PassContext context = ir::PassContext::New();
   context->config = Map<String, Any>({{"library", library}});
   ir::WithContext with(context);
-  return Registry::Get("portcall.graph.fold_constants")(graph);
+  return detail::IrFunction("portcall.graph.fold_constants")(graph);
 }
 
 }  // namespace portcall::graph_ir

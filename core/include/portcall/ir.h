@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can be done with any graph of described objects: compare it, hash it, save it, walk it. All of it reads the
-// description (reflection.h), none of it uses the stack for depth. Link libportcall_ir.
+// description (reflection.h), none of it uses the stack for depth. It is in libportcall_ir, which a
+// loader brings along.
 //
 //   ir::StructuralEqual(a, b);  ir::StructuralHash(a);  ir::FirstMismatch(a, b);  // "<root>.rhs.value: 1 != 2"
 //   std::string text = ir::SaveJson(a);  Any again = ir::LoadJson(text);
@@ -60,10 +61,20 @@ PORTCALL_API int PortcallRewrite(const TVMFFIAny* value, int32_t type_index, TVM
 // `value` with each value that it holds (field, item, key or value of a map) replaced by change(it), None meaning
 // itself; the same object when nothing was.
 PORTCALL_API int PortcallMapChildren(const TVMFFIAny* value, TVMFFIObjectHandle change, TVMFFIAny* out);
+// A global function that this library registers.
+PORTCALL_API int PortcallIrFunction(const char* name, TVMFFIObjectHandle* func);
 
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+namespace portcall::detail {
+inline PackedFunc IrFunction(const char* name) {
+  TVMFFIObjectHandle handle = nullptr;
+  Check(PortcallIrFunction(name, &handle));
+  return ObjectRef::Steal<PackedFunc>(handle);
+}
+}  // namespace portcall::detail
 
 namespace portcall::ir {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "reflection.h"
+#include "ir.h"
 
 namespace portcall::ir {
 
@@ -63,7 +63,7 @@ class PassContext : public ObjectRef {
 
   static PassContext New() { return ObjectRef::Steal<PassContext>(NewNode<PassContextObj>()); }
   // That of this thread: the innermost that was entered, or else one with the defaults, for the time of one pass.
-  static PassContext Current() { return Registry::Get("portcall.ir.CurrentPassContext")(); }
+  static PassContext Current() { return detail::IrFunction("portcall.ir.CurrentPassContext")(); }
   // A setting; `otherwise` when there is none.
   Any Setting(const std::string& name, const Any& otherwise = {}) const {
     return node()->config.find(name).value_or(otherwise);
@@ -85,13 +85,13 @@ class Pass : public ObjectRef {
     node->required = Array<String>(required);
   }
   // The global function of that name as a pass, with level and required passes if somebody registered those.
-  static Pass Named(const std::string& name) { return Registry::Get("portcall.ir.FindPass")(name); }
+  static Pass Named(const std::string& name) { return detail::IrFunction("portcall.ir.FindPass")(name); }
   // Makes a pass's function the global function of its name, and remembers what else there is to know of it.
   static void Register(const Pass& pass, bool can_override = false) {
-    Registry::Get("portcall.ir.RegisterPass")(pass, can_override);
+    detail::IrFunction("portcall.ir.RegisterPass")(pass, can_override);
   }
 
-  RetValue operator()(const Any& obj) const { return Registry::Get("portcall.ir.RunPass")(*this, obj); }
+  RetValue operator()(const Any& obj) const { return detail::IrFunction("portcall.ir.RunPass")(*this, obj); }
 };
 
 class Sequential : public Pass {
@@ -110,11 +110,11 @@ class Sequential : public Pass {
 class WithContext {
  public:
   explicit WithContext(PassContext context) : context_(std::move(context)) {
-    Registry::Get("portcall.ir.EnterPassContext")(context_);
+    detail::IrFunction("portcall.ir.EnterPassContext")(context_);
   }
   ~WithContext() {
     try {
-      Registry::Get("portcall.ir.ExitPassContext")(context_);
+      detail::IrFunction("portcall.ir.ExitPassContext")(context_);
     } catch (const Error&) {  // somebody else left it already: nothing to undo
     }
   }
