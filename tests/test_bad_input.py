@@ -8,8 +8,6 @@ import functools
 import os
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,28 +316,3 @@ def test_bad_input_gives_its_error_and_leaves_the_process_healthy(
 def test_the_table_is_long_enough_and_says_each_thing_once() -> None:
     whats = [bad.what for bad in (*CALLS, *MAKING, *LOADS, *REGISTRATIONS)]
     assert len(set(whats)) == len(whats) >= 60
-
-
-def test_a_library_that_registers_a_taken_name_is_refused_and_does_not_end_the_process(tmp_path: Path) -> None:
-    """The registration runs in a constructor of the library, where an exception would have nobody to catch it."""
-    source = tmp_path / "taken.cc"
-    source.write_text("""
-#include <portcall/portcall.h>
-PORTCALL_REGISTER_GLOBAL("testing.echo").set_body_typed([](int64_t x) { return x; });
-PORTCALL_EXPORT_TYPED(f, [] { return 1; })
-""")
-    code = f"""
-import portcall
-from portcall import toolchain
-library = toolchain.create_shared({str(source)!r}, {str(tmp_path / "taken.so")!r})
-try:
-    portcall.load_module(library)
-except portcall.errors.ModuleLoadError as error:
-    print(error)
-print(portcall.get_global_func("testing.echo")("healthy"))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert re.search(r"taken.so': .*'testing.echo' is already registered", first)
-    assert second == "healthy"

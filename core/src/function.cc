@@ -7,6 +7,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "library_globals.h"
 #include "node.h"
 #include "portcall/tensor.h"
 
@@ -76,17 +77,21 @@ class GlobalTable {
   PackedFunc Find(std::string_view name) {
     std::shared_lock<std::shared_mutex> lock(mutex_);
     auto it = functions_.find(name);
-    return it == functions_.end() ? PackedFunc() : it->second;
+    return it == functions_.end() ? PackedFunc() : it->second.func;
   }
   void Set(std::string_view name, PackedFunc func, bool can_override) {
     PORTCALL_CHECK(!name.empty(), ValueError) << "a global function needs a name";
     PORTCALL_CHECK(func.defined(), TypeError) << "'" << name << "' cannot be registered: the function is None";
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    auto [it, added] = functions_.try_emplace(std::string(name), func);
-    if (added) return;
-    PORTCALL_CHECK(can_override, AlreadyRegisteredError)
-        << "a global function '" << name << "' is already registered; pass override to replace it";
-    std::swap(it->second, func);
+    const LibraryGlobals* owner = LibraryGlobals::current();
+    auto [it, added] = functions_.try_emplace(std::string(name));
+    Entry& entry = it->second;
+    PORTCALL_CHECK(added || can_override || (owner && entry.GivesWayTo(*owner)), AlreadyRegisteredError)
+        << "a global function '" << name << "' is already registered"
+        << (entry.library.empty() ? "" : " by '" + entry.library + "'") << "; pass override to replace it";
+    std::swap(entry.func, func);
+    entry.library = owner ? owner->path() : std::string();
+    entry.load = owner ? owner->load() : 0;
     lock.unlock();  // the old function may run code of its owner when it goes
   }
   bool Remove(std::string_view name) {
@@ -94,22 +99,44 @@ class GlobalTable {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     auto it = functions_.find(name);
     if (it == functions_.end()) return false;
-    gone = std::move(it->second);
+    gone = std::move(it->second.func);
     functions_.erase(it);
     lock.unlock();
     return true;
+  }
+  void RemoveOlder(const LibraryGlobals& owner) {
+    std::vector<PackedFunc> gone;
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    for (auto it = functions_.begin(); it != functions_.end();) {
+      bool old = it->second.library == owner.path() && it->second.load != owner.load();
+      if (old) gone.push_back(std::move(it->second.func));
+      it = old ? functions_.erase(it) : std::next(it);
+    }
+    lock.unlock();
   }
   std::vector<std::string> Names() {
     std::shared_lock<std::shared_mutex> lock(mutex_);
     std::vector<std::string> names;
     names.reserve(functions_.size());
-    for (const auto& [name, func] : functions_) names.push_back(name);
+    for (const auto& [name, entry] : functions_) names.push_back(name);
     return names;
   }
 
  private:
+  struct Entry {
+    PackedFunc func;
+    std::string library;  // that registered it when it was loaded; "" for all others
+    uint64_t load = 0;
+
+    bool GivesWayTo(const LibraryGlobals& owner) const {
+      PortcallFunctionInfo info;
+      PortcallFunctionGetInfo(func.get(), &info);
+      return library == owner.path() || (info.flags & kFunctionGivesWay);
+    }
+  };
+
   std::shared_mutex mutex_;
-  std::map<std::string, PackedFunc, std::less<>> functions_;  // sorted: lists are stable
+  std::map<std::string, Entry, std::less<>> functions_;  // sorted: lists are stable
 };
 
 std::vector<std::string> ListNames() { return GlobalTable::Get().Names(); }
@@ -131,6 +158,11 @@ PORTCALL_REGISTER_GLOBAL("ffi.FunctionListGlobalNamesFunctor").set_body_typed([]
 });
 
 }  // namespace
+
+thread_local const LibraryGlobals* LibraryGlobals::current_ = nullptr;
+
+void LibraryGlobals::RemoveOlder() const { GlobalTable::Get().RemoveOlder(*this); }
+
 }  // namespace portcall
 
 using namespace portcall;

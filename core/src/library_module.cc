@@ -23,6 +23,7 @@
 
 #include "classic_abi.h"
 #include "elf_file.h"
+#include "library_globals.h"
 #include "symbols.h"
 
 namespace portcall {
@@ -238,19 +239,23 @@ class LoadScope {
 };
 thread_local LoadScope* LoadScope::current_ = nullptr;
 
-// Maps the library; the result owns the mapping.
-void* Open(const std::string& path, const ElfFile& elf) {
+// Maps the library at `path` from `mapped`, a copy of it perhaps; the result owns the mapping.
+void* Open(const std::string& path, const std::string& mapped, const ElfFile& elf) {
   bool ours = ImportsRuntime(elf) && !BelongsToForeignRuntime(elf);
   std::string ir_library = ours ? IrLibraryFor(elf.undefined) : std::string();
   if (!ir_library.empty()) LoadLibrary(ir_library);  // whose constructors come first
   LoadScope scope;
-  void* owner = ours ? OpenWithRuntime(path, ir_library) : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  LibraryGlobals globals(path);
+  void* owner = ours ? OpenWithRuntime(mapped, ir_library) : dlopen(mapped.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!owner) {
-    const char* why = dlerror();
-    FailToLoad(path, Advice(why ? why : "unknown reason"));
+    const char* reason = dlerror();
+    std::string why = reason ? reason : "unknown reason";
+    if (size_t at = why.find(mapped); at != std::string::npos) why.replace(at, mapped.size(), path);
+    FailToLoad(path, Advice(why));
   }
   // It stays mapped: what its constructors did before refers to its code.
   if (scope.error.defined()) FailToLoad(path, std::string(Error(scope.error).message()));
+  globals.RemoveOlder();
   return owner;
 }
 
@@ -436,7 +441,7 @@ Module LoadLibrary(const std::string& path) {
     bool alone = !has_context && (ours || !IsMapped(real));
     std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real, elf.library_bytes);
     const std::string& mapped = copy ? copy->path() : real;
-    void* owner = Open(mapped, elf);
+    void* owner = Open(real, mapped, elf);
     library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
     if (library->stays()) KeepForEver(library);
   }

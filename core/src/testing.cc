@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that tests and benchmarks of any language may rely on, under the names that tvm-ffi gave them.
+// Functions that tests and benchmarks of any language may rely on, under the names that tvm-ffi gave them. A library with
+// functions of these names takes their place.
+#include "library_globals.h"
 #include "portcall/function.h"
 
 namespace portcall {
 namespace {
 
-PORTCALL_REGISTER_GLOBAL("testing.nop").set_short().set_body([](Args, RetValue*) {});
-PORTCALL_REGISTER_GLOBAL("testing.echo").set_short().set_body([](Args args, RetValue* rv) {
-  *rv = Any::Copy(args[0].cell());
-});
-PORTCALL_REGISTER_GLOBAL("testing.apply").set_short().set_body([](Args args, RetValue* rv) {
-  PackedFunc func = args[0];
-  *rv = func.CallPacked(args.cells() + 1, args.size() - 1);
-});
-PORTCALL_REGISTER_GLOBAL("testing.test_raise_error").set_body_typed([](std::string kind, std::string message) {
-  throw Error(kind, message, ToView(*TVMFFIBacktrace(__FILE__, __LINE__, "testing.test_raise_error", 0)));
-});
+template <typename F> int Register(const char* name, int32_t flags, F body) {
+  Registry::Set(name, PackedFunc(std::move(body), name, flags | kFunctionGivesWay));
+  return 0;
+}
+
+[[maybe_unused]] const int registered[] = {
+    Register("testing.nop", kPortcallFunctionShort, [](Args, RetValue*) {}),
+    Register("testing.echo", kPortcallFunctionShort, [](Args args, RetValue* rv) { *rv = Any::Copy(args[0].cell()); }),
+    Register("testing.apply", kPortcallFunctionShort,
+             [](Args args, RetValue* rv) {
+               PackedFunc func = args[0];
+               *rv = func.CallPacked(args.cells() + 1, args.size() - 1);
+             }),
+    Register("testing.test_raise_error", 0, detail::Unpack([](std::string kind, std::string message) {
+               throw Error(kind, message, ToView(*TVMFFIBacktrace(__FILE__, __LINE__, "testing.test_raise_error", 0)));
+             })),
+};
 
 }  // namespace
 }  // namespace portcall
