@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore coverage docs wheel test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -115,6 +115,29 @@ EXPLORE_ROUNDS ?= 20
 explore: venv build ## new generated inputs for the tests that live of them, EXPLORE_ROUNDS times
 	set -e; for round in $$(seq $(EXPLORE_ROUNDS)); do \
 		$(PY) -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=explore; done
+
+# $(call install,EXTRA): what one extra lists, for targets that few people need.
+define install
+	$(PY) scripts/requirements.py $1 > build/$1.txt
+	$(PY) -m pip install -q -r build/$1.txt
+endef
+
+# Lines of C++ by the core's own tests; lines and branches of Python by all tests, the processes that they start included.
+coverage: venv build ## what the tests reach, in both languages: build/coverage/*.html
+	$(call install,coverage)
+	$(call core-test,coverage,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="--coverage -fprofile-update=atomic")
+	$(PY) -m gcovr --root . --filter core/ --exclude core/tests --exclude core/fuzz --print-summary \
+		--html-nested build/coverage/cpp.html build/coverage
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -n auto $(COVERAGE_TESTS)
+	$(PY) -m coverage combine -q
+	$(PY) -m coverage html -q -d build/coverage/python-html
+	$(PY) -m coverage report | tail -n 25
+
+docs: venv build ## the documentation site, in build/docs; a warning is an error
+	$(call install,docs)
+	$(PY) -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
+	@echo "open build/docs/index.html"
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

@@ -8,7 +8,10 @@ package itself can then be installed with --no-build-isolation --no-deps, which 
 import sys
 from pathlib import Path
 
-import tomllib
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
 
 # The build back end asks for these only where the machine lacks them; with no build isolation they must be there.
 BUILD_TOOLS = ["cmake>=3.21", "ninja>=1.10"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exception that portcall raises on its own account.
+"""Every exception that portcall raises on its own account::
 
     PortcallError
     ├── FunctionNotFoundError (LookupError, ValueError)   .name .near     nothing has that name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs as objects, for passes to change: made of graph JSON, changed by passes in Python or C++, made JSON again.
+"""Graphs as objects, for passes to change: made of graph JSON, changed by passes in Python or C++, made JSON again::
 
     from portcall.graph import ir
 

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference in docs/api names everything that is public, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import types
+from pathlib import Path
+
+import portcall
+
+PAGES = Path(__file__).parents[1] / "docs" / "api"
+# At import, not in a test: names that load on first use bring a library with them, which stays.
+MEMBERS = {name: getattr(portcall, name) for name in dir(portcall) if not name.startswith("_")}
+
+
+def test_the_pages_of_the_root_list_each_public_name_once() -> None:
+    text = "".join((PAGES / name).read_text() for name in ("portcall.md", "objects.md"))
+    listed = re.findall(r"^\.\. auto(?:function|class):: (\w+)$", text, re.MULTILINE)
+    public = [name for name, thing in MEMBERS.items() if str(getattr(thing, "__module__", "")).startswith("portcall")]
+    assert sorted(listed) == sorted(public)
+
+
+def test_each_subpackage_has_a_page() -> None:
+    packages = {name for name, thing in MEMBERS.items() if isinstance(thing, types.ModuleType)}
+    own = {name for name in packages if MEMBERS[name].__name__ == f"portcall.{name}"} - {"cli"}
+    assert own <= {path.stem for path in PAGES.glob("*.md")}
