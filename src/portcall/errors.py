@@ -10,7 +10,7 @@
     ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
-    └── RPCError (RuntimeError)                           .peer           something between two processes
+    └── RPCError (RuntimeError)                   .peer .reason .hint     something between two processes
         ├── ConnectError (ConnectionError)                                no session could be opened
         │   ├── KeyMismatchError                                          the server has another key
         │   ├── VersionMismatchError                                      the two sides speak different versions
@@ -183,11 +183,15 @@ class RPCError(PortcallError, RuntimeError):
 
     Attributes:
         peer: the other side, such as ``board.local:9090``; empty when it is not known.
+        reason: a word for programs, where one class has several: ``unknown-host``, ``refused``, ``wrong-token``, …
+        hint: what to do in Python, which is the end of the message.
     """
 
-    def __init__(self, message: str, *, peer: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, peer: str = "", reason: str = "", hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
         self.peer = peer
+        self.reason = reason
+        self.hint = hint
 
 
 class ConnectError(RPCError, ConnectionError):

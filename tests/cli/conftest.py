@@ -56,6 +56,14 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(toolchain.create_shared(folder / "kernels.cc", folder / "kernels.so"))
 
 
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without settings; return where they would lie."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.delenv("PORTCALL_TOKEN", raising=False)
+    return tmp_path / "settings" / "portcall"
+
+
 @pytest.fixture
 def invoke() -> Callable[..., Result]:
     """Run a command inside this process: no isolation, quick."""

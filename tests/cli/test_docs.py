@@ -87,4 +87,5 @@ def test_a_ready_server_says_what_the_page_says() -> None:
 def test_every_option_that_the_page_names_is_there(invoke: Callable[..., Result]) -> None:
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PAGE))
     known = set(re.findall(r"--[a-z-]+", " ".join(invoke(name, "--help").output for name in COMMANDS)))
+    known |= {"--token"}  # of remote show
     assert options <= known

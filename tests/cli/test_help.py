@@ -41,7 +41,7 @@ def test_help_of_a_command_begins_with_what_it_does_and_examples(invoke: Invoke,
     assert "--debug" in result.output
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids="-".join)
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS), ["help", "run"]], ids="-".join)
 def test_help_loads_neither_numpy_nor_rich(words: list[str]) -> None:
     program = (
         "import sys\nfrom portcall.cli import cli\n"
@@ -57,6 +57,26 @@ def test_a_short_command_prints_the_version_alone(shell: Shell, invoke_json: Cal
     assert (done.returncode, done.stderr) == (0, "")
     assert invoke_json("version") == {"version": done.stdout.strip()}
     assert shell("--version").stdout == done.stdout
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["remote", "add"], ["server"]], ids=" ".join)
+def test_help_is_a_command_too(invoke: Invoke, invoke_json: Callable[..., dict[str, str]], words: list[str]) -> None:
+    shown = invoke("help", *words).stdout
+    assert "Examples:" in shown
+    assert shown == invoke_json("help", *words)["help"] + "\n"
+    assert shown == invoke(*words, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "proposed"),
+    [(["inspct"], "inspect"), (["verison"], "version"), (["help", "rnu"], "run"), (["remote", "lst"], "list")],
+)
+def test_a_command_that_does_not_exist_is_answered_with_a_near_one(
+    invoke: Invoke, words: list[str], proposed: str
+) -> None:
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"Did you mean '{proposed}'?" in result.stderr
 
 
 def test_help_has_a_short_name(invoke: Invoke) -> None:

@@ -37,8 +37,10 @@ COMMANDS = {
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
     "inspect": ("portcall.cli.inspect", "Say what a library or a model offers and needs, without loading it."),
+    "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
-    "version": ("portcall.cli.version", "Print the version."),
+    "version": ("portcall.cli.version", "Show the version, its commit and the ABIs."),
+    "help": ("portcall.cli.help", "Show the help of a command."),
 }
 
 # Names by which users of TVM know a command.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "its arguments are not what it expects"
+WRITE_OTHERS = "give others with --arg and --out; portcall run --help shows their forms"
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -63,7 +65,11 @@ def call_options(function: Decorated) -> Decorated:
         click.option(
             "--timeout", metavar="TIME", callback=read_limit, help="Kill the call after this time, such as 30s."
         ),
-        click.option("--rpc", metavar="HOST:PORT", help="Upload the library to this server, and call it there."),
+        click.option(
+            "--rpc",
+            metavar="REMOTE",
+            help="Upload the library to this server, by name or HOST:PORT, and call it there.",
+        ),
         click.option("--no-check", is_flag=True, help="Upload it even if the server says that it cannot load it."),
     ]
     function = session_options(function)
@@ -201,7 +207,8 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
         raise CommandError(text, "; ".join(error.problems), next_step, kind="ModuleLoadError") from error
     except RemoteError as error:
         text = f"{session.name} does not take '{path}': {error.message}"
-        cause = "it has no room for the file: see --disk-limit and --work-dir of portcall serve"
+        no_room = any(words in error.message for words in ("--disk-limit", os.strerror(errno.ENOSPC)))
+        cause = "it has no room for the file: see --disk-limit and --work-dir of portcall serve" if no_room else ""
         raise CommandError(text, cause, f"portcall doctor {session.name}", kind=error.kind or "RemoteError") from error
     try:
         return session.load_module(sent)
@@ -231,7 +238,7 @@ def open_device(text: str, session: Session | None = None) -> portcall.Device:
         raise CommandError(
             f"there is no device {text} {f'on {session.name}' if session else 'here'}",
             "its driver or its runtime is missing",
-            "portcall doctor",
+            f"portcall doctor {session.name} lists the devices" if session else "portcall doctor lists the devices",
             DEVICE,
             "DeviceError",
         )
@@ -245,7 +252,8 @@ def open_library(path: str) -> portcall.Module:
         return portcall.load_module(path)
     except (ModuleLoadError, OSError) as error:
         causes = "; ".join(reasons(path, str(error)))
-        raise CommandError(str(error), causes, f"portcall inspect {path}", kind=type(error).__name__) from error
+        next_step = f"portcall inspect {path}" if can_be_read(path) else "give the path of a shared library (.so)"
+        raise CommandError(str(error), causes, next_step, kind=type(error).__name__) from error
 
 
 def reasons(path: str, said: str) -> Iterator[str]:
@@ -259,6 +267,15 @@ def reasons(path: str, said: str) -> Iterator[str]:
             yield problem
 
 
+def can_be_read(path: str) -> bool:
+    """Say whether a file is a library of any kind, of which ``inspect`` has something to say."""
+    try:
+        inspect_library(path)
+    except (PortcallError, OSError):
+        return False
+    return True
+
+
 def find_function(library: portcall.Module, path: str, name: str) -> portcall.PackedFunc:
     """Return a function of a library; when there is none, the error proposes near names."""
     try:
@@ -267,8 +284,9 @@ def find_function(library: portcall.Module, path: str, name: str) -> portcall.Pa
         near = getattr(error, "near", ()) or difflib.get_close_matches(name, functions_of(path), n=3)
         cause = f"the name is wrong; did you mean {' or '.join(near)}?" if near else "the name is wrong"
         raise CommandError(
-            f"'{path}' has no function '{name}'", cause, f"portcall inspect {path}", kind="FunctionNotFoundError"
-        ) from error
+            f"'{path}' has no function '{name}'", cause, f"portcall inspect {path} lists them",
+            kind="FunctionNotFoundError",
+        ) from error  # fmt: skip
 
 
 def functions_of(path: str) -> tuple[str, ...]:
@@ -285,9 +303,14 @@ def guarded(call: Call, work: Callable[[], Any]) -> Any:
         return work()
     except RemoteError as error:
         text, kind = f"{call.name} raised on {error.peer} {error}", error.kind or "RemoteError"
-        raise CommandError(text, WRONG_ARGUMENTS, f"portcall inspect {call.library}", kind=kind) from error
+        raise CommandError(text, *about_arguments(kind), kind=kind) from error
     except RPCError:
         raise
     except Exception as error:
         text, kind = f"{call.name} raised {type(error).__name__}: {error}", type(error).__name__
-        raise CommandError(text, WRONG_ARGUMENTS, f"portcall inspect {call.library}", kind=kind) from error
+        raise CommandError(text, *about_arguments(kind), kind=kind) from error
+
+
+def about_arguments(kind: str) -> tuple[str, str]:
+    """Return the likely cause of what a function raised, and the next step, where the class tells."""
+    return (WRONG_ARGUMENTS, WRITE_OTHERS) if kind in ("ArgumentError", "TypeError") else ("", "")

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -80,7 +81,48 @@ class Command(click.Command):
         self.format_options(ctx, formatter)
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group of commands, whose help begins with examples; of a name that is wrong it proposes near ones.
+
+    Parameters:
+        summaries: what the list of commands says about each.
+
+    Attributes:
+        summary: the first line of the help page.
+    """
+
+    def __init__(
+        self, name: str, examples: str, summaries: Mapping[Command, str] | None = None, **options: Any
+    ) -> None:
+        super().__init__(name, **options)
+        self.examples = examples
+        self.summary = self.help or ""
+        for command, summary in (summaries or {}).items():
+            command.summary = summary
+            self.add_command(command)
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """Return the names of the commands, and what the list says about each."""
+        return [(name, command.summary) for name, command in self.commands.items() if isinstance(command, Command)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            ctx.fail(f"No such command '{args[0]}'.{f' Did you mean {near[0]!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_head(self.summary, self.examples, formatter)
+        self.format_usage(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(self.summaries())
+        click.Command.format_options(self, ctx, formatter)
+        formatter.write("\nEvery command has --help with examples, --json and --debug.\n")
+
+
+class LazyGroup(Group):
     """A group whose commands are imported when they are run or asked for help, not when they are listed."""
 
     def __init__(
@@ -92,17 +134,19 @@ class LazyGroup(click.Group):
         **options: Any,
     ) -> None:
         settings = {"max_content_width": HELP_WIDTH, "help_option_names": ["--help", "-h"]}
-        super().__init__(name, context_settings=settings, **options)
+        super().__init__(name, examples, context_settings=settings, **options)
         self.params.append(
             click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
                          help="Print the version and exit.")
         )  # fmt: skip
         self.commands_table = commands_table
         self.aliases = aliases or {}
-        self.examples = examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_table)
+
+    def summaries(self) -> list[tuple[str, str]]:
+        return [(name, summary) for name, (_, summary) in self.commands_table.items()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self.aliases.get(cmd_name, cmd_name)
@@ -110,7 +154,7 @@ class LazyGroup(click.Group):
             return None
         module, summary = self.commands_table[cmd_name]
         command = importlib.import_module(module).command
-        assert isinstance(command, Command)
+        assert isinstance(command, (Command, Group))
         command.summary = summary
         return command
 
@@ -119,16 +163,6 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:  # while a command is imported, or reads its words
             end_with_error(ctx, error, debug=False)
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        write_head(self.help or "", self.examples, formatter)
-        self.format_usage(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self.commands_table.items()])
-        self.format_options(ctx, formatter)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        click.Command.format_options(self, ctx, formatter)
 
 
 def print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -160,7 +194,7 @@ def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoR
     With ``--json`` it is an object on stdout, or in the file, and then text as well: who looks on sees it. Where the
     object cannot be written, which may be the very error, the text is all there is.
     """
-    problem = explain(error)
+    problem = explain(error, ctx.info_name or "")
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     json_to = ctx.params.get("json_to")

@@ -48,72 +48,127 @@ class Explanation:
         }
 
 
+# What is known of errors between two processes by their ``reason``: (likely cause, next step).
+REASONS: dict[str, tuple[str, str]] = {
+    "unknown-host": (
+        "the name is misspelt, or the network here does not know it",
+        "portcall remote list shows the names of your own; on that machine, hostname -I prints its addresses",
+    ),
+    "unreachable": (
+        "the machine is off or elsewhere, or a firewall is between; a Unix socket belongs to another user",
+        "ping {host}",
+    ),
+    "no-tls": (
+        "the server does not speak TLS: it was started without --tls-cert",
+        "leave out --tls-ca and --tls-cert",
+    ),
+    "closed": (
+        "what listens there speaks TLS, or is not an RPC server",
+        "--tls-ca FILE, where the server was started with --tls-cert",
+    ),
+    "certificate": (
+        "the certificate is signed by an authority that is not known here",
+        "--tls-ca FILE, with the certificate of that authority (or the server's own, if it signed itself)",
+    ),
+    "certificate-name": (
+        "the certificate is made for another name or address",
+        "connect by the name for which it is made",
+    ),
+    "no-certificate": ("the server lets in clients with a certificate only", "--tls-cert FILE, with ours and its key"),
+    "no-token": ("the server was started with a token, and none was given", "--token-file FILE, or PORTCALL_TOKEN"),
+    "wrong-token": ("the token is that of another server, or an old one", "--token-file FILE with the server's token"),
+    "not-asked": (
+        "the server was started without a token, or the address is that of another one",
+        "check the address; for a server without a token leave out --token-file and PORTCALL_TOKEN",
+    ),
+    "no-session": ("the server is busy, or what listens there is not an RPC server", "raise --connect-timeout"),
+    "expired": ("the server limits the time of a session", "on the server: a longer --session-timeout"),
+    "disk": ("", "on the server: a larger --disk-limit"),
+    "stopped": ("somebody stopped it, or it was restarted", "portcall doctor {peer} says when it is back"),
+}
+BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
 TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (KeyboardInterrupt, INTERRUPTED, "", ""),
-    (errors.InternalError, USER_ERROR, "this is a bug in portcall", "report it, with the trace that --debug shows"),
-    (
-        errors.CompileError,
-        USER_ERROR,
-        "the compiler does not accept the source, or there is no compiler",
-        "portcall doctor",
-    ),
+    (errors.InternalError, USER_ERROR, *BUG),
+    (errors.CompileError, USER_ERROR, "", "portcall doctor shows the compilers"),
     (errors.DeviceError, DEVICE, "the device is not here, or its driver is not", "portcall doctor"),
-    (errors.FunctionNotFoundError, USER_ERROR, "the name is wrong", "portcall inspect LIBRARY lists the functions"),
+    (errors.FunctionNotFoundError, USER_ERROR, "", ""),
     (errors.ModuleLoadError, USER_ERROR, "", "give the path of a shared library (.so)"),
-    (errors.ArgumentError, USER_ERROR, "an argument has the wrong type or form", "see: portcall run --help"),
+    (errors.ArgumentError, USER_ERROR, "an argument has the wrong type or form", "portcall run --help shows the forms"),
+    (errors.AuthenticationError, DEVICE, "it is not the server that the token is for", "check the address"),
+    (errors.KeyMismatchError, DEVICE, "", "--key with the one that the server was started with"),
     (
-        errors.AuthenticationError,
+        errors.VersionMismatchError,
         DEVICE,
-        "the token or the certificate is missing or wrong",
-        "give --token-file, --tls-ca or --tls-cert",
+        "the two sides have versions that do not understand each other",
+        "portcall version, here and there; install the same on both",
     ),
-    (errors.KeyMismatchError, DEVICE, "the key is wrong", "give --key"),
-    (
-        errors.SessionTimeoutError,
-        TIMEOUT,
-        "the work takes longer, or the server is busy",
-        "raise --timeout or --connect-timeout",
-    ),
+    (errors.SessionTimeoutError, TIMEOUT, "the work takes longer, or the machine is busy", "raise --timeout"),
     (errors.RemoteCrashError, CRASH, "a bug in what was called, or wrong arguments", "look into the server's log"),
-    (
-        errors.ConnectError,
-        DEVICE,
-        "no server runs there, it has no --host and so listens to its own machine only, or a firewall is between",
-        "there: portcall serve --host ADDRESS --port PORT --token-file FILE",
-    ),
+    (errors.ConnectError, DEVICE, "", ""),
     (errors.RemoteError, USER_ERROR, "", ""),
+    (
+        errors.ProtocolError,
+        DEVICE,
+        "what answers there is not an RPC server, or one of another version",
+        "check the address and the port",
+    ),
     (errors.RPCError, DEVICE, "the server or the network went away", "portcall doctor {peer}"),
     (errors.PortcallError, USER_ERROR, "", ""),
     (TimeoutError, TIMEOUT, "the work takes longer, or waits for something", "raise --timeout"),
-    (ModuleNotFoundError, USER_ERROR, "a Python package is not installed", "pip install it"),
+    (ModuleNotFoundError, USER_ERROR, "a Python package is not installed", "pip install {name}"),
     (MemoryError, USER_ERROR, "the arguments do not fit into memory", "use smaller shapes"),
     (OSError, USER_ERROR, "", ""),
     (ValueError, USER_ERROR, "", ""),
 )
 
 
-def explain(error: BaseException) -> Explanation:
-    """Return an error in words; one that no command foresaw is called a bug."""
+def explain(error: BaseException, command: str = "") -> Explanation:
+    """Return an error in words; one that no command foresaw is called a bug.
+
+    Parameters:
+        command: the name of the command that failed, which is not the next step.
+    """
     kind = type(error).__name__
     if isinstance(error, CommandError):
         return Explanation(error.kind, str(error), error.cause, error.next_step, error.exit_code)
     for family, code, cause, next_step in TABLE:
         if isinstance(error, family):
-            return Explanation(kind, in_words(error), cause, next_step.format(peer=getattr(error, "peer", "")), code)
-    return Explanation(
-        kind,
-        f"{kind}: {error}",
-        "this is a bug in portcall",
-        "report it, with the trace that --debug shows",
-        USER_ERROR,
+            reason = getattr(error, "reason", "")
+            if reason == "refused":
+                cause, next_step = nobody_there(getattr(error, "peer", ""))
+            else:
+                cause, next_step = REASONS.get(reason, (cause, next_step))
+            if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):
+                next_step = ""
+            return Explanation(kind, in_words(error), cause, next_step.format_map(facts(error)), code)
+    return Explanation(kind, f"{kind}: {error}", *BUG, USER_ERROR)
+
+
+def facts(error: BaseException) -> dict[str, str]:
+    peer = getattr(error, "peer", "")
+    return {"peer": peer, "host": peer.rpartition(":")[0].strip("[]"), "name": getattr(error, "name", "") or "it"}
+
+
+def nobody_there(peer: str) -> tuple[str, str]:
+    """Return the likely cause, and the next step, where nobody listens at an address."""
+    host, _, port = peer.rpartition(":")
+    if host == "unix":
+        return "no server runs there", f"portcall serve --unix {port}"
+    if host in ("localhost", "[::1]") or host.startswith("127."):
+        return "no server runs there", f"portcall serve --port {port}"
+    return (
+        "no server runs there, or it was started without --host and listens to its own machine only",
+        f"on that machine: portcall serve --host 0.0.0.0 --port {port}",
     )
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error's text; an error of the system is said without its number, the file first."""
+    """Return an error's text without what is for Python; of the system's errors the file first, and no number."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, OSError) and not isinstance(error, errors.PortcallError) and error.strerror:
         return f"'{os.fsdecode(error.filename)}': {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    hint = getattr(error, "hint", "")  # says what to do in Python
+    return str(error).removesuffix(f"; {hint}") or type(error).__name__

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,9 +14,11 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import read_duration
-from portcall.cli._errors import CommandError
+from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._output import print_line
 from portcall.cli._progress import StatusLine
+from portcall.cli._store import Remote, read_remotes
+from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
@@ -38,7 +42,7 @@ def session_options(function: Decorated) -> Decorated:
 
 
 def read_token_file(path: str | None) -> str | None:
-    """Return the token of a file; None where none was given, so that the environment decides.
+    """Return the token of a file (``-``: of standard input); None where none was given: the environment decides.
 
     Raises:
         CommandError: the file is empty.
@@ -46,7 +50,10 @@ def read_token_file(path: str | None) -> str | None:
     """
     if path is None:
         return None
-    token = Path(path).read_text(encoding="utf-8").strip()
+    try:
+        token = (sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")).strip()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"the token file '{path}' is not text", "it is another file", "") from error
     if not token:
         raise CommandError(f"the token file '{path}' is empty", "", f"openssl rand -hex 32 > {path}, for both sides")
     return token
@@ -58,20 +65,26 @@ def open_session(
 ) -> Iterator[tuple[Session, StatusLine]]:
     """Open a session, and close it at the end; stderr says what is waited for, once that takes a while.
 
+    Parameters:
+        address: the name of a remote, which has its address, key, token and certificates; or an address.
+
     Raises:
         RPCError: the server is not there, or does not let us in.
     """
     from portcall import rpc
 
-    tls = None
-    if given["tls_ca"] or given["tls_cert"]:
-        tls = rpc.TLSOptions(ca=given["tls_ca"] or "", certificate=given["tls_cert"] or "")
-    with StatusLine() as status:
+    remotes = read_remotes()
+    remote = remotes.get(address) or Remote(address)
+    ca, certificate = given["tls_ca"] or remote.tls_ca, given["tls_cert"] or remote.tls_cert
+    tls = rpc.TLSOptions(ca=ca, certificate=certificate) if ca or certificate else None
+    token = read_token_file(given["token_file"]) or remote.token or None
+    with StatusLine() as status, near_names(address, list(remotes)):
         session = rpc.connect(
-            address,
-            key=given["key"],
+            remote.address,
+            name=address if address in remotes else "",
+            key=given["key"] or remote.key,
             timeout=given["connect_timeout"],
-            token=read_token_file(given["token_file"]),
+            token=token,
             tls=tls,
             call_timeout=call_timeout or 0,
             on_wait=status.wait_for,
@@ -79,6 +92,19 @@ def open_session(
         with session:
             status.watch(session)
             yield session, status
+
+
+@contextlib.contextmanager
+def near_names(address: str, names: list[str]) -> Iterator[None]:
+    """Propose, of a host that is not known, the remotes whose names resemble it."""
+    try:
+        yield
+    except ConnectError as error:
+        near = difflib.get_close_matches(address, names, n=3)
+        if error.reason != "unknown-host" or not near:
+            raise
+        text, cause = f"there is no remote and no host '{address}'", f"did you mean {' or '.join(near)}?"
+        raise CommandError(text, cause, "portcall remote list", DEVICE, "ConnectError") from error
 
 
 def facts_of(session: Session) -> dict[str, object]:

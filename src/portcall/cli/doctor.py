@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 portcall doctor
 portcall doctor --json
-portcall doctor board.local:9090 --key rasp      connect, call, copy: does it work, and how fast?
+portcall doctor rasp                  a server, by its name or address: does it work, and how fast?
 """
 # Package: what it is for. They are looked up, never imported.
 PACKAGES = {
@@ -53,7 +53,7 @@ FILE_FUNCTIONS = ("tvm.rpc.server.upload", "tvm.rpc.server.load_module")
 
 
 @click.command("doctor", cls=Command, examples=EXAMPLES)
-@click.argument("server", required=False, metavar="[HOST:PORT]")
+@click.argument("server", required=False, metavar="[REMOTE|HOST:PORT]")
 @session_options
 def command(json_to: str | None, server: str | None, **given: Any) -> None:
     """Nothing is changed, and no package is imported to look at it."""

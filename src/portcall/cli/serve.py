@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import INTERRUPTED, CommandError
 from portcall.cli._remote import read_token_file
+from portcall.cli._store import server_token
 
 if TYPE_CHECKING:
     from portcall.rpc._options import ServerOptions
@@ -23,7 +27,8 @@ EXAMPLES = """
 portcall serve                                                this machine only, port 9090
 portcall serve --port 0 --import my_functions.py              a free port, with functions of yours
 portcall serve --max-sessions 1 --session-timeout 10m         one at a time, for ten minutes at most
-portcall serve --host 0.0.0.0 --key rasp --token-file token   for other machines that know the token
+portcall serve --host 0.0.0.0                                 other machines, too: makes a token, says what to do there
+portcall serve --host 0.0.0.0 --key rasp --token-file token   the same with a token of yours
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
@@ -45,14 +50,14 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--port-end", type=click.IntRange(1, 65536), help="Take the first free port below this one.")
 @click.option("--unix", metavar="PATH", default="", help="Listen on a Unix socket instead, for this user alone.")
 @click.option("--key", default="", help="What clients must ask for; a label, no secret.")
-@click.option("--custom-addr", default="", help="Address by which others reach this server, for a tracker.")
 @click.option("--import", "imports", multiple=True, type=click.Path(), metavar="FILE.py",
               help="Run a Python file, or call a function, PACKAGE.MODULE:NAME; sessions may use what it registers. "
               "Can be repeated.")  # fmt: skip
 @click.option("--load-library", default="", metavar="A:B", help="Load libraries likewise, separated by colons.")
 @click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
 @click.option("--allow-connect", is_flag=True, help="Let sessions go on to other servers.")
-@click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN.")
+@click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN. "
+              "With --host one is made, and kept, where none is given.")  # fmt: skip
 @click.option("--tls-cert", default="", type=click.Path(), help="Certificate of this server (PEM): speak TLS only.")
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tls-ca", default="", type=click.Path(), help="Let in clients with a certificate of this authority.")
@@ -74,9 +79,13 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, **given: Any) -> None:
     """The first line on standard output is "listening on HOST:PORT"; with --json it is a JSON object.
 
+    With --host the first start makes a token, keeps it for the next, and prints the line to paste on another machine.
+
     Each session is a process of its own with a directory of its own. Uploaded code has the rights of this user.
     """
     from portcall import rpc
+
+    options, invitation = with_token(make_options(given))
 
     def say_ready(address: Any) -> None:
         facts = rpc.ready_facts(address)
@@ -85,9 +94,11 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         if json_to not in (None, "-"):
             write_whole(Path(str(json_to)), json.dumps(facts) + "\n")
         click.echo(json.dumps(facts) if json_to == "-" else f"listening on {facts['address']}")
+        if invitation and options.log == "text":
+            click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        ended_by = rpc.serve(make_options(given), say_ready)
+        ended_by = rpc.serve(options, say_ready)
     except rpc.StartError as error:
         raise CommandError(str(error), "", "correct the file, or leave out --import or --load-library") from error
     finally:
@@ -101,8 +112,8 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
     from portcall import rpc
 
     log: Any = "none" if given["silent"] else "json" if given["log_json"] else "text"
-    same = ("host", "port", "unix", "key", "custom_addr", "expose", "allow_connect", "insecure", "max_sessions",
-            "handshake_timeout", "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
+    same = ("host", "port", "unix", "key", "expose", "allow_connect", "insecure", "max_sessions", "handshake_timeout",
+            "memory_limit", "disk_limit", "max_frame", "work_dir", "no_fork")  # fmt: skip
     return rpc.ServerOptions(
         **{name: given[name] for name in same},
         port_end=given["port_end"] or 0,
@@ -115,6 +126,33 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
         session_timeout=given["session_timeout"] or 0,
         log=log,
     )
+
+
+def with_token(options: ServerOptions) -> tuple[ServerOptions, str]:
+    """Return the options with a token, where other machines could connect and nothing keeps strangers out.
+
+    The second value says what to do on the other machine; it is empty where no token was needed.
+    """
+    if options.local or options.authenticated or options.insecure:
+        return options, ""
+    token, path, made = server_token()
+    add = f"portcall remote add NAME {{address}}{f' --key {options.key}' if options.key else ''}"
+    tls = " --tls-ca FILE" if options.tls_certificate else ""
+    if made:
+        text = f"made a token, kept in {path}; on another machine, paste:\n  echo {token} | {add}{tls} --token-file -"
+    else:
+        text = f"clients need the token in {path}: {add}{tls} --token-file FILE"
+    return dataclasses.replace(options, token=token), text
+
+
+def reachable(host: str, port: int) -> str:
+    """Return the address by which another machine reaches this one: the one that goes out, where all are bound."""
+    if host.strip("[]") in ("", "0.0.0.0", "::"):
+        host = socket.gethostname()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("192.0.2.1", 9))  # nothing is sent: the system only says which address it would use
+            host = sock.getsockname()[0]
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -25,3 +25,4 @@ from portcall.rpc._session import Activity as Activity
 from portcall.rpc._session import LocalSession as LocalSession
 from portcall.rpc._session import Session as Session
 from portcall.rpc._transport import TLSOptions as TLSOptions
+from portcall.rpc._transport import parse_address as parse_address

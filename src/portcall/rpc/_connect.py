@@ -57,7 +57,8 @@ class Patience:
 
     def over(self) -> errors.SessionTimeoutError:
         text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
-        return errors.SessionTimeoutError(f"{text}; raise timeout= to wait longer", peer=self.peer)
+        hint = "raise timeout= to wait longer"
+        return errors.SessionTimeoutError(text, peer=self.peer, reason="no-session", hint=hint)
 
     def wait_for(self, what: str) -> None:
         """Say what is waited for from now on."""
@@ -169,15 +170,17 @@ def _shake_hands(
     except errors.RPCError as error:
         if error.peer:
             raise
-        raise type(error)(f"{peer}: {error}", peer=peer) from None
+        raise type(error)(f"{peer}: {error}", peer=peer, reason=error.reason) from None
     except TimeoutError:
         raise patience.over() from None
     except ssl.SSLError as error:
-        raise errors.AuthenticationError(f"{peer} refused us: {error.reason}; it may want a certificate: "
-                                         "TLSOptions(certificate=, key=)", peer=peer) from None  # fmt: skip
+        hint = "it may want a certificate: TLSOptions(certificate=, key=)"
+        text = f"{peer} refused us: {error.reason or 'TLS ended'}"
+        raise errors.AuthenticationError(text, peer=peer, reason="no-certificate", hint=hint) from None
     except (OSError, EOFError):
         text = f"{peer} closed the connection in the hand-shake, while we waited for: {patience.waiting_for}"
-        raise errors.ConnectError(f"{text}; is it an RPC server, without TLS?", peer=peer) from None
+        hint = "is it an RPC server, without TLS?"
+        raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
     if "session" in message.options:
         return Ticket(message.options["session"], message.options.get("secret", "")), queued
     return None, queued
@@ -202,12 +205,14 @@ def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript
     wanted = reply.options.get("auth") == "token"
     if wanted and not secret:
         raise errors.AuthenticationError(
-            f"{peer} wants a token; pass token= or set PORTCALL_TOKEN to the one it was started with", peer=peer
-        )
+            f"{peer} wants a token", peer=peer, reason="no-token",
+            hint="pass token= or set PORTCALL_TOKEN to the one it was started with",
+        )  # fmt: skip
     if secret and not wanted:
         raise errors.AuthenticationError(
-            f"{peer} did not prove that it knows the token; it has none, or is not the server you mean", peer=peer
-        )
+            f"{peer} did not prove that it knows the token; it has none, or is not the server you mean", peer=peer,
+            reason="not-asked",
+        )  # fmt: skip
     if not wanted:
         return
     patience.wait_for("the server's proof that it knows the token")
@@ -218,7 +223,7 @@ def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript
             answer += _read_some(sock, _handshake.PROOF_BYTES - len(answer), patience)
         except (ConnectionError, EOFError):
             raise errors.AuthenticationError(
-                f"{peer} refused the token; is it the one it was started with?", peer=peer
+                f"{peer} refused the token; is it the one it was started with?", peer=peer, reason="wrong-token"
             ) from None
     _handshake.check_proof(answer, secret, "server", transcript)
 
@@ -261,13 +266,14 @@ class Asker:
         crashed = f"the session with {peer} crashed over there with {words.get('signal', '')}"
         exited = f"the process of the session with {peer} exited over there with code {words.get('code', '?')}"
         if how == "expired":
-            limit = "ask for more with session_timeout=, unless the server's own limit is less"
-            return errors.SessionTimeoutError(f"the time of the session with {peer} is over; {limit}", peer=peer)
+            hint = "ask for more with session_timeout=, unless the server's own limit is less"
+            text = f"the time of the session with {peer} is over"
+            return errors.SessionTimeoutError(text, peer=peer, reason="expired", hint=hint)
         if how in ("crash", "exit"):
             text = f"{crashed if how == 'crash' else exited}; the server goes on: connect again"
             return errors.RemoteCrashError(text, peer=peer, signal=words.get("signal", ""))
         if how in _ENDINGS:
-            return errors.SessionBrokenError(f"{peer} ended the session: {_ENDINGS[how]}", peer=peer)
+            return errors.SessionBrokenError(f"{peer} ended the session: {_ENDINGS[how]}", peer=peer, reason=how)
         return None
 
 

@@ -214,7 +214,8 @@ class ReplyReader:
             return None
         (code,) = _CODE.unpack_from(self.rest)
         if code == MISMATCH:
-            raise KeyMismatchError(f"the server does not have the key {self._key!r}; pass the key it was started with")
+            asked = f"does not have the key {self._key!r}" if self._key else "has a key, and none was given"
+            raise KeyMismatchError(f"the server {asked}")
         if code == DUPLICATE:
             raise KeyMismatchError(f"a server with the key {self._key!r} is there already")
         if code not in (MAGIC, NOTICE):

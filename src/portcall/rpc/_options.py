@@ -37,7 +37,6 @@ class ServerOptions:
         port_end: take the first free port below this one, from ``port`` on; 0 tries ``port`` alone.
         unix: path of a Unix socket to listen on instead, for this user alone.
         key: what clients must ask for.
-        custom_addr: the address by which others reach this server, for a tracker.
         imports: Python files to run, or functions to call (``package.module:function``), before the first session;
             sessions may use what they register.
         libraries: shared libraries to load likewise.
@@ -65,7 +64,6 @@ class ServerOptions:
     port_end: int = 0
     unix: str = ""
     key: str = ""
-    custom_addr: str = ""
     imports: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     expose: tuple[str, ...] = ()
@@ -92,9 +90,11 @@ class ServerOptions:
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
         if not 0 <= self.port < 65536:
-            raise ValueError(f"the port {self.port} is none: 0 to 65535")
+            raise ValueError(f"invalid port {self.port} (must be 0-65535)")
         if self.port_end and not self.port < self.port_end <= 65536:
-            raise ValueError(f"the ports from {self.port} to below {self.port_end} are none")
+            raise ValueError(
+                f"invalid port_end {self.port_end} (must be above the port, {self.port}, and at most 65536)"
+            )
         if self.tls_ca and not self.tls_certificate:
             raise ValueError("mutual TLS needs a certificate of the server too: --tls-cert and --tls-key")
         if self.tls_key and not self.tls_certificate:

@@ -19,6 +19,7 @@ from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutErr
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _CHUNK = 256 << 10
 _DRAIN_TIME = 5.0  # seconds for the last bytes of a connection that has ended
+_WRONG_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, …_EMAIL_…, …_IP_ADDRESS_… of OpenSSL
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def parse_address(text: str, port: int | None = None, *, default_port: int = 909
         host, _, given = text.partition(":")
         number = number or given
     number = number or str(default_port)
-    if not number.isdigit() or not 0 < int(number) < 65536 or not host:
+    if number.isdecimal() and not 0 < int(number) < 65536:
+        raise ValueError(f"invalid port {number} in the address {text!r} (must be 1-65535)")
+    if not number.isdecimal() or not host:
         raise ValueError(f"the address {text!r} is not of the form host:port, [v6]:port or unix:/path")
     return Address(host, int(number))
 
@@ -127,25 +130,35 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
     try:
         sock = _connect_socket(address, timeout)
     except TimeoutError:
-        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s; is it up, and the port open in its "
-                                  "firewall?", peer=peer) from None  # fmt: skip
+        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s", peer=peer, reason="unreachable",
+                                  hint="is it up, and the port open in its firewall?") from None  # fmt: skip
+    except socket.gaierror as error:
+        text = f"cannot connect to {peer}: the host name '{address.host}' is not known ({error.strerror})"
+        raise ConnectError(text, peer=peer, reason="unknown-host") from None
     except OSError as error:
         serve = f"portcall serve --unix {address.path}" if address.path else f"portcall serve --port {address.port}"
-        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}; is a server running there? {serve}",
-                           peer=peer) from None  # fmt: skip
+        refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}", peer=peer,
+                           reason="refused" if refused else "unreachable",
+                           hint=f"is a server running there? {serve}") from None  # fmt: skip
     if tls is None or context is None:
         return sock
     try:
         return context.wrap_socket(sock, server_hostname=tls.server_name or address.host or "localhost")
     except TimeoutError:
-        raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s; does it speak TLS?",
-                                  peer=peer) from None  # fmt: skip
+        raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s", peer=peer, reason="no-tls",
+                                  hint="does it speak TLS?") from None  # fmt: skip
     except ssl.SSLCertVerificationError as error:
         text = f"the certificate of {peer} is not to be trusted: {error.verify_message}"
-        raise AuthenticationError(f"{text}; give the file of its authority: TLSOptions(ca=)", peer=peer) from None
+        if error.verify_code in _WRONG_NAME:
+            raise AuthenticationError(text, peer=peer, reason="certificate-name",
+                                      hint="TLSOptions(server_name=) has the name to expect") from None  # fmt: skip
+        raise AuthenticationError(text, peer=peer, reason="certificate",
+                                  hint="give the file of its authority: TLSOptions(ca=)") from None  # fmt: skip
     except OSError as error:
-        raise ConnectError(f"TLS with {peer} failed: {getattr(error, 'reason', None) or error}; does it speak TLS?",
-                           peer=peer) from None  # fmt: skip
+        why = getattr(error, "reason", None) or error.strerror or error
+        raise ConnectError(f"TLS with {peer} failed: {why}", peer=peer, reason="no-tls",
+                           hint="does it speak TLS?") from None  # fmt: skip
 
 
 def _connect_socket(address: Address, timeout: float | None) -> socket.socket:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this user keeps between commands: servers by name, and the token of servers here.
+
+All lies in ``$XDG_CONFIG_HOME/portcall`` (``~/.config/portcall``), for this user alone, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from portcall.cli._errors import CommandError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server that has a name here. Paths are absolute; what is not needed is empty."""
+
+    address: str
+    key: str = ""
+    token: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+
+    def to_dict(self, name: str, with_token: bool = False) -> dict[str, object]:
+        """Return the facts for JSON; of the token, unless it is asked for, only whether there is one."""
+        shown: object = self.token if with_token else bool(self.token)
+        return {"name": name, **asdict(self), "token": shown}
+
+
+def folder() -> Path:
+    """Return where the files are; they need not exist."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    # A relative path is to be ignored, the rules say.
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "portcall"
+
+
+def read_remotes() -> dict[str, Remote]:
+    """Return the servers that have names, by name.
+
+    Raises:
+        CommandError: the file is damaged.
+    """
+    path = folder() / "remotes.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        known = {field.name for field in fields(Remote)}
+        return {
+            str(name): Remote(**{key: str(value) for key, value in facts.items() if key in known})
+            for name, facts in sorted(stored["remotes"].items())
+        }
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        text, next_step = f"cannot read '{path}': {error!r}", f"correct it, or remove it: rm {path}"
+        raise CommandError(text, "it was edited by hand, or is damaged", next_step) from error
+
+
+def write_remotes(remotes: dict[str, Remote]) -> None:
+    """Keep these servers, and no others."""
+    stored = {name: {k: v for k, v in asdict(remote).items() if v} for name, remote in sorted(remotes.items())}
+    write_private(folder() / "remotes.json", json.dumps({"remotes": stored}, indent=2) + "\n")
+
+
+def server_token() -> tuple[str, Path, bool]:
+    """Return the token of the servers here, the file in which it is kept, and whether it was made just now."""
+    path = folder() / "server-token"
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        token = ""
+    if token:
+        return token, path, False
+    token = secrets.token_hex(TOKEN_BYTES)
+    write_private(path, token + "\n")
+    return token, path, True
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file for this user alone; a reader sees the old one or the new one, and never a part."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # which has mode 0600
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
