@@ -87,6 +87,10 @@ class Serving:
                     return self.log[-1]
         raise AssertionError(f"no event {name!r}: {self.log}")
 
+    def lines(self) -> Iterator[str]:
+        """The lines of the log from here on, as they come; ends with the server."""
+        yield from self._log
+
     def ended(self, peer: str) -> dict[str, Any]:
         """Wait until the session of a client has ended, and return what the log says of that."""
         return self.event("ended", lambda event: event["peer"] == peer)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from portcall import rpc
-from portcall.errors import AuthenticationError, RPCError
+from portcall.errors import AuthenticationError, RPCError, SessionTimeoutError
 from portcall.rpc import _handshake
 from portcall.rpc._options import ServerOptions, is_loopback
 from portcall.rpc._server import Server
@@ -50,7 +50,7 @@ def shake(client: RawClient, token: str, options: str = " -portcall=1 -nonce=abc
     transcript = hello("", options) + reply
     client.send(_handshake.proof(token, "client", transcript))
     try:
-        proof = client.read(32)
+        proof = bytes.fromhex(client.read_reply().rpartition("-proof=")[2])
     except EOFError:
         return b""
     _handshake.check_proof(proof, token, "server", transcript)
@@ -93,6 +93,23 @@ def test_a_client_that_owes_its_proof_is_ended_in_time() -> None:
             assert remote["testing.echo"](1) == 1
         assert client.at_end()
         assert server.event("dropped")["how"] == "silent"
+
+
+def test_strangers_do_not_stand_in_line_before_those_who_know_the_token() -> None:
+    with serving("--max-sessions", "1", PORTCALL_TOKEN=TOKEN) as server:
+        said: list[str] = []
+        with rpc.connect(server.address, token=TOKEN):
+            strangers = [RawClient(server.address) for _ in range(3)]
+            for stranger in strangers:
+                stranger.send(hello("", " -portcall=1 -nonce=abc"))
+                assert "-auth=token" in stranger.read_reply()
+            with pytest.raises(SessionTimeoutError, match="number 1 in its queue"):
+                rpc.connect(server.address, token=TOKEN, timeout=2, on_wait=said.append)
+        assert not any("number 4" in text for text in said)
+        with rpc.connect(server.address, token=TOKEN) as remote:
+            assert remote["testing.echo"](1) == 1
+        for stranger in strangers:
+            stranger.close()
 
 
 def test_a_proof_of_another_session_is_worth_nothing() -> None:
@@ -155,7 +172,8 @@ def test_a_client_refuses_a_server_that_proves_another_token() -> None:
         reply = _handshake.server_reply("", {"portcall": "1", "auth": "token", "nonce": _handshake.new_nonce()})
         sock.sendall(reply)
         sock.recv(_handshake.PROOF_BYTES, socket.MSG_WAITALL)
-        sock.sendall(_handshake.proof("another", "server", reader.transcript + reply))
+        proof = _handshake.proof("another", "server", reader.transcript + reply)
+        sock.sendall(_handshake.server_reply("", {"proof": proof.hex()}))
         assert sock.recv(1) == b""  # no request follows
 
     with (

@@ -152,21 +152,24 @@ def _shake_hands(
     peer = patience.peer
     hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
     patience.wait_for("the server's answer")
-    queued_since = None
+    queue = QueueClock()
     try:
         sock.settimeout(patience.left())
         sock.sendall(hello)
         reader = _handshake.ReplyReader(key)
-        while True:
-            # One byte more than a message has could belong to the session: read what is missing and no more.
-            message = reader.feed(_read_some(sock, reader.missing(), patience))
-            if isinstance(message, _handshake.Hello):
-                break
-            if message is not None:
-                queued_since = queued_since or time.perf_counter()
-                patience.wait_for(without_escapes(message.text))
-        queued = 0.0 if queued_since is None else time.perf_counter() - queued_since
-        _prove(sock, message, secret, hello + reader.transcript, patience)
+        message = _read_reply(sock, reader, patience, queue)
+        if _wants_proof(message, secret, peer):
+            transcript = hello + reader.transcript
+            patience.wait_for("the server's proof that it knows the token")
+            sock.sendall(_handshake.proof(secret, "client", transcript))
+            try:
+                message = _read_reply(sock, _handshake.ReplyReader(key), patience, queue)
+            except (ConnectionError, EOFError):
+                if queue.seconds:  # so the proof was right
+                    raise
+                text = f"{peer} refused the token; is it the one it was started with?"
+                raise errors.AuthenticationError(text, peer=peer, reason="wrong-token") from None
+            _handshake.check_proof(message.proof, secret, "server", transcript)
     except errors.RPCError as error:
         if error.peer:
             raise
@@ -182,8 +185,41 @@ def _shake_hands(
         hint = "is it an RPC server, without TLS?"
         raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
     if "session" in message.options:
-        return Ticket(message.options["session"], message.options.get("secret", "")), queued
-    return None, queued
+        return Ticket(message.options["session"], message.options.get("secret", "")), queue.seconds
+    return None, queue.seconds
+
+
+class QueueClock:
+    """How long the server had us wait in its queue."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def start(self) -> None:
+        self._since = self._since or time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self._since is None else time.perf_counter() - self._since
+
+
+def _read_reply(
+    sock: socket.socket, reader: _handshake.ReplyReader, patience: Patience, queue: QueueClock
+) -> _handshake.Hello:
+    """Return the next reply; notices before it say what is waited for.
+
+    Raises:
+        EOFError, OSError: the peer has closed, or is too late.
+        RPCError: it refuses, or does not speak the protocol.
+    """
+    while True:
+        # One byte more than a message has could belong to the session: read what is missing and no more.
+        message = reader.feed(_read_some(sock, reader.missing(), patience))
+        if isinstance(message, _handshake.Hello):
+            return message
+        if message is not None:
+            queue.start()
+            patience.wait_for(without_escapes(message.text))
 
 
 def _read_some(sock: socket.socket, size: int, patience: Patience | None = None) -> bytes:
@@ -200,8 +236,12 @@ def _read_some(sock: socket.socket, size: int, patience: Patience | None = None)
     return data
 
 
-def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript: bytes, patience: Patience) -> None:
-    peer = patience.peer
+def _wants_proof(reply: _handshake.Hello, secret: str, peer: str) -> bool:
+    """Return whether a server asks for a proof.
+
+    Raises:
+        AuthenticationError: it does and we have no token, or it does not and we have one.
+    """
     wanted = reply.options.get("auth") == "token"
     if wanted and not secret:
         raise errors.AuthenticationError(
@@ -213,19 +253,7 @@ def _prove(sock: socket.socket, reply: _handshake.Hello, secret: str, transcript
             f"{peer} did not prove that it knows the token; it has none, or is not the server you mean", peer=peer,
             reason="not-asked",
         )  # fmt: skip
-    if not wanted:
-        return
-    patience.wait_for("the server's proof that it knows the token")
-    sock.sendall(_handshake.proof(secret, "client", transcript))
-    answer = b""
-    while len(answer) < _handshake.PROOF_BYTES:
-        try:
-            answer += _read_some(sock, _handshake.PROOF_BYTES - len(answer), patience)
-        except (ConnectionError, EOFError):
-            raise errors.AuthenticationError(
-                f"{peer} refused the token; is it the one it was started with?", peer=peer, reason="wrong-token"
-            ) from None
-    _handshake.check_proof(answer, secret, "server", transcript)
+    return wanted
 
 
 # ---- How a session ended ------------------------------------------------------------------------------------------
@@ -283,4 +311,6 @@ _ENDINGS = {
     "abandoned": "the connection was lost and its work did not end",
     "lost": "the connection was lost in the middle of a message",
     "stopped": "the server was stopped",
+    "orphaned": "the process that its sessions start from ended",
+    "failed": "the server ran into an error of its own; its log says which",
 }

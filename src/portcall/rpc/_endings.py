@@ -53,6 +53,7 @@ TEXTS = {
     "left": "left in the hand-shake",
     "unstarted": "{detail}",
     "orphaned": "the process that sessions start from ended, and it with it",
+    "failed": "the server could not go on with it: {detail}",
 }
 OUT_OF_MEMORY = " (the kernel does that to a process when memory runs out)"
 
@@ -142,3 +143,8 @@ class Endings:
         if ending is None or not hmac.compare_digest(known.encode(), secret.encode()):
             return {"ended": "unknown"}
         return ending.words()
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things in words: "1 session", "2 sessions"."""
+    return f"{number} {noun}{'s'[: number != 1]}"

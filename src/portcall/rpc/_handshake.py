@@ -3,10 +3,11 @@
 
     client                                          server
     hello   magic, length, key and options   ->
-                                             <-     notice  0xFF274, length, text     while a portcall client waits
                                              <-     reply   code, and on success length, key and words
     proof   32 bytes                         ->                                       only where the reply asks for it
-                                             <-     proof   32 bytes
+                                             <-     reply   the same, with the server's proof
+
+Before the last reply come notices (0xFF274, length, text) while a portcall client waits in the queue.
 
 A TVM client's hello has no ``-portcall`` option, and a TVM server ignores ours; then hello and reply are all there is.
 Two portcall peers that share a token prove it to each other: each sends HMAC-SHA256 of the token over its role and over
@@ -30,6 +31,7 @@ DUPLICATE = 0x000F_F272
 MISMATCH = 0x000F_F273
 NOTICE = 0x000F_F274
 
+MOST_SECONDS = 1e9  # of any duration: 31 years
 EXTENSION_VERSION = "1"  # of what two portcall peers may say to each other
 PROOF_BYTES = 32
 _MAX_KEY_BYTES = 4096
@@ -57,9 +59,17 @@ class Hello:
             seconds = float(text)
         except ValueError:
             raise RemoteProtocolError(f"the option -timeout={text!r} is not a number of seconds") from None
-        if not 0 <= seconds < 1e9:
+        if not 0 <= seconds <= MOST_SECONDS:
             raise RemoteProtocolError(f"the option -timeout={text} is out of range")
         return seconds
+
+    @property
+    def proof(self) -> bytes:
+        """The proof that a server's reply carries; empty when it has none, or one that cannot be read."""
+        try:
+            return bytes.fromhex(self.options.get("proof", ""))
+        except ValueError:
+            return b""
 
     def words(self, role: str) -> str:
         return " ".join([f"{role}:{self.key}", *(f"-{name}={value}" for name, value in self.options.items())])
@@ -74,10 +84,12 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
     """The bytes that a client opens with.
 
     Raises:
-        ValueError: the key has white space in it, which the protocol cannot carry.
+        ValueError: the key has white space in it, which the protocol cannot carry; a time out of range.
     """
     if key != "".join(key.split()):
         raise ValueError(f"the key {key!r} has white space in it")
+    if not 0 <= session_timeout <= MOST_SECONDS:
+        raise ValueError(f"invalid session_timeout {session_timeout!r} (must be 0 to {MOST_SECONDS:g} seconds)")
     options: dict[str, str] = {}
     if session_timeout:
         options["timeout"] = repr(session_timeout)

@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from portcall.rpc._handshake import MOST_SECONDS
+
 LogStyle = Literal["text", "json", "none"]
 
 # What every session may use; --import and --expose add to it.
@@ -23,6 +25,21 @@ BASE_PATTERNS = (
     "runtime.RPCTimeEvaluator",
     "cache_flush_cpu_non_first_arg",
 )
+
+
+_MOST_BYTES = (1 << 63) - 1
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "port_end": (0, 65536),
+    "max_sessions": (0, 1_000_000),
+    "session_timeout": (0.0, MOST_SECONDS),
+    "handshake_timeout": (0.001, MOST_SECONDS),
+    "max_handshakes": (1, 1_000_000),
+    "lost_client_grace": (0.0, MOST_SECONDS),
+    "memory_limit": (0, _MOST_BYTES),
+    "disk_limit": (0, _MOST_BYTES),
+    "max_frame": (1, _MOST_BYTES),
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +106,12 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"invalid port {self.port} (must be 0-65535)")
-        if self.port_end and not self.port < self.port_end <= 65536:
+        for name, (low, high) in _RANGES.items():
+            value, whole = getattr(self, name), isinstance(low, int)
+            if not low <= value <= high or (whole and not isinstance(value, int)):
+                span = f"{low}-{high}" if whole else f"{low:g}-{high:g} seconds"
+                raise ValueError(f"invalid {name} {value!r} (must be {span})")
+        if self.port_end and not self.port < self.port_end:
             raise ValueError(
                 f"invalid port_end {self.port_end} (must be above the port, {self.port}, and at most 65536)"
             )
@@ -99,12 +119,6 @@ class ServerOptions:
             raise ValueError("mutual TLS needs a certificate of the server too: --tls-cert and --tls-key")
         if self.tls_key and not self.tls_certificate:
             raise ValueError("the TLS key has no certificate: --tls-cert")
-        for name in ("max_sessions", "session_timeout", "memory_limit", "disk_limit"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is negative")
-        for name in ("handshake_timeout", "max_handshakes", "max_frame"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
         for name in ("imports", "libraries"):
             object.__setattr__(self, name, tuple(map(_absolute, getattr(self, name))))
         for name in ("tls_certificate", "tls_key", "tls_ca", "work_dir"):

@@ -22,7 +22,7 @@ STOP_PATIENCE = 15.0  # seconds until a server that does not stop is killed
 _PROGRAM = "from portcall.rpc._server import main; main()"
 
 
-def serve(options: ServerOptions, on_ready: Callable[[Address], None]) -> int:
+def serve(options: ServerOptions, on_ready: Callable[[Address], None], *, program: int = 0) -> int:
     """Serve in this process until SIGTERM, SIGINT or SIGHUP, and return the signal's number.
 
     Call it from the main thread of a process that has no other thread.
@@ -30,16 +30,18 @@ def serve(options: ServerOptions, on_ready: Callable[[Address], None]) -> int:
     Args:
         options: what the server is told.
         on_ready: called with the address once clients can connect.
+        program: id of a process to end with; 0 for none.
 
     Raises:
         ValueError, OSError: it cannot listen there; the message says what to do.
         StartError: the imported code fails.
     """
-    return Supervisor(options, Log(options.log), on_ready).run()
+    return Supervisor(options, Log(options.log), on_ready, program).run()
 
 
 class Server:
-    """A server in a process of its own; a context manager. It ends with this process, whatever happens.
+    """A server in a process of its own; a context manager. It ends with this process, whatever happens; processes that
+    are forked from this one may use it, but do not end it.
 
     Takes the options of ``ServerOptions`` by name; unless told otherwise it takes a free port, and logs nothing.
 
@@ -63,6 +65,7 @@ class Server:
             [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pid = self._process.pid
+        self._program = os.getpid()
         try:
             ready = self._start()
         except BaseException:
@@ -75,7 +78,7 @@ class Server:
     def _start(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(self.options.to_dict()) + "\n")
+        self._process.stdin.write(json.dumps({"options": self.options.to_dict(), "program": os.getpid()}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         ready: dict[str, Any] = json.loads(line) if line else {"error": "it ended; see what it wrote"}
@@ -90,6 +93,8 @@ class Server:
 
     def terminate(self) -> int:
         """Stop the server, wait until it and its sessions have ended, and return its exit code."""
+        if os.getpid() != self._program:  # a fork of ours
+            return 0
         self._process.terminate()
         try:
             self._process.wait(STOP_PATIENCE)
@@ -131,7 +136,9 @@ def main() -> None:
             return
         line += piece
     try:
-        serve(ServerOptions.from_dict(json.loads(line)), lambda address: say(ready_facts(address)))
+        given = json.loads(line)
+        options = ServerOptions.from_dict(given["options"])
+        serve(options, lambda address: say(ready_facts(address)), program=given["program"])
     except Exception as error:
         say({"error": str(error) or type(error).__name__})
         sys.exit(1)

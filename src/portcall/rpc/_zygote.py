@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import gc
 import json
 import os
@@ -16,6 +17,7 @@ import select
 import signal
 import sys
 import traceback
+from collections import deque
 from typing import Any
 
 from portcall._machine import look_around
@@ -24,6 +26,7 @@ from portcall.rpc._directories import delete_tree
 from portcall.rpc._options import ServerOptions
 from portcall.rpc._worker import Start, exit_with, load_user_code, run_session
 
+LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _SPAWN = "from portcall.rpc._worker import main; main()"
 
 
@@ -31,7 +34,8 @@ class Zygote:
     """Starts sessions as the supervisor orders, and tells it how they end.
 
     Orders: ``start`` with a number, a directory and three descriptors; ``kill`` with a number; ``stop``.
-    Reports: ``ready`` or ``failed`` once, then ``ended`` with a number and a wait status.
+    Reports: ``ready`` or ``failed`` once; then ``started`` with a number and a process, ``killing`` with a
+    number, which answer the orders, and ``ended`` with a number and a wait status.
     """
 
     def __init__(self, link: Link, options: ServerOptions, base: str) -> None:
@@ -43,6 +47,8 @@ class Zygote:
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._children: dict[int, tuple[int, int]] = {}  # by handle: process, number of the session
+        self._reports: deque[dict[str, Any]] = deque()
+        self._supervisor_stopped = False
 
     def prepare(self) -> None:
         """Run the user's code and choose how to start sessions.
@@ -61,15 +67,20 @@ class Zygote:
     def run(self) -> None:
         """Work until the supervisor says stop, or is gone."""
         while True:
-            for handle, _ in self._poll.poll():
+            events = self._poll.poll(int(1000 * LOOK_AT_SUPERVISOR))
+            for handle, _ in events:
                 if handle != self._link.fileno():
                     self._reap(handle)
                 elif not self._obey():
                     return
+            self._send_reports()
+            if not events:
+                self._look_at_supervisor()
 
     def _obey(self) -> bool:
         received = self._link.receive()
         if received is None:
+            say(f"the supervisor of this server has ended, and {len(self._children)} of its sessions with it")
             self._end_all()
             delete_tree(self._base)
             return False
@@ -77,29 +88,62 @@ class Zygote:
         if "start" in order:
             self._start(order["start"], order["directory"], descriptors)
         elif "kill" in order:
-            for handle, (pid, number) in self._children.items():
-                if number == order["kill"]:
-                    kill_group(pid)
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            self._kill(order["kill"])
         elif "stop" in order:
             self._end_all()
             return False
         return True
 
+    def _look_at_supervisor(self) -> None:
+        """Say it when somebody has stopped the supervisor, which enforces no limit then and lets nobody in."""
+        parent = os.getppid()
+        stopped = state_of(parent) in "tT"
+        if stopped and not self._supervisor_stopped:
+            say(f"the supervisor of this server is stopped: no clients, no limits until kill -CONT {parent}")
+        self._supervisor_stopped = stopped
+
+    def _report(self, **report: Any) -> None:
+        self._reports.append(report)
+        self._send_reports()
+
+    def _send_reports(self) -> None:
+        """Send what there is to report; what cannot be sent now follows."""
+        with contextlib.suppress(OSError):
+            while self._reports:
+                self._link.send(self._reports[0])
+                self._reports.popleft()
+
     def _start(self, number: int, directory: str, descriptors: list[int]) -> None:
-        start = Start(directory, *descriptors)
+        pid = 0
         try:
+            if len(descriptors) != 3:
+                raise OSError(errno.EMFILE, "too many open files")
+            start = Start(directory, *descriptors)
             pid = self._spawn(start) if self._reason else self._fork(start)
             handle = os.pidfd_open(pid)
         except OSError as error:
-            self._link.send({"ended": number, "status": 1 << 8, "error": f"cannot start a process: {error}"})
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            self._report(ended=number, status=1 << 8, error=f"cannot start a process: {error}")
         else:
             self._children[handle] = pid, number
             self._poll.register(handle, select.POLLIN)
+            self._report(started=number, pid=pid)
         for descriptor in descriptors:
             os.close(descriptor)
 
+    def _kill(self, wanted: int) -> None:
+        for handle, (pid, number) in self._children.items():
+            if number == wanted:
+                kill_group(pid)
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                self._report(killing=number)
+                return
+        self._report(ended=wanted, status=signal.SIGKILL)  # it has never begun, or its end was reported before
+
     def _fork(self, start: Start) -> int:
+        flush_output()  # or the session would write it once more
         pid = os.fork()
         if pid == 0:
             self._link.close()
@@ -121,8 +165,7 @@ class Zygote:
         status = os.waitpid(pid, 0)[1]
         self._poll.unregister(handle)
         os.close(handle)
-        with contextlib.suppress(OSError):
-            self._link.send({"ended": number, "status": status})
+        self._report(ended=number, status=status)
 
     def _end_all(self) -> None:
         for handle, (pid, _) in list(self._children.items()):
@@ -134,6 +177,27 @@ class Zygote:
 def kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def say(text: str) -> None:
+    """Write a line for the server's log."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def state_of(pid: int) -> str:
+    """Return the letter that the kernel has for what a process does; "?" where it cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return "?"
 
 
 def threads_in_the_way() -> str:

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server in which any call of the system may fail: an error ends one client at most, and nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from portcall import rpc
+from portcall.rpc._options import ServerOptions
+from rpc.raw_client import RETURN, RawClient, integer, text
+from rpc.serving import FUNCTIONS, Serving, serving
+
+PROGRAM = Path(__file__).with_name("failing_server.py")
+BROKEN = (OSError, EOFError, AssertionError)  # what a client sees whose session the server gave up
+
+
+def children_of(*parents: int) -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) in parents:
+                    found.add(int(entry.name))
+    return found
+
+
+class FailingServer:
+    """``failing_server.py``, at work; a context manager that stops it and looks for what it left."""
+
+    def __init__(self, place: Path) -> None:
+        (place / "functions.py").write_text(FUNCTIONS)
+        self.work = place / "work"
+        self.work.mkdir()
+        self.log = (place / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(place / "functions.py"), str(self.work)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+        )  # fmt: skip
+        self.address = self.line()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def arm(self, call: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{call}\n")
+        self.process.stdin.flush()
+        self.process.send_signal(signal.SIGUSR1)
+        assert self.line() == "armed"
+
+    def disarm(self) -> str:
+        """Which call failed; empty when none did."""
+        self.process.send_signal(signal.SIGUSR2)
+        fired = self.line()
+        if fired == "disarmed":
+            return ""
+        assert self.line() == "disarmed"
+        return fired
+
+    def descendants(self) -> list[int]:
+        """Handles of all processes of the server."""
+        family = {self.process.pid}
+        while more := children_of(*family) - family:
+            family |= more
+        handles = []
+        for pid in family - {self.process.pid}:
+            with contextlib.suppress(ProcessLookupError):
+                handles.append(os.pidfd_open(pid))
+        return handles
+
+    def __enter__(self) -> FailingServer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                assert self.process.poll() is None, "the server ended by itself"
+                handles = self.descendants()
+                self.process.terminate()
+                assert self.process.wait(30) == 0
+                for handle in handles:
+                    assert select.select([handle], [], [], 30)[0]
+                    os.close(handle)
+                assert list(self.work.iterdir()) == []
+        finally:
+            self.process.kill()
+            self.process.communicate()
+            self.log.seek(0)
+            sys.stderr.write(self.log.read()[-20000:])
+            self.log.close()
+
+
+def session_that_crashes(server: FailingServer) -> None:
+    with RawClient(server.address) as client:
+        client.open()
+        assert client.call("tvm.rpc.server.upload", text("file"), text("contents"))[0] == RETURN
+        client.call("demo.crash", integer(signal.SIGSEGV))
+        assert client.at_end()
+
+
+def session(server: FailingServer) -> None:
+    with RawClient(server.address) as client:
+        client.open()
+        assert client.echo(5) == 5
+
+
+def every_call(server: FailingServer, first: Callable[[], None]) -> Iterator[str]:
+    """Let each call fail in turn that ``first`` and a session after it lead to; gives the names of these calls."""
+    call = 0
+    while True:
+        call += 1
+        server.arm(call)
+        hurt = 0
+        for work in (first, lambda: session(server)):
+            try:
+                work()
+            except BROKEN:
+                hurt += 1
+        fired = server.disarm()
+        assert hurt <= bool(fired), fired
+        session(server)
+        if not fired:
+            return
+        yield fired
+
+
+def test_an_error_in_any_call_of_the_loop_ends_one_client_at_most(tmp_path: Path) -> None:
+    with FailingServer(tmp_path) as server, RawClient(server.address).open() as bystander:
+        calls = list(every_call(server, lambda: session_that_crashes(server)))
+        assert bystander.echo(9) == 9
+        assert len(calls) > 40, calls
+        for name in ("poll", "recvmsg", "sendmsg", "rmdir"):
+            assert any(f"fired {name} " in call for call in calls), calls
+
+
+# ---- The process that sessions come from --------------------------------------------------------------------------
+
+# Whoever imports this is told by files whether to go on; each time is counted.
+IMPORTED = (
+    FUNCTIONS
+    + """
+place = os.environ["PLACE"]
+with open(place + "/count", "a") as file: file.write("x")
+if os.path.exists(place + "/die"): os.kill(os.getpid(), signal.SIGKILL)
+if os.path.exists(place + "/fail"): raise RuntimeError("not this time")
+while os.path.exists(place + "/wait"): time.sleep(0.01)
+register("orphan")(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))
+"""
+)
+
+
+def lose_zygote(server: Serving) -> None:
+    with RawClient(server.address) as client:
+        client.open()
+        client.call("demo.orphan")
+
+
+@pytest.mark.parametrize("how", ["die", "fail"])
+def test_the_process_that_sessions_start_from_is_started_until_it_lives(tmp_path: Path, how: str) -> None:
+    with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
+        (tmp_path / how).touch()
+        lose_zygote(server)
+        restart = server.event("restart", lambda event: event["attempt"] == 3)
+        assert how != "fail" or "not this time" in restart["message"]
+        (tmp_path / how).unlink()
+        with RawClient(server.address) as client:
+            client.open()
+            assert client.echo(1) == 1
+
+
+def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_the_server(tmp_path: Path) -> None:
+    with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
+        (tmp_path / "wait").touch()
+        lose_zygote(server)
+        server.event("restart")
+        waiting = RawClient(server.address)
+        while len((tmp_path / "count").read_text()) < 2:
+            assert server.process.poll() is None
+        assert server.stop() == 0
+        waiting.close()
+
+
+def test_a_server_is_stopped_while_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(IMPORTED)
+    (tmp_path / "wait").touch()
+    command = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--import", str(tmp_path / "functions.py"),
+               "--work-dir", str(tmp_path)]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "PLACE": str(tmp_path)}
+    ) as process:
+        while not (tmp_path / "count").exists():
+            assert process.poll() is None
+        process.terminate()
+        assert process.communicate()[0] == b""
+        assert process.returncode == 0
+    assert not list(tmp_path.glob("portcall-serve-*"))
+
+
+def test_what_a_session_started_ends_also_when_the_process_it_comes_from_is_killed() -> None:
+    functions = FUNCTIONS + "\nregister('kill_parent')(lambda: os.kill(os.getppid(), signal.SIGKILL))\n"
+    with serving(functions=functions) as server, RawClient(server.address).open() as client:
+        (pid,) = struct.unpack_from("<q", client.call("demo.start")[1], 20)
+        handle = os.pidfd_open(pid)
+        with contextlib.suppress(*BROKEN):
+            client.call("demo.kill_parent")
+        assert select.select([handle], [], [], 30)[0]
+        os.close(handle)
+
+
+def test_a_supervisor_that_is_stopped_is_reported_in_the_log() -> None:
+    with serving() as server:
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            said = f"kill -CONT {server.process.pid}"
+            assert any(said in line for line in server.lines())
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+
+
+# ---- Times --------------------------------------------------------------------------------------------------------
+
+
+def test_times_of_a_month_are_served() -> None:
+    with serving("--session-timeout", "720h", "--handshake-timeout", "720h") as server:
+        for options in ("", " -timeout=2147484", f" -timeout={30 * 86400}"):
+            with RawClient(server.address) as client:
+                client.open(options=options)
+                assert client.echo(1) == 1
+        with rpc.connect(server.address, session_timeout=30 * 86400) as remote:
+            assert remote["testing.echo"](2) == 2
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 2e9])
+def test_times_out_of_range_are_refused_before_anything_starts(seconds: float) -> None:
+    for name in ("session_timeout", "handshake_timeout", "lost_client_grace"):
+        with pytest.raises(ValueError, match=name):
+            ServerOptions(**{name: seconds})  # type: ignore[arg-type]
+    with serving() as server, pytest.raises(ValueError, match="session_timeout"):
+        rpc.connect(server.address, session_timeout=seconds)
+
+
+@pytest.mark.parametrize("name", ["memory_limit", "disk_limit", "max_frame", "max_sessions", "max_handshakes", "port"])
+@pytest.mark.parametrize("value", [-1, 1 << 63, 1.5])
+def test_sizes_and_counts_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        ServerOptions(**{name: value})  # type: ignore[arg-type]
+
+
+# ---- Left behind --------------------------------------------------------------------------------------------------
+
+
+def test_directories_of_killed_servers_are_removed_by_the_next_and_those_of_others_stay(tmp_path: Path) -> None:
+    def start() -> rpc.Server:
+        return rpc.Server(work_dir=str(tmp_path))
+
+    with start() as living, rpc.connect(living.address) as remote:
+        remote.upload(b"1", "file")
+        before = set(tmp_path.iterdir())
+        killed = start()
+        with rpc.connect(killed.address) as another:
+            another.upload(b"1", "file")
+            (left,) = set(tmp_path.iterdir()) - before
+            (zygote,) = [
+                pid for pid in children_of(killed.pid) if b"_zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+            os.kill(killed.pid, signal.SIGSTOP)  # so that neither cleans up after the other
+            os.kill(zygote, signal.SIGKILL)
+            os.kill(killed.pid, signal.SIGKILL)
+        killed.terminate()
+        assert left.exists()
+        with start() as following, rpc.connect(following.address):
+            pass
+        assert not left.exists()
+        assert remote.download("file") == b"1"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_ends_with_its_program_also_after_a_fork() -> None:
+    program = """
+import os, signal
+from portcall import rpc
+server = rpc.Server()
+if os.fork() == 0:
+    os.close(1)
+    signal.pause()  # the child has copies of all pipes
+print(server.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                handle = os.pidfd_open(pid)
+                assert select.select([handle], [], [], 30)[0]
+                os.close(handle)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_forked_child_that_leaves_the_block_does_not_stop_the_server() -> None:
+    with rpc.Server() as server:
+        child = os.fork()
+        if child == 0:
+            server.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        with rpc.connect(server.address) as remote:
+            assert remote["testing.echo"](1) == 1
