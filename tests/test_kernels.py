@@ -534,10 +534,9 @@ def test_error_that_a_library_caught_is_not_reported_later(ffi: Callable[..., An
         portcall.load_module(libraries["modern"])["fail_silently"]()
 
 
-def test_mappings_are_refused_because_their_layout_is_private(ffi: Callable[..., Any]) -> None:
-    for mapping in ({"a": 1}, portcall.Map({"a": 1})):
-        with pytest.raises(errors.ArgumentError, match=r"^doubled\(\): argument #0: expected no mapping"):
-            ffi("doubled", mapping)
+def test_mappings_arrive_and_come_back(ffi: Callable[..., Any]) -> None:
+    for mapping in ({}, {"a": 1}, portcall.Map({f"{i}": i for i in range(9)}), portcall.Dict({"a": 1})):
+        assert ffi("doubled", mapping) == {key: 2 * value for key, value in mapping.items()}
 
 
 def test_global_functions_of_this_package_are_found_by_an_unlinked_library(

@@ -51,12 +51,13 @@ class BinaryWriter {
 
   void Node(const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
     TVMFFIAny space;
+    const TVMFFIAny* pair = nullptr;
     nodes_.Number(KindOf(type));
     if (type.form == Form::kTensor) {
       TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
     } else {
       if (type.form != Form::kFields) nodes_.Number(type.form == Form::kPairs ? num_parts / 2 : num_parts);
-      for (size_t i = 0; i < num_parts; ++i) Value(*types_->Part(obj, type, i, &space), &refs);
+      for (size_t i = 0; i < num_parts; ++i) Value(*types_->Part(obj, type, i, &space, &pair), &refs);
     }
     ++num_nodes_;
   }

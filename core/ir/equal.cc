@@ -131,7 +131,9 @@ class Comparison {
   Answer EnterMaps(Frame* frame);
   void OrderTies(const Frame& frame);
   bool Matches(const TVMFFIAny& left, const TVMFFIAny& right);
-  size_t Position(const Frame& frame, size_t part, bool right) const;
+  const Entry& EntryOf(const Frame& frame, size_t part, bool right) const {
+    return entries_[frame.first_entry + part / 2 + (right ? frame.count / 2 : 0)];
+  }
   Answer Differ(std::string why) {
     why_ = std::move(why);
     return Answer::kDiffer;
@@ -174,7 +176,7 @@ inline Comparison::Answer Comparison::ComparePart() {
   Answer answer = Answer::kEqual;
   Frame& frame = frames_.back();
   while (answer == Answer::kEqual && frame.next < frame.count) {
-    size_t i = frame.next++, l = i, r = i;
+    const size_t i = frame.next++;
     Defines defines = frame.defines;
     bool by_identity = false;
     if (frame.type->form == Form::kFields) {
@@ -182,12 +184,14 @@ inline Comparison::Answer Comparison::ComparePart() {
       if (field.ignored) continue;
       defines = DefinesInField(defines, field);
       by_identity = field.by_identity;
-    } else if (frame.type->form == Form::kPairs) {
-      l = Position(frame, i, false);
-      r = Position(frame, i, true);
     }
-    left_ = types_->Part(frame.left, *frame.type, l, &left_space_);
-    right_ = types_->Part(frame.right, *frame.type, r, &right_space_);
+    if (frame.type->form == Form::kPairs) {
+      left_ = EntryOf(frame, i, false).pair + i % 2;
+      right_ = EntryOf(frame, i, true).pair + i % 2;
+    } else {
+      left_ = types_->Part(frame.left, *frame.type, i, &left_space_, nullptr);
+      right_ = types_->Part(frame.right, *frame.type, i, &right_space_, nullptr);
+    }
     if (by_identity && !Types::IsValue(*left_) && !Types::IsValue(*right_)) {
       if (left_->v_obj != right_->v_obj) return Differ("the field is compared by identity");
       continue;
@@ -280,10 +284,8 @@ Comparison::Answer Comparison::EnterMaps(Frame* frame) {
   for (size_t i = 0; i < n; ++i) {
     const Entry &l = entries_[frame->first_entry + i], &r = entries_[frame->first_entry + n + i];
     if (l.key_hash == r.key_hash) continue;
-    TVMFFIAny space;
     bool left = l.key_hash < r.key_hash;
-    const TVMFFIObject* map = left ? frame->left : frame->right;
-    std::string key = Show(*types_->Part(map, *frame->type, 2 * (left ? l : r).position, &space));
+    std::string key = Show(*(left ? l : r).pair);
     entries_.resize(frame->first_entry);
     return Differ("only the " + std::string(left ? "left" : "right") + " one has the key " + key);
   }
@@ -295,10 +297,8 @@ void Comparison::OrderTies(const Frame& frame) {
   const size_t n = frame.count / 2;
   Entry *left = entries_.data() + frame.first_entry, *right = left + n;
   for (size_t i = 0; i + 1 < n; ++i) {
-    TVMFFIAny left_space, right_space;
-    const TVMFFIAny& key = *types_->Part(frame.left, *frame.type, 2 * left[i].position, &left_space);
     for (size_t j = i; j < n && right[j].key_hash == left[i].key_hash; ++j) {
-      if (!Matches(key, *types_->Part(frame.right, *frame.type, 2 * right[j].position, &right_space))) continue;
+      if (!Matches(*left[i].pair, *right[j].pair)) continue;
       std::swap(right[i], right[j]);
       break;
     }
@@ -311,15 +311,10 @@ bool Comparison::Matches(const TVMFFIAny& left, const TVMFFIAny& right) {
   return found == Pairing::Found::kSame || (found == Pairing::Found::kNew && left.v_obj == right.v_obj);
 }
 
-size_t Comparison::Position(const Frame& frame, size_t part, bool right) const {
-  size_t entry = frame.first_entry + part / 2 + (right ? frame.count / 2 : 0);
-  return 2 * entries_[entry].position + part % 2;
-}
-
 void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
   for (const Frame& frame : frames_) {
     size_t part = frame.next - 1;
-    if (frame.type->form == Form::kPairs) part = Position(frame, part, false);
+    if (frame.type->form == Form::kPairs) part = 2 * EntryOf(frame, part, false).position + part % 2;
     mismatch->steps.push_back({frame.left, part});
   }
   mismatch->left = left;

@@ -172,7 +172,7 @@ void Hasher::AddFields() {
   while (frame.next < frame.count) {
     const Field& field = frame.type->fields[frame.next++];
     if (field.ignored) continue;
-    const TVMFFIAny& part = *types_->Part(frame.obj, *frame.type, frame.next - 1, &space);
+    const TVMFFIAny& part = *types_->Part(frame.obj, *frame.type, frame.next - 1, &space, nullptr);
     if (field.by_identity && !Types::IsValue(part)) {
       hash = Mix(kIdentity, types_->Of(part.v_obj).key_hash);
     } else if (!Known(part, DefinesInField(frame.defines, field), &hash)) {
@@ -187,18 +187,17 @@ void Hasher::AddItems() {
   uint64_t hash;
   Frame& frame = frames_.back();
   while (frame.next < frame.count) {
-    if (!Known(*types_->Part(frame.obj, *frame.type, frame.next++, &space), frame.defines, &hash)) return;
+    if (!Known(*types_->Part(frame.obj, *frame.type, frame.next++, &space, nullptr), frame.defines, &hash)) return;
     frame.hash = Mix(frame.hash, hash);
   }
 }
 
 void Hasher::AddPairs() {
-  TVMFFIAny space;
   uint64_t hash;
   Frame& frame = frames_.back();
   while (frame.next < frame.count / 2) {
     const Entry& entry = entries_[frame.first_entry + frame.next++];
-    if (!Known(*types_->Part(frame.obj, *frame.type, 2 * entry.position + 1, &space), frame.defines, &hash)) return;
+    if (!Known(entry.pair[1], frame.defines, &hash)) return;
     Combine(hash);
   }
 }
@@ -227,10 +226,12 @@ inline void Hasher::Finish(uint64_t* hash) {
 }
 
 void Hasher::AppendEntries(const TVMFFIObject* map, size_t n, std::vector<Entry>* entries) {
-  TVMFFIAny space;
-  const Type& type = types_->Of(map);
+  const TVMFFIAny* pair = nullptr;
   const size_t first = entries->size();
-  for (size_t i = 0; i < n; ++i) entries->push_back({HashKey(*types_->Part(map, type, 2 * i, &space)), i});
+  for (size_t i = 0; i < n; ++i) {
+    pair = detail::NextPair(MapOf(map), pair);
+    entries->push_back({HashKey(*pair), i, pair});
+  }
   std::sort(entries->begin() + static_cast<std::ptrdiff_t>(first), entries->end());
 }
 

@@ -24,6 +24,7 @@ inline Defines DefinesInField(Defines outer, const Field& field) {
 struct Entry {
   uint64_t key_hash;
   size_t position;
+  const TVMFFIAny* pair;
   friend bool operator<(const Entry& a, const Entry& b) {
     return a.key_hash != b.key_hash ? a.key_hash < b.key_hash : a.position < b.position;
   }

@@ -93,32 +93,35 @@ class JsonWriter {
  private:
   void Fields(const TVMFFIObject* obj, const Type& type, const TypeText& text, const uint32_t* refs) {
     TVMFFIAny space;
+    const TVMFFIAny* pair = nullptr;
     out_ += '{';
     for (size_t i = 0; i < type.fields.size(); ++i) {
       if (i > 0) out_ += between_;
       out_ += text.fields[i];
-      Value(*types_->Part(obj, type, i, &space), &refs);
+      Value(*types_->Part(obj, type, i, &space, &pair), &refs);
     }
     out_ += "}}";
   }
 
   void Items(const TVMFFIObject* obj, const Type& type, size_t n, const uint32_t* refs) {
     TVMFFIAny space;
+    const TVMFFIAny* pair = nullptr;
     out_ += '[';
     for (size_t i = 0; i < n; ++i) {
       if (i > 0) out_ += between_;
-      Value(*types_->Part(obj, type, i, &space), &refs);
+      Value(*types_->Part(obj, type, i, &space, &pair), &refs);
     }
     out_ += "]}";
   }
 
   void Pairs(const TVMFFIObject* obj, const Type& type, size_t n, const uint32_t* refs) {
     TVMFFIAny space;
+    const TVMFFIAny* pair = nullptr;
     out_ += '[';
     for (size_t i = 0; i < n; ++i) {
       if (i % 2) out_ += between_;
       else (out_ += i > 0 ? between_ : "") += '[';
-      Value(*types_->Part(obj, type, i, &space), &refs);
+      Value(*types_->Part(obj, type, i, &space, &pair), &refs);
       if (i % 2) out_ += ']';
     }
     out_ += "]}";

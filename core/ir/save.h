@@ -37,6 +37,7 @@ template <typename Sink> class Saver {
     const Type* type;
     size_t next, count, first_ref;
     bool shared;
+    const TVMFFIAny* pair;  // of the part that was visited last
   };
 
   // Whether nothing is to be done before what holds the value goes on.
@@ -58,7 +59,7 @@ template <typename Sink> class Saver {
     const Type& type = types_->Of(obj);
     if (type.form == Form::kOpaque || (type.form == Form::kFields && !type.creatable)) Refuse(value);
     if (type.form == Form::kTensor && TryDLTensor(value)->dtype.code == kDLOpaqueHandle) Refuse(value);
-    frames_.push_back({obj, &type, 0, types_->NumParts(obj, type), refs_.size(), shared});
+    frames_.push_back({obj, &type, 0, types_->NumParts(obj, type), refs_.size(), shared, nullptr});
     return false;
   }
 
@@ -66,7 +67,7 @@ template <typename Sink> class Saver {
     TVMFFIAny space;
     Frame& frame = frames_.back();
     while (frame.next < frame.count) {
-      if (!Visit(*types_->Part(frame.obj, *frame.type, frame.next++, &space))) return false;
+      if (!Visit(*types_->Part(frame.obj, *frame.type, frame.next++, &space, &frame.pair))) return false;
     }
     return true;
   }

@@ -73,11 +73,8 @@ size_t Types::NumParts(const TVMFFIObject* obj, const Type& type) const {
       return type.fields.size();
     case Form::kItems:
       return static_cast<size_t>(reinterpret_cast<const TVMFFISeqCell*>(obj + 1)->size);
-    case Form::kPairs: {
-      int64_t n = PortcallMapSize(const_cast<TVMFFIObject*>(obj));
-      PORTCALL_CHECK(n >= 0, TypeError) << "a map of another runtime cannot be read";
-      return 2 * static_cast<size_t>(n);
-    }
+    case Form::kPairs:
+      return 2 * static_cast<size_t>(MapOf(obj).size);
     default:
       return 0;
   }
@@ -105,8 +102,9 @@ std::string Types::PathOf(const std::vector<Step>& steps) {
     } else if (type.form == Form::kItems) {
       path += "[" + std::to_string(part) + "]";
     } else {
-      TVMFFIAny space;
-      std::string key = Show(*Part(obj, type, part / 2 * 2, &space));
+      const TVMFFIAny* pair = detail::NextPair(MapOf(obj), nullptr);
+      for (size_t n = part / 2; pair && n > 0; --n) pair = detail::NextPair(MapOf(obj), pair);
+      std::string key = pair ? Show(*pair) : "…";
       path += part % 2 ? "[" + key + "]" : " key " + key;
     }
   }

@@ -48,6 +48,8 @@ struct Step {
   size_t part;
 };
 
+inline const PortcallMapCell& MapOf(const TVMFFIObject* obj) { return static_cast<const MapObj*>(obj)->cell; }
+
 class Types {
  public:
   const Type& Of(int32_t index) {
@@ -66,16 +68,18 @@ class Types {
 
   size_t NumParts(const TVMFFIObject* obj, const Type& type) const;
 
-  // Part `i`, borrowed; `*space` is room for a view where there is none in place. What a getter made lives as long as
-  // this table, because its address may be remembered.
-  const TVMFFIAny* Part(const TVMFFIObject* obj, const Type& type, size_t i, TVMFFIAny* space) {
+  // Part `i`, borrowed; `*space` is room for a view where there is none in place, and `*pair` remembers the pair of a map
+  // from one part to the next: they are asked for in turn. What a getter made lives as long as this table, because its
+  // address may be remembered.
+  const TVMFFIAny* Part(const TVMFFIObject* obj, const Type& type, size_t i, TVMFFIAny* space, const TVMFFIAny** pair) {
     switch (type.form) {
       case Form::kFields:
         return FieldOf(obj, type.fields[i], space);
       case Form::kItems:
         return static_cast<const TVMFFIAny*>(reinterpret_cast<const TVMFFISeqCell*>(obj + 1)->data) + i;
       default:
-        return PortcallMapPairAt(const_cast<TVMFFIObject*>(obj), static_cast<int64_t>(i / 2)) + i % 2;
+        if (i % 2 == 0) *pair = detail::NextPair(MapOf(obj), i ? *pair : nullptr);
+        return *pair + i % 2;
     }
   }
 

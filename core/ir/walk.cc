@@ -25,6 +25,18 @@ bool IsSame(const TVMFFIAny& a, const TVMFFIAny& b) {
 }
 
 // Says where in the graph an object was at which a call-back failed: behind the last of these frames.
+// What to walk over in the place of an object: of a map its keys and values in turn, as they are now.
+ObjectRef PartsOf(const TVMFFIObject* obj, const Type& type) {
+  if (type.form != Form::kPairs) return ObjectRef::Borrow(const_cast<TVMFFIObject*>(obj));
+  std::vector<TVMFFIAny> parts;
+  for (const TVMFFIAny* pair = nullptr; (pair = detail::NextPair(MapOf(obj), pair));) {
+    parts.insert(parts.end(), pair, pair + 2);
+  }
+  TVMFFIObjectHandle handle = nullptr;
+  Check(PortcallArrayCreate(parts.data(), static_cast<int64_t>(parts.size()), &handle));
+  return ObjectRef::Steal(handle);
+}
+
 template <typename Frame>
 void AddNote(const Error& error, const ObjectRef& obj, const std::vector<Frame>& frames, Types* types) {
   std::vector<Step> steps;
@@ -41,9 +53,11 @@ class Walker {
     Enter(root);
     while (!frames_.empty()) {
       Frame& frame = frames_.back();
-      if (frame.next < types_.NumParts(frame.obj.get(), *frame.type)) {
+      const TVMFFIObject* parts = frame.parts.get();
+      const Type& type = types_.Of(parts);
+      if (frame.next < types_.NumParts(parts, type)) {
         TVMFFIAny space;
-        Enter(*types_.Part(frame.obj.get(), *frame.type, frame.next++, &space));
+        Enter(*types_.Part(parts, type, frame.next++, &space, nullptr));
       } else {
         Frame done = std::move(frame);
         frames_.pop_back();
@@ -54,7 +68,7 @@ class Walker {
 
  private:
   struct Frame {
-    ObjectRef obj;
+    ObjectRef obj, parts;
     const Type* type;
     size_t next;
   };
@@ -81,7 +95,7 @@ class Walker {
       Any below = Visit(ref);
       if (below.type_index() == kTVMFFIBool && !below.cell().v_int64) return;
     }
-    frames_.push_back({std::move(ref), &type, 0});
+    frames_.push_back({std::move(ref), PartsOf(obj, type), &type, 0});
   }
 
   Types types_;
@@ -123,9 +137,11 @@ class Rewriter {
     Enter(root);
     while (!frames_.empty()) {
       Frame& frame = frames_.back();
-      if (frame.next < types_.NumParts(frame.obj.get(), *frame.type)) {
+      const TVMFFIObject* parts = frame.parts.get();
+      const Type& type = types_.Of(parts);
+      if (frame.next < types_.NumParts(parts, type)) {
         TVMFFIAny space;
-        Enter(*types_.Part(frame.obj.get(), *frame.type, frame.next++, &space));
+        Enter(*types_.Part(parts, type, frame.next++, &space, nullptr));
       } else {
         Finish();
       }
@@ -135,7 +151,7 @@ class Rewriter {
 
  private:
   struct Frame {
-    ObjectRef obj;
+    ObjectRef obj, parts;
     const Type* type;
     size_t next, first_part;
     bool shared, changed;
@@ -157,7 +173,8 @@ class Rewriter {
         return;
       }
     }
-    frames_.push_back({ObjectRef::Borrow(obj), &types_.Of(obj), 0, parts_.size(), shared, false});
+    const Type& type = types_.Of(obj);
+    frames_.push_back({ObjectRef::Borrow(obj), PartsOf(obj, type), &type, 0, parts_.size(), shared, false});
   }
 
   void Put(Any result, const TVMFFIObject* before) {
@@ -215,11 +232,13 @@ Any ReplaceChildren(const Any& value, const PackedFunc& change) {
   if (Types::IsValue(value.cell())) return value;
   const TVMFFIObject* obj = value.cell().v_obj;
   const Type& type = types.Of(obj);
+  const ObjectRef walked = PartsOf(obj, type);
+  const Type& walked_type = types.Of(walked.get());
   std::vector<Any> parts;
   bool changed = false;
-  for (size_t i = 0; i < types.NumParts(obj, type); ++i) {
+  for (size_t i = 0; i < types.NumParts(walked.get(), walked_type); ++i) {
     TVMFFIAny space;
-    Any part = Any::Copy(*types.Part(obj, type, i, &space));
+    Any part = Any::Copy(*types.Part(walked.get(), walked_type, i, &space, nullptr));
     parts.push_back(Change(change, part));
     changed |= !IsSame(parts.back().cell(), part.cell());
   }

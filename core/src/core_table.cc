@@ -29,7 +29,7 @@ const PortcallCore* PortcallGetCore() {
       PortcallMapCreate,
       PortcallMapSize,
       PortcallMapFind,
-      PortcallMapPairAt,
+      PortcallMapNext,
       TVMFFITensorFromDLPack,
       TVMFFITensorFromDLPackVersioned,
       TVMFFITensorToDLPack,

@@ -121,7 +121,7 @@ class Library {
     bool generated = std::all_of(elf_.undefined.begin(), elf_.undefined.end(), [](const std::string& name) {
       return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 || kOfGenerators.count(name);
     });
-    flags_ |= generated ? kPortcallFunctionGenerated : kPortcallFunctionForeignCpp;
+    if (generated) flags_ |= kPortcallFunctionGenerated;
   }
 
   bool HasFunction() const {

@@ -257,7 +257,9 @@ TEST("a short string on the heap is read like any other") {
   CHECK_EQ(*TryString(cell), "ab");
   CHECK_EQ(ArgValue(&cell, 0, "").cast<String>(), "ab");
   Map<String, int> map{{"ab", 3}};
-  CHECK_EQ(PortcallMapFind(map.get(), &cell)->v_int64, 3);
+  const TVMFFIAny* value = nullptr;
+  CHECK_EQ(PortcallMapFind(map.get(), &cell, &value), 0);
+  CHECK_EQ(value->v_int64, 3);
 }
 
 // ---- Moves --------------------------------------------------------------------------------------------------------

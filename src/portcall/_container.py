@@ -8,7 +8,7 @@ Python's lists, tuples and mappings are accepted wherever these are, and travel 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
 from portcall import _core
@@ -67,6 +67,12 @@ class Array(_core.Object, Sequence[Any]):
         return repr(list(self))
 
 
+class _Items(ItemsView[Any, Any]):
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        parts = _core.map_parts(self._mapping, True)  # type: ignore[attr-defined]
+        return zip(parts[::2], parts[1::2], strict=True)
+
+
 class Map(_core.Object, Mapping[Any, Any]):
     """Keys and values, in order of insertion."""
 
@@ -76,13 +82,10 @@ class Map(_core.Object, Mapping[Any, Any]):
         _core.fill_map(self, dict(items))
 
     def __len__(self) -> int:
-        size = _core.map_size(self)
-        if size < 0:
-            raise TypeError("this map belongs to another runtime of the process, which alone can read it")
-        return size
+        return _core.map_size(self)
 
     def __iter__(self) -> Iterator[Any]:
-        return (_core.map_pair(self, position)[0] for position in range(len(self)))
+        return iter(_core.map_parts(self, False))
 
     def __getitem__(self, key: Any) -> Any:
         missing = object()
@@ -90,6 +93,10 @@ class Map(_core.Object, Mapping[Any, Any]):
         if value is missing:
             raise KeyError(key)
         return value
+
+    def items(self) -> ItemsView[Any, Any]:
+        """The pairs, a view as of a dict."""
+        return _Items(self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Mapping):
@@ -163,7 +170,7 @@ class List(Array, MutableSequence[Any]):
 
 
 class Dict(Map, MutableMapping[Any, Any]):
-    """A map that changes, in order of insertion; removing a pair moves those behind it."""
+    """A map that changes, in order of insertion. A loop goes over the pairs that are there when it starts."""
 
     __slots__ = ()
 

@@ -52,7 +52,6 @@ cdef extern from "portcall/c_api.h" nogil:
         kPortcallFunctionShort
         kPortcallFunctionLibrary
         kPortcallFunctionGenerated
-        kPortcallFunctionForeignCpp
         kDLCPU
         kDLUInt
         DLPACK_FLAG_BITMASK_READ_ONLY
@@ -198,8 +197,8 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*array_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
         int (*map_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
         int64_t (*map_size)(void*) noexcept nogil
-        const TVMFFIAny* (*map_find)(void*, const TVMFFIAny*) noexcept nogil
-        const TVMFFIAny* (*map_pair_at)(void*, int64_t) noexcept nogil
+        int (*map_find)(void*, const TVMFFIAny*, const TVMFFIAny**) noexcept nogil
+        const TVMFFIAny* (*map_next)(void*, const TVMFFIAny*) noexcept nogil
         int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, void**) noexcept nogil
         int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, void**) noexcept nogil
         int (*tensor_to_dlpack)(void*, DLManagedTensor**) noexcept nogil
@@ -1445,8 +1444,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if kind == &PyList_Type or kind == &PyTuple_Type:
         return own(frame, i, make_array(arg))
     if kind == &PyDict_Type:
-        own(frame, i, make_map(arg))
-        return check_map(frame, i)
+        return own(frame, i, make_map(arg))
     if kind == &PyBytes_Type:
         view.data = PyBytes_AS_STRING(arg)
         view.size = PyBytes_GET_SIZE(arg)
@@ -1468,8 +1466,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if isinstance(arg, Tensor):
         return set_tensor(frame, i, <Tensor>arg, False)
     if isinstance(arg, Object):
-        borrow(frame, i, <Object>arg)
-        return check_map(frame, i)
+        return borrow(frame, i, <Object>arg)
     if isinstance(arg, In):
         value = as_tensor(frame, i, (<In>arg).value)
         if value is None:
@@ -1536,14 +1533,6 @@ cdef int set_exchanged(Frame* frame, int i, arg) except -1:
     return own(frame, i, handle)
 
 
-cdef int check_map(Frame* frame, int i) except -1:
-    if frame.flags & kPortcallFunctionForeignCpp and frame.cells[i].type_index in (kTVMFFIMap, kTVMFFIDict):
-        raise argument_error(
-            frame, i, "no mapping, because the library was compiled with the headers of tvm-ffi, which read the private "
-            "layout of that runtime's maps", "one", "pass a list of pairs, or compile it with portcall's headers")
-    return 0
-
-
 cdef int set_rest(Frame* frame, int i, arg) except -1:
     cdef void* handle
     if boxers:
@@ -1562,8 +1551,7 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
     if isinstance(arg, (list, tuple)):
         return own(frame, i, make_array(arg))
     if isinstance(arg, Mapping):
-        own(frame, i, make_map(arg))
-        return check_map(frame, i)
+        return own(frame, i, make_map(arg))
     if isinstance(arg, BaseException):
         return own(frame, i, make_error(arg))
     if isinstance(arg, c_void_p):
@@ -2538,10 +2526,14 @@ def release_spare_memory():
 # ---- Containers ------------------------------------------------------------------------------------------------------
 
 def array_items(Object array not None):
-    """The elements of an Array or List."""
+    """The elements of an Array or List, as they are now: making objects of Python may run anything."""
     cdef TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(array) + 24)
-    cdef TVMFFIAny* items = <TVMFFIAny*>cell.data
-    return [borrowed_value(&items[k]) for k in range(cell.size)]
+    cdef void* copy
+    if (<TVMFFIObject*>array.handle).type_index != kTVMFFIList:
+        return [borrowed_value(&(<TVMFFIAny*>cell.data)[k]) for k in range(cell.size)]
+    if core.array_create(<TVMFFIAny*>cell.data, cell.size, &copy) != 0:
+        raise_raised(None)
+    return array_items(<Object>wrap(classes[kTVMFFIArray], copy))
 
 
 def array_size(Object array not None):
@@ -2561,20 +2553,34 @@ def fill_array(Object array not None, items):
 
 
 def map_size(Object map_ not None):
-    """Number of pairs; -1 for a map of another runtime, whose content cannot be read."""
     return core.map_size(made(map_))
 
 
-def map_pair(Object map_ not None, int64_t index):
-    cdef const TVMFFIAny* pair = core.map_pair_at(made(map_), index)
-    if pair == NULL:
-        raise IndexError(index)
-    return borrowed_value(pair), borrowed_value(pair + 1)
+def map_parts(Object map_ not None, bint with_values):
+    """The keys in order of insertion, as they are now, or keys and values in turn."""
+    cdef void* handle = made(map_)
+    cdef const TVMFFIAny* pair = NULL
+    cdef int64_t each = 2 if with_values else 1, size = core.map_size(handle), k
+    cdef TVMFFIAny* parts = <TVMFFIAny*>malloc((size * each + 1) * sizeof(TVMFFIAny))
+    cdef void* array
+    cdef int failed
+    if parts == NULL:
+        raise MemoryError
+    for k in range(size):
+        pair = core.map_next(handle, pair)
+        memcpy(&parts[k * each], pair, each * sizeof(TVMFFIAny))
+    failed = core.array_create(parts, size * each, &array)
+    free(parts)
+    if failed:
+        raise_raised(None)
+    return array_items(<Object>wrap(classes[kTVMFFIArray], array))
 
 
 def map_get(Object map_ not None, key, default):
     cdef Cells cells = Cells((key,))
-    cdef const TVMFFIAny* value = core.map_find(made(map_), cells.frame.cells)
+    cdef const TVMFFIAny* value
+    if core.map_find(made(map_), cells.frame.cells, &value) != 0:
+        raise_raised(None)
     return default if value == NULL else borrowed_value(value)
 
 

@@ -52,10 +52,22 @@ OBJECTS = {
     "point_sum": "(point: portcall_test.Point) -> int: x + y",
     "live_points": "() -> int: how many points are alive",
 }
+CONTAINERS = {
+    "map_pairs, dict_pairs": "(map) -> Array: keys and values in turn, each value looked up by its key too",
+    "nested_pairs": "(Array of maps) -> Array: the same of each",
+    "make_map, make_dict, make_list": "(Array) -> Map, Dict, List: of keys and values in turn, of items",
+    "map_set, map_erase, map_clear": "(map, …) -> the changed map",
+    "map_get": "(map, key) -> value or None",
+    "typed_sum": "(map: Map[str, int]) -> int",
+    "dict_…, list_…": "change it in place, as the methods of that name do",
+    "pairs_of_result": "(function) -> Array: of the map that function() gives",
+    "give_map": "(function, pairs: Array) -> any: function(map)",
+}
 LIBRARIES = {
     "tvm_ffi_kernels": ("tvm_ffi_kernels.cc", KERNELS),
     "tvm_ffi_alloc": ("tvm_ffi_alloc.cc", ALLOC),
     "tvm_ffi_objects": ("tvm_ffi_objects.cc", OBJECTS),
+    "tvm_ffi_containers": ("tvm_ffi_containers.cc", CONTAINERS),
 }
 FLAVOURS = {"linked": LINKED, "unlinked": UNLINKED}
 

@@ -117,6 +117,16 @@ typedef struct TVMFFISeqCell {
   void (*data_deleter)(void*);
 } TVMFFISeqCell;
 
+// Body of ffi.Map and ffi.Dict. The last three are of a table, and hold anything in a row: docs/abi.md, section 3.
+typedef struct PortcallMapCell {
+  void* data;      // pairs, or blocks of slots
+  uint64_t size;   // pairs
+  uint64_t slots;  // a power of two; with the highest bit, a row has so many places for pairs
+  void (*data_deleter)(void*);
+  uint32_t shift;
+  uint64_t first, last;  // slots, in order of insertion
+} PortcallMapCell;
+
 // Body of ffi.Error.
 typedef struct TVMFFIErrorCell {
   TVMFFIByteArray kind;
@@ -306,10 +316,9 @@ PORTCALL_API int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* i
 
 // What a caller may know of a function. The flags decide how a language binding passes arguments.
 enum {
-  kPortcallFunctionShort = 1,      // returns in well under a microsecond: an interpreter lock may be kept
-  kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
-  kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
-  kPortcallFunctionForeignCpp = 8  // C++ on foreign headers: reads the private layout of maps, so none is passed
+  kPortcallFunctionShort = 1,     // returns in well under a microsecond: an interpreter lock may be kept
+  kPortcallFunctionLibrary = 2,   // compiled code: tensors must be compact, 64-byte aligned and writable
+  kPortcallFunctionGenerated = 4  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
 };
 
 typedef struct PortcallFunctionInfo {
@@ -351,10 +360,11 @@ PORTCALL_API int PortcallArraySplice(TVMFFIObjectHandle* container, int64_t star
                                      const TVMFFIAny* items, int64_t size);
 PORTCALL_API int PortcallMapSet(TVMFFIObjectHandle* container, const TVMFFIAny* key, const TVMFFIAny* value);
 PORTCALL_API int PortcallMapErase(TVMFFIObjectHandle* container, const TVMFFIAny* key, int* erased);
-PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);  // -1 for a map of another runtime
-// Borrowed views that live as long as the map. NULL: no such key; pairs are numbered in order of insertion.
-PORTCALL_API const TVMFFIAny* PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key);
-PORTCALL_API const TVMFFIAny* PortcallMapPairAt(TVMFFIObjectHandle map, int64_t index);  // key, then value
+PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);
+// Borrowed views that live until the map changes. *value is NULL when there is no such key.
+PORTCALL_API int PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key, const TVMFFIAny** value);
+// The pair (key, then value) behind another one, in order of insertion; behind NULL the first, behind the last NULL.
+PORTCALL_API const TVMFFIAny* PortcallMapNext(TVMFFIObjectHandle map, const TVMFFIAny* pair);
 
 // ---- Tensors ------------------------------------------------------------------------------------------------------
 
@@ -504,8 +514,8 @@ typedef struct PortcallCore {
   int (*array_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
   int (*map_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
   int64_t (*map_size)(TVMFFIObjectHandle);
-  const TVMFFIAny* (*map_find)(TVMFFIObjectHandle, const TVMFFIAny*);
-  const TVMFFIAny* (*map_pair_at)(TVMFFIObjectHandle, int64_t);
+  int (*map_find)(TVMFFIObjectHandle, const TVMFFIAny*, const TVMFFIAny**);
+  const TVMFFIAny* (*map_next)(TVMFFIObjectHandle, const TVMFFIAny*);
   int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, TVMFFIObjectHandle*);
   int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, TVMFFIObjectHandle*);
   int (*tensor_to_dlpack)(TVMFFIObjectHandle, DLManagedTensor**);

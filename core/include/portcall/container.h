@@ -30,14 +30,10 @@ struct ArrayObj final : Object {
   TVMFFISeqCell cell;
 };
 
-// data points to the pairs; what finds them by key is private to the core.
 struct MapObj final : Object {
   static constexpr const char* kTypeKey = "ffi.Map";
   static constexpr int32_t kTypeIndex = kTVMFFIMap;
-  void* data;
-  uint64_t size;
-  uint64_t slots;
-  void (*data_deleter)(void*);
+  PortcallMapCell cell;
 };
 
 namespace detail {
@@ -54,9 +50,71 @@ template <typename Node> TVMFFIObject* NewEmpty() {
   return static_cast<TVMFFIObject*>(handle);
 }
 
-// Walks cells, kStep at a time; Read makes of them what a loop sees. Any step costs the same, and yet to the algorithms
-// of C++17 it is an input iterator: there is no T in memory to refer to.
-template <typename T, T (*Read)(const TVMFFIAny*), int kStep> class CellIterator {
+// The two forms of a map: a row of pairs, and a table of slots.
+constexpr uint64_t kSmallMap = uint64_t{1} << 63;
+constexpr uint64_t kNoItem = ~uint64_t{0};
+constexpr uint64_t kSlotsOfBlock = 16;
+struct MapItem {
+  TVMFFIAny key, value;
+  uint64_t previous, next;  // slots, in order of insertion
+};
+struct MapBlock {
+  uint8_t states[kSlotsOfBlock];
+  MapItem items[kSlotsOfBlock];
+};
+inline MapItem& ItemAt(const PortcallMapCell& map, uint64_t slot) noexcept {
+  return static_cast<MapBlock*>(map.data)[slot / kSlotsOfBlock].items[slot % kSlotsOfBlock];
+}
+// As PortcallMapNext.
+inline const TVMFFIAny* NextPair(const PortcallMapCell& map, const TVMFFIAny* pair) noexcept {
+  if (map.size == 0) return nullptr;
+  if (map.slots & kSmallMap) {
+    auto* row = static_cast<const TVMFFIAny*>(map.data);
+    if (!pair) return row;
+    return pair + 2 < row + 2 * map.size ? pair + 2 : nullptr;
+  }
+  uint64_t next = pair ? reinterpret_cast<const MapItem*>(pair)->next : map.first;
+  return next == kNoItem ? nullptr : &ItemAt(map, next).key;
+}
+
+// Walks the pairs of a map.
+template <typename T, T (*Read)(const TVMFFIAny*)> class PairIterator {
+ public:
+  using value_type = T;
+  using difference_type = std::ptrdiff_t;
+  using reference = T;
+  using iterator_category = std::input_iterator_tag;
+  using iterator_concept = std::forward_iterator_tag;  // C++20
+  struct pointer {
+    T value;
+    T* operator->() noexcept { return &value; }
+  };
+
+  PairIterator() noexcept = default;
+  PairIterator(const PortcallMapCell* map, const TVMFFIAny* pair) noexcept : map_(map), pair_(pair) {}
+
+  T operator*() const { return Read(pair_); }
+  pointer operator->() const { return {**this}; }
+  PairIterator& operator++() noexcept {
+    pair_ = NextPair(*map_, pair_);
+    return *this;
+  }
+  PairIterator operator++(int) noexcept {
+    PairIterator old = *this;
+    ++*this;
+    return old;
+  }
+  friend bool operator==(PairIterator a, PairIterator b) noexcept { return a.pair_ == b.pair_; }
+  friend bool operator!=(PairIterator a, PairIterator b) noexcept { return a.pair_ != b.pair_; }
+
+ private:
+  const PortcallMapCell* map_ = nullptr;
+  const TVMFFIAny* pair_ = nullptr;
+};
+
+// Walks cells; Read makes of them what a loop sees. Any step costs the same, and yet to the algorithms of C++17 it is an
+// input iterator: there is no T in memory to refer to.
+template <typename T, T (*Read)(const TVMFFIAny*)> class CellIterator {
  public:
   using value_type = T;
   using difference_type = std::ptrdiff_t;
@@ -76,7 +134,7 @@ template <typename T, T (*Read)(const TVMFFIAny*), int kStep> class CellIterator
   T operator[](difference_type n) const { return *(*this + n); }
 
   CellIterator& operator+=(difference_type n) noexcept {
-    cell_ += n * kStep;
+    cell_ += n;
     return *this;
   }
   CellIterator& operator-=(difference_type n) noexcept { return *this += -n; }
@@ -95,7 +153,7 @@ template <typename T, T (*Read)(const TVMFFIAny*), int kStep> class CellIterator
   friend CellIterator operator+(CellIterator it, difference_type n) noexcept { return it += n; }
   friend CellIterator operator+(difference_type n, CellIterator it) noexcept { return it += n; }
   friend CellIterator operator-(CellIterator it, difference_type n) noexcept { return it -= n; }
-  friend difference_type operator-(CellIterator a, CellIterator b) noexcept { return (a.cell_ - b.cell_) / kStep; }
+  friend difference_type operator-(CellIterator a, CellIterator b) noexcept { return a.cell_ - b.cell_; }
   friend bool operator==(CellIterator a, CellIterator b) noexcept { return a.cell_ == b.cell_; }
   friend bool operator!=(CellIterator a, CellIterator b) noexcept { return a.cell_ != b.cell_; }
   friend bool operator<(CellIterator a, CellIterator b) noexcept { return a.cell_ < b.cell_; }
@@ -168,7 +226,7 @@ template <typename T = Any> class Array : public ObjectRef {
   explicit Array(const std::vector<T>& items) : Array(items.begin(), items.end()) {}
 
   // Each item is converted when it is reached: `for (T item : array)`.
-  using Iterator = detail::CellIterator<T, detail::ReadItem<T>, 1>;
+  using Iterator = detail::CellIterator<T, detail::ReadItem<T>>;
   Iterator begin() const noexcept { return Iterator(cells()); }
   Iterator end() const noexcept { return begin() + static_cast<std::ptrdiff_t>(size()); }
 
@@ -277,8 +335,9 @@ inline constexpr ItemCheck kItemCheck{[](const TVMFFIAny& item) { return Read<T>
 [[gnu::noinline, gnu::cold]] inline std::string DescribeMapping(const TVMFFIAny& value, ItemCheck keys,
                                                                 ItemCheck values) {
   std::string text = DescribeType(value.type_index);
-  for (int64_t i = 0; i < PortcallMapSize(value.v_obj); ++i) {
-    const TVMFFIAny* pair = PortcallMapPairAt(value.v_obj, i);
+  const PortcallMapCell& map = static_cast<MapObj*>(value.v_obj)->cell;
+  int64_t i = 0;
+  for (const TVMFFIAny* pair = nullptr; (pair = NextPair(map, pair)); ++i) {
     if (!keys.fits(pair[0])) return text + " whose key #" + std::to_string(i) + " is " + keys.describe(pair[0]);
     if (!values.fits(pair[1])) {
       return text + " whose value of " + DescribeKey(pair[0]) + " is " + values.describe(pair[1]);
@@ -313,7 +372,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
-  size_t size() const noexcept { return ptr_ ? static_cast<size_t>(PortcallMapSize(ptr_)) : 0; }
+  size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
   bool empty() const noexcept { return size() == 0; }
   bool contains(const K& key) const { return Find(key) != nullptr; }
   std::optional<V> find(const K& key) const {
@@ -347,20 +406,24 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   }
 
   // In order of insertion, each pair converted when it is reached: `for (const auto& [key, value] : map)`.
-  using Iterator = detail::CellIterator<std::pair<K, V>, detail::ReadPair<K, V>, 2>;
-  Iterator begin() const noexcept { return Iterator(size() ? PortcallMapPairAt(ptr_, 0) : nullptr); }
-  Iterator end() const noexcept { return begin() + static_cast<std::ptrdiff_t>(size()); }
+  using Iterator = detail::PairIterator<std::pair<K, V>, detail::ReadPair<K, V>>;
+  Iterator begin() const noexcept { return ptr_ ? Iterator(cell(), detail::NextPair(*cell(), nullptr)) : Iterator(); }
+  Iterator end() const noexcept { return Iterator(); }
 
  private:
+  const PortcallMapCell* cell() const noexcept { return &node()->cell; }
   const TVMFFIAny* Find(const K& key) const {
-    Any cell(key);
-    return ptr_ ? PortcallMapFind(ptr_, &cell.cell()) : nullptr;
+    const Any key_cell(key);
+    const TVMFFIAny* value = nullptr;
+    if (ptr_) Check(PortcallMapFind(ptr_, &key_cell.cell(), &value));
+    return value;
   }
 };
 
 struct DictObj final : Object {
   static constexpr const char* kTypeKey = "ffi.Dict";
   static constexpr int32_t kTypeIndex = kTVMFFIDict;
+  PortcallMapCell cell;
 };
 
 // A map that changes, for everybody who holds it. Not to be changed while another thread is at it.
@@ -435,10 +498,8 @@ template <typename K, typename V> struct TypeTraits<Map<K, V>> {
   static std::optional<Map<K, V>> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return Map<K, V>(nullptr);
     if (value.type_index != kTVMFFIMap && value.type_index != kTVMFFIDict) return std::nullopt;
-    if (PortcallMapSize(value.v_obj) < 0) return std::nullopt;
     auto map = ObjectRef::Borrow<Map<K, V>>(value.v_obj);
-    for (size_t i = 0; i < map.size(); ++i) {
-      const TVMFFIAny* pair = PortcallMapPairAt(map.get(), static_cast<int64_t>(i));
+    for (const TVMFFIAny* pair = nullptr; (pair = detail::NextPair(map->cell, pair));) {
       if (!TypeTraits<K>::TryFrom(pair[0]) || !TypeTraits<V>::TryFrom(pair[1])) return std::nullopt;
     }
     return map;
