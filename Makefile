@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore coverage docs wheel test-pythons clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore coverage docs wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -110,6 +110,10 @@ bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, t
 
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
 	$(PY) -m pytest -m slow
+
+SEED ?= random
+test-shuffled: venv build ## the Python tests in random order; SEED=… is that of an earlier run
+	$(PY) -m pytest -n auto -p randomly --randomly-seed=$(SEED:random=$(shell shuf -n 1 -i 1-999999))
 
 EXPLORE_ROUNDS ?= 20
 explore: venv build ## new generated inputs for the tests that live of them, EXPLORE_ROUNDS times

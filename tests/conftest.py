@@ -5,19 +5,24 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import os
+import resource
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
 import portcall
 from kernels import libraries as kernel_libraries
-from portcall import testing, toolchain
+from portcall import _core, _ir, testing, toolchain
 
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
@@ -30,6 +35,25 @@ settings.load_profile("same")
 
 NATIVE = Path(__file__).parent / "native"
 FAILED = pytest.StashKey[bool]()
+ORDER = pytest.StashKey[TextIO]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have each worker of pytest-xdist note what it runs: ``pytest @build/test-order/gw0.txt`` does the same again."""
+    if hasattr(config, "workerinput"):
+        path = ROOT / "build" / "test-order" / f"{config.workerinput['workerid']}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        config.stash[ORDER] = path.open("w", encoding="utf-8", buffering=1)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if ORDER in config.stash:
+        config.stash[ORDER].close()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if ORDER in item.config.stash:
+        print(item.nodeid, file=item.config.stash[ORDER])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,6 +116,25 @@ def register() -> Iterator[Callable[..., portcall.PackedFunc]]:
         portcall.remove_global_func(name)
 
 
+@pytest.fixture
+def registrations_undone() -> Iterator[None]:
+    """Take back the error classes, value types and classes for types of C++ that one test registers."""
+    before = {table: dict(entries) for table, entries in _core.registries().items()}
+    yield
+    for table, entries in _core.registries().items():
+        for key in [key for key, value in entries.items() if not _is_type_of_its_own(value)]:
+            if key in before[table]:
+                entries[key] = before[table][key]
+            else:
+                del entries[key]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _second_library() -> None:
+    """Load ``libportcall_ir`` before the first test: what it registers stays."""
+    _ir.structural_equal(None, None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
@@ -101,16 +144,53 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves nodes of the core, threads, child processes or open files behind."""
+    """Fail a test that leaves nodes of the core, threads, child processes, open files, registrations or settings."""
     gc.collect()
-    before = _what_is_there()
+    gc.freeze()  # what is there now is not garbage: the next collection takes a millisecond and not a hundred
+    before, state = _what_is_there(), _state()
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds on to everything; one failure is enough
     request.node.funcargs.clear()  # what fixtures made for this test is over, and goes now
     gc.collect()
     left = [thing for thing, count in _what_is_there().items() if count > before.get(thing, 0)]
+    now = _state()
+    left += [f"a change of {thing}" for thing in state.keys() | now.keys() if state.get(thing) != now.get(thing)]
     assert not left, f"left behind: {', '.join(left)}"
+
+
+def _state() -> dict[str, Any]:
+    """Return what the tests of a process share, by a name that says what it is. None of it may change for good."""
+    names = portcall.list_global_func_names()
+    state: dict[str, Any] = {f"global function {name}": portcall.get_global_func(name).handle_value for name in names}
+    for table, entries in _core.registries().items():
+        state |= {f"{table} {key}": id(value) for key, value in entries.items() if not _is_type_of_its_own(value)}
+    state |= {f"variable {name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    state |= {f"handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
+    state |= {f"logger {name}": (log.level, tuple(log.handlers)) for name, log in _loggers().items()}
+    os.umask(mask := os.umask(0))
+    return state | {
+        "current directory": os.getcwd(),
+        "umask": mask,
+        "sys.path": list(sys.path),
+        "recursion limit": sys.getrecursionlimit(),
+        "trace function": sys.gettrace(),
+        "garbage collector": (gc.isenabled(), gc.get_threshold()),
+        "cores": os.sched_getaffinity(0),
+        "open files allowed": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "timeout of sockets": socket.getdefaulttimeout(),
+        "NumPy's error handling": np.geterr(),
+    }
+
+
+def _is_type_of_its_own(value: Any) -> bool:
+    """Whether a registered class is no change for other tests: its type exists with it only, or portcall made it."""
+    return isinstance(value, type) and ("__portcall_own__" in vars(value) or value.__module__.startswith("portcall"))
+
+
+def _loggers() -> dict[str, logging.Logger]:
+    known = logging.root.manager.loggerDict.items()
+    return {"root": logging.root} | {name: log for name, log in known if isinstance(log, logging.Logger)}
 
 
 def _what_is_there() -> dict[str, int]:

@@ -271,6 +271,7 @@ def test_cpp_sees_kind_message_and_frames_of_a_python_exception() -> None:
     assert call("kind_of_error", lambda: None) == "no error"
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_a_registered_class_receives_errors_of_its_kind() -> None:
     class Overheated(Exception):
         pass
@@ -286,6 +287,7 @@ def test_a_registered_class_receives_errors_of_its_kind() -> None:
         raise_error("Undercooled", "2 degrees")
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_the_decorator_with_a_kind_registers_under_that() -> None:
     @portcall.register_error("portcall_test.Kind")
     class Named(RuntimeError):
@@ -295,6 +297,7 @@ def test_the_decorator_with_a_kind_registers_under_that() -> None:
         raise_error("portcall_test.Kind", "x")
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_a_registered_class_that_cannot_be_made_from_a_message_does_not_hide_the_error() -> None:
     portcall.register_error("portcall_test.Custom", Custom)
     with pytest.raises(RuntimeError, match=r"^portcall_test.Custom: the message") as caught:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,56 +72,66 @@ def test_no_leaks_does_not_hide_an_error_of_the_block() -> None:
 
 # ---- The check of every test -----------------------------------------------------------------------------------------
 
-LEAKY = {
-    "nodes of type ffi.Tensor": "import portcall\nkept = []\ndef test_it():\n    kept.append(portcall.empty(1))",
-    "nodes of type ffi.Function": "import portcall\ndef test_it():\n    portcall.register_func('left.over', len)",
-    "thread 'left over'": """
-import threading
-def test_it():
-    threading.Thread(target=threading.Event().wait, name="left over", daemon=True).start()""",
-    "child process": """
-import subprocess
-kept = []
-def test_it():
-    kept.append(subprocess.Popen(["sleep", "60"]))
-def teardown_module():
-    kept[0].kill()
-    kept[0].wait()""",
-    "open file /proc": """
-kept = []
-def test_it():
-    kept.append(open("/proc/self/status"))
-def teardown_module():
-    kept[0].close()""",
-    "open file socket:": """
-import socket
-kept = []
-def test_it():
-    kept.append(socket.socket())
-def teardown_module():
-    kept[0].close()""",
+# What a test may leave behind, and a line that does.
+LEAKS = {
+    "nodes of type ffi.Tensor": "kept.append(portcall.empty(1))",
+    "nodes of type ffi.Function": "kept.append(portcall.convert(abs))",
+    "thread 'left over'": "threading.Thread(target=threading.Event().wait, name='left over', daemon=True).start()",
+    "child process": "kept.append(subprocess.Popen(['sleep', '60']))",
+    "open file /proc": "kept.append(open('/proc/self/status'))",
+    "open file socket:": "kept.append(socket.socket())",
+    "a change of global function left.over": "portcall.register_func('left.over', abs)",
+    "a change of global function testing.echo": "portcall.register_func('testing.echo', abs, override=True)",
+    "a change of error class Left": "portcall.register_error('Left', type('Left', (Exception,), {}))",
+    "a change of value type <class 'complex'>": (
+        "portcall.register_value_type(complex, 'test.left', to=repr, back=complex)"
+    ),
+    "a change of class of objects portcall.graph.Value": (
+        "portcall.register_object('portcall.graph.Value')(type('Mine', (portcall.Object,), {}))"
+    ),
+    "a change of alignment policy": "portcall.set_alignment_policy('error')",
+    "a change of variable LEFT": "os.environ['LEFT'] = 'over'",
+    "a change of current directory": "os.chdir('/')",
+    "a change of umask": "os.umask(0o77)",
+    "a change of handler of SIGUSR1": "signal.signal(signal.SIGUSR1, signal.SIG_IGN)",
+    "a change of logger": "logging.getLogger().addHandler(logging.NullHandler())",
+    "a change of sys.path": "sys.path.append('/left')",
+    "a change of NumPy's error handling": "numpy.seterr(all='ignore')",
 }
+LEAKY = """
+import logging, numpy, os, pathlib, portcall, signal, socket, subprocess, sys, threading
+import pytest
+kept = []
+def teardown_module():
+    [process.kill() for process in kept if isinstance(process, subprocess.Popen)]
+@pytest.mark.parametrize("line", pathlib.Path(__file__).with_suffix(".txt").read_text().splitlines())
+def test_that_leaves_something(line):
+    exec(line)
+"""
 
 
-def run_pytest(folder: Path, code: str) -> str:
+def errors_of_pytest(folder: Path, code: str, lines: Iterable[str] = ()) -> list[str]:
+    """Run a file of tests with the checks of this suite; return what the errors say."""
     path = folder / "test_leaky.py"
     path.write_text(code)
+    path.with_suffix(".txt").write_text("\n".join(lines))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
     done = subprocess.run(
         [*command, "-c", str(ROOT / "pyproject.toml"), str(path)], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return done.stdout + done.stderr
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return re.findall(r"^E  +AssertionError: (left behind: .*)$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("what", LEAKY)
-def test_a_test_that_leaves_something_behind_fails(what: str, tmp_path: Path) -> None:
-    output = run_pytest(tmp_path, LEAKY[what])
-    assert f"left behind: {what}" in output
-    assert "1 passed, 1 error" in output
+def test_a_test_that_leaves_something_behind_fails(tmp_path: Path) -> None:
+    found = errors_of_pytest(tmp_path, LEAKY, LEAKS.values())
+    assert len(found) == len(LEAKS), found
+    for thing, error in zip(LEAKS, found, strict=True):
+        assert thing in error
 
 
 def test_a_test_that_leaves_nothing_behind_passes(tmp_path: Path) -> None:
-    assert "1 passed" in run_pytest(tmp_path, "import portcall\ndef test_it():\n    portcall.empty(1)")
+    assert errors_of_pytest(tmp_path, "import portcall\ndef test_it():\n    portcall.empty(1)") == []
 
 
 # ---- Every kind of call ----------------------------------------------------------------------------------------------

@@ -2523,6 +2523,13 @@ def release_spare_memory():
     spare_blocks.clear()
 
 
+def registries():
+    """The tables of what was registered with the binding; for tests, which take out of them what they put in."""
+    dynamic_classes.clear()
+    return {"value type": boxers, "error class": error_classes, "class of objects": keyed_classes,
+            "alignment policy": {"copies": copies_allowed}}
+
+
 # ---- Containers ------------------------------------------------------------------------------------------------------
 
 def array_items(Object array not None):

@@ -598,9 +598,10 @@ class Pair(portcall.Object):
 
 
 class Place(pathlib.PurePosixPath):
-    """An existing type that only this test registers: registrations stay."""
+    """An existing type."""
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_an_existing_python_type_travels_as_a_value() -> None:
     portcall.register_value_type(Place, "test.classes.Place", to=str, back=Place)
     echo = portcall.get_global_func("testing.echo")
@@ -619,6 +620,7 @@ def test_a_type_whose_values_travel_already_is_refused() -> None:
         portcall.register_value_type(Var, "test.classes.Size", to=str, back=Var)
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_a_type_of_both_languages_travels_as_a_value(objects: portcall.Module) -> None:
     portcall.register_value_type(complex, "test.complex", to=lambda z: [z.real, z.imag], back=lambda v: complex(*v))
     square = portcall.get_global_func("cpp_objects.square")
@@ -693,6 +695,7 @@ def test_cpp_changes_a_copy_when_others_hold_the_object(objects: portcall.Module
         portcall.get_global_func("cpp_objects.as_var")(made)
 
 
+@pytest.mark.usefixtures("registrations_undone")
 def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> None:
     @portcall.register_object("cpp.Expr")
     class MyExpr(portcall.Object):
