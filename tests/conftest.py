@@ -21,6 +21,8 @@ import pytest
 from hypothesis import settings
 
 import portcall
+import portcall.graph.ir
+import portcall.rpc
 from kernels import libraries as kernel_libraries
 from portcall import _core, _ir, testing, toolchain
 
@@ -131,7 +133,7 @@ def registrations_undone() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _second_library() -> None:
-    """Load ``libportcall_ir`` before the first test: what it registers stays."""
+    """Load ``libportcall_ir`` before the first test: what it registers stays, like that of the packages imported above."""
     _ir.structural_equal(None, None)
 
 
