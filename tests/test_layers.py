@@ -15,7 +15,7 @@ CORE = ROOT / "core"
 
 # From the bottom up. Modules of one line do not know each other. A folder stands for all that is in it.
 PYTHON_LAYERS = [
-    ["errors"],
+    ["errors", "_html"],
     ["_core"],
     ["_dtype", "_container", "_function"],
     ["_device", "_arraylike"],

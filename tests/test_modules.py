@@ -69,7 +69,8 @@ def test_path_may_be_text_path_or_bytes(c_libraries: dict[str, Path], convert: C
 def test_module_is_of_type_library(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     assert lib.type_key == "library"
-    assert repr(lib) == "<portcall.Module of type 'library'>"
+    path, names = c_libraries["modern"].resolve(), ", ".join(C_NAMES)
+    assert repr(lib) == f"<portcall.Module '{path}': {names}>"
     assert lib.imported_modules == []
 
 

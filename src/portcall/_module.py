@@ -15,6 +15,7 @@ from portcall._core import PackedFunc
 from portcall._device import Device
 from portcall._device import device as as_device
 from portcall._function import get_global_func, not_found, register_func
+from portcall._html import facts_as_html
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
@@ -23,6 +24,8 @@ _TYPE_INDEX = 73
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
+_REMOTE = "rpc"  # modules of sessions
+_FEW, _MANY = 8, 100  # names of functions that are shown
 
 
 class Module(_core.Module):
@@ -153,7 +156,27 @@ class Module(_core.Module):
         return run
 
     def __repr__(self) -> str:
-        return f"<portcall.Module of type {self.type_key!r}>"
+        names = self._known_names()
+        return f"<portcall.Module {self._origin()}{': ' if names else ''}{_listed(names, _FEW)}>"
+
+    def _repr_html_(self) -> str:
+        facts = [("from", self._origin()), ("functions", _listed(self._known_names(), _MANY) or "not known")]
+        if self.type_key != _REMOTE and self.imported_modules:
+            facts.append(("imports", ", ".join(module._origin() for module in self.imported_modules)))
+        return facts_as_html("portcall.Module", facts)
+
+    def _origin(self) -> str:
+        path = get_global_func("portcall.LibraryPath")(self) if self.type_key == "library" else ""
+        return repr(path) if path else f"of type {self.type_key!r}"
+
+    def _known_names(self) -> list[str]:
+        """The names of the functions, where no server has to be asked for them."""
+        return [] if self.type_key == _REMOTE else self.list_function_names()
+
+
+def _listed(names: list[str], most: int) -> str:
+    more = f", … and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 _core.register_class(_TYPE_INDEX, Module)

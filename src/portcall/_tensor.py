@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from portcall import _core
@@ -11,6 +12,7 @@ from portcall._device import Device, cpu
 from portcall._device import device as as_device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
+from portcall._html import facts_as_html
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,6 +114,17 @@ class Tensor(ArrayLike, _core.Tensor):
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return f"<portcall.Tensor {self.dtype}[{shape}] on {self.device}{', read-only' if self.readonly else ''}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("type", self.dtype), ("shape", list(self.shape)), ("device", self.device),
+            ("memory", f"{self.nbytes:,} bytes{', read-only' if self.readonly else ''}"),
+        ]  # fmt: skip
+        elements = ""
+        if self.device.device_type == _CPU:
+            with contextlib.suppress(TypeError):  # NumPy has no such elements
+                elements = str(self.numpy())
+        return facts_as_html("portcall.Tensor", facts, elements)
 
 
 _core.register_class(_TYPE_INDEX, Tensor)

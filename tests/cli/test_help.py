@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+import portcall
 from portcall.cli import COMMANDS
 from portcall.cli._command import settle_json
 
@@ -53,10 +55,14 @@ def test_help_loads_neither_numpy_nor_rich(words: list[str]) -> None:
 
 
 def test_a_short_command_prints_the_version_alone(shell: Shell, invoke_json: Callable[..., dict[str, str]]) -> None:
-    done = shell("version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert invoke_json("version") == {"version": done.stdout.strip()}
-    assert shell("--version").stdout == done.stdout
+    done = shell("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{portcall.__version__}\n", "")
+    facts = invoke_json("version")
+    assert facts["version"] == portcall.__version__
+    assert re.fullmatch(r"([0-9a-f]{12,}(-dirty)?)?", facts["commit"])
+    shown = shell("version").stdout
+    for text in (facts["version"], facts["commit"], facts["tvm_ffi"], *facts["abis"]):
+        assert text in shown
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["remote", "add"], ["server"]], ids=" ".join)

@@ -11,6 +11,7 @@ import math
 import struct
 from dataclasses import dataclass
 
+from portcall._html import facts_as_html
 from portcall.bench._units import format_duration
 
 FIGURES = ("min", "median", "p95", "mean", "std", "max")
@@ -96,6 +97,10 @@ class BenchmarkResult:
     def figures(self) -> dict[str, float]:
         """Return the figures of the report by name, in seconds, in the order in which they are printed."""
         return {name: float(getattr(self, name)) for name in FIGURES}
+
+    def _repr_html_(self) -> str:
+        facts = [(name, format_duration(value)) for name, value in self.figures().items()]
+        return facts_as_html("portcall.bench.BenchmarkResult", [*facts, ("repeats", len(self.results))])
 
     def __str__(self) -> str:
         """Return the figures in two lines, names above values, each value with its unit."""

@@ -17,6 +17,7 @@ from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func
+from portcall._html import facts_as_html
 from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 
@@ -168,6 +169,13 @@ class RemoteTensor(ArrayLike, _core.Object):
         return (
             f"<remote tensor {self.dtype}[{', '.join(map(str, self.shape))}] on {self.device} of {self.session.name}>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("type", self.dtype), ("shape", list(self.shape)), ("device", f"{self.device} of {self.session.name}"),
+            ("memory", f"{self.nbytes:,} bytes"),
+        ]  # fmt: skip
+        return facts_as_html("remote tensor", facts, "numpy() fetches the elements")
 
 
 class RemoteObject(_core.Object):

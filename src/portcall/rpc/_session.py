@@ -21,6 +21,7 @@ from portcall import _device, errors
 from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found, register_func, remove_global_func
+from portcall._html import facts_as_html
 from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
@@ -448,6 +449,17 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<portcall.rpc.Session with {self.name}{', closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        counts = get_global_func("portcall.rpc.Stats")(self.module)
+        facts = [
+            ("with", f"{self.name}, a server of {self.peer_kind}" if self.peer_kind else self.name),
+            ("state", "closed" if self.closed else "open"),
+            ("requests", f"{counts['requests']:,}"),
+            ("sent", f"{counts['bytes_sent']:,} bytes"),
+            ("received", f"{counts['bytes_received']:,} bytes"),
+        ]
+        return facts_as_html("portcall.rpc.Session", facts)
 
 
 def session_of(module: Module) -> Session:
