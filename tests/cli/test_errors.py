@@ -100,6 +100,15 @@ def test_an_error_of_the_functions_own_is_not_blamed_on_arguments(
     assert "arguments" in invoke_json("run", kernels, "add", "--arg", "1", *place, code=1)["error"]["cause"]
 
 
+def test_a_call_that_takes_too_long_is_not_told_in_python(
+    invoke_json: InvokeJson, kernels: str, servers: dict[str, str]
+) -> None:
+    words = ("--rpc", servers["plain"], "--timeout", "200ms")
+    error = invoke_json("run", kernels, "hang", *words, code=4)["error"]
+    assert error["next"] == "raise --timeout"
+    assert not FOR_PYTHON.search(" ".join(error.values())), error
+
+
 def test_the_next_step_is_never_the_command_that_failed() -> None:
     lost = errors.SessionBrokenError("lost", peer="board:9090")
     assert explain(lost, "run").next_step == "portcall doctor board:9090"

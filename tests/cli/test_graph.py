@@ -149,7 +149,7 @@ def test_every_output_has_its_name_and_a_head_that_is_an_input_too(
 def test_a_function_of_a_bundle_is_called_as_that_of_any_library(invoke: Invoke, files: Files) -> None:
     result = invoke("run", *files.words("{bundle_so}", "mlp", "--arg", "1", "--arg", "0"))
     assert result.exit_code == 0
-    assert "returned <portcall.Module of type 'GraphExecutor'>" in result.output
+    assert "returned <portcall.Module of type 'GraphExecutor'" in result.output
 
 
 def test_a_function_called_default_is_a_function(invoke: Invoke, tmp_path: Path) -> None:
@@ -423,15 +423,15 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     ((*MLP, "--input", "x={nan_npy}"), "ValueError", "the input 'x'", "--allow-nan"),
     ((*MLP, "--input", "x={no_npy}"), "FileNotFoundError", "no.npy", ""),
     ((*MLP, "--input", "x={data_npz}:z"), "ValueError", "the input 'x': '", ""),
-    (("{m_json}", "{kernels_so}", "--params", "{cut_params}"), "GraphError", "damaged at byte", "portcall inspect"),
-    (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "x.npy': these bytes", "portcall inspect"),
+    (("{m_json}", "{kernels_so}", "--params", "{cut_params}"), "GraphError", "damaged at byte", ""),
+    (("{m_json}", "{kernels_so}", "--params", "{x_npy}"), "GraphError", "x.npy': these bytes", ""),
     (("{m_json}", "{kernels_so}", "--params", "{wrong_params}", "--input", "x=ones"), "GraphError",
      "'w2' has shape (10, 32), got (9, 32)", "portcall inspect"),
     (("{m_json}", "{kernels_so}", "--params", "{no_params}"), "FileNotFoundError", "no.params", ""),
-    (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", "portcall inspect"),
+    (("{cut_json}", "{kernels_so}"), "GraphError", "not JSON", ""),
     (("{bad_json}", "{kernels_so}"), "GraphError", "calls the function 'rellu'", "portcall inspect"),
     (("{tvm_so}", "--input", "xx=ones"), "GraphError", "has no input 'xx'", "portcall inspect"),
-    (("{broken_so}",), "GraphError", "the embedded graph is damaged at byte", "portcall inspect"),
+    (("{broken_so}",), "GraphError", "the embedded graph is damaged at byte", ""),
     (("{m_params}",), "ModuleLoadError", "m.params': this is something else, not an ELF file", ""),
     (("{no_json}", "{kernels_so}"), "ModuleLoadError", "there is no file", "ls"),
     (("{m_json}", "{no_so}", "--input", "x=ones"), "ModuleLoadError", "there is no file", "ls"),
@@ -447,7 +447,8 @@ def test_each_failure_says_what_and_what_next(
     answer = invoke_json(name, *files.words(*words), code=1)
     assert answer["error"]["kind"] == kind
     assert said in answer["error"]["message"]
-    assert following in answer["error"]["next"]
+    # Where a file is damaged, inspect would only say the same.
+    assert following in answer["error"]["next"] if following else "inspect" not in answer["error"]["next"]
 
 
 @pytest.mark.parametrize(

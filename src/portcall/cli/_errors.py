@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from portcall import errors
@@ -86,6 +87,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "disk": ("", "on the server: a larger --disk-limit"),
     "stopped": ("somebody stopped it, or it was restarted", "portcall doctor {peer} says when it is back"),
 }
+# What the core, which has no hints, says of its time-outs at the end of a message.
+CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
 TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
@@ -171,4 +174,4 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, errors.PortcallError) and error.strerror:
         return f"'{os.fsdecode(error.filename)}': {error.strerror}" if error.filename else error.strerror
     hint = getattr(error, "hint", "")  # says what to do in Python
-    return str(error).removesuffix(f"; {hint}") or type(error).__name__
+    return CORE_HINT.sub("", str(error).removesuffix(f"; {hint}")) or type(error).__name__

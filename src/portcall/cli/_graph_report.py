@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from portcall.preflight import LibraryReport
 
 BUILT_IN = ("__nop", "__copy")
+NO_PARAMS = "it is damaged, or another file than that of the parameters"
 COLUMNS = ("#", "node", "kernel", "reads", "gives", "memory")
 
 
@@ -194,7 +195,7 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
 
     if not os.path.isfile(path):
         return None
-    with sound():
+    with sound(cause=NO_PARAMS):
         given = graph.load_params_from_file(params).infos if params else {}
     with sound(f"{path}: "), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", graph.StorageWarning)
@@ -214,13 +215,13 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
 
 
 @contextlib.contextmanager
-def sound(name: str = "") -> Iterator[None]:
+def sound(name: str = "", cause: str = "the file is damaged, or made by a newer compiler") -> Iterator[None]:
     """Say of a graph, or of parameters, that are damaged what to think of them."""
     try:
         yield
     except GraphError as error:
         text = f"{name}{error}"
-        raise CommandError(text, "the file is damaged, or made by a newer compiler", "", kind="GraphError") from error
+        raise CommandError(text, cause, "", kind="GraphError") from error
 
 
 def described(name: str, value: Any) -> dict[str, object]:

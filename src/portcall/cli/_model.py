@@ -21,6 +21,7 @@ import click
 from portcall.cli._arguments import ARRAY, element_type, make_array, names_file, read_array
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._errors import CommandError
+from portcall.cli._graph_report import NO_PARAMS, sound
 from portcall.cli._output import print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
@@ -34,6 +35,7 @@ FILLS = ("random", "zeros", "ones", "range")
 FORMS = "random, zeros, ones, range, random:float32[2,3], @x.npy or @data.npz:key"
 _UNSET = 0  # in what get_input_states returns
 _FEW = 4
+DO_NOT_FIT = "a kernel and the graph do not fit"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
@@ -103,9 +105,11 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
 
     path, kernels = given["file"], given["second"]
     files = {"graph": path, "library": kernels} if kernels else {"bundle": path}
-    with explained(path), spoken_warnings():
-        params = graph.load_params_from_file(given["params"]) if given["params"] else None
-        known, maker = read_model(given)
+    with explained(path), spoken_warnings(path):
+        with sound(cause=NO_PARAMS):
+            params = graph.load_params_from_file(given["params"]) if given["params"] else None
+        with sound(f"{path}: "):
+            known, maker = read_model(given)
         inputs = read_inputs(known, given)
         with open_place(given, kernels or path, given["device"].split(",")) as place:
             if kernels:
@@ -297,24 +301,27 @@ def explained(path: str) -> Iterator[None]:
     except GraphError as error:
         raise CommandError(str(error), "", inspect, kind="GraphError") from error
     except ArgumentError as error:
-        raise CommandError(str(error), "a kernel and the graph do not fit", inspect, kind="ArgumentError") from error
+        raise CommandError(str(error), DO_NOT_FIT, inspect, kind="ArgumentError") from error
     except RemoteError as error:
         text = f"{path} failed on {error.peer}: {error}"
-        raise CommandError(text, "", inspect, kind=error.kind or "RemoteError") from error
+        raise CommandError(text, why(error.kind), inspect, kind=error.kind or "RemoteError") from error
     except (RPCError, CommandError, click.ClickException, OSError, MemoryError):
         raise
     except Exception as error:
         text = f"{path} failed: {type(error).__name__}: {error}"
-        raise CommandError(
-            text, "a kernel refused what the graph gives it", inspect, kind=type(error).__name__
-        ) from error
+        raise CommandError(text, why(type(error).__name__), inspect, kind=type(error).__name__) from error
+
+
+def why(kind: str) -> str:
+    """Return the likely cause of what a kernel raised, where the class tells."""
+    return DO_NOT_FIT if kind in ("ArgumentError", "TypeError") else ""
 
 
 @contextlib.contextmanager
-def spoken_warnings() -> Iterator[None]:
-    """Print warnings as this program does."""
+def spoken_warnings(path: str) -> Iterator[None]:
+    """Print warnings about a model as this program does."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in caught:
-        print_warning(str(warning.message), "portcall inspect shows the graph")
+        print_warning(str(warning.message), f"portcall inspect {path} shows the graph")

@@ -17,6 +17,7 @@ from portcall.bench import BenchmarkResult, format_duration
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
 from portcall.cli._output import console, print_json, print_line, table
+from portcall.cli._progress import StatusLine
 from portcall.toolchain import create_shared, find_compiler
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
     source = place / SOURCE.name
     source.write_bytes(SOURCE.read_bytes())
     start = time.perf_counter()
-    library = create_shared(source, place / "demo_kernels.so", options=OPTIONS)
+    with StatusLine() as status, status.expect(f"compiling {source}", 0):
+        library = create_shared(source, place / "demo_kernels.so", options=OPTIONS)
     compiled = time.perf_counter() - start
     kernels = portcall.load_module(str(library))
     lines = measure(kernels)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portcall import Device
+from portcall._html import facts_as_html
+from portcall.bench import format_duration
 from portcall.graph._plan import Plan
 from portcall.graph._spec import PLACEHOLDER, Node
 
@@ -166,6 +168,10 @@ class Profile:
 
     def __str__(self) -> str:
         return as_text(self)
+
+    def _repr_html_(self) -> str:
+        facts = [("kernels", len(self.by_kernel())), ("nodes", len(self.nodes)), ("time", format_duration(self.total))]
+        return facts_as_html("portcall.graph.Profile", facts, str(self))
 
 
 def profile_of(
