@@ -133,7 +133,7 @@ def registrations_undone() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _second_library() -> None:
-    """Load ``libportcall_ir`` before the first test: what it registers stays, like that of the packages imported above."""
+    """Load ``libportcall_ir`` before the first test: what it registers stays, as that of the imports above does."""
     _ir.structural_equal(None, None)
 
 
@@ -191,8 +191,10 @@ def _is_type_of_its_own(value: Any) -> bool:
 
 
 def _loggers() -> dict[str, logging.Logger]:
+    """The loggers that are ours or everybody's; other packages make theirs when they are imported."""
     known = logging.root.manager.loggerDict.items()
-    return {"root": logging.root} | {name: log for name, log in known if isinstance(log, logging.Logger)}
+    ours = {name: log for name, log in known if isinstance(log, logging.Logger) and name.startswith("portcall")}
+    return {"root": logging.root} | ours
 
 
 def _what_is_there() -> dict[str, int]:
