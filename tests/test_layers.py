@@ -64,8 +64,6 @@ HEADER_LAYERS = [
     ["function.h", "tensor.h"],
     ["module.h", "reflection.h"],
     ["ir.h"],
-    ["pass.h"],
-    ["graph_ir.h"],
     ["portcall.h"],
 ]
 

@@ -3,7 +3,6 @@
 //
 //   python -c "from portcall import toolchain; toolchain.create_executable('mini_ir.cc', 'mini_ir')" && ./mini_ir
 #include <portcall/ir.h>
-#include <portcall/pass.h>
 #include <portcall/portcall.h>
 
 #include <iostream>
@@ -112,15 +111,13 @@ int main() {
   std::cout << "same hash: " << (ir::StructuralHash(func) == ir::StructuralHash(other)) << "\n";
   std::cout << "JSON:      " << ir::StructuralEqual(ir::LoadJson(ir::SaveJson(func)), func) << "\n";
 
-  ir::Pass::Register(ir::Pass("mini.fold_constants", Fold));
-  ir::Sequential pipeline({"mini.fold_constants"}, "mini.pipeline");
-  Any better = pipeline(func);
+  Any better = Fold(func);
   std::cout << "mismatch:  " << ir::FirstMismatch(func, better) << "\n";
   int nodes = 0;
   ir::Walk<Expr>(better, ir::Order::kPre, [&](const Expr&) { ++nodes; });
   std::cout << "nodes:     " << nodes << "\n";
   try {
-    pipeline(Function(Var("x"), Binary("-", Const(1), Const(2))));
+    Fold(Function(Var("x"), Binary("-", Const(1), Const(2))));
   } catch (const Error& error) {
     std::cout << error.what() << "\n" << error.backtrace().substr(error.backtrace().find(Error::kNotePrefix));
   }

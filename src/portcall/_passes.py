@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes: functions that turn one object into another, named, composed and timed. What runs them is in C++.
+"""Passes: functions that turn one object into another, named, composed and timed.
 
     @portcall.register_pass("demo.fold", level=1)
     def fold(expr):
@@ -10,48 +10,57 @@
         better = clean(expr)
     ctx.show_timings()
 
-A registered pass is a global function, which C++ finds by its name; any global function is a pass.
+Any global function is a pass, whichever language it is written in; a registered pass is a global function. A pass is
+callable, so C++ takes one, or a whole pipeline, as a function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from portcall import _ir
-from portcall._container import Array, List, Map
-from portcall._core import Object, PackedFunc
-from portcall._object import register_object
+from portcall._core import PackedFunc
+from portcall._function import get_global_func, register_func
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_ir.library()  # defines the types that the classes here stand for
 
+class Pass:
+    """A function that turns one object into another, with a name.
 
-@register_object("portcall.ir.Pass")
-class Pass(Object):
-    """A function that turns one object into another, with a name; ``Pass(name, function, level=0, required=())``.
+    Call it with the object. An error that leaves it has a note that says which pass it was, and where in which
+    Sequential; it is the same exception all the same.
 
-    Call it with the object. An error that leaves it says in a note which pass it was, and where in which Sequential;
-    it is the same exception all the same.
+    Parameters:
+        run: the function.
 
     Attributes:
-        name: what it is called, in ``disabled`` and ``required`` too.
-        run: the function; None for a Sequential.
+        name: its name, in ``disabled`` and ``required`` too.
         level: in a Sequential it runs in contexts of at least this level.
-        required: names of passes that must have run before it in a Sequential, which runs those that have not.
+        required: names of passes that must run before it in a Sequential, which runs those that have not.
+
+    Raises:
+        TypeError: ``run`` is not callable.
     """
 
-    if TYPE_CHECKING:
-        name: str
-        run: PackedFunc | None
-        level: int
-        required: Array
+    def __init__(self, name: str, run: Callable[[Any], Any], level: int = 0, required: Iterable[str] = ()) -> None:
+        if not callable(run):
+            raise TypeError(f"the pass {name!r} needs a function, got {type(run).__name__}")
+        self._function = run
+        self._describe(name, level, required)
 
-        def __init__(
-            self, name: str, run: Callable[[Any], Any], level: int = 0, required: Sequence[str] = ()
-        ) -> None: ...
+    def _describe(self, name: str, level: int, required: Iterable[str]) -> None:
+        self.name = name
+        self.level = level
+        self.required = tuple(_items(required, "required"))
+
+    def __repr__(self) -> str:
+        return f"Pass({self.name!r}, level={self.level}, required={list(self.required)})"
 
     def __call__(self, obj: Any) -> Any:
         """Run it in the current context.
@@ -59,19 +68,20 @@ class Pass(Object):
         Raises:
             TypeError: it returned None.
         """
-        return _ir.function("RunPass")(self, obj)
+        with PassContext.current() as context, _noted(f"in pass '{self.name}'"):  # passes that it calls share it
+            return _run(self, obj, context)
+
+    def run(self, obj: Any) -> Any:
+        """Call the function alone: without hooks, timing and notes."""
+        return self._function(obj)
 
 
-@register_object("portcall.ir.Sequential")
 class Sequential(Pass):
     """Passes, one after the other: each a Pass, a function, or the name of a global one, looked up when it runs.
 
     Attributes:
         passes: what it runs.
     """
-
-    if TYPE_CHECKING:
-        passes: Array
 
     def __init__(
         self,
@@ -81,12 +91,32 @@ class Sequential(Pass):
         level: int = 0,
         required: Iterable[str] = (),
     ) -> None:
-        made = {"required": _names(required), "passes": tuple(map(_as_pass, _items(passes, "passes")))}
-        Object.__init__(self, name=name, level=level, **made)
+        self._describe(name, level, required)
+        self.passes = tuple(map(_as_pass, _items(passes, "passes")))
+
+    def __repr__(self) -> str:
+        names = [one if isinstance(one, str) else one.name for one in self.passes]
+        return f"Sequential({names}, {self.name!r}, level={self.level}, required={list(self.required)})"
+
+    def run(self, obj: Any) -> Any:
+        """Run the passes that the current context does not leave out."""
+        context = PassContext.current()
+        done: set[str] = set()
+        for place, item in enumerate(self.passes, 1):
+            found = _find(item) if isinstance(item, str) else item
+            if context.leaves_out(found):
+                continue
+            where = f"number {place} of {len(self.passes)} in '{self.name}'"
+            for one in _with_required(found, done, context):
+                needed = "" if one is found else ", which is required there"
+                with _noted(f"in pass '{one.name}'{needed}, {where}"):
+                    obj = _run(one, obj, context)
+                done.add(one.name)
+        return obj
 
 
-@register_object("portcall.ir.PassTiming")
-class PassTiming(Object):
+@dataclass(frozen=True, slots=True)
+class PassTiming:
     """One pass that ran.
 
     Attributes:
@@ -96,58 +126,55 @@ class PassTiming(Object):
         failed: whether it ended with an error.
     """
 
-    if TYPE_CHECKING:
-        name: str
-        seconds: float
-        depth: int
-        failed: bool = False
+    name: str
+    seconds: float
+    depth: int
+    failed: bool = False
 
 
-@register_object("portcall.ir.PassContext")
-class PassContext(Object):
-    """How passes run in this thread, inside of ``with``: ``PassContext(level=2, required=(), disabled=(), config={},
-    before=None, after=None)``. Use one in one thread at a time; each thread begins without.
+@dataclass(eq=False)
+class PassContext:
+    """How passes run in this thread, inside ``with``. Use one in one thread at a time; each thread starts without.
 
     Attributes:
         level: passes of a higher level are left out of every Sequential.
         required: names of passes that run whatever their level.
         disabled: names of passes that are left out.
-        config: settings by name, for passes to read.
-        timings: a PassTiming for each pass that ran, in the order of their ends.
+        config: settings by name, for passes to read. C++ reads one with the global function
+            ``portcall.ir.pass_setting(name)``, which returns None for a name that is not set.
         before, after: called with pass and object before each pass, with pass and result after it.
+        timings: a PassTiming for each pass that ran, in the order of their ends.
     """
 
-    if TYPE_CHECKING:
-        level: int
-        required: Array
-        disabled: Array
-        config: Map
-        timings: List
-        before: PackedFunc | None
-        after: PackedFunc | None
+    level: int = 2
+    required: Iterable[str] = ()
+    disabled: Iterable[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    before: Callable[[Pass, Any], object] | None = None
+    after: Callable[[Pass, Any], object] | None = None
+    timings: list[PassTiming] = field(default_factory=list, init=False)
 
-        def __init__(
-            self,
-            level: int = 2,
-            required: Sequence[str] = (),
-            disabled: Sequence[str] = (),
-            config: Mapping[str, Any] = {},
-            before: Callable[[Any, Any], object] | None = None,
-            after: Callable[[Any, Any], object] | None = None,
-        ) -> None: ...
+    def __post_init__(self) -> None:
+        self.required = frozenset(_items(self.required, "required"))
+        self.disabled = frozenset(_items(self.disabled, "disabled"))
 
     def __enter__(self) -> PassContext:
-        _ir.function("EnterPassContext")(self)
+        _thread.contexts.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _ir.function("ExitPassContext")(self)
+        if not _thread.contexts or _thread.contexts[-1] is not self:
+            raise RuntimeError("the pass context to leave is not the one that this thread entered last")
+        _thread.contexts.pop()
 
     @staticmethod
     def current() -> PassContext:
         """Return the context that this thread entered last; one with the defaults if it entered none."""
-        context: PassContext = _ir.function("CurrentPassContext")()
-        return context
+        return _thread.contexts[-1] if _thread.contexts else PassContext()
+
+    def leaves_out(self, one: Pass) -> bool:
+        """Tell whether a Sequential leaves a pass out in this context."""
+        return one.name in self.disabled or (one.level > self.level and one.name not in self.required)
 
     def timing_table(self) -> Table:
         """Return the timings as a table of rich: passes in the order in which they began, inner ones indented."""
@@ -179,27 +206,89 @@ def register_pass(
     Parameters:
         name: the name; ``remove_global_func`` removes it.
         level: in a Sequential it runs in contexts of at least this level.
-        required: names of passes that must have run before it in a Sequential.
+        required: names of passes that must run before it in a Sequential.
         override: replace a function of that name.
 
     Raises:
         AlreadyRegisteredError: the name is taken and ``override`` is false.
-        TypeError: the name, or what is required, is no text or texts.
+        TypeError: the name is not a str, or ``required`` is not a list of them.
     """
     if not isinstance(name, str):
         raise TypeError(f'register_pass takes a name, as in @register_pass("demo.fold"); got {name!r}')
-    names = _names(required)
+    names = tuple(_items(required, "required"))
 
     def register(func: Callable[[Any], Any]) -> Pass:
         made = Pass(name, func, level, names)
-        _ir.function("RegisterPass")(made, override)
+        registered = register_func(name, func, override=override)
+        _known[name] = (hash(registered), level, names)
         return made
 
     return register
 
 
-def _names(required: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_items(required, "required"))
+class _Thread(threading.local):
+    """What is running in a thread."""
+
+    def __init__(self) -> None:
+        self.contexts: list[PassContext] = []
+        self.depth = 0  # of passes inside one another
+
+
+_thread = _Thread()
+
+# What is known of registered passes beside their functions: identity of the function, level, required passes. It does
+# not hold the functions: a name that is registered again means the new function alone.
+_known: dict[str, tuple[int, int, tuple[str, ...]]] = {}
+
+
+def _find(name: str) -> Pass:
+    func = get_global_func(name, allow_missing=True)
+    if func is None:
+        raise KeyError(f"no pass and no global function is called {name!r}")
+    registered, level, required = _known.get(name, (0, 0, ()))
+    return Pass(name, func, level, required) if registered == hash(func) else Pass(name, func)
+
+
+def _with_required(one: Pass, done: set[str], context: PassContext, pending: tuple[str, ...] = ()) -> Iterator[Pass]:
+    """Yield the passes that ``one`` requires and that are not done, then ``one``."""
+    for name in one.required:
+        if name in done:
+            continue
+        if name in context.disabled:
+            raise ValueError(f"pass '{one.name}' requires '{name}', which is disabled")
+        if name in pending:
+            raise ValueError(f"pass '{name}' requires itself, through '{one.name}'")
+        yield from _with_required(_find(name), done, context, (*pending, name))
+    yield one
+
+
+def _run(one: Pass, obj: Any, context: PassContext) -> Any:
+    """Run a pass with hooks and timing."""
+    if context.before is not None:
+        context.before(one, obj)
+    start, depth, failed = time.perf_counter(), _thread.depth, True
+    _thread.depth += 1
+    try:
+        result = one.run(obj)
+        if result is None:
+            raise TypeError(f"pass '{one.name}' returned None; a pass returns the object, changed or not")
+        failed = False
+    finally:
+        _thread.depth -= 1
+        context.timings.append(PassTiming(one.name, time.perf_counter() - start, depth, failed))
+    if context.after is not None:
+        context.after(one, result)
+    return result
+
+
+@contextlib.contextmanager
+def _noted(note: str) -> Iterator[None]:
+    """Add a note to an exception that passes through."""
+    try:
+        yield
+    except Exception as error:
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # add_note() is not in Python 3.10
+        raise
 
 
 def _items(given: Iterable[Any], what: str) -> Iterable[Any]:
@@ -224,3 +313,8 @@ def _in_order_of_beginning(timings: Iterable[PassTiming]) -> list[PassTiming]:
         rows = [timing, *waiting.pop(timing.depth + 1, [])]
         waiting.setdefault(timing.depth, []).extend(rows)
     return [timing for depth in sorted(waiting) for timing in waiting[depth]]
+
+
+@register_func("portcall.ir.pass_setting", override=True)
+def _setting(name: str) -> Any:
+    return PassContext.current().config.get(name)

@@ -7,7 +7,7 @@ Rules:
   names on PATH. Code for another machine, or on a machine without a compiler, is compiled by the ``ziglang`` package.
 * C sources are compiled as C11, C++ sources as C++17, both with ``-O2 -fPIC``; the caller's options come last and win.
 * A library links nothing of portcall's: its ``TVMFFI*``, ``TVMBackend*`` and ``Portcall*`` symbols stay undefined and
-  are bound when it is loaded, those of ``portcall/ir.h`` and ``portcall/pass.h`` too. ELF libraries are linked for lazy
+  are bound when it is loaded, those of ``portcall/ir.h`` too. ELF libraries are linked for lazy
   binding, which leaves the loader every way to do so.
 * A program links the core, and ``libportcall_ir`` if it calls that.
 * An output appears whole or not at all: it is made in a folder beside its place and then renamed.

@@ -16,6 +16,8 @@ from graph.models import CPU, EXT_DEV, Model, f32, mlp_json, mlp_params
 from portcall import PassContext, Sequential, errors, graph
 from portcall.graph import ir
 
+portcall.structural_hash(0)  # loads the library that the tests use, which stays
+
 
 def names(nodes: Any) -> list[str]:
     return [node.name for node in nodes]
@@ -91,6 +93,109 @@ def test_validation_names_the_node() -> None:
     assert caught.value.node == "dense2"
     with pytest.raises(errors.GraphError, match="'dense2'"):
         ir.to_graph(broken)
+
+
+def call(name: str, function: str, *inputs: ir.Node, size: int = 2) -> ir.Node:
+    return ir.Node(name, "tvm_op", function, [ir.Value(node) for node in inputs], [ir.TensorType((size,))])
+
+
+def placeholder(name: str, size: int = 2, data: Any = None) -> ir.Node:
+    return ir.Node(name, outputs=[ir.TensorType((size,))], data=None if data is None else portcall.tensor(data))
+
+
+def graph_of(*nodes: ir.Node, results: Any = None) -> ir.Graph:
+    outputs = [ir.Value(nodes[-1])] if results is None else results
+    return ir.Graph([node for node in nodes if node.op == "null"], nodes, outputs, value_attrs={"storage_id": [1, 2]})
+
+
+X, Y = placeholder("x"), placeholder("x")
+SUM = call("sum", "add", X, X)
+VALUE = ir.Value(X)
+FLAWS = {
+    "an input that comes later": (graph_of(SUM, X, results=[ir.Value(SUM)]), "sum"),
+    "a node twice": (graph_of(X, SUM, SUM), "sum"),
+    "no results": (graph_of(X, results=[]), ""),
+    "a result that is not made": (graph_of(X, results=[ir.Value(SUM)]), "sum"),
+    "a name twice": (graph_of(X, Y), "x"),
+    "no name": (graph_of(X, call("", "f", X)), ""),
+    "a placeholder that is not listed": (graph_of(X, SUM).replace(inputs=[]), "x"),
+    "an input that is not there": (graph_of(X, SUM).replace(inputs=[X, Y]), "x"),
+    "an input twice": (graph_of(X, SUM).replace(inputs=[X, X]), "x"),
+    "a call as input": (graph_of(X, SUM).replace(inputs=[X, SUM]), "sum"),
+    "an output that does not exist": (graph_of(X, SUM, results=[ir.Value(SUM, 1)]), "sum"),
+    "an output below 0": (graph_of(X, SUM, results=[ir.Value(SUM, -1)]), "sum"),
+    "another op": (graph_of(X, ir.Node("c", "conv", "f", [VALUE], [ir.TensorType((2,))])), "c"),
+    "a call without a function": (graph_of(X, call("c", "", X)), "c"),
+    "a call with data": (graph_of(X, SUM.replace(data=portcall.empty((2,)))), "sum"),
+    "a negative extent": (graph_of(X, placeholder("y", -1)), "y"),
+    "a view of another size": (graph_of(X, call("view", "__nop", X, size=3)), "view"),
+    "a view of two inputs": (graph_of(X, call("view", "__nop", X, X)), "view"),
+    "data of another shape": (graph_of(placeholder("w", 2, np.zeros(3, "float32"))), "w"),
+    "data of another type": (graph_of(placeholder("w", 2, np.zeros(2, "int32"))), "w"),
+    "a placeholder that reads": (graph_of(X, ir.Node("y", inputs=[VALUE], outputs=[ir.TensorType((2,))])), "y"),
+    "a placeholder with two outputs": (graph_of(ir.Node("y", outputs=[ir.TensorType((2,))] * 2)), "y"),
+    "a dependency that comes later": (graph_of(X, call("late", "f", X).replace(control_deps=[SUM]), SUM), "late"),
+    "a value of no node": (graph_of(X, results=[ir.Value(VALUE)]), ""),
+}
+
+
+@pytest.mark.parametrize(("flawed", "node"), FLAWS.values(), ids=FLAWS)
+def test_each_flaw_of_a_graph_is_an_error_with_its_node(flawed: ir.Graph, node: str) -> None:
+    assert ir.validate(graph_of(X, SUM)) is not None
+    with pytest.raises(errors.GraphError) as caught:
+        ir.validate(flawed)
+    assert caught.value.node == node
+
+
+def test_dead_code_leaves_inputs_and_calls_without_outputs() -> None:
+    unused, w, dead_w = (
+        placeholder("unused"),
+        placeholder("w", 2, np.ones(2, "float32")),
+        placeholder("dw", 2, np.ones(2, "float32")),
+    )
+    first = call("first", "f", X)
+    total = call("sum", "add", X, w).replace(control_deps=[first])
+    dead = call("dead", "add", total, dead_w)
+    effect = ir.Node("effect", "tvm_op", "log", [VALUE])
+    made = graph_of(X, unused, w, dead_w, first, total, dead, effect, results=[ir.Value(total)])
+    clean = ir.remove_dead_code(made)
+    assert names(clean.nodes) == ["x", "unused", "w", "first", "sum", "effect"]
+    assert names(clean.inputs) == ["x", "unused", "w"]
+    assert dict(clean.value_attrs) == {}
+    assert ir.remove_dead_code(clean) == clean
+
+
+def test_folding_handles_views_parts_flat_kernels_names_and_other_devices(lib: portcall.Module) -> None:
+    pair, single, flat = ir.TensorType((1, 2)), ir.TensorType((1, 1)), ir.TensorType((2,))
+
+    def made_by(function: str, name: str, sources: list[Any], outputs: list[ir.TensorType], **more: Any) -> ir.Node:
+        values = [source if isinstance(source, ir.Value) else ir.Value(source) for source in sources]
+        return ir.Node(name, "tvm_op", function, values, outputs, **more)
+
+    x = ir.Node("x", outputs=[single])
+    a = ir.Node("a", outputs=[pair], data=portcall.tensor(np.array([[1, 2]], "float32")))
+    b = ir.Node("b", outputs=[pair], data=portcall.tensor(np.array([[10, 20]], "float32")))
+    ab = made_by("add", "a", [a, b], [pair])  # "a" is the name of a placeholder too
+    twice = made_by("add", "twice", [ab, ab], [pair])
+    parts = made_by("halves", "parts", [twice], [single, single])
+    view = made_by("__nop", "view", [ab], [flat])
+    level = made_by("add_flat", "flat", [view, view], [pair], attrs={"flatten_data": "1"})
+    out = made_by("add", "out", [x, ir.Value(parts, 1)], [single])
+    remote = made_by("add", "remote", [a, b], [ir.TensorType((1, 2), device_type=2)])
+    last = made_by("f", "last", [out, level], [single], control_deps=[twice, out])
+    nodes = (x, a, b, ab, twice, parts, view, level, out, remote, last)
+    made = graph_of(*nodes, results=[ir.Value(last), ir.Value(out)])
+    with PassContext(config={"library": lib}):
+        folded = ir.validate(ir.fold_constants(ir.validate(made)))
+        assert ir.fold_constants(folded) == folded
+    assert names(folded.nodes) == [
+        "x", "a", "b", "a_1", "twice", "parts_0", "parts_1", "view", "flat", "out", "remote", "last",
+    ]  # fmt: skip
+    assert names(folded.inputs) == ["x", "a", "b", "a_1", "twice", "parts_0", "parts_1", "view", "flat"]
+    data = {name: tensor.numpy().tolist() for name, tensor in ir.params_of(folded).items()}
+    assert (data["twice"], data["parts_1"], data["view"], data["flat"]) == ([[22, 44]], [[44]], [11, 22], [[22, 44]])
+    assert [dep.name for dep in folded.nodes[-1].control_deps] == ["out"]
+    assert names(ir.remove_dead_code(folded).nodes) == ["x", "parts_1", "flat", "out", "last"]
 
 
 def test_constants_are_folded_and_dead_code_goes_and_the_result_is_the_same(lib: portcall.Module) -> None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Types of objects for the Python tests, described as a user describes them.
-#include <portcall/pass.h>
+#include <portcall/ir.h>
 #include <portcall/portcall.h>
 
 #include <complex>
@@ -148,10 +148,12 @@ PORTCALL_REGISTER_GLOBAL("cpp_objects.swap_all").set_body_typed(SwapAll);
 PORTCALL_REGISTER_GLOBAL("cpp_objects.fail").set_body_typed([](Any) -> Any {
   PORTCALL_THROW(ValueError) << "no such variable";
 });
-PORTCALL_REGISTER_GLOBAL("cpp_objects.run_pipeline").set_body_typed([](std::string python_pass, int64_t length) {
-  ir::Pass swap("swap", SwapAll);
-  ir::Sequential pipeline({swap, python_pass, swap}, "cpp.pipeline");
+// A pipeline of Python is a function here.
+PORTCALL_REGISTER_GLOBAL("cpp_objects.run_pipeline").set_body_typed([](PackedFunc pipeline, int64_t length) {
   return pipeline(SwapAll(Chain(length))).cast<Expr>();
+});
+PORTCALL_REGISTER_GLOBAL("cpp_objects.setting").set_body_typed([](std::string name) {
+  return Registry::Get("portcall.ir.pass_setting")(name).cast<Any>();
 });
 
 }  // namespace
