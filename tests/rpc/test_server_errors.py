@@ -17,21 +17,12 @@ import pytest
 
 from portcall import rpc
 from portcall.rpc._options import ServerOptions
+from rpc.processes import children_of, command_of, descendants_of
 from rpc.raw_client import RETURN, RawClient, integer, text
 from rpc.serving import FUNCTIONS, Serving, serving
 
 PROGRAM = Path(__file__).with_name("failing_server.py")
 BROKEN = (OSError, EOFError, AssertionError)  # what a client sees whose session the server gave up
-
-
-def children_of(*parents: int) -> set[int]:
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) in parents:
-                    found.add(int(entry.name))
-    return found
 
 
 class FailingServer:
@@ -70,11 +61,8 @@ class FailingServer:
 
     def descendants(self) -> list[int]:
         """Handles of all processes of the server."""
-        family = {self.process.pid}
-        while more := children_of(*family) - family:
-            family |= more
         handles = []
-        for pid in family - {self.process.pid}:
+        for pid in descendants_of(self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 handles.append(os.pidfd_open(pid))
         return handles
@@ -271,9 +259,7 @@ def test_directories_of_killed_servers_are_removed_by_the_next_and_those_of_othe
         with rpc.connect(killed.address) as another:
             another.upload(b"1", "file")
             (left,) = set(tmp_path.iterdir()) - before
-            (zygote,) = [
-                pid for pid in children_of(killed.pid) if b"_zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
+            (zygote,) = [pid for pid in children_of(killed.pid) if b"_zygote" in command_of(pid)]
             os.kill(killed.pid, signal.SIGSTOP)  # so that neither cleans up after the other
             os.kill(zygote, signal.SIGKILL)
             os.kill(killed.pid, signal.SIGKILL)

@@ -86,10 +86,11 @@ class Supervisor:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         self._listener, self._address = listen(self._options)
         self._base, self._lock = make_base(self._options.work_dir)
+        self._log.start(self._loop)
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup has it
             del before[signal.SIGHUP]
-        self._zygote = ZygoteProcess(self._options.without_secrets(), self._base, sys.stderr.fileno(), self._loop, self)
+        self._zygote = ZygoteProcess(self._options.without_secrets(), self._base, self._log.output, self._loop, self)
         self._directories = DirectoryProcess(
             lambda descriptor, action: self._loop.watch(descriptor, lambda: action(descriptor)),
             self._loop.forget,
@@ -196,11 +197,12 @@ class Supervisor:
             lambda: os.close(self._lock),
             *(sock.close for sock in self._signals),
             self._forget_program,
-            self._loop.close,
         )
         for step in steps:
             self._loop.guard(step)
         self._log.write("stopped", "stopped")
+        self._log.close()
+        self._loop.close()
 
     # ---- The process that sessions come from ----
 

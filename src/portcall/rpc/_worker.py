@@ -15,6 +15,7 @@ import ctypes
 import gc
 import importlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -41,6 +42,7 @@ from portcall.rpc._options import BASE_PATTERNS, ServerOptions, is_python_functi
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG = 1
+_LINE_BUFFERED = 1  # _IOLBF
 _prctl = ctypes.CDLL(None).prctl  # looked up before the fork: each session would spend a quarter of a millisecond on it
 _FNMATCH_SPECIAL = re.compile(r"([\\*?\[\]])")
 _loaded: list[Module] = []  # libraries stay loaded as long as the process lives
@@ -61,6 +63,15 @@ class Start:
     client: int
     link: int
     progress: int
+
+
+def write_by_lines() -> None:
+    """Have what Python and C write reach the log line by line, though that is a pipe: a session may end at any time."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _LINE_BUFFERED, ctypes.c_size_t(0))
 
 
 def load_user_code(options: ServerOptions) -> tuple[str, ...]:
@@ -320,6 +331,7 @@ def exit_with(session: Callable[[], int]) -> None:
 
 def main() -> None:
     """Serve a session in a fresh process: the way where forking is not safe."""
+    write_by_lines()
     options = ServerOptions.from_dict(json.loads(sys.argv[1]))
     start = Start(**json.loads(sys.argv[2]))
     exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))

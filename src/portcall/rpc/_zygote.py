@@ -24,7 +24,7 @@ from portcall._machine import look_around
 from portcall.rpc._control import Link
 from portcall.rpc._directories import delete_tree
 from portcall.rpc._options import ServerOptions
-from portcall.rpc._worker import Start, exit_with, load_user_code, run_session
+from portcall.rpc._worker import Start, exit_with, load_user_code, run_session, write_by_lines
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
 _SPAWN = "from portcall.rpc._worker import main; main()"
@@ -224,6 +224,7 @@ def main() -> None:
     """Run as the process that the supervisor starts, with the descriptor of the link as only argument."""
     link = Link.adopt(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    write_by_lines()
     received = link.receive()
     if received is None:
         return
