@@ -316,3 +316,48 @@ def test_bad_input_gives_its_error_and_leaves_the_process_healthy(
 def test_the_table_is_long_enough_and_says_each_thing_once() -> None:
     whats = [bad.what for bad in (*CALLS, *MAKING, *LOADS, *REGISTRATIONS)]
     assert len(set(whats)) == len(whats) >= 60
+
+
+def test_every_global_function_survives_what_it_does_not_expect(tmp_path: Path) -> None:
+    """None, wrong numbers and wrong kinds of arguments: each gives an answer or an error, and no signal."""
+    script = Path(__file__).parent / "scripts" / "call_everything.py"
+    called = []
+    ended_at = []
+    while not called or called[-1] != ".":
+        command = [sys.executable, str(script), *called[-1:]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
+        assert done.stdout, done.stderr
+        called += done.stdout.split()
+        if called[-1] != ".":
+            ended_at.append((called[-1], done.returncode, done.stderr[-300:]))
+    assert ended_at == []
+    assert {"portcall.rpc.View", "ffi.ModuleGetFunction", "portcall.graph.create", "testing.apply"} <= set(called)
+
+
+NESTED = """
+import sys, threading, portcall
+apply = portcall.get_global_func("testing.apply")
+
+def nest(depth):
+    return apply(nest, depth - 1) if depth else "the end"
+
+sys.setrecursionlimit(10**8)
+assert nest(100) == "the end" == apply(*[apply] * 100, lambda: "the end")
+def attempt(*calls):
+    for call in calls:
+        try:
+            call()
+        except RecursionError as error:
+            print(type(error).__name__)
+in_cpp, in_python = lambda: apply(*[apply] * 100_000, lambda: 0), lambda: nest(100_000)
+attempt(in_cpp)
+threading.stack_size(1 << 20)  # which is used up sooner
+thread = threading.Thread(target=attempt, args=(in_cpp, in_python))
+thread.start()
+thread.join()
+"""
+
+
+def test_calls_that_are_nested_too_deeply_are_an_error_in_every_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["RecursionError"] * 3), done.stderr[-300:]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -236,3 +238,34 @@ def test_worker_threads_of_a_kernel_call_python(libraries: Any, register: Any) -
     register("portcall_test.visit", seen.append)
     portcall.load_module(libraries["parallel_callback"])["for_each"](200)
     assert sorted(seen) == list(range(200))
+
+
+AT_THE_END = """
+import sys, threading, time, portcall
+apply = portcall.get_global_func("testing.apply")
+list_names = portcall.get_global_func("portcall.ListGlobalNames")
+bodies = {
+    "calls back": lambda: apply(lambda x: x, 1),
+    "waits in Python": lambda: apply(lambda: time.sleep(0.0005)),
+    "works in Python": lambda: apply(lambda: [i for i in range(10_000)]),
+    "lets objects go": lambda: apply(lambda: portcall.convert(lambda: 1)),
+    "calls C++": lambda: list_names(),
+}
+started = threading.Semaphore(0)
+def run(body):
+    body()
+    started.release()
+    while True:
+        body()
+for body in [bodies[sys.argv[1]]] * 4:
+    threading.Thread(target=run, args=(body,), daemon=True).start()
+for _ in range(4):
+    started.acquire()
+"""
+
+
+@pytest.mark.parametrize("work", ["calls back", "waits in Python", "works in Python", "lets objects go", "calls C++"])
+def test_a_process_ends_while_daemon_threads_are_in_calls(work: str) -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", AT_THE_END, work], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

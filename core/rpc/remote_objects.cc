@@ -67,15 +67,29 @@ class OwnedMemory {
   uint64_t data_;
 };
 
+[[noreturn]] void ThrowNone(const char* type_key) {
+  throw Error("TypeError", std::string("None was given where an object of type ") + type_key + " is needed");
+}
+
+// A reference that a caller gives, and that may be None: to use that is an error.
+template <typename NodeType> class Given : public ObjectRef {
+ public:
+  using Node = NodeType;
+  Given() noexcept = default;
+  Given(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
+  NodeType* operator->() const {
+    if (!defined()) ThrowNone(NodeType::kTypeKey);
+    return static_cast<NodeType*>(ptr_);
+  }
+};
+
 struct RemoteTensorObj : Object {
   static constexpr const char* kTypeKey = "portcall.rpc.Tensor";
   SessionPtr session;
   WireTensor wire;
   std::shared_ptr<void> owner;  // an OwnedHandle or OwnedMemory; views share it
 };
-class RemoteTensor : public ObjectRef {
-  PORTCALL_OBJECT_REF(RemoteTensor, RemoteTensorObj)
-};
+using RemoteTensor = Given<RemoteTensorObj>;
 
 struct RemoteObjectObj : Object {
   static constexpr const char* kTypeKey = "portcall.rpc.Object";
@@ -92,9 +106,7 @@ struct RemoteDeviceObj : Object {
   SessionPtr session;
   DLDevice device{};
 };
-class RemoteDevice : public ObjectRef {
-  PORTCALL_OBJECT_REF(RemoteDevice, RemoteDeviceObj)
-};
+using RemoteDevice = Given<RemoteDeviceObj>;
 
 RemoteDevice DeviceOf(SessionPtr session, DLDevice value) {
   auto device = Make<RemoteDevice>();
@@ -400,6 +412,7 @@ void CheckSame(const std::vector<int64_t>& shape, DLDataType dtype, const WireTe
       << "a copy needs equal data types: " << ToString(dtype) << " and " << ToString(wire.dtype);
 }
 void CheckSame(const RemoteTensor& remote, const Tensor& local) {
+  if (!local.defined()) ThrowNone(TensorObj::kTypeKey);
   const DLTensor& dl = *local.dl_tensor();
   CheckSame(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype, remote->wire);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/remote_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -163,6 +165,7 @@ class RemoteSessionImpl : public RemoteSession {
   // Says goodbye without waiting for anybody: a request that is under way elsewhere is cut off.
   void Close() override {
     if (closed_.exchange(true)) return;
+    if (!IsOurs()) return ForgetChannel();
     std::unique_lock<Turn> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return channel_->Interrupt();  // the request that is cut off closes the channel
     try {
@@ -176,7 +179,7 @@ class RemoteSessionImpl : public RemoteSession {
     }
     channel_->Close();
   }
-  bool closed() const override { return closed_; }
+  bool closed() const override { return closed_ || !IsOurs(); }
 
   const RemoteOptions& options() const override { return options_; }
   SessionStats stats() const override {
@@ -328,6 +331,7 @@ class RemoteSessionImpl : public RemoteSession {
   // One request and its answer. `read` gets the body of a Return; `to` is where a CopyAck of `to_size` bytes goes.
   void Request(Code code, const std::function<void(Writer&)>& write,
                const std::function<void(std::string_view)>& read = {}, void* to = nullptr, uint64_t to_size = 0) {
+    CheckOurs();  // before a lock that may be taken for ever in a copy
     std::lock_guard<Turn> turn(turn_);
     CheckOpen();
     Deadline deadline = DeadlineIn(call_timeout_);
@@ -405,6 +409,19 @@ class RemoteSessionImpl : public RemoteSession {
   // An error with facts: front ends read the peer from the extra context, not from the text.
   Error ErrorOf(std::string_view kind, std::string_view message) const {
     return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
+  }
+
+  // A child process has a copy of the session, and must not end what is its parent's.
+  bool IsOurs() const { return getpid() == process_; }
+  void ForgetChannel() {
+    if (channel_->KeepsDeadlines()) channel_->Close();  // our copy of its descriptors
+    else channel_.release();                            // what a user's own does in the end is its parent's business
+  }
+
+  void CheckOurs() const {
+    if (IsOurs()) return;
+    throw ErrorOf("SessionClosedError", "the session with " + options_.name + " belongs to process " +
+                                            std::to_string(process_) + ", of which this one is a copy; open another");
   }
 
   void CheckOpen() const {
@@ -544,6 +561,7 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   Turn turn_;  // of a request, from its first byte to the last of its answer
+  const pid_t process_ = getpid();
   std::unique_ptr<Channel> channel_;
   const RemoteOptions options_;
   std::atomic<double> call_timeout_;

@@ -2,6 +2,8 @@
 // Function objects, and the one table of global functions.
 #include "portcall/function.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -13,6 +15,31 @@
 
 namespace portcall {
 namespace {
+
+// The part of a thread's stack that calls leave to what they call last.
+constexpr size_t kReserve = 256 << 10;
+
+// Where that part begins and ends; until it is known, every address lies before its end.
+struct StackEnd {
+  uintptr_t begin, end;
+};
+thread_local StackEnd stack_end __attribute__((tls_model("initial-exec"))) = {0, UINTPTR_MAX};
+
+bool IsNearStackEnd(uintptr_t here) {
+  if (stack_end.end == UINTPTR_MAX) {
+    stack_end = {0, 0};
+    pthread_attr_t attributes;
+    void* begin = nullptr;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+      pthread_attr_getstack(&attributes, &begin, &size);
+      pthread_attr_destroy(&attributes);
+      auto address = reinterpret_cast<uintptr_t>(begin);
+      stack_end = {address, address + std::min(size / 4, kReserve)};
+    }
+  }
+  return here >= stack_end.begin && here < stack_end.end;  // another stack, of a coroutine say, may lie before it
+}
 
 struct FunctionImpl final : Object {
   static constexpr int32_t kTypeIndex = kTVMFFIFunction;
@@ -35,7 +62,13 @@ struct FunctionImpl final : Object {
   static FunctionImpl* Of(void* handle) { return static_cast<FunctionImpl*>(static_cast<TVMFFIObject*>(handle)); }
   static int Call(void* handle, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     FunctionImpl* func = Of(handle);
+    auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    if (__builtin_expect(here < stack_end.end, 0)) return CallNearStackEnd(func, here, args, num_args, result);
     return func->body(func->self, args, num_args, result);
+  }
+  __attribute__((noinline)) static int CallNearStackEnd(FunctionImpl* func, uintptr_t here, const TVMFFIAny* args,
+                                                        int32_t num_args, TVMFFIAny* result) {
+    return IsNearStackEnd(here) ? func->RaiseTooDeep() : func->body(func->self, args, num_args, result);
   }
   static int CallGenerated(void* handle, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     FunctionImpl* func = Of(handle);
@@ -56,6 +89,11 @@ struct FunctionImpl final : Object {
       }
     }
     return 0;
+  }
+  int RaiseTooDeep() const {
+    return Guard([&] {
+      PORTCALL_THROW(RecursionError) << "calls are nested too deeply: " << name << "() would use up the stack";
+    });
   }
   int RaiseType(int32_t position, const std::string& expected, const std::string& got) const {
     return Guard([&] { detail::ThrowArgumentError(name.c_str(), position, expected, got); });

@@ -224,7 +224,9 @@ cdef extern from "portcall/c_api.h" nogil:
 cdef extern from *:
     """
     #include <Python.h>
+    #include <cxxabi.h>
     #include <frameobject.h>
+    #include <unistd.h>
 
     // NumPy's array as its C API documents it: the leading fields have been the same since 1.0.
     typedef struct {
@@ -247,6 +249,21 @@ cdef extern from *:
       NumpyDescr* descr;
       int flags;
     } NumpyArray;
+
+    // While the process ends, Python ends the threads that want its lock: pthread_exit() unwinds their stacks, of which
+    // frames of C++ make an abort. Such a thread waits here instead, until the process is gone.
+    template <typename Body, typename... Args>
+    static inline auto Shielded(Body body, Args... args) -> decltype(body(args...)) {
+      try {
+        return body(args...);
+      } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+      }
+    }
+    static inline PyObject* ShieldedVectorcall(PyObject* callable, PyObject* const* args, size_t size) {
+      return Shielded(PyObject_Vectorcall, callable, args, size, (PyObject*)NULL);
+    }
+    static inline void ShieldedRestoreThread(PyThreadState* state) { Shielded(PyEval_RestoreThread, state); }
 
     #define TVMFFI_RELEASE(handle) PortcallGetCore()->object_dec_ref(handle)
 
@@ -418,6 +435,11 @@ cdef extern from *:
     enum:
         kStackArgs
 
+    int shielded_call "Shielded"(TVMFFISafeCallType, void*, const TVMFFIAny*, int32_t, TVMFFIAny*) noexcept nogil
+    void shielded_release "Shielded"(void (*)(void*) noexcept nogil, void*) noexcept nogil
+    int shielded_check "Shielded"(int (*)() noexcept nogil) noexcept nogil
+    object ShieldedVectorcall(PyObject*, PyObject* const*, size_t)
+    void ShieldedRestoreThread(PyThreadState*)
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)
     void SetTypeVectorcall(PyTypeObject*, void*)
     int RaiseWithFrames(object, list) except -1
@@ -443,13 +465,11 @@ cdef extern from "Python.h":
     PyTypeObject* Py_TYPE(PyObject*)
     Py_ssize_t Py_REFCNT(PyObject*)
     Py_ssize_t PyVectorcall_NARGS(size_t) nogil
-    object PyObject_Vectorcall(PyObject*, PyObject* const*, size_t, PyObject*)
     long long PyLong_AsLongLongAndOverflow(PyObject*, int*) except? -1
     double PyFloat_AS_DOUBLE(PyObject*) nogil
     const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*)
     object PyUnicode_DecodeUTF8(const char*, Py_ssize_t, const char*)
     PyThreadState* PyEval_SaveThread()
-    void PyEval_RestoreThread(PyThreadState*)
     bint Py_IsInitialized() nogil
     int PyErr_CheckSignals() except -1
     void PyErr_Clear()
@@ -1288,10 +1308,12 @@ cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:
 
 cdef void release_python(void* owner) noexcept nogil:
     """Drop a reference to a Python object, from any thread."""
-    if not Py_IsInitialized():
-        return
-    with gil:
-        Py_DECREF(<object>owner)
+    if Py_IsInitialized():
+        shielded_release(release_with_lock, owner)
+
+
+cdef void release_with_lock(void* owner) noexcept with gil:
+    Py_DECREF(<object>owner)
 
 
 cdef int memory_of_ndarray(Frame* frame, int i, PyObject* arg, void** handle) except -1:
@@ -1771,15 +1793,17 @@ cdef class Block:
 
 
 cdef void return_block(void* owner) noexcept nogil:
+    if Py_IsInitialized():
+        shielded_release(return_with_lock, owner)
+
+
+cdef void return_with_lock(void* owner) noexcept with gil:
     global spare_nbytes
-    if not Py_IsInitialized():
-        return
-    with gil:
-        block = <Block><object>owner
-        Py_DECREF(block)
-        if spare_nbytes + block.nbytes <= kMaxSpareBytes:
-            spare_blocks.append(block)
-            spare_nbytes += block.nbytes
+    block = <Block><object>owner
+    Py_DECREF(block)
+    if spare_nbytes + block.nbytes <= kMaxSpareBytes:
+        spare_blocks.append(block)
+        spare_nbytes += block.nbytes
 
 
 cdef Block take_block(int64_t nbytes):
@@ -1975,7 +1999,7 @@ cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny
         return func.call(func.self_, cells, size, result)
     state = PyEval_SaveThread()
     status = func.call(func.self_, cells, size, result)
-    PyEval_RestoreThread(state)
+    ShieldedRestoreThread(state)
     return status
 
 
@@ -2030,8 +2054,12 @@ cdef refuse_keywords(PackedFunc func, names):
 
 # ---- Functions written in Python -------------------------------------------------------------------------------------
 
-cdef int call_python(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept with gil:
+cdef int call_python(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept nogil:
     """What the core calls for a Python function."""
+    return shielded_call(call_with_lock, self, args, size, result)
+
+
+cdef int call_with_lock(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept with gil:
     try:
         return call_callable(<PyObject*>self, args, size, result)
     except BaseException as error:
@@ -2050,13 +2078,13 @@ cdef inline int call_callable(PyObject* callable_, const TVMFFIAny* args, int32_
         lent |= args[i].type_index == kTVMFFIDLTensorPtr
     if unlikely(lent):
         return call_with_loans(callable_, stack.items, args, size, result)
-    return give_value(PyObject_Vectorcall(callable_, stack.items, <size_t>size, NULL), result)
+    return give_value(ShieldedVectorcall(callable_, stack.items, <size_t>size), result)
 
 
 cdef int call_with_loans(PyObject* callable_, PyObject** items, const TVMFFIAny* args, int32_t size,
                          TVMFFIAny* result) except -1:
     try:
-        return give_value(PyObject_Vectorcall(callable_, items, <size_t>size, NULL), result)
+        return give_value(ShieldedVectorcall(callable_, items, <size_t>size), result)
     finally:
         for i in range(size):
             if args[i].type_index == kTVMFFIDLTensorPtr:
@@ -2252,8 +2280,12 @@ cdef void core_raise(error) noexcept:
         pass  # out of memory: the caller reports a failure without an error
 
 
-cdef int check_signals() noexcept with gil:
+cdef int check_signals() noexcept nogil:
     """Let Python's signal handlers run inside of long native work; what they raise interrupts it."""
+    return shielded_check(check_with_lock)
+
+
+cdef int check_with_lock() noexcept with gil:
     try:
         PyErr_CheckSignals()
         return 0

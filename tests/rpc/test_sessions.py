@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -430,3 +431,55 @@ def test_an_exit_at_the_end_of_a_chain_has_no_signal() -> None:
         with pytest.raises(errors.RemoteCrashError, match="exited over there with code 3") as raised:
             session["demo.exit"](3)
         assert raised.value.signal == ""
+
+
+FORKING = """
+import gc, os, sys
+import numpy as np
+import portcall
+from portcall import errors, rpc
+
+def in_a_child(work):
+    pid = os.fork()
+    if pid == 0:
+        work()
+        sys.exit(0)  # with all that Python does at its end, and that contexts do
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+def use():
+    for call in (lambda: session.listdir(), lambda: tensor.numpy()):
+        try:
+            call()
+        except errors.SessionClosedError as error:
+            assert str(os.getppid()) in str(error)
+        else:
+            raise AssertionError("a copy used the session")
+    assert session.closed
+
+def collect():
+    global session, tensor
+    del session, tensor
+    gc.collect()
+
+with rpc.Server() as server:
+    for make in (lambda: rpc.connect(server.address), rpc.PopenSession, rpc.LocalSession):
+        with make() as session:
+            session.upload(b"content", "name")
+            tensor = session.tensor(np.arange(3.0))
+            in_a_child(lambda: None)
+            in_a_child(lambda: session.close())
+            if not isinstance(session, rpc.LocalSession):
+                in_a_child(use)
+            in_a_child(collect)
+            assert session.download("name") == b"content"
+            assert tensor.numpy().tolist() == [0, 1, 2]
+            assert not session.closed
+    in_a_child(server.terminate)
+    assert server.running
+print("done")
+"""
+
+
+def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -97,6 +97,7 @@ class PopenSession(Session):
     ) -> None:
         if binary is not None and not Path(binary).exists():
             raise FileNotFoundError(f"{os.fspath(binary)}: there is no such program")
+        self._owner = os.getpid()
         self._directory = tempfile.mkdtemp(prefix="portcall-") if binary is None else ""
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -131,6 +132,8 @@ class PopenSession(Session):
         self._end_child()
 
     def _end_child(self) -> None:
+        if os.getpid() != self._owner:  # a copy of the process that started it
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=_PATIENCE)  # it leaves by itself when the pipe closes
         if self._child.poll() is None:
