@@ -8,6 +8,8 @@ import functools
 import os
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
