@@ -363,3 +363,35 @@ thread.join()
 def test_calls_that_are_nested_too_deeply_are_an_error_in_every_thread() -> None:
     done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["RecursionError"] * 3), done.stderr[-300:]
+
+
+PIPED = """
+import sys
+import portcall
+from portcall import errors, preflight, rpc
+
+def refuse(call, kind):
+    try:
+        call()
+    except kind as error:
+        assert "pipe.so" in str(error), error
+    else:
+        raise AssertionError("a pipe was taken for a file")
+
+refuse(lambda: portcall.load_module("pipe.so"), errors.ModuleLoadError)
+refuse(lambda: preflight.inspect_library("pipe.so"), errors.ModuleLoadError)
+with rpc.LocalSession() as session:
+    refuse(lambda: session.upload("pipe.so"), OSError)
+    refuse(lambda: session.upload("pipe.so", check=False), OSError)
+"""
+
+
+def test_a_pipe_is_refused_where_a_file_is_wanted(tmp_path: Path) -> None:
+    """Nobody writes into it: whoever opened it would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.so")
+    commands = (["-c", PIPED], ["-m", "portcall", "inspect", "pipe.so"], ["-m", "portcall", "run", "pipe.so", "f"])
+    for command, code in zip(commands, (0, 1, 1), strict=True):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == code, (command, done.stderr)

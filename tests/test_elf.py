@@ -14,9 +14,11 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
+import portcall
 from portcall import toolchain
 from portcall._blob import BlobError, EmbeddedModule, read_classic, read_modern
-from portcall._elf import ElfError, ElfFile, read_elf
+from portcall._elf import DYNAMIC, DYNSYM, MACHINES, MOST_LIBRARIES, VERNEED, ElfError, ElfFile, read_elf
+from portcall.errors import ModuleLoadError
 
 SOURCE = """
 #include <math.h>
@@ -132,6 +134,62 @@ def test_a_damaged_file_is_an_elf_file_or_an_elf_error(library: Path, data: st.D
 
 
 # ---- Module tables ------------------------------------------------------------------------------------------------
+
+# ---- Files that claim much for their size -------------------------------------------------------------------------
+
+
+def made(sections: list[tuple[int, int, int, int]], body: bytes, entry: int = 64) -> bytes:
+    """An ELF file for this machine: (kind, place in the body, size, information) of each section behind the first.
+
+    All take their names from the whole body.
+    """
+    machine = read_elf(Path(sys.executable).resolve().read_bytes(), symbols=False).build.machine
+    code = next(number for number, name in MACHINES.items() if machine.startswith(name))
+    start = 64 + 64 * (2 + len(sections))
+    head = b"\x7fELF\2\1\1".ljust(16, b"\0")
+    head += struct.pack("<HHIQQQIHHHHHH", 3, code, 1, 0, 0, 64, 0, 64, 56, 0, entry, 2 + len(sections), 0)
+    table = bytes(64) + struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, start, len(body), 0, 0, 0, 0)
+    for kind, place, size, information in sections:
+        table += struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, start + place, size, 1, information, 0, 0)
+    return head + table + body
+
+
+SIZE = 240_000
+SYMBOLS = struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0, 0) * (SIZE // 24)
+LONG_NAME = b"\0" + b"n" * 4000 + b"\0"
+FAR = len(SYMBOLS) + 1  # where a long name begins behind the symbols
+LONG_NAMES = struct.pack("<IBBHQQ", FAR, 0x12, 0, 1, 0, 0) * (SIZE // 24)
+LIBRARIES = struct.pack("<qQ", 1, FAR) * (SIZE // 16)
+CLAIMS = {
+    "many tables of symbols": made([(DYNSYM, 0, SIZE, 0)] * 3000, SYMBOLS + b"\0name\0"),
+    "long names that overlap": made([(DYNSYM, 0, SIZE, 0)], LONG_NAMES + LONG_NAME),
+    "long libraries that overlap": made([(DYNAMIC, 0, SIZE, 0)], LIBRARIES + LONG_NAME),
+    "many dynamic sections": made([(DYNAMIC, 0, SIZE, 0)] * 3000, LIBRARIES + b"\0name\0"),
+    "entries without a size": made([(DYNSYM, 0, SIZE, 0)] * 3000, SYMBOLS + b"\0name\0", entry=0),
+    # Each record begins one byte behind the last, and has 65535 parts that do so, too.
+    "version records that overlap": made(
+        [(VERNEED, 0, SIZE, 1 << 31)], struct.pack("<HHIII", 1, 65535, 0, 1, 1) + b"\1" * SIZE + bytes(20)
+    ),
+    "a run path of many folders": made(
+        [(DYNAMIC, 0, 32, 0)],
+        struct.pack("<qQqQ", 29, 33, 0, 0) + b"\0" + b"".join(b"%x:" % k for k in range(50_000)) + b"\0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_file_that_claims_much_gives_what_its_size_can_hold(name: str, tmp_path: Path) -> None:
+    """Both readers; such a file took minutes and gigabytes."""
+    data = CLAIMS[name]
+    path = tmp_path / "claims.so"
+    path.write_bytes(data)
+    with contextlib.suppress(ElfError):
+        elf = read_elf(data)
+        assert len(elf.symbols) <= SIZE // 24
+        assert max(len(elf.needed), len(elf.runpath)) <= MOST_LIBRARIES
+        assert sum(len(symbol.name) for symbol in elf.symbols) <= 5 * len(data)
+    with pytest.raises(ModuleLoadError):
+        portcall.load_module(path)
 
 
 def text(word: str) -> bytes:

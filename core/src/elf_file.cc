@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "mapped_file.h"
 #include "portcall/error.h"
@@ -64,11 +65,12 @@ class Reader {
     if (header->e_type != ET_DYN) Fail("it is not a shared library (an object file or a program must be linked first)");
     const auto* sections = file_.At<Elf64_Shdr>(header->e_shoff, header->e_shnum);
     if (!sections || header->e_shnum == 0) Fail("its section headers are damaged or were stripped");
+    bool dynamic = false, symbols = false;  // seen: there is one of each, and a damaged file may name one many times
     for (int i = 0; i < header->e_shnum; ++i) {
       if (sections[i].sh_link >= header->e_shnum) continue;
       uint64_t strings = sections[sections[i].sh_link].sh_offset;
-      if (sections[i].sh_type == SHT_DYNAMIC) ReadDynamic(sections[i], strings);
-      if (sections[i].sh_type == SHT_DYNSYM) ReadSymbols(sections[i], strings);
+      if (sections[i].sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) ReadDynamic(sections[i], strings);
+      if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections[i], strings);
     }
     ReadFooter();
     return std::move(out_);
@@ -77,6 +79,14 @@ class Reader {
  private:
   [[noreturn]] void Fail(const std::string& why) {
     throw Error("ModuleLoadError", "cannot load '" + path_ + "': " + why);
+  }
+
+  std::string Name(uint64_t offset) {
+    std::string name = file_.Text(offset);
+    // Names share their ends, so that together they may be longer than the file, but not by much.
+    name_bytes_ += name.size();
+    if (name_bytes_ > 4 * file_.size() + 65536) Fail("its names are longer than the file: it is damaged");
+    return name;
   }
 
   void ReadFooter() {
@@ -99,7 +109,7 @@ class Reader {
     if (!entries) Fail("its dynamic section lies outside the file");
     for (size_t i = 0; i < section.sh_size / sizeof(Elf64_Dyn) && entries[i].d_tag != DT_NULL; ++i) {
       const Elf64_Dyn& entry = entries[i];
-      if (entry.d_tag == DT_NEEDED) out_.needed.push_back(file_.Text(strings + entry.d_un.d_val));
+      if (entry.d_tag == DT_NEEDED) out_.needed.push_back(Name(strings + entry.d_un.d_val));
       if (entry.d_tag == DT_BIND_NOW) out_.bind_now = true;
       if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_BIND_NOW)) out_.bind_now = true;
       if (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_NOW)) out_.bind_now = true;
@@ -111,7 +121,7 @@ class Reader {
     if (!symbols) Fail("its symbol table lies outside the file");
     for (size_t i = 1; i < section.sh_size / sizeof(Elf64_Sym); ++i) {
       const Elf64_Sym& symbol = symbols[i];
-      std::string name = file_.Text(strings + symbol.st_name);
+      std::string name = Name(strings + symbol.st_name);
       if (name.empty()) continue;
       if (symbol.st_shndx == SHN_UNDEF) {
         if (ELF64_ST_BIND(symbol.st_info) != STB_WEAK) out_.undefined.push_back(std::move(name));
@@ -126,6 +136,7 @@ class Reader {
   const std::string& path_;
   MappedFile file_;
   ElfFile out_;
+  uint64_t name_bytes_ = 0;
 };
 
 bool Contains(const std::vector<std::string>& list, const char* name) {

@@ -21,7 +21,7 @@ namespace portcall {
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     PORTCALL_CHECK(fd >= 0, ModuleLoadError) << "cannot open '" << path << "': " << std::strerror(errno);
     struct stat info{};
     bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from portcall._input import open_input
+
 _BLOCK = 512
 _CHUNK = 1 << 20
 
@@ -23,8 +25,9 @@ def open_archive(source: Path | IO[bytes], name: str) -> Iterator[tarfile.TarFil
         ValueError: it is not an archive, or was not copied whole; also from within the block.
     """
     try:
-        with tarfile.open(source) if isinstance(source, Path) else tarfile.open(fileobj=source) as archive:
-            yield archive
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open_input(source)) if isinstance(source, Path) else source
+            yield stack.enter_context(tarfile.open(fileobj=file))
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         why = str(error).partition("\n")[0].removesuffix(":")
         raise ValueError(f"'{name}' is not a tar archive, or was not copied whole: {why}") from None

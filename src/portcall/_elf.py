@@ -4,10 +4,14 @@
 Bytes in, facts out: nothing is opened, loaded or run here. Any bytes give an ElfFile or an ElfError, never another
 error. Only the section headers are used, which every linker writes; a file stripped of them is refused with a reason.
 Follows the System V ABI (gabi 4.1) and the GNU extensions for symbol versions.
+
+The work is proportional to the file's size, whatever it claims: of each kind of table one is read, and names and
+records that overlap are an error.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 from collections.abc import Iterator
@@ -23,6 +27,7 @@ KINDS = {1: "object", 2: "executable", 3: "shared"}
 SYMTAB, DYNAMIC, DYNSYM, VERDEF, VERNEED = 2, 6, 11, 0x6FFFFFFD, 0x6FFFFFFE
 NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 FUNCTION_TYPES, WEAK, LOCAL = (2, 10), 2, 0
+MOST_LIBRARIES = 1024  # and folders of a run path: each of one is looked for in each of the other
 # What is laid out differently in files of 32 and of 64 bits: the rest of the header, a section, a segment, a symbol,
 # an entry of the dynamic section; then the order of a segment's and a symbol's fields.
 LAYOUTS = {
@@ -149,6 +154,9 @@ class Reader:
         self.bits = 32 * data[4]
         self.order = "<" if data[5] == 1 else ">"
         self.sections: list[Section] = []
+        # Names share their ends, so that together they may be longer than the file, but not by much.
+        self.name_bytes_left = 4 * len(data) + 65536
+        self.records_left = len(data) // 8
 
     def build(self) -> Build:
         machine = self.fields("header", 16)[1]
@@ -169,15 +177,23 @@ class Reader:
         if not self.sections:
             raise ElfError("the file has no section headers (stripped by sstrip or alike), so it cannot be read")
         dynamic = list(self.dynamic())
-        strings = {tag: [text for kind, text in dynamic if kind == tag] for tag in (NEEDED, SONAME, RPATH, RUNPATH)}
+        needed = tuple(dict.fromkeys(str(text) for tag, text in dynamic if tag == NEEDED))
+        strings = {tag: [text for kind, text in dynamic if kind == tag] for tag in (SONAME, RPATH, RUNPATH)}
+        runpath = tuple(
+            dict.fromkeys(
+                folder for text in strings[RUNPATH] or strings[RPATH] for folder in str(text).split(":") if folder
+            )
+        )
+        if max(len(needed), len(runpath)) > MOST_LIBRARIES:
+            raise ElfError(
+                f"it asks for {len(needed)} libraries in {len(runpath)} folders; at most {MOST_LIBRARIES} are searched"
+            )
         return ElfFile(
             kind=KINDS.get(kind, f"type {kind}"),
             build=self.build(),
-            needed=tuple(map(str, strings[NEEDED])),
+            needed=needed,
             soname=str(strings[SONAME][0]) if strings[SONAME] else "",
-            runpath=tuple(
-                folder for text in strings[RUNPATH] or strings[RPATH] for folder in str(text).split(":") if folder
-            ),
+            runpath=runpath,
             symbols=tuple(self.symbols(SYMTAB if kind == 1 else DYNSYM)) if symbols else (),
             versions_needed=dict(self.versions_needed()),
             versions_defined=frozenset(self.versions_defined()),
@@ -234,7 +250,8 @@ class Reader:
     # ---- Access -----------------------------------------------------------------------------------------------------
 
     def of_kind(self, kind: int) -> Iterator[Section]:
-        return (section for section in self.sections if section.kind == kind)
+        """Yield the section of a kind; of several the first, as there is to be one of those that are read here."""
+        return itertools.islice((section for section in self.sections if section.kind == kind), 1)
 
     def chain(self, section: Section, layout: str, next_field: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         return self.links(section.offset, layout, next_field, section.count)
@@ -242,6 +259,9 @@ class Reader:
     def links(self, place: int, layout: str, next_field: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Follow records that hold the distance to the next one; at most ``count`` of them."""
         for _ in range(count):
+            self.records_left -= 1
+            if self.records_left < 0:
+                raise ElfError("its version records overlap: the file is damaged")
             entry = self.unpack(layout, place)
             yield place, entry
             if entry[next_field] == 0:
@@ -253,6 +273,8 @@ class Reader:
         return self.entries(what, section.offset, size, section.size // size)
 
     def entries(self, what: str, place: int, size: int, count: int) -> Iterator[tuple[int, ...]]:
+        if count and size < struct.calcsize(self.order + LAYOUTS[self.bits][what]):
+            raise ElfError(f"the entries of its {what} table overlap: the file is damaged")
         if count and place + size * count > len(self.data):
             raise ElfError(f"the file ends inside its {what} table: it is damaged or was not copied whole")
         return (self.fields(what, place + size * number) for number in range(count))
@@ -274,6 +296,9 @@ class Reader:
         stop = self.data.find(b"\0", start, end) if 0 <= start <= end <= len(self.data) else -1
         if stop < 0:
             raise ElfError("a name lies outside its string table: the file is damaged")
+        self.name_bytes_left -= stop - start
+        if self.name_bytes_left < 0:
+            raise ElfError("its names are longer than the file: it is damaged")
         return self.data[start:stop].decode("utf-8", "backslashreplace")
 
 

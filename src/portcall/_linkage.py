@@ -15,11 +15,13 @@ import mmap
 import os
 import platform
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from portcall._elf import Build, ElfError, ElfFile, read_build, read_elf
+from portcall._input import open_input
 from portcall._module import IR_LIBRARY
 
 # Library: the package that carries it in its lib folder, and what to give to pip.
@@ -71,15 +73,20 @@ class Linkage:
     ) -> list[tuple[str, Path | None]]:
         """Open the libraries that a file needs, and theirs; return where those lie that it needs itself."""
         folders = search_folders(file, runpath)
-        found = [(name, self.find(name, folders)) for name in needed]
-        for name, place in found:
-            if place is not None and place not in self.opened:
-                self.opened.add(place)
-                if not is_loaded(name):  # which has all that it needs
-                    self.follow(place, elf_of(place).needed, elf_of(place).runpath, name)
-            elif place is None and not is_loaded(name):
-                self.not_found.setdefault(name, asker)
-        return found
+        own = found = [(name, self.find(name, folders)) for name in needed]
+        left = deque([(found, asker)])
+        while left:  # in the order of the dynamic linker
+            found, asker = left.popleft()
+            for name, place in found:
+                if place is not None and place not in self.opened:
+                    self.opened.add(place)
+                    if not is_loaded(name):  # which has all that it needs
+                        elf = elf_of(place)
+                        folders = search_folders(place, elf.runpath)
+                        left.append(([(each, self.find(each, folders)) for each in elf.needed], name))
+                elif place is None and not is_loaded(name):
+                    self.not_found.setdefault(name, asker)
+        return own
 
     def find(self, name: str, folders: Iterable[Path]) -> Path | None:
         """Return the first file of that name that is for this machine, as the linker passes over others."""
@@ -179,7 +186,7 @@ def read_once(path: Path, *_: int) -> ElfFile:
 
 def open_mapped(file: Path) -> mmap.mmap:
     """Return the bytes of a file without copying them; an empty file is an ElfError."""
-    with file.open("rb") as opened:
+    with open_input(file) as opened:
         if os.fstat(opened.fileno()).st_size == 0:
             raise ElfError("the file is empty")
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)

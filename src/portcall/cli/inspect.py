@@ -27,6 +27,8 @@ portcall inspect m.json kernels.so --params m.params            a model: nodes, 
 portcall inspect bundle.so --svg model.svg                      and a picture of it, for a browser
 """
 
+DEPTH = 32  # of modules that import each other
+
 
 @click.command("inspect", cls=Command, examples=EXAMPLES)
 @click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE")
@@ -76,7 +78,7 @@ def show(report: LibraryReport, everything: bool) -> None:
     print_facts(facts(report, everything))
     if report.modules:
         print_line("modules inside")
-        console().print(module_tree(report, 0, frozenset()))
+        console().print(module_tree(report, 0, {0}))
     for problem in report.problems:
         print_line(problem, "problem", "yellow")
     if not report.problems:
@@ -102,8 +104,8 @@ def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
         yield "and", f"{report.other_imports} symbols of other libraries"
 
 
-def module_tree(report: LibraryReport, place: int, above: frozenset[int]) -> Tree:
-    """Return a module and what it imports; a module that imports itself, however indirectly, is not followed."""
+def module_tree(report: LibraryReport, place: int, shown: set[int], depth: int = 0) -> Tree:
+    """Return a module and what it imports; each module is shown once, down to ``DEPTH``."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -111,6 +113,7 @@ def module_tree(report: LibraryReport, place: int, above: frozenset[int]) -> Tre
     size = "" if module.nbytes is None else f" ({format_size(module.nbytes)})"
     tree = Tree(Text(f"{module.kind}{size}" if module.kind != "_lib" else "this library"))
     for child in module.imports:
-        if child not in above and child != place:
-            tree.add(module_tree(report, child, above | {place}))
+        if child not in shown and depth < DEPTH:
+            shown.add(child)
+            tree.add(module_tree(report, child, shown, depth + 1))
     return tree

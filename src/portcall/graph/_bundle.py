@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Literal
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
 from portcall._archive import members_of, open_archive
+from portcall._input import open_input
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
 from portcall.graph._params import (
     Cursor,
@@ -123,7 +124,7 @@ def file_kind(path: StrPath) -> Literal["graph", "bundle", "library"]:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_input(path) as file:
         head = file.read(_HEAD)
         if head.lstrip().startswith(b"{"):
             return "graph"

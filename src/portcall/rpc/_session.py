@@ -22,6 +22,7 @@ from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
 from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found, register_func, remove_global_func
 from portcall._html import facts_as_html
+from portcall._input import open_input
 from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
@@ -275,7 +276,7 @@ class Session:
             return target
         path = Path(source)
         name = target or path.name
-        with path.open("rb") as file, self._clock("upload"):
+        with open_input(path) as file, self._clock("upload"):
             if check:
                 _fitness.check(path, name, self.name, self._ask_machine)
             self._upload(_pieces_of(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
