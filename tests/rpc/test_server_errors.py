@@ -192,7 +192,7 @@ def test_a_server_is_stopped_while_it_starts(tmp_path: Path) -> None:
         process.terminate()
         assert process.communicate()[0] == b""
         assert process.returncode == 0
-    assert not list(tmp_path.glob("portcall-serve-*"))
+    assert not list(tmp_path.glob("portcall-server-*"))
 
 
 def test_what_a_session_started_ends_also_when_the_process_it_comes_from_is_killed() -> None:

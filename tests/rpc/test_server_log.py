@@ -74,7 +74,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
             yield Unread(process, process.stdout.readline().split()[-1], reader)
             process.terminate()
             assert process.wait(30) == 0
-            assert not list(tmp_path.glob("portcall-serve-*"))
+            assert not list(tmp_path.glob("portcall-server-*"))
         finally:
             process.kill()
             os.close(reader)

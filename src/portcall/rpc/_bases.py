@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-PREFIX = "portcall-serve-"
+PREFIX = "portcall-server-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
