@@ -7,7 +7,6 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -45,15 +44,13 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
 # ---- Many callers ----------------------------------------------------------------------------------------------------
 
 
-def test_eight_threads_call_with_callbacks_for_a_second(native: portcall.Module) -> None:
+def test_eight_threads_call_with_callbacks(native: portcall.Module) -> None:
     """Values, tensors, containers, functions and errors, both ways, all at once."""
-    end = time.monotonic() + 1
-    rounds = [0] * 8
     add, run, call_in_thread, fill = native["add"], native["apply"], native["call_in_thread"], native["fill"]
 
     def work(k: int) -> None:
         array = np.zeros(16 + k, np.float32)
-        while time.monotonic() < end:
+        for _ in range(100):
             assert add(k, 1) == k + 1
             assert apply(lambda a, b: a * b, k, 2) == 2 * k
             assert run(lambda items: len(items), ["a text on the heap", k, None]) == 3
@@ -65,10 +62,8 @@ def test_eight_threads_call_with_callbacks_for_a_second(native: portcall.Module)
                 run(lambda x: x / 0, k)
             with pytest.raises(ValueError, match=f"refused {k}"):
                 native["refuse"](k)
-            rounds[k] += 1
 
     in_threads(8, work)
-    assert min(rounds) > 0
 
 
 def test_each_thread_gets_its_own_errors(native: portcall.Module) -> None:

@@ -253,10 +253,9 @@ def test_the_wrong_key_is_told_with_the_peer(port: int) -> None:
 
 def test_a_session_is_over_when_its_time_is(port: int) -> None:
     with rpc.connect("127.0.0.1", port, key="k", session_timeout=0.5) as session:
-        nap = session["demo.nap"]
         for _ in range(2):  # and whoever uses it afterwards learns the same
             with pytest.raises(errors.SessionTimeoutError, match=r"0\.5s session has expired") as raised:
-                nap(100.0)
+                session["demo.nap"](100.0)
             assert raised.value.peer == session.name
         assert session.closed
 
@@ -510,8 +509,9 @@ def test_a_session_says_what_it_waits_for(serving_functions: Serving) -> None:
 
 
 def test_a_call_that_takes_too_long_is_an_error_that_says_what_was_waited_for(serving_functions: Serving) -> None:
-    with rpc.connect(serving_functions.address, key="k", call_timeout=0.3) as session:
+    with rpc.connect(serving_functions.address, key="k") as session:
         nap = session["demo.nap"]
+        session.set_call_timeout(0.3)
         with pytest.raises(
             errors.SessionTimeoutError, match=r"a call took more than 0\.3.* \(sent 36 of 36 bytes, received 0\)"
         ):
@@ -566,7 +566,7 @@ def test_a_full_server_says_so_while_we_wait_and_in_the_error() -> None:
         with pytest.raises(
             errors.SessionTimeoutError, match=r"waited for: the server is full \(1 session\); .* number 1 "
         ):
-            rpc.connect(server.address, timeout=0.5, on_wait=said.append)
+            rpc.connect(server.address, timeout=2, on_wait=said.append)
         assert said[:2] == ["the connection", "the server's answer"]
         assert "the server is full" in said[-1]
         opened: list[rpc.Session] = []

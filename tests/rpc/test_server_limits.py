@@ -55,11 +55,11 @@ def pid_of(client: RawClient, name: str = "demo.pid") -> int:
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_session_ends_in_time_and_says_so_in_the_words_of_the_field(busy: bool) -> None:
-    with serving() as server, RawClient(server.address).open(options=" -timeout=0.5") as client:
+    with serving() as server, RawClient(server.address).open(options=" -timeout=1.5") as client:
         if busy:
             hang(client)
         code, body = client.read_frame()
-        assert (code, body[16:].decode()) == (EXCEPTION, EXPIRED.format(0.5))
+        assert (code, body[16:].decode()) == (EXCEPTION, EXPIRED.format(1.5))
         assert client.at_end()
         assert server.ended(client.name)["how"] == "expired"
 
