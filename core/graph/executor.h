@@ -16,21 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "graph/plan.h"
+#include "graph/program.h"
 #include "portcall/module.h"
 
 namespace portcall::graph {
-
-struct Program;  // a plan with its functions found: what clones share
-
-// One call of a kernel, or a copy.
-struct Step {
-  TVMFFISafeCallType call;
-  void* self;
-  const TVMFFIAny* args;
-  int32_t count;
-  uint32_t node;
-};
 
 class Executor : public ModuleNode {
  public:
@@ -44,7 +33,8 @@ class Executor : public ModuleNode {
 
   size_t num_inputs() const { return inputs_.size(); }
   const std::string& input_name(size_t input) const;
-  int64_t FindInput(std::string_view name) const;  // -1: there is none
+  int64_t FindInput(std::string_view name) const;   // -1: there is none
+  int64_t FindOutput(std::string_view name) const;  // -1: there is none
 
   // The rest is for whoever is inside: see Inside.
   void Run();
