@@ -38,10 +38,11 @@ $(BUILT): $(VENV)/run.txt $(COMPILED)
 
 build: $(BUILT) ## compile, and install the package into .venv in editable mode
 
-demo: build ## load, run, check and time a compiled kernel, here and on a server
+demo: build ## compile, run, check and time kernels, here and on a server; sets everything up first
 	$(VENV)/bin/portcall demo --rpc
+	@echo "  (after: source $(VENV)/bin/activate)"
 
-test: venv build lint core-test core-test-asan core-test-tsan ## everything that CI runs
+test: venv build lint core-test core-test-asan core-test-tsan ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.

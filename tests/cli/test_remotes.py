@@ -179,6 +179,25 @@ def test_no_token_is_made_where_none_is_needed(settings: Path, words: tuple[str,
     assert not settings.exists()
 
 
+@pytest.mark.parametrize("home", ["/dev/null", ""], ids=["not a folder", "none"])
+def test_a_token_that_cannot_be_kept_is_asked_for(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", home)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    result = invoke("serve", "--host", "0.0.0.0", "--port", "0")
+    assert result.exit_code == 1
+    assert "next: " + ("--token-file FILE" if home else "set XDG_CONFIG_HOME") in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_cannot_be_read_do_not_matter_to_an_address(invoke: Invoke, settings: Path) -> None:
+    write_private(settings / "remotes.json", "{")
+    with rpc.Server() as server:
+        assert invoke("doctor", server.address).exit_code == 0
+
+
 @pytest.mark.parametrize("words", [("--silent",), ("--log-json",)])
 def test_a_log_for_programs_has_no_token(settings: Path, words: tuple[str, ...]) -> None:
     with serving("--host", "0.0.0.0", *words) as (_, end):

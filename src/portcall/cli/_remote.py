@@ -17,7 +17,7 @@ from portcall.cli._command import read_duration
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._output import print_line
 from portcall.cli._progress import StatusLine
-from portcall.cli._store import Remote, read_remotes
+from portcall.cli._store import NAME, Remote, read_remotes
 from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def open_session(
     """
     from portcall import rpc
 
-    remotes = read_remotes()
+    remotes = read_remotes() if NAME.fullmatch(address) else {}
     remote = remotes.get(address) or Remote(address)
     ca, certificate = given["tls_ca"] or remote.tls_ca, given["tls_cert"] or remote.tls_cert
     tls = rpc.TLSOptions(ca=ca, certificate=certificate) if ca or certificate else None

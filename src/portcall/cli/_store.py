@@ -39,8 +39,9 @@ class Remote:
 def folder() -> Path:
     """Return where the files are; they need not exist."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    # A relative path is to be ignored, the rules say.
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "portcall"
+    if not os.path.isabs(home):  # which is to be ignored, the rules say
+        home = os.path.join(os.path.expanduser("~"), ".config")
+    return Path(home, "portcall")
 
 
 def read_remotes() -> dict[str, Remote]:
@@ -71,21 +72,33 @@ def write_remotes(remotes: dict[str, Remote]) -> None:
 
 
 def server_token() -> tuple[str, Path, bool]:
-    """Return the token of the servers here, the file in which it is kept, and whether it was made just now."""
+    """Return the token of the servers here, the file in which it is kept, and whether it was made just now.
+
+    Raises:
+        CommandError: it can neither be read nor kept.
+    """
     path = folder() / "server-token"
     try:
-        token = path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        token = ""
-    if token:
-        return token, path, False
-    token = secrets.token_hex(TOKEN_BYTES)
-    write_private(path, token + "\n")
-    return token, path, True
+        token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        made = not token
+        if made:
+            token = secrets.token_hex(TOKEN_BYTES)
+            write_private(path, token + "\n")
+    except (OSError, ValueError) as error:
+        text = f"a server for other machines needs a token, and none can be kept in '{path}': {error}"
+        raise CommandError(text, "", "--token-file FILE, or PORTCALL_TOKEN") from error
+    return token, path, made
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file for this user alone; a reader sees the old one or the new one, and never a part."""
+    """Write a file for this user alone; a reader sees the old one or the new one, and never a part.
+
+    Raises:
+        CommandError: this user has no home.
+        OSError: the file cannot be written.
+    """
+    if not path.is_absolute():
+        raise CommandError("this user has no home directory, in which settings are kept", "", "set XDG_CONFIG_HOME")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # which has mode 0600
     try:
