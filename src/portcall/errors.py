@@ -258,3 +258,14 @@ class RemoteCrashError(RPCError):
     def __init__(self, message: str, *, peer: str = "", signal: str = "") -> None:
         super().__init__(message, peer=peer)
         self.signal = signal
+
+
+def printable(text: str) -> str:
+    """Return a text in which what a terminal would obey, or cannot show, is written as Python's escapes.
+
+    That are control characters, marks that change the direction of the text, and halves of surrogate pairs; the ends
+    of lines and tabs stay. Whatever a file, a library or a peer has written goes through here before it is shown.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

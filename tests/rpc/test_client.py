@@ -23,7 +23,7 @@ import portcall
 from portcall import errors, rpc, toolchain
 from portcall.rpc._remote import remote_error
 from rpc.conftest import CLIENT_FUNCTIONS
-from rpc.serving import Serving, serving
+from rpc.serving import FUNCTIONS, Serving, serving
 
 
 @pytest.fixture(scope="module", params=["portcall", pytest.param("apache-tvm", marks=pytest.mark.peers)])
@@ -607,3 +607,27 @@ def test_a_token_opens_the_session_from_the_argument_and_the_environment(monkeyp
         monkeypatch.setenv("PORTCALL_TOKEN", "s3cret")
         with rpc.connect(server.address) as session:
             assert session["testing.echo"](1) == 1
+
+
+@pytest.mark.parametrize("announced", [10, 1 << 20])
+def test_a_download_takes_no_more_than_was_announced(announced: int) -> None:
+    functions = (
+        FUNCTIONS
+        + f"""
+for name, lie in (
+    ("file_size", lambda path: {announced}),
+    ("file_read", lambda path, offset, most: bytes(most + 1)),
+    ("file_fill", lambda path, offset, target: target.nbytes + 1 if offset == 0 else -1),
+):
+    portcall.register_func("demo.lie." + name, lie)
+    portcall.register_func("portcall.rpc." + name, lie, override=True)
+from portcall.rpc import _files
+_files.register = lambda directory, limit: None
+"""
+    )
+    with (
+        serving(functions=functions) as server,
+        rpc.connect(server.address) as session,
+        pytest.raises(errors.RemoteProtocolError, match="announced"),
+    ):
+        session.download("file")

@@ -7,6 +7,8 @@ import os
 import socket
 import stat
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -370,3 +372,58 @@ def test_going_on_to_another_server_is_for_unauthenticated_loopback_or_by_leave(
             rpc.connect(server.address, token=TOKEN, session_constructor_args=further)
         with serving("--host", "0.0.0.0", "--insecure", "--allow-connect") as server:
             assert constructed(f"127.0.0.1:{server.port}", *connect)[0] == RETURN
+
+
+# ---- Tokens that are none, and processes that have one ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blank", [" ", "\t \n"])
+def test_blank_tokens_are_refused_wherever_they_come_from(
+    blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="blank"):
+        rpc.ServerOptions(token=blank)
+    with pytest.raises(ValueError, match="blank"):
+        rpc.connect("127.0.0.1:1", token=blank)
+    monkeypatch.setenv("PORTCALL_TOKEN", blank)
+    with pytest.raises(ValueError, match="blank"):
+        rpc.connect("127.0.0.1:1")
+    (tmp_path / "token").write_text(blank)
+    serve = [sys.executable, "-m", "portcall", "serve", "--port", "0"]
+    for words in ([], ["--token-file", str(tmp_path / "token")]):
+        done = subprocess.run([*serve, *words], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1
+        assert "listening" not in done.stdout
+
+
+def test_a_short_token_and_one_that_others_can_read_draw_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for token, mode in (("short", 0o600), ("s" * 64, 0o644), ("s" * 64, 0o600)):
+        path.write_text(token)
+        path.chmod(mode)
+        with serving("--token-file", str(path)) as server:
+            server.event("listening")
+            words = [event["event"] for event in server.log]
+            assert ("weak-token" in words) == (token == "short")
+            log = (server.work.parent / "log").read_text()
+            assert ("chmod 600" in log) == (mode == 0o644)
+
+
+PROTECTED = """
+import ctypes, os, signal
+from portcall.rpc import ServerOptions, serve
+
+def on_ready(address):
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
+    os.kill(os.getpid(), signal.SIGTERM)
+
+serve(ServerOptions(port=0, token={token!r}, log="none"), on_ready)
+"""
+
+
+@pytest.mark.parametrize("token", ["", "a long and secret token"])
+def test_the_memory_of_a_process_that_has_the_token_is_its_own(token: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROTECTED.format(token=token)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n" if token else "1\n"), done.stderr

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 import portcall
+from portcall import errors
 from portcall.bench import parse_duration
 from portcall.cli._errors import explain
 from portcall.cli._output import drop_unwritten, print_json, print_problem
@@ -161,6 +162,9 @@ class LazyGroup(Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = errors.printable(error.message)  # type: ignore[misc]
+            raise
         except KeyboardInterrupt as error:  # while a command is imported, or reads its words
             end_with_error(ctx, error, debug=False)
 
@@ -196,7 +200,7 @@ def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoR
     """
     problem = explain(error, ctx.info_name or "")
     if debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(errors.printable("".join(traceback.format_exception(error))), err=True, nl=False)
     json_to = ctx.params.get("json_to")
     told = False
     if json_to is not None:

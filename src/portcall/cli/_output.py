@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from portcall.cli._errors import Explanation
+from portcall.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
         aligned = column in right
         made.add_column(column, justify="right" if aligned else "left", overflow="fold", no_wrap=aligned)
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(printable(cell)) for cell in row))
     return made
 
 
@@ -71,7 +72,7 @@ def print_line(text: str, label: str = "", colour: str = "") -> None:
     out = console()
     if label:
         out.print(f"[{colour}]{label}[/]: ", end="")
-    out.print(text, markup=False, soft_wrap=True)
+    out.print(printable(text), markup=False, soft_wrap=True)
 
 
 def print_json(result: Mapping[str, object], to: str) -> None:
@@ -87,9 +88,9 @@ def print_problem(problem: Explanation) -> None:
     """Say on stderr what went wrong, the likely cause and the next step."""
     say("error", problem.what, "red")
     if problem.cause:
-        click.echo(f"  likely cause: {problem.cause}", err=True)
+        echo_error(f"  likely cause: {problem.cause}")
     if problem.next_step:
-        click.echo(f"  next: {problem.next_step}", err=True)
+        echo_error(f"  next: {problem.next_step}")
 
 
 def drop_unwritten() -> None:
@@ -104,12 +105,17 @@ def drop_unwritten() -> None:
 def print_warning(text: str, advice: str) -> None:
     """Say on stderr what makes a result doubtful, and what to do about it."""
     say("warning", text, "yellow")
-    click.echo(f"  advice: {advice}", err=True)
+    echo_error(f"  advice: {advice}")
 
 
 def say(word: str, text: str, colour: str) -> None:
     wanted = False if os.environ.get("NO_COLOR") else None
-    click.echo(f"{click.style(word, fg=colour, bold=True)}: {text}", err=True, color=wanted)
+    click.echo(f"{click.style(word, fg=colour, bold=True)}: {printable(text)}", err=True, color=wanted)
+
+
+def echo_error(text: str) -> None:
+    """Print a line on stderr."""
+    click.echo(printable(text), err=True)
 
 
 def finite(value: object) -> object:

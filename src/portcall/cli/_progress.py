@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
-
 from portcall.bench import format_size
+from portcall.cli._output import echo_error
+from portcall.errors import printable
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
@@ -135,7 +135,7 @@ class StatusLine:
                 self._write(text)
             elif text and seconds >= PATIENCE * 4**self._lines:
                 self._lines += 1
-                click.echo(text, err=True)
+                echo_error(text)
             if not text:
                 self._lines = 0
 
@@ -153,7 +153,7 @@ class StatusLine:
 
     def _write(self, text: str) -> None:
         """Put a text in the place of the line; an empty one takes it away."""
-        sys.stderr.write(f"\r{text[: columns() - 1]}\x1b[K")
+        sys.stderr.write(f"\r{printable(text)[: columns() - 1]}\x1b[K")
         sys.stderr.flush()
         self._shown = bool(text)
 

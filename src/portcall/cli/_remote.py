@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import click
 from portcall.bench import format_duration
 from portcall.cli._command import read_duration
 from portcall.cli._errors import DEVICE, CommandError
-from portcall.cli._output import print_line
+from portcall.cli._output import print_line, print_warning
 from portcall.cli._progress import StatusLine
 from portcall.cli._store import NAME, Remote, read_remotes
 from portcall.errors import ConnectError
@@ -56,6 +58,8 @@ def read_token_file(path: str | None) -> str | None:
         raise CommandError(f"the token file '{path}' is not text", "it is another file", "") from error
     if not token:
         raise CommandError(f"the token file '{path}' is empty", "", f"openssl rand -hex 32 > {path}, for both sides")
+    if path != "-" and os.stat(path).st_mode & 0o077:
+        print_warning(f"others on this machine can read the token file '{path}'", f"chmod 600 {shlex.quote(path)}")
     return token
 
 

@@ -14,6 +14,7 @@ from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import KINDS, open_model_file
 from portcall.cli._output import console, listed, print_facts, print_json, print_line
+from portcall.errors import printable
 from portcall.preflight import LibraryReport, inspect_library
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def module_tree(report: LibraryReport, place: int, shown: set[int], depth: int =
 
     module = report.modules[place]
     size = "" if module.nbytes is None else f" ({format_size(module.nbytes)})"
-    tree = Tree(Text(f"{module.kind}{size}" if module.kind != "_lib" else "this library"))
+    tree = Tree(Text(f"{printable(module.kind)}{size}" if module.kind != "_lib" else "this library"))
     for child in module.imports:
         if child not in shown and depth < DEPTH:
             shown.add(child)

@@ -34,6 +34,7 @@ NOTICE = 0x000F_F274
 MOST_SECONDS = 1e9  # of any duration: 31 years
 EXTENSION_VERSION = "1"  # of what two portcall peers may say to each other
 PROOF_BYTES = 32
+SHORT_TOKEN = 16  # characters; a shorter one may be guessed
 _MAX_KEY_BYTES = 4096
 _MAX_NOTICE_BYTES = 4096
 _HEAD = struct.Struct("<ii")
@@ -122,6 +123,17 @@ def notice(text: str) -> bytes:
     """The bytes that tell a portcall client why it waits."""
     data = text.encode()[:_MAX_NOTICE_BYTES]
     return _HEAD.pack(NOTICE, len(data)) + data
+
+
+def check_token(token: str) -> str:
+    """Return a token, or an empty text for none.
+
+    Raises:
+        ValueError: it is nothing but blanks, as a variable that was not filled in may be.
+    """
+    if token and not token.strip():
+        raise ValueError("the token is blank; one that nobody guesses is made by: openssl rand -hex 32")
+    return token
 
 
 def proof(token: str, role: str, transcript: bytes) -> bytes:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from portcall.rpc._handshake import MOST_SECONDS
+from portcall.rpc._handshake import MOST_SECONDS, check_token
 
 LogStyle = Literal["text", "json", "none"]
 
@@ -104,6 +104,7 @@ class ServerOptions:
     stop_with_stdin: bool = False
 
     def __post_init__(self) -> None:
+        check_token(self.token)
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
         for name, (low, high) in _RANGES.items():

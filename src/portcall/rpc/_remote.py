@@ -210,7 +210,7 @@ _SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
 
 def without_escapes(text: str) -> str:
     """Return a peer's text without what a terminal would obey; lines stay."""
-    return _ESCAPES.sub("", text)
+    return errors.printable(_ESCAPES.sub("", text))
 
 
 @cache

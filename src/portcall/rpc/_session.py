@@ -354,6 +354,8 @@ class Session:
             size = self.get_function("portcall.rpc.file_size")(path)
             if size <= _SMALL:
                 data = read(path, 0, size)
+                if len(data) > size:
+                    raise self._too_much(path, size)
                 if progress:
                     progress(len(data), size)
                 return data
@@ -367,10 +369,16 @@ class Session:
         with self._transferring(transfer):
             done = 0
             while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
+                if not 0 < count <= min(size - done, _PIECE):
+                    raise self._too_much(path, size)
                 stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
                 done += count
                 transfer.advance(count)
         return data[:done]  # the same, unless the file has become shorter
+
+    def _too_much(self, path: str, size: int) -> errors.RemoteProtocolError:
+        text = f"{self.name} announced {size} bytes of '{path}' and sent others; the file is not to be trusted"
+        return errors.RemoteProtocolError(text, peer=self.name)
 
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; one that is not there is no error."""

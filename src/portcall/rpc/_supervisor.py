@@ -32,12 +32,13 @@ from portcall.rpc._clients import ENDING, SERVING, Client, Clients
 from portcall.rpc._directories import delete_tree
 from portcall.rpc._directory_process import DirectoryProcess
 from portcall.rpc._endings import Ending, Progress, count
+from portcall.rpc._handshake import SHORT_TOKEN
 from portcall.rpc._listen import listen
 from portcall.rpc._log import Log
 from portcall.rpc._loop import Loop, do_all
 from portcall.rpc._options import ServerOptions
 from portcall.rpc._transport import Address
-from portcall.rpc._worker import tls_context
+from portcall.rpc._worker import protect_memory, tls_context
 from portcall.rpc._zygote_process import Report, ZygoteProcess
 
 LINGER = 5.0  # seconds for a client to read what was said to it at the end
@@ -82,6 +83,8 @@ class Supervisor:
             ValueError, OSError: it cannot listen there; the message says what to do.
             StartError: the user's code fails.
         """
+        if self._options.token or self._options.tls_certificate:
+            protect_memory()
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         self._listener, self._address = listen(self._options)
@@ -127,6 +130,9 @@ class Supervisor:
         if not (self._options.local or self._options.authenticated):
             text = f"--insecure: whoever reaches {self._address} can run any code as this user"
             self._log.write("insecure", text)
+        if 0 < len(self._options.token) < SHORT_TOKEN:
+            text = f"the token has {len(self._options.token)} characters, and may be guessed; openssl rand -hex 32"
+            self._log.write("weak-token", f"{text} makes a better one")
         self._log.write("listening", f"serving on {self._address}, key {self._options.key!r}")
         self._on_ready(self._address)
 

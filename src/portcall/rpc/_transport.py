@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
+from portcall.rpc._handshake import check_token
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 _CHUNK = 256 << 10
@@ -254,5 +255,9 @@ def _drain(sock: socket.socket, data: bytearray) -> None:
 
 
 def read_token(token: str | None) -> str:
-    """Return the token to use: the one given, or that of the environment; empty for none."""
-    return token if token is not None else os.environ.get("PORTCALL_TOKEN", "")
+    """Return the token to use: the one given, or that of the environment; empty for none.
+
+    Raises:
+        ValueError: it is nothing but blanks.
+    """
+    return check_token(token if token is not None else os.environ.get("PORTCALL_TOKEN", ""))

@@ -41,7 +41,7 @@ from portcall.rpc._control import Link
 from portcall.rpc._options import BASE_PATTERNS, ServerOptions, is_python_function
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _LINE_BUFFERED = 1  # _IOLBF
 _prctl = ctypes.CDLL(None).prctl  # looked up before the fork: each session would spend a quarter of a millisecond on it
 _FNMATCH_SPECIAL = re.compile(r"([\\*?\[\]])")
@@ -160,6 +160,11 @@ def die_with_parent() -> None:
         os._exit(1)
 
 
+def protect_memory(protected: bool = True) -> None:
+    """Have the kernel keep this process's memory, which has secrets, from other processes of this user; or allow it."""
+    _prctl(_PR_SET_DUMPABLE, int(not protected), 0, 0, 0)
+
+
 # ---- The hand-shake -----------------------------------------------------------------------------------------------
 
 
@@ -189,6 +194,7 @@ def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> so
         _transport.tune(sock)
     if not options.tls_certificate:
         return sock
+    protect_memory()  # until the key is gone: see give_up_socket
     try:
         return tls_context(options).wrap_socket(sock, server_side=True)
     except OSError as error:  # no TLS, no certificate of its own, or gone
@@ -260,7 +266,8 @@ def give_up_socket(client: socket.socket) -> tuple[int, int]:
         finally:
             os._exit(code)
     theirs.close()
-    os.close(client.detach())  # without a word: the pump goes on with it
+    os.close(client.detach())  # without a word: the pump goes on with it, and with the key
+    protect_memory(False)
     return ours.detach(), pump
 
 
