@@ -49,6 +49,7 @@ const PortcallCore* PortcallGetCore() {
       PortcallMapSet,
       PortcallMapErase,
       TVMFFITensorCreateUnsafeView,
+      TVMFFIEnvGetStream,
   };
   return &core;
 }

@@ -54,6 +54,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kPortcallFunctionGenerated
         kDLCPU
         kDLUInt
+        kDLComplex
         DLPACK_FLAG_BITMASK_READ_ONLY
 
     ctypedef struct DLDevice:
@@ -218,6 +219,7 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*map_set)(void**, const TVMFFIAny*, const TVMFFIAny*) noexcept nogil
         int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
         int (*tensor_create_view)(void*, const DLTensor*, void**) noexcept nogil
+        void* (*env_get_stream)(int32_t, int32_t) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -226,7 +228,10 @@ cdef extern from *:
     #include <Python.h>
     #include <cxxabi.h>
     #include <frameobject.h>
+    #include <descrobject.h>
     #include <unistd.h>
+
+    #include <string>
 
     // NumPy's array as its C API documents it: the leading fields have been the same since 1.0.
     typedef struct {
@@ -372,20 +377,66 @@ cdef extern from *:
       }
     };
 
+    // The name of a function, bound method or function of C, as it keeps it: asking for __name__ takes five times as long.
+    static const char* PlainName(PyObject* callable) {
+      if (PyMethod_Check(callable)) callable = PyMethod_GET_FUNCTION(callable);
+      if (PyCFunction_Check(callable)) return ((PyCFunctionObject*)callable)->m_ml->ml_name;
+      const char* name = PyFunction_Check(callable) ? PyUnicode_AsUTF8(((PyFunctionObject*)callable)->func_name) : "";
+      if (!name) PyErr_Clear();  // half of a surrogate pair
+      return name;
+    }
+
+    // Whether this thread holds the interpreter lock. To ask costs a third of taking it once more.
+    static bool HoldsLock() {
+    #if PY_VERSION_HEX >= 0x030D0000
+      PyThreadState* state = PyThreadState_GetUnchecked();
+    #else
+      PyThreadState* state = _PyThreadState_UncheckedGet();
+    #endif
+      return state && state == PyGILState_GetThisThreadState();
+    }
+    static void DropReference(void* object) {
+      Shielded([](void* owned) { Py_DECREF((PyObject*)owned); }, object);
+    }
+
+    // How an attribute is read that C code offers, null for others. The look-up by name takes twice as long as the rest.
+    static PyGetSetDef* GetterOf(PyObject* descriptor) {
+      return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) ? ((PyGetSetDescrObject*)descriptor)->d_getset : nullptr;
+    }
+
     // How deep the containers nest that this thread is writing.
     static thread_local int container_depth = 0;
     static void change_container_depth(int by) { container_depth += by; }
 
-    // dlpack.h, 1.2: what the capsule __dlpack_c_exchange_api__ of a type points to.
+    // dlpack.h, 1.3: what the capsule __dlpack_c_exchange_api__ of a type points to.
     struct DLPackExchange {
       uint32_t major, minor;
       void* previous;
-      void* allocate;
+      int (*allocate)(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const char*, const char*));
       int (*from_object)(void*, DLManagedTensorVersioned**);
-      void* to_object;
+      int (*to_object)(DLManagedTensorVersioned*, void**);
       int (*borrow)(void*, DLTensor*);
       int (*current_stream)(int32_t, int32_t, void**);
     };
+
+    // The first of them for our own tensors. Callers need not hold the interpreter lock.
+    static int AllocateTensor(DLTensor* like, DLManagedTensorVersioned** out, void* context,
+                              void (*set_error)(void*, const char*, const char*)) {
+      const PortcallCore* core = PortcallGetCore();
+      TVMFFIObjectHandle handle = nullptr;
+      int status = core->tensor_alloc(like, &handle);
+      if (status == 0) status = core->tensor_to_dlpack_versioned(handle, out);
+      if (status != 0) {
+        TVMFFIObjectHandle error = nullptr;
+        core->error_move_from_raised(&error);
+        auto* cell = reinterpret_cast<TVMFFIErrorCell*>(static_cast<TVMFFIObject*>(error) + 1);
+        set_error(context, std::string(cell->kind.data, cell->kind.size).c_str(),
+                  std::string(cell->message.data, cell->message.size).c_str());
+        core->object_dec_ref(error);
+      }
+      core->object_dec_ref(handle);
+      return status;
+    }
 
     #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
     """
@@ -427,7 +478,13 @@ cdef extern from *:
         void Add(object)
 
     ctypedef struct DLPackExchange:
+        uint32_t major
+        uint32_t minor
+        void* allocate
         int (*from_object)(void*, DLManagedTensorVersioned**) except -1
+        int (*to_object)(DLManagedTensorVersioned*, void**) except -1
+        int (*borrow)(void*, DLTensor*) except -1
+        int (*current_stream)(int32_t, int32_t, void**) noexcept
 
     int container_depth
     void change_container_depth(int)
@@ -444,6 +501,15 @@ cdef extern from *:
     void SetTypeVectorcall(PyTypeObject*, void*)
     int RaiseWithFrames(object, list) except -1
     object NewOf(PyTypeObject*, tuple)
+    void* AllocateTensor
+    ctypedef struct PyGetSetDef:
+        object (*get)(object, void*)
+        void* closure
+
+    bint HoldsLock() nogil
+    void DropReference(void*) nogil
+    const char* PlainName(PyObject*)
+    PyGetSetDef* GetterOf(object)
     bint unlikely "PORTCALL_UNLIKELY"(bint) nogil
 
 cdef extern from "sys/mman.h" nogil:
@@ -503,7 +569,7 @@ cdef enum:
     kMaxSpareBytes = 64 << 20
     kNumNumpyTypes = 24
     kSmallCopy = 1 << 18
-    kMaxExchangeTables = 1000
+    kMaxExchangeTypes = 1000
     kMaxNesting = 1000
     kMaxDimensions = 64
     kNumpyUserTypes = 256
@@ -1308,7 +1374,9 @@ cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:
 
 cdef void release_python(void* owner) noexcept nogil:
     """Drop a reference to a Python object, from any thread."""
-    if Py_IsInitialized():
+    if HoldsLock():
+        DropReference(owner)
+    elif Py_IsInitialized():
         shielded_release(release_with_lock, owner)
 
 
@@ -1461,8 +1529,10 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     cdef TVMFFIByteArray view
     cdef object plain
     cdef PyTypeObject* kind = Py_TYPE(<PyObject*>arg)
+    if kind == last_exchange_type:
+        return set_exchanged(frame, i, arg, last_exchange)
     if kind == &PyFunction_Type or kind == &PyMethod_Type or kind == &PyCFunction_Type:
-        return own(frame, i, function_handle(arg, getattr(arg, "__name__", "")))
+        return own(frame, i, function_handle(arg, PlainName(<PyObject*>arg)))
     if kind == &PyList_Type or kind == &PyTuple_Type:
         return own(frame, i, make_array(arg))
     if kind == &PyDict_Type:
@@ -1483,10 +1553,11 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
             cell.type_index = kTVMFFIBool
             cell.v_int64 = bool(arg)
             return 0
-    if exchange_of(arg) != NULL and not getattr(arg, "requires_grad", False):  # torch leaves that check to us
-        return set_exchanged(frame, i, arg)
     if isinstance(arg, Tensor):
         return set_tensor(frame, i, <Tensor>arg, False)
+    exchange = exchange_of(arg)
+    if exchange is not None:
+        return set_exchanged(frame, i, arg, exchange)
     if isinstance(arg, Object):
         return borrow(frame, i, <Object>arg)
     if isinstance(arg, In):
@@ -1523,33 +1594,90 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     return set_rest(frame, i, arg)
 
 
-cdef dict exchange_tables = {}  # type -> address of its table of DLPack functions, 0 where it has none
+cdef class Exchange:
+    """How tensors of a type are taken without calling Python."""
+
+    cdef DLPackExchange* table
+    # Of torch alone, whose tensors can be described in place: none is read-only, which a description cannot say.
+    cdef PyGetSetDef* requires_grad
 
 
-cdef DLPackExchange* exchange_of(arg) except? NULL:
-    """What lets us take a tensor from an object without calling Python; null when its type has none."""
+cdef dict exchanges = {}  # type -> its Exchange, None where it has none
+cdef PyTypeObject* last_exchange_type = NULL  # the key of the last that was found
+cdef Exchange last_exchange = None
+
+
+cdef Exchange exchange_of(arg):
+    global last_exchange, last_exchange_type
     kind = type(arg)
-    address = exchange_tables.get(kind)
-    if address is None:
-        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
-        address = 0
-        if PyCapsule_IsValid(capsule, "dlpack_exchange_api"):
-            address = <uintptr_t>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
-        if len(exchange_tables) > kMaxExchangeTables:  # types that come and go are not kept for ever
-            exchange_tables.clear()
-        exchange_tables[kind] = address
-    return <DLPackExchange*><uintptr_t>address
+    try:
+        found = exchanges[kind]
+    except KeyError:
+        found = read_exchange(kind)
+        if len(exchanges) > kMaxExchangeTypes:  # types that come and go are not kept for ever
+            last_exchange_type = NULL
+            exchanges.clear()
+        exchanges[kind] = found
+    if found is not None:
+        last_exchange, last_exchange_type = found, <PyTypeObject*>kind
+    return found
 
 
-cdef int set_exchanged(Frame* frame, int i, arg) except -1:
+cdef Exchange read_exchange(kind):
+    import sys
+    cdef Exchange exchange
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if not PyCapsule_IsValid(capsule, "dlpack_exchange_api"):
+        return None
+    exchange = Exchange()
+    exchange.table = <DLPackExchange*>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+    if exchange.table.major != 1:
+        return None
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        exchange.requires_grad = GetterOf(kind.requires_grad)
+        if exchange.requires_grad == NULL or exchange.table.borrow == NULL:  # a class that answers by itself
+            return None
+    return exchange
+
+
+cdef int set_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
     cdef DLManagedTensorVersioned* managed
+    cdef DLTensor dl
     cdef void* handle
-    exchange_of(arg).from_object(<PyObject*>arg, &managed)
+    if exchange.requires_grad != NULL:
+        if exchange.requires_grad.get(arg, exchange.requires_grad.closure):  # which torch checks in Python only
+            return set_made_tensor(frame, i, from_dlpack(arg), False)
+        exchange.table.borrow(<PyObject*>arg, &dl)
+        if dl.dtype.code == kDLComplex:  # the same of those that have yet to be conjugated
+            return set_made_tensor(frame, i, from_dlpack(arg), False)
+        if dl.device.device_type == kDLCPU:
+            return set_borrowed(frame, i, arg, &dl)
+    exchange.table.from_object(<PyObject*>arg, &managed)
     if unlikely(managed.dl_tensor.device.device_type != kDLCPU):  # the producer has streams to wait for
         managed.deleter(managed)
         return set_made_tensor(frame, i, from_dlpack(arg), False)
     if core.tensor_from_dlpack_versioned(managed, 0, 0, &handle) != 0:
         raise_raised(None)
+    if frame.flags & kPortcallFunctionLibrary:
+        return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
+    return own(frame, i, handle)
+
+
+cdef int set_borrowed(Frame* frame, int i, arg, DLTensor* dl) except -1:
+    """Pass a writable tensor on the host that is described in place: as that description, or as one that keeps ``arg``."""
+    cdef void* handle
+    if is_compact(dl):
+        dl.strides = NULL  # those of axes of one element may be anything
+        if (frame.flags & kPortcallFunctionGenerated and frame.tensors != NULL
+                and (<uintptr_t>dl.data + dl.byte_offset) % kAlignment == 0):
+            frame.tensors[i] = dl[0]
+            set_cell(&frame.cells[i], kTVMFFIDLTensorPtr)
+            frame.cells[i].v_ptr = &frame.tensors[i]
+            return 0
+    if core.tensor_from_memory(dl, 0, <void*>arg, release_python, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(arg)
     if frame.flags & kPortcallFunctionLibrary:
         return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
     return own(frame, i, handle)
@@ -2108,17 +2236,17 @@ cdef int give_value(value, TVMFFIAny* out) except -1:
     return 0
 
 
-cdef void* function_handle(callable_, name) except NULL:
+cdef void* function_handle(callable_, const char* name) except NULL:
     cdef void* handle
-    text = str(name).encode(errors="replace")
-    if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, text, &handle) != 0:
+    if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, name, &handle) != 0:
         raise_raised(None)
     Py_INCREF(callable_)
     return handle
 
 
 cdef PackedFunc make_function(callable_, name):
-    return wrap_function(function_handle(callable_, name))
+    cdef bytes text = str(name).encode(errors="replace")
+    return wrap_function(function_handle(callable_, text))
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
@@ -2412,6 +2540,49 @@ cdef void delete_versioned_capsule(object capsule) noexcept:
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
         managed.deleter(managed)
+
+
+cdef int tensor_to_managed(void* tensor, DLManagedTensorVersioned** out) except -1:
+    (<Tensor>tensor).dl()
+    if core.tensor_to_dlpack_versioned((<Tensor>tensor).handle, out) != 0:
+        raise_raised(None)
+    return 0
+
+
+cdef int tensor_of_managed(DLManagedTensorVersioned* managed, void** out) except -1:
+    cdef void* handle
+    if core.tensor_from_dlpack_versioned(managed, 0, 0, &handle) != 0:
+        raise_raised(None)
+    made = wrap(classes[kTVMFFITensor], handle)
+    Py_INCREF(made)
+    out[0] = <void*>made
+    return 0
+
+
+cdef int lend_description(void* tensor, DLTensor* out) except -1:
+    out[0] = (<Tensor>tensor).dl()[0]
+    if (<Tensor>tensor).readonly:
+        raise BufferError("a description cannot say that this tensor is read-only; take it as a managed one")
+    return 0
+
+
+cdef int stream_of_device(int32_t device_type, int32_t device_id, void** out) noexcept:
+    out[0] = core.env_get_stream(device_type, device_id)
+    return 0
+
+
+cdef DLPackExchange own_exchange
+own_exchange.major, own_exchange.minor = 1, 3
+own_exchange.allocate = AllocateTensor
+own_exchange.from_object = tensor_to_managed
+own_exchange.to_object = tensor_of_managed
+own_exchange.borrow = lend_description
+own_exchange.current_stream = stream_of_device
+
+
+def exchange_capsule():
+    """What other packages take tensors by without calling Python, as DLPack 1.3 describes it."""
+    return PyCapsule_New(&own_exchange, "dlpack_exchange_api", NULL)
 
 
 cdef set unversioned_types = set()  # types whose __dlpack__ does not know max_version

@@ -35,6 +35,7 @@ class Tensor(ArrayLike, _core.Tensor):
     """
 
     __slots__ = ()
+    __dlpack_c_exchange_api__ = _core.exchange_capsule()
 
     def numpy(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the elements as a NumPy array: a view of the same memory on the host, else a copy.

@@ -536,6 +536,7 @@ typedef struct PortcallCore {
   int (*map_set)(TVMFFIObjectHandle*, const TVMFFIAny*, const TVMFFIAny*);
   int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
   int (*tensor_create_view)(TVMFFIObjectHandle, const DLTensor*, TVMFFIObjectHandle*);
+  void* (*env_get_stream)(int32_t, int32_t);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);
