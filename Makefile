@@ -14,7 +14,7 @@ COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore coverage docs wheel test-pythons test-shuffled clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -143,6 +143,10 @@ docs: venv build ## the documentation site, in build/docs; a warning is an error
 	$(call install,docs)
 	$(PY) -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
+
+SOAK_SECONDS ?= 60
+soak: venv build ## a server under sessions that are killed, SOAK_SECONDS long: nothing may be left behind
+	$(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

@@ -21,6 +21,7 @@ from portcall.rpc._server import ServerOptions, serve
 # What is tried again after a pause is tried again soon.
 _loop.PAUSE = _admission.PAUSE = _supervisor.KILL_AGAIN = _supervisor.LINGER = 0.05
 _zygote_process.PATIENCE = 2.0
+_zygote_process.STEADY = 0.0
 
 MODULES = {"posix", "_socket", "select", "_posixsubprocess", "_signal", "resource", "fcntl"}
 CANNOT_FAIL = {"fspath", "getpid", "getuid", "fileno", "gettimeout", "waitstatus_to_exitcode", "getpgid",

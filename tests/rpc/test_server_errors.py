@@ -20,8 +20,10 @@ from portcall.rpc._options import ServerOptions
 from rpc.processes import children_of, command_of, descendants_of
 from rpc.raw_client import RETURN, RawClient, integer, text
 from rpc.serving import FUNCTIONS, Serving, serving
+from rpc.soak import soak
 
 PROGRAM = Path(__file__).with_name("failing_server.py")
+ORPHAN = "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
 BROKEN = (OSError, EOFError, AssertionError)  # what a client sees whose session the server gave up
 
 
@@ -29,7 +31,7 @@ class FailingServer:
     """``failing_server.py``, at work; a context manager that stops it and looks for what it left."""
 
     def __init__(self, place: Path) -> None:
-        (place / "functions.py").write_text(FUNCTIONS)
+        (place / "functions.py").write_text(FUNCTIONS + ORPHAN)
         self.work = place / "work"
         self.work.mkdir()
         self.log = (place / "log").open("w+")
@@ -132,6 +134,18 @@ def test_an_error_in_any_call_of_the_loop_ends_one_client_at_most(tmp_path: Path
             assert any(f"fired {name} " in call for call in calls), calls
 
 
+@pytest.mark.slow
+def test_an_error_in_any_call_does_not_keep_sessions_from_starting_again(tmp_path: Path) -> None:
+    def lose_zygote() -> None:
+        with RawClient(server.address) as client:
+            client.open()
+            client.call("demo.orphan")
+
+    with FailingServer(tmp_path) as server:
+        calls = list(every_call(server, lose_zygote))
+        assert any("fork_exec" in call for call in calls), calls
+
+
 # ---- The process that sessions come from --------------------------------------------------------------------------
 
 # Whoever imports this is told by files whether to go on; each time is counted.
@@ -143,8 +157,8 @@ with open(place + "/count", "a") as file: file.write("x")
 if os.path.exists(place + "/die"): os.kill(os.getpid(), signal.SIGKILL)
 if os.path.exists(place + "/fail"): raise RuntimeError("not this time")
 while os.path.exists(place + "/wait"): time.sleep(0.01)
-register("orphan")(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))
 """
+    + ORPHAN
 )
 
 
@@ -246,6 +260,10 @@ def test_sizes_and_counts_out_of_range_are_refused(name: str, value: float) -> N
 
 
 # ---- Left behind --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_behind_by_sessions_that_come_go_and_are_killed() -> None:
+    assert soak(sessions=32, seconds=2)["sessions"] >= 32  # `make soak` does more of it
 
 
 def test_directories_of_killed_servers_are_removed_by_the_next_and_those_of_others_stay(tmp_path: Path) -> None:

@@ -70,8 +70,14 @@ class Loop:
         An error goes to ``failed``, which ends what the descriptor belongs to. Without it, or where it raises too, the
         descriptor is left alone for ``PAUSE`` seconds.
         """
-        self._poll.register(descriptor, events)
+        self._register(descriptor, events)
         self._watches[descriptor] = Watch(descriptor, events, action, failed)
+
+    def _register(self, descriptor: int, events: int) -> None:
+        try:
+            self._poll.register(descriptor, events)
+        except FileExistsError:  # it could not be unregistered
+            self._poll.modify(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
         """Watch a descriptor no more; call it before the descriptor is closed."""
@@ -133,7 +139,14 @@ class Loop:
             self._report(error)
             time.sleep(PAUSE / 10)
             return []
-        return [self._watches[descriptor] for descriptor, _ in found if descriptor in self._watches]
+        ready = []
+        for descriptor, _ in found:
+            if descriptor in self._watches:
+                ready.append(self._watches[descriptor])
+            else:  # it could not be unregistered
+                with contextlib.suppress(OSError):
+                    self._poll.unregister(descriptor)
+        return ready
 
     def _pause(self, watch: Watch) -> None:
         with contextlib.suppress(OSError):
@@ -142,8 +155,7 @@ class Loop:
 
     def _resume(self, watch: Watch) -> None:
         if self._watches.get(watch.descriptor) is watch:
-            with contextlib.suppress(FileExistsError):
-                self._poll.register(watch.descriptor, watch.events)
+            self._register(watch.descriptor, watch.events)
 
     def _report(self, error: Exception) -> None:
         with contextlib.suppress(Exception):

@@ -19,7 +19,7 @@ from portcall.rpc._options import ServerOptions
 
 PATIENCE = 5.0  # seconds for the zygote to take an order, or to stop
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 30.0  # seconds between two attempts to start it; each pause is twice the one before
-STEADY = 30.0  # seconds after which a zygote counts as one that works
+STEADY = 5.0  # seconds after which a zygote counts as one that works
 _PROGRAM = "from portcall.rpc._zygote import main; main()"
 Report = dict[str, Any]
 
@@ -148,7 +148,7 @@ class ZygoteProcess:
         """Without the zygote there are no sessions: the kernel has ended them with it. Begin again after a pause."""
         if self._ready_since is not None and time.monotonic() - self._ready_since > STEADY:
             self._attempts = 0
-        pause = min(FIRST_PAUSE * 2**self._attempts, LONGEST_PAUSE)
+        pause = min(FIRST_PAUSE * 2 ** min(self._attempts, 16), LONGEST_PAUSE)
         self._attempts += 1
         self._ready_since = None
         process = self._process
