@@ -59,6 +59,7 @@ HEADER_LAYERS = [
     ["dlpack.h"],
     ["c_api.h"],
     ["classic_api.h"],
+    ["runtime.h"],
     ["object.h"],
     ["error.h"],
     ["value.h"],

@@ -41,11 +41,11 @@ namespace detail {
 template <typename Node> TVMFFIObject* NewEmpty() {
   TVMFFIObjectHandle handle = nullptr;
   if constexpr (std::is_same_v<Node, ShapeObj>) {
-    Check(PortcallShapeCreate(nullptr, 0, &handle));
+    Check(runtime::ShapeCreate(nullptr, 0, &handle));
   } else if constexpr (std::is_same_v<Node, ArrayObj>) {
-    Check(PortcallArrayCreate(nullptr, 0, &handle));
+    Check(runtime::ContainerCreate(kTVMFFIArray, nullptr, 0, &handle));
   } else {
-    Check(PortcallMapCreate(nullptr, 0, &handle));
+    Check(runtime::ContainerCreate(kTVMFFIMap, nullptr, 0, &handle));
   }
   return static_cast<TVMFFIObject*>(handle);
 }
@@ -176,6 +176,58 @@ template <typename K, typename V> std::pair<K, V> ReadPair(const TVMFFIAny* pair
 }
 }  // namespace detail
 
+namespace runtime {
+// *value: in the map, or in *copy, which the caller owns; NULL when there is no such key.
+inline int MapFind(TVMFFIObjectHandle map, const TVMFFIAny& key, const TVMFFIAny** value, Any* copy) noexcept {
+  if (PORTCALL_HAS(PortcallMapFind)) return PortcallMapFind(map, &key, value);
+  const TVMFFIAny args[] = {ViewOf(map), key};
+  const bool dict = args[0].type_index == kTVMFFIDict;
+  TVMFFIAny count;
+  if (CallGlobal(dict ? "ffi.DictCount" : "ffi.MapCount", args, 2, &count) != 0) return -1;
+  *value = count.v_int64 ? &copy->cell() : nullptr;
+  return *value ? CallGlobal(dict ? "ffi.DictGetItem" : "ffi.MapGetItem", args, 2, copy->out()) : 0;
+}
+
+// The other runtime changes dicts alone: of a Map, one is made first.
+inline int ChangeMap(TVMFFIObjectHandle* container, const char* change, const TVMFFIAny* key_and_value, size_t n) {
+  auto* map = static_cast<TVMFFIObject*>(*container);
+  const bool dict = map->type_index == kTVMFFIDict;
+  auto make = [](int32_t type_index, TVMFFIObjectHandle from, TVMFFIObjectHandle* out) {
+    const PortcallMapCell& cell = static_cast<MapObj*>(static_cast<TVMFFIObject*>(from))->cell;
+    std::vector<TVMFFIAny> cells;
+    for (const TVMFFIAny* pair = nullptr; (pair = detail::NextPair(cell, pair));) {
+      cells.insert(cells.end(), pair, pair + 2);
+    }
+    return ContainerCreate(type_index, cells.data(), static_cast<int64_t>(cells.size() / 2), out);
+  };
+  TVMFFIObjectHandle changed = map, made = nullptr;
+  if (!dict && make(kTVMFFIDict, map, &changed) != 0) return -1;
+  TVMFFIAny args[3] = {ViewOf(changed)}, result;
+  for (size_t i = 0; i < n; ++i) args[i + 1] = key_and_value[i];
+  int failed = CallGlobal(change, args, n + 1, &result);
+  if (dict) return failed;
+  failed = failed ? failed : make(kTVMFFIMap, changed, &made);
+  TVMFFIObjectDecRef(changed);
+  if (failed) return failed;
+  TVMFFIObjectDecRef(map);
+  *container = made;
+  return 0;
+}
+inline int MapSet(TVMFFIObjectHandle* container, const TVMFFIAny& key, const TVMFFIAny& value) {
+  if (PORTCALL_HAS(PortcallMapSet)) return PortcallMapSet(container, &key, &value);
+  const TVMFFIAny args[] = {key, value};
+  return ChangeMap(container, "ffi.DictSetItem", args, 2);
+}
+inline int MapErase(TVMFFIObjectHandle* container, const TVMFFIAny& key, int* erased) {
+  if (PORTCALL_HAS(PortcallMapErase)) return PortcallMapErase(container, &key, erased);
+  Any copy;
+  const TVMFFIAny* value = nullptr;
+  if (MapFind(*container, key, &value, &copy) != 0) return -1;
+  *erased = value != nullptr;
+  return value ? ChangeMap(container, "ffi.DictErase", &key, 1) : 0;
+}
+}  // namespace runtime
+
 class Shape : public ObjectRef {
  public:
   using Node = ShapeObj;
@@ -187,7 +239,7 @@ class Shape : public ObjectRef {
 
   Shape(const int64_t* values, size_t size) {
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallShapeCreate(values, size, &handle));
+    Check(runtime::ShapeCreate(values, size, &handle));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
   explicit Shape(const std::vector<int64_t>& values) : Shape(values.data(), values.size()) {}
@@ -259,8 +311,8 @@ template <typename T = Any> class Array : public ObjectRef {
   void Splice(size_t start, size_t count, const std::vector<Any>& with) {
     if (!ptr_) *this = Array();
     TVMFFIObjectHandle handle = ptr_;
-    Check(PortcallArraySplice(&handle, static_cast<int64_t>(start), static_cast<int64_t>(count),
-                              reinterpret_cast<const TVMFFIAny*>(with.data()), static_cast<int64_t>(with.size())));
+    Check(runtime::ArraySplice(&handle, static_cast<int64_t>(start), static_cast<int64_t>(count),
+                               reinterpret_cast<const TVMFFIAny*>(with.data()), static_cast<int64_t>(with.size())));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
@@ -268,8 +320,8 @@ template <typename T = Any> class Array : public ObjectRef {
   const TVMFFIAny* cells() const noexcept { return ptr_ ? static_cast<const TVMFFIAny*>(node()->cell.data) : nullptr; }
   void Build(const std::vector<Any>& items) {
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallArrayCreate(reinterpret_cast<const TVMFFIAny*>(items.data()), static_cast<int64_t>(items.size()),
-                              &handle));
+    Check(runtime::ContainerCreate(kTVMFFIArray, reinterpret_cast<const TVMFFIAny*>(items.data()),
+                                   static_cast<int64_t>(items.size()), &handle));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 };
@@ -291,8 +343,8 @@ template <typename T = Any> class List : public Array<T> {
   explicit List(const std::vector<T>& items) : Array<T>(nullptr) {
     std::vector<Any> cells(items.begin(), items.end());
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallListCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(cells.size()),
-                             &handle));
+    Check(runtime::ContainerCreate(kTVMFFIList, reinterpret_cast<const TVMFFIAny*>(cells.data()),
+                                   static_cast<int64_t>(cells.size()), &handle));
     this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
@@ -367,16 +419,20 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
       cells.emplace_back(value);
     }
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallMapCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(pairs.size()),
-                            &handle));
+    Check(runtime::ContainerCreate(kTVMFFIMap, reinterpret_cast<const TVMFFIAny*>(cells.data()),
+                                   static_cast<int64_t>(pairs.size()), &handle));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 
   size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
   bool empty() const noexcept { return size() == 0; }
-  bool contains(const K& key) const { return Find(key) != nullptr; }
+  bool contains(const K& key) const {
+    Any copy;
+    return Find(key, &copy) != nullptr;
+  }
   std::optional<V> find(const K& key) const {
-    const TVMFFIAny* value = Find(key);
+    Any copy;
+    const TVMFFIAny* value = Find(key, &copy);
     if (!value) return std::nullopt;
     return std::optional<V>(std::in_place, detail::CastCell<V>(*value));
   }
@@ -392,7 +448,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
     if (!ptr_) *this = Map();
     Any key_cell(key), value_cell(value);
     TVMFFIObjectHandle handle = ptr_;
-    Check(PortcallMapSet(&handle, &key_cell.cell(), &value_cell.cell()));
+    Check(runtime::MapSet(&handle, key_cell.cell(), value_cell.cell()));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
   bool erase(const K& key) {
@@ -400,7 +456,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
     Any key_cell(key);
     TVMFFIObjectHandle handle = ptr_;
     int erased = 0;
-    Check(PortcallMapErase(&handle, &key_cell.cell(), &erased));
+    Check(runtime::MapErase(&handle, key_cell.cell(), &erased));
     ptr_ = static_cast<TVMFFIObject*>(handle);
     return erased != 0;
   }
@@ -412,10 +468,10 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
 
  private:
   const PortcallMapCell* cell() const noexcept { return &node()->cell; }
-  const TVMFFIAny* Find(const K& key) const {
+  const TVMFFIAny* Find(const K& key, Any* copy) const {
     const Any key_cell(key);
     const TVMFFIAny* value = nullptr;
-    if (ptr_) Check(PortcallMapFind(ptr_, &key_cell.cell(), &value));
+    if (ptr_) Check(runtime::MapFind(ptr_, key_cell.cell(), &value, copy));
     return value;
   }
 };
@@ -442,8 +498,8 @@ template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
       cells.emplace_back(value);
     }
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallDictCreate(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(pairs.size()),
-                             &handle));
+    Check(runtime::ContainerCreate(kTVMFFIDict, reinterpret_cast<const TVMFFIAny*>(cells.data()),
+                                   static_cast<int64_t>(pairs.size()), &handle));
     this->ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 

@@ -23,7 +23,7 @@ inline Device Cpu(int32_t index = 0) noexcept { return {kDLCPU, index}; }
 // The table of a kind; throws DeviceError when nothing registered it.
 inline const PortcallDeviceAPI& DeviceApiOf(Device device) {
   const PortcallDeviceAPI* api = nullptr;
-  Check(PortcallDeviceGetAPI(device.device_type, &api));
+  Check(PORTCALL_CALL(PortcallDeviceGetAPI)(device.device_type, &api));
   return *api;
 }
 
@@ -31,7 +31,7 @@ inline const PortcallDeviceAPI& DeviceApiOf(Device device) {
 class DeviceRegistration {
  public:
   DeviceRegistration(int32_t device_type, const PortcallDeviceAPI& api) {
-    CheckAtLoad(PortcallDeviceRegister(device_type, &api));
+    CheckAtLoad(PORTCALL_CALL(PortcallDeviceRegister)(device_type, &api));
   }
 };
 

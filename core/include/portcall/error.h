@@ -80,7 +80,7 @@ inline void Check(int status) {
 
 // The same for what runs in constructors of libraries: there the loader throws.
 inline void CheckAtLoad(int status) {
-  if (status != 0 && PortcallModuleFailLoad() != 0) ThrowRaised();
+  if (status != 0 && runtime::FailLoad() != 0) ThrowRaised();
 }
 
 namespace detail {

@@ -46,9 +46,8 @@ namespace detail {
 
 namespace detail {
 [[noreturn]] inline void ThrowResultError(TVMFFIObject* function, const std::string& expected, const std::string& got) {
-  PortcallFunctionInfo info;
-  PortcallFunctionGetInfo(function, &info);
-  std::string where = *info.name ? std::string(info.name) + "(): " : std::string();
+  const char* name = runtime::FunctionName(function);
+  std::string where = *name ? std::string(name) + "(): " : std::string();
   throw Error("TypeError", where + "result: expected " + expected + ", got " + got);
 }
 
@@ -147,7 +146,8 @@ class PackedFunc : public ObjectRef {
     using Closure = detail::Closure<F>;
     auto closure = std::make_unique<Closure>(Closure{std::move(body), std::move(name)});
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallFunctionCreate(closure.get(), Closure::Call, Closure::Delete, flags, closure->name.c_str(), &handle));
+    Check(
+        runtime::FunctionCreate(closure.get(), Closure::Call, Closure::Delete, flags, closure->name.c_str(), &handle));
     closure.release();
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
@@ -241,11 +241,11 @@ class Registry {
   static bool Remove(std::string_view name) {
     TVMFFIByteArray key = ToByteArray(name);
     int removed = 0;
-    Check(PortcallFunctionRemoveGlobal(&key, &removed));
+    Check(runtime::FunctionRemoveGlobal(&key, &removed));
     return removed != 0;
   }
   static std::vector<std::string> ListNames() {
-    return Get("portcall.ListGlobalNames")().cast<std::vector<std::string>>();
+    return GetRequired("portcall.ListGlobalNames")().cast<std::vector<std::string>>();
   }
 
   // What PORTCALL_REGISTER_GLOBAL declares: a name that waits for its body.

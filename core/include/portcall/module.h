@@ -44,7 +44,7 @@ class Module : public ObjectRef {
 
   explicit Module(std::unique_ptr<ModuleNode> impl) {
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallModuleCreate(impl.get(), &handle));
+    Check(PORTCALL_CALL(PortcallModuleCreate)(impl.get(), &handle));
     impl.release();
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }

@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "c_api.h"
+#include "runtime.h"
 
 namespace portcall {
 
@@ -127,13 +127,13 @@ template <typename T, typename Before = Nothing> void DeleteNode(void* self, int
   T* node = static_cast<T*>(static_cast<TVMFFIObject*>(self));
   // A weak reference that is still there may free the memory at any time: then nothing can wait.
   const bool guarded = HoldsObjects<T>::value && flags == (kDestroy | kFree);
-  if (guarded && !PortcallObjectEnterDelete(node)) return;
+  if (guarded && !runtime::EnterDelete(node)) return;
   if (flags & kDestroy) {
     Before()();
     node->~T();
   }
   if (flags & kFree) ::operator delete(static_cast<void*>(node), std::align_val_t(alignof(T)));
-  if (guarded) PortcallObjectLeaveDelete();
+  if (guarded) runtime::LeaveDelete();
 }
 }  // namespace detail
 

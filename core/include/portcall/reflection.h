@@ -87,8 +87,8 @@ inline const TVMFFIAny* ViewField(const TVMFFIObject* obj, const TVMFFIFieldInfo
 // A new object of a described type from the values of its fields, ancestors' first; kTVMFFIUnchanged asks for defaults.
 inline ObjectRef CreateObject(int32_t type_index, const std::vector<Any>& values) {
   TVMFFIObjectHandle handle = nullptr;
-  Check(PortcallObjectCreate(type_index, reinterpret_cast<const TVMFFIAny*>(values.data()),
-                             static_cast<int32_t>(values.size()), &handle));
+  Check(PORTCALL_CALL(PortcallObjectCreate)(type_index, reinterpret_cast<const TVMFFIAny*>(values.data()),
+                                            static_cast<int32_t>(values.size()), &handle));
   return ObjectRef::Steal(handle);
 }
 inline ObjectRef CreateObject(std::string_view type_key, const std::vector<Any>& values) {
@@ -172,7 +172,7 @@ class FieldDescription {
     info_.doc = ToByteArray(doc_);
     info_.metadata = ToByteArray(schema_);
     info_.default_value_or_factory = default_.cell();
-    if (TVMFFITypeRegisterField(type_index_, &info_) != 0) PortcallModuleFailLoad();
+    if (TVMFFITypeRegisterField(type_index_, &info_) != 0) runtime::FailLoad();
   }
 
   FieldDescription& set_default(Any value) {

@@ -3,6 +3,7 @@
 #ifndef PORTCALL_TENSOR_H_
 #define PORTCALL_TENSOR_H_
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <ostream>
@@ -116,6 +117,52 @@ struct TensorObj final : Object {
   DLTensor dl;
 };
 
+namespace runtime {
+inline int TensorFromMemory(const DLTensor& description, void* owner, void (*release)(void*), TVMFFIObjectHandle* out) {
+  if (PORTCALL_HAS(PortcallTensorFromMemory)) return PortcallTensorFromMemory(&description, 0, owner, release, out);
+  struct Managed : DLManagedTensorVersioned {
+    std::vector<int64_t> extents, steps;
+    void* owner;
+    void (*release)(void*);
+  };
+  auto managed = std::make_unique<Managed>();
+  static_cast<DLManagedTensorVersioned&>(*managed) = {{1, 1}, nullptr, nullptr, 0, description};
+  managed->extents.assign(description.shape, description.shape + description.ndim);
+  managed->steps = StridesOf(description);
+  managed->dl_tensor.shape = managed->extents.data();
+  managed->dl_tensor.strides = managed->steps.data();
+  managed->owner = owner;
+  managed->release = release;
+  managed->deleter = [](DLManagedTensorVersioned* self) {
+    std::unique_ptr<Managed> last(static_cast<Managed*>(self));
+    last->release(last->owner);
+  };
+  if (TVMFFITensorFromDLPackVersioned(managed.get(), 0, 0, out) != 0) return -1;
+  managed.release();
+  return 0;
+}
+inline int TensorAlloc(const DLTensor& prototype, TVMFFIObjectHandle* out) {
+  if (PORTCALL_HAS(PortcallTensorAlloc)) return PortcallTensorAlloc(&prototype, out);
+  DLTensor description = prototype;
+  if (description.device.device_type != kDLCPU) return TVMFFIEnvTensorAlloc(&description, out);
+  description.data = std::aligned_alloc(64, (NumBytes(prototype) / 64 + 1) * 64);
+  if (!description.data) throw std::bad_alloc();
+  if (TensorFromMemory(description, description.data, std::free, out) == 0) return 0;
+  std::free(description.data);
+  return -1;
+}
+inline int TensorCopy(const DLTensor& from, const DLTensor& to) {
+  if (PORTCALL_HAS(PortcallTensorCopy)) return PortcallTensorCopy(&from, &to);
+  const bool plain = from.device.device_type == kDLCPU && to.device.device_type == kDLCPU && IsContiguous(from) &&
+                     IsContiguous(to) && from.dtype == to.dtype && from.ndim == to.ndim &&
+                     std::equal(from.shape, from.shape + from.ndim, to.shape);
+  if (!plain) return Missing("PortcallTensorCopy");
+  std::memcpy(static_cast<char*>(to.data) + to.byte_offset, static_cast<char*>(from.data) + from.byte_offset,
+              NumBytes(from));
+  return 0;
+}
+}  // namespace runtime
+
 // Copies go between any two devices and strides; shapes and data types must agree (ValueError). They are finished when
 // the call returns, but for those within one device, which wait in its stream.
 class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
@@ -125,7 +172,7 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
   static Tensor Empty(const std::vector<int64_t>& shape, DLDataType dtype, Device device = Cpu()) {
     DLTensor prototype = Describe(nullptr, shape, dtype, device);
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallTensorAlloc(&prototype, &handle));
+    Check(runtime::TensorAlloc(prototype, &handle));
     return Steal<Tensor>(handle);
   }
 
@@ -137,8 +184,8 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
     DLTensor description = Describe(data, shape, dtype, device);
     auto owner = std::make_unique<Release>(std::move(release));
     TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallTensorFromMemory(
-        &description, 0, owner.get(),
+    Check(runtime::TensorFromMemory(
+        description, owner.get(),
         [](void* self) {
           std::unique_ptr<Release> last(static_cast<Release*>(self));
           (*last)();
@@ -176,10 +223,12 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
     PORTCALL_CHECK(defined(), ValueError) << "the tensor is None";
     return &node()->dl;
   }
-  bool is_read_only() const { return (PortcallTensorGetFlags(ptr_) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0; }
+  bool is_read_only() const {
+    return PORTCALL_HAS(PortcallTensorGetFlags) && (PortcallTensorGetFlags(ptr_) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+  }
   void CopyFrom(const DLTensor& from) const {
     PORTCALL_CHECK(!is_read_only(), ValueError) << "the tensor is read-only";
-    Check(PortcallTensorCopy(&from, dl_tensor()));
+    Check(runtime::TensorCopy(from, *dl_tensor()));
   }
   void CopyFrom(const Tensor& from) const { CopyFrom(*from.dl_tensor()); }
   void CopyTo(const Tensor& to) const { to.CopyFrom(*this); }
@@ -193,7 +242,7 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
   void CopyFromBytes(const void* data, size_t nbytes) const { CopyFrom(OnHost(const_cast<void*>(data), nbytes)); }
   void CopyToBytes(void* data, size_t nbytes) const {
     DLTensor to = OnHost(data, nbytes);
-    Check(PortcallTensorCopy(dl_tensor(), &to));
+    Check(runtime::TensorCopy(*dl_tensor(), to));
   }
 
  private:
