@@ -567,12 +567,24 @@ PORTCALL_REGISTER_GLOBAL("ffi.Map").set_body([](Args args, RetValue* rv) {
   Check(PortcallMapCreate(args.cells(), args.size() / 2, &handle));
   *rv = ObjectRef::Steal(handle);
 });
-PORTCALL_REGISTER_GLOBAL("ffi.MapSize").set_body_typed([](Map<Any, Any> map) {
-  return static_cast<int64_t>(map.size());
+// Of the key args[1] in the map args[0]; in one place, because conversions are long. NULL: there is no such key.
+[[gnu::noinline]] const TVMFFIAny* ValueOf(Args args) {
+  const Map<> map = args[0].cast<Map<>>();
+  const Any key = args[1].cast<Any>();
+  const TVMFFIAny* value = nullptr;
+  if (map.defined()) Check(PortcallMapFind(map.get(), &key.cell(), &value));
+  return value;
+}
+PORTCALL_REGISTER_GLOBAL("ffi.MapSize").set_body([](Args args, RetValue* rv) {
+  *rv = static_cast<int64_t>(args[0].cast<Map<>>().size());
 });
-PORTCALL_REGISTER_GLOBAL("ffi.MapGetItem").set_body_typed([](Map<Any, Any> map, Any key) { return map.at(key); });
-PORTCALL_REGISTER_GLOBAL("ffi.MapCount").set_body_typed([](Map<Any, Any> map, Any key) {
-  return static_cast<int64_t>(map.contains(key));
+PORTCALL_REGISTER_GLOBAL("ffi.MapGetItem").set_body([](Args args, RetValue* rv) {
+  const TVMFFIAny* value = ValueOf(args);
+  PORTCALL_CHECK(value, KeyError) << detail::DescribeKey(args[1].cell()) << " is not in the Map";
+  *rv = Any::Copy(*value);
+});
+PORTCALL_REGISTER_GLOBAL("ffi.MapCount").set_body([](Args args, RetValue* rv) {
+  *rv = static_cast<int64_t>(ValueOf(args) != nullptr);
 });
 
 }  // namespace
