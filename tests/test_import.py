@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
 import subprocess
 import sys
 
@@ -131,3 +133,21 @@ importlib.reload(portcall)
 assert portcall.get_global_func("testing.echo")(3) == 3
 """
     run(code)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("graph_executor", "portcall.graph.create"),
+        ("nd", "portcall.tensor"),
+        ("contrib", "portcall.toolchain.create_shared"),
+        ("runtime", "portcall.load_module"),
+        ("relay", "portcall.load_module"),
+    ],
+)
+def test_a_name_of_tvm_answers_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}' .*{ours}") as caught:
+        getattr(portcall, name)
+    assert caught.value.name == name
+    for named in re.findall(r"portcall((?:\.[a-z_]\w*)+)", str(caught.value), re.IGNORECASE):
+        functools.reduce(getattr, named[1:].split("."), portcall)  # what it names is there

@@ -82,6 +82,7 @@ LATE_IMPORTS = {
     "rich.tree",
     "portcall.bench",
     "portcall.graph._factory",
+    "portcall.toolchain",
 }
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from portcall import toolchain
+import portcall
+from portcall import errors, toolchain
 from portcall.errors import CompileError
 
 PLAIN_C = "int twice(int value) { return 2 * value; }\n"
@@ -309,3 +311,30 @@ def test_a_c_program_links_the_core_and_runs_without_python(tmp_path: Path) -> N
     needed = {str(name) for tag, name in dynamic_tags(program) if tag == "DT_NEEDED"}
     assert "libportcall.so" in needed
     assert not any("python" in name for name in needed)
+
+
+def test_load_module_links_objects_sources_and_tar_files(tmp_path: Path) -> None:
+    source = write(tmp_path, "kernel.cc", KERNEL_CPP)
+    compiler = toolchain.find_compiler("c++")
+    made = tmp_path / "kernel.o"
+    flags = (*compiler.flags(), f"-I{toolchain.include_dir()}", "-O0")
+    subprocess.run([*compiler.command, *flags, "-c", source, "-o", made], check=True, timeout=120)
+    with tarfile.open(tmp_path / "kernel.tar", "w") as archive:
+        archive.add(made, "lib0.o")
+        archive.add(write(tmp_path, "readme.txt", "not to link"), "readme.txt")
+    for name in ("kernel.o", "kernel.tar", "kernel.cc"):
+        assert portcall.load_module(tmp_path / name)["mul"](6, 7) == 42
+        assert (tmp_path / f"{name}.so").is_file()
+
+
+def test_load_module_says_why_a_file_cannot_be_linked(tmp_path: Path) -> None:
+    with pytest.raises(errors.ModuleLoadError, match=r"cannot link '.*missing\.o': .*does not exist"):
+        portcall.load_module(tmp_path / "missing.o")
+    with pytest.raises(errors.ModuleLoadError, match="is not a tar archive"):
+        portcall.load_module(write(tmp_path, "damaged.tar", "text"))
+    with tarfile.open(tmp_path / "empty.tar", "w") as archive:
+        archive.add(write(tmp_path, "readme.txt", "not to link"), "readme.txt")
+    with pytest.raises(errors.ModuleLoadError, match="holds nothing to link: "):
+        portcall.load_module(tmp_path / "empty.tar")
+    with pytest.raises(errors.CompileError):
+        portcall.load_module(write(tmp_path, "damaged.o", "text"))

@@ -88,13 +88,32 @@ _OBJECTS = {
 }  # fmt: skip
 
 
+# Names of TVM's package that this one does not have, and what to write instead.
+_COMPILER = "portcall compiles no models: compile with TVM, and load the library with portcall.load_module(path)"
+_OF_TVM = {
+    **dict.fromkeys(("graph_executor", "graph_runtime"), "portcall.graph.create(json, lib, device) makes an executor"),
+    "debug_executor": "portcall.graph.create_debug(json, lib, device) makes one",
+    **dict.fromkeys(("nd", "ndarray"), "portcall.tensor(array), portcall.empty(shape, dtype) and portcall.Tensor"),
+    "NDArray": "its class is portcall.Tensor",
+    **dict.fromkeys(("runtime", "ffi"), "what that has is in portcall itself: portcall.load_module, portcall.Module"),
+    "contrib": "compilers are portcall.toolchain.create_shared, executors portcall.graph.create",
+    "cc": "portcall.toolchain.create_shared(sources, output)",
+    **dict.fromkeys(("context", "gpu"), "portcall.device('cuda:0') is a device"),
+    "register_global_func": "portcall.register_func(name, func)",
+    **dict.fromkeys(("save_param_dict", "load_param_dict"), "portcall.graph.save_params and load_params"),
+    **dict.fromkeys(("transform", "ir"), "passes are portcall.register_pass and portcall.Sequential"),
+    **dict.fromkeys(("build", "target", "relay", "relax", "te", "tir", "topi", "autotvm", "micro"), _COMPILER),
+}
+
+
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"portcall.{name}")
     for module, names in _OBJECTS.items():
         if name in names:
             return getattr(importlib.import_module(f"portcall.{module}"), name)
-    raise AttributeError(f"module 'portcall' has no attribute {name!r}")
+    hint = f" as TVM has; {_OF_TVM[name]}" if name in _OF_TVM else ""
+    raise AttributeError(f"module 'portcall' has no attribute {name!r}{hint}", name=name)
 
 
 def __dir__() -> list[str]:

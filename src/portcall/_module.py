@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _TYPE_INDEX = 73
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
+_TO_LINK = (".o", ".a", ".tar", ".c", ".cc", ".cpp", ".cxx")
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
 _REMOTE = "rpc"  # modules of sessions
 _FEW, _MANY = 8, 100  # names of functions that are shown
@@ -188,17 +189,32 @@ def load_module(path: str | os.PathLike[str]) -> Module:
     The library is mapped once: loading the same file again gives the same module while that is alive, and a file that
     has changed since is loaded anew.
 
+    Objects (``.o``), archives (``.a``), sources in C or C++, and tar files (``.tar``) of those are linked first, to a
+    library beside them that has ``.so`` behind the file's name.
+
     Raises:
         ModuleLoadError: the file is missing, is no such library, is one of another machine, or needs symbols that
             nobody provides. The message names what is wrong.
+        CompileError: the compiler or the linker said no; the message has its words.
     """
     text = os.fsdecode(path)
+    if text.endswith(_TO_LINK):
+        text = _linked(text)
     try:
         return _load(text)
     except errors.ModuleLoadError as error:
         if _FOREIGN_RUNTIME in str(error) and _load_foreign_runtime():
             return _load(text)
         raise errors.ModuleLoadError(str(error), path=text) from None
+
+
+def _linked(path: str) -> str:
+    from portcall import toolchain  # subpackages load on first use
+
+    try:
+        return str(toolchain.create_shared(path, f"{path}.so"))
+    except (OSError, ValueError) as error:
+        raise errors.ModuleLoadError(f"cannot link '{path}': {error}", path=path) from error
 
 
 def _load(path: str) -> Module:

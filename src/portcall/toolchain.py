@@ -24,11 +24,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from portcall._archive import members_of, open_archive
 from portcall.errors import CompileError
 
 __all__ = [
@@ -46,6 +47,7 @@ StrPath = str | os.PathLike[str]
 
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
 LINKED_SUFFIXES = (".o", ".a")
+SUFFIXES = (*LANGUAGE_OF_SUFFIX, *LINKED_SUFFIXES, ".tar")
 SYSTEM_NAMES: dict[Language, tuple[str, ...]] = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 ENVIRONMENT: dict[Language, str] = {"c": "CC", "c++": "CXX"}
 ZIG_COMMAND: dict[Language, str] = {"c": "cc", "c++": "c++"}
@@ -121,7 +123,8 @@ def create_shared(
     """Compile ``sources`` and link them into the shared library ``output``; return its absolute path.
 
     Args:
-        sources: C (.c) and C++ (.cc .cpp .cxx) sources, and objects (.o) and archives (.a) to link; one or several.
+        sources: C (.c) and C++ (.cc .cpp .cxx) sources, objects (.o) and archives (.a) to link, and tar files (.tar) of
+            those; one or several.
         output: the file to make; its folder must exist. ``load_module`` wants the suffix ``.so``.
         target: another machine, such as ``aarch64-linux-gnu``, ``riscv64-linux-gnu`` or ``wasm32-wasi``; None is
             this one. The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
@@ -130,12 +133,14 @@ def create_shared(
     Raises:
         CompileError: a source is wrong, or there is no compiler for that target.
         FileNotFoundError: a source, or the output's folder, does not exist.
-        ValueError: no sources, or one of a kind not listed above.
+        ValueError: no sources, or one of a kind not listed above; a tar file that is damaged, or holds none.
     """
-    plan = check_sources(sources)
-    linker = find_compiler(link_language(plan), target)
-    words = Words(tuple(options), linker.shared_flags(), (*options, "-lm"))
-    return build(plan, check_output(output), linker, words)
+    place = check_output(output)
+    with folder_beside(place) as folder:
+        plan = check_sources(sources, folder)
+        linker = find_compiler(link_language(plan), target)
+        words = Words(tuple(options), linker.shared_flags(), (*options, "-lm"))
+        return build(plan, place, folder, linker, words)
 
 
 def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, options: Sequence[str] = ()) -> Path:
@@ -144,11 +149,12 @@ def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, opt
     The program runs on this machine and needs no Python: it finds the core where it lies now (rpath).
     Arguments and errors are those of ``create_shared``.
     """
-    plan = check_sources(sources)
-    core = library_path()
+    place, core = check_output(output), library_path()
     ir = ("-Wl,--as-needed", str(core.with_name("libportcall_ir.so")), "-Wl,--no-as-needed")
     words = Words(tuple(options), (), (*options, *ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
-    return build(plan, check_output(output), find_compiler(link_language(plan)), words)
+    with folder_beside(place) as folder:
+        plan = check_sources(sources, folder)
+        return build(plan, place, folder, find_compiler(link_language(plan)), words)
 
 
 def find_compiler(language: Language = "c++", target: str | None = None) -> Compiler:
@@ -193,10 +199,32 @@ class Words:
     after_objects: tuple[str, ...]
 
 
-def check_sources(sources: StrPath | Iterable[StrPath]) -> Sources:
+def folder_beside(output: Path) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent)
+
+
+def unpack(archive: Path, folder: Path) -> Iterator[Path]:
+    """Yield what an archive holds to compile and link, each in a folder of its own, whatever the archive calls it."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    found = False
+    with open_archive(archive, str(archive)) as members:
+        for number, member in enumerate(members_of(members)):
+            path = place / str(number) / Path(member.name).name
+            data = members.extractfile(member) if path.suffix in SUFFIXES[:-1] else None
+            if data is not None:
+                path.parent.mkdir()
+                path.write_bytes(data.read())
+                found = True
+                yield path
+    if not found:
+        raise ValueError(f"'{archive}' holds nothing to link: {' '.join(SUFFIXES[:-1])}")
+
+
+def check_sources(sources: StrPath | Iterable[StrPath], folder: StrPath) -> Sources:
+    """Sort the sources by what is done with them; archives are unpacked into ``folder``."""
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     if not paths:
-        raise ValueError("no sources: give at least one .c, .cc, .cpp, .cxx, .o or .a file")
+        raise ValueError(f"no sources: give at least one file of {' '.join(SUFFIXES)}")
     compiled: list[tuple[Path, Language]] = []
     linked: list[Path] = []
     for path in map(Path, paths):
@@ -204,11 +232,14 @@ def check_sources(sources: StrPath | Iterable[StrPath]) -> Sources:
             linked.append(path.resolve())
         elif path.suffix in LANGUAGE_OF_SUFFIX:
             compiled.append((path.resolve(), LANGUAGE_OF_SUFFIX[path.suffix]))
-        else:
-            known = " ".join((*LANGUAGE_OF_SUFFIX, *LINKED_SUFFIXES))
-            raise ValueError(f"cannot compile '{path}': its suffix '{path.suffix}' is none of {known}")
+        elif path.suffix != ".tar":
+            raise ValueError(f"cannot compile '{path}': its suffix '{path.suffix}' is none of {' '.join(SUFFIXES)}")
         if not path.is_file():
             raise FileNotFoundError(f"source '{path}' does not exist or is not a file")
+        if path.suffix == ".tar":
+            inside = check_sources(list(unpack(path, Path(folder))), folder)
+            compiled += inside.compiled
+            linked += inside.linked
     return Sources(tuple(compiled), tuple(linked))
 
 
@@ -227,21 +258,20 @@ def link_language(sources: Sources) -> Language:
     return "c" if not sources.linked and all(language == "c" for _, language in sources.compiled) else "c++"
 
 
-def build(sources: Sources, output: Path, linker: Compiler, words: Words) -> Path:
-    """Compile, link and rename, in a folder of its own beside the output."""
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        objects: list[str] = []
-        for number, (source, language) in enumerate(sources.compiled):
-            compiler = linker if language == linker.language else find_compiler(language, linker.target or None)
-            made = str(Path(folder, f"{number}-{source.stem}.o"))
-            flags = (*compiler.flags(), f"-I{include_dir()}", *words.compiling)
-            execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
-            objects.append(made)
-        objects += map(str, sources.linked)
-        made = str(Path(folder, output.name))
-        command = (*linker.command, *words.before_objects, *objects, *words.after_objects, "-o", made)
-        execute(command, f"linking '{output}'")
-        os.replace(made, output)
+def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, words: Words) -> Path:
+    """Compile and link in a folder beside the output, and rename."""
+    objects: list[str] = []
+    for number, (source, language) in enumerate(sources.compiled):
+        compiler = linker if language == linker.language else find_compiler(language, linker.target or None)
+        made = str(Path(folder, f"{number}-{source.stem}.o"))
+        flags = (*compiler.flags(), f"-I{include_dir()}", *words.compiling)
+        execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
+        objects.append(made)
+    objects += map(str, sources.linked)
+    made = str(Path(folder, output.name))
+    command = (*linker.command, *words.before_objects, *objects, *words.after_objects, "-o", made)
+    execute(command, f"linking '{output}'")
+    os.replace(made, output)
     return output
 
 

@@ -71,10 +71,24 @@ def test_every_kind_of_node_and_head(many_module: graph.GraphModule) -> None:
 def test_a_graph_comes_as_text_bytes_a_file_or_an_object(lib: portcall.Module, tmp_path: Path) -> None:
     text = many_json()
     (tmp_path / "m.json").write_text(text)
-    for source in (text, text.encode(), tmp_path / "m.json", graph.Graph.from_json(text)):
+    for source in (text, text.encode(), tmp_path / "m.json", str(tmp_path / "m.json"), graph.Graph.from_json(text)):
         assert graph.create(source, lib, [CPU]).get_num_outputs() == 6
-    with pytest.raises(errors.GraphError, match=r"pathlib\.Path\('m\.json'\)"):
-        graph.create("m.json", lib, CPU)
+    with pytest.raises(FileNotFoundError, match=r"'missing\.json'"):
+        graph.create("missing.json", lib, CPU)
+
+
+def test_parameters_come_from_a_file_by_its_name(lib: portcall.Module, tmp_path: Path) -> None:
+    name = str(tmp_path / "m.params")
+    graph.save_params_to_file(mlp_params(), name)
+    assert {key: array.tolist() for key, array in graph.load_params(name).items()} == {
+        key: array.tolist() for key, array in mlp_params().items()
+    }
+    m = graph.create(mlp_json(), lib, CPU)
+    m.load_params(name)
+    m.run(x=array(4, 16))
+    close(m.get_output(0), mlp(array(4, 16), mlp_params()))
+    with pytest.raises(FileNotFoundError, match=r"'missing\.params'"):
+        m.load_params("missing.params")
 
 
 @pytest.mark.parametrize("storage", ["given", "own", "none"])
@@ -207,8 +221,8 @@ def test_names_that_are_wrong_are_told_with_those_that_resemble_them(mlp_module:
         (lambda m: m.get_output(1.5), "an output is meant by its name or index; got float"),
         (lambda m: m.set_input_zero_copy("x", [[1] * 16] * 4), "'x' takes an array .*: list has no memory"),
         (lambda m: m.set_output_zero_copy(0, [[1] * 10] * 4), "'dense2' takes an array .*: list has no memory"),
-        (lambda m: m.load_params("m.params"), "got 'm.params'; load_params_from_file reads a file"),
-        (lambda m: m.share_params(m.clone(), 3), "the bytes of parameters are expected, got 3"),
+        (lambda m: m.load_params(3), "the bytes of parameters, or a file, are expected, got 3"),
+        (lambda m: m.share_params(m.clone(), 3), "the bytes of parameters, or a file, are expected, got 3"),
     ],
 )
 def test_what_is_no_array_or_no_name_is_told(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
-from portcall._archive import members_of, open_archive
 from portcall._input import open_input
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
 from portcall.graph._params import (
@@ -41,7 +40,6 @@ _VERSION = 1
 _MARK = b"PCBUNDLE"
 _FOOTER = struct.Struct("<QQQ8s")
 _LIBRARY_MARK = b"\x7fELF"
-_LINKED = (*toolchain.LANGUAGE_OF_SUFFIX, *toolchain.LINKED_SUFFIXES)
 _FEW = 5
 _HEAD = 4096  # bytes in which a text begins
 _TENSOR = struct.Struct("<iBBH")  # axes, type
@@ -238,8 +236,7 @@ def _library(
     paths = [Path(lib)] if isinstance(lib, (str, os.PathLike)) else [Path(each) for each in lib]
     if len(paths) == 1 and paths[0].suffix == ".so":
         return paths[0]
-    sources = [source for path in paths for source in (_unpacked(path, folder) if path.suffix == ".tar" else [path])]
-    return toolchain.create_shared(sources, folder / "kernels.so", target, options)
+    return toolchain.create_shared(paths, folder / "kernels.so", target, options)
 
 
 def _file_of(module: Module) -> Path:
@@ -254,20 +251,3 @@ def _file_of(module: Module) -> Path:
         f"a module of type {module.type_key!r} comes from no file; give the path of a shared library, or of what is to "
         "be linked to one"
     )
-
-
-def _unpacked(archive: Path, folder: Path) -> list[Path]:
-    """Unpack what is to be compiled and linked: each file into a folder of its own, whatever the archive calls it."""
-    found: list[Path] = []
-    unpacked = Path(tempfile.mkdtemp(dir=folder))
-    with open_archive(archive, str(archive)) as members:
-        for number, member in enumerate(members_of(members)):
-            place = unpacked / str(number) / Path(member.name).name
-            data = members.extractfile(member) if place.suffix in _LINKED else None
-            if data is not None:
-                place.parent.mkdir()
-                place.write_bytes(data.read())
-                found.append(place)
-    if not found:
-        raise ValueError(f"'{archive}' holds nothing to link: {' '.join(_LINKED)}")
-    return found

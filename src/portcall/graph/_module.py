@@ -30,6 +30,7 @@ from portcall.graph._params import (
     MemorySource,
     ParamFile,
     ParamInfo,
+    StrPath,
     bytes_of,
     host_tensor,
     make_tensor,
@@ -64,7 +65,7 @@ def create(
     """Return an executor of a graph.
 
     Parameters:
-        graph_json: the graph's JSON; a path of a file with it; or a Graph.
+        graph_json: the graph's JSON; a file with it, as a name or a path; or a Graph.
         lib: the kernels, or a module that imports them; one of a session runs them there.
         device: where to run; of several the first is for all that the graph gives no other kind of device.
         storage: how memory is planned, see ``plan``.
@@ -85,12 +86,13 @@ def read_graph(source: GraphSource) -> Graph:
 
     Raises:
         GraphError: the text is no graph.
+        OSError: the file cannot be read.
         ArgumentError: ``source`` is none of these.
     """
     if isinstance(source, Graph):
         return source
-    if isinstance(source, str) and source.endswith(".json"):
-        raise errors.GraphError(f"{source!r} is a file's name, not a graph: give pathlib.Path({source!r})")
+    if isinstance(source, str) and "{" not in source and (source.endswith(".json") or os.path.isfile(source)):
+        source = Path(source)
     try:
         text = source if isinstance(source, (str, bytes)) else Path(source).read_bytes()
     except TypeError:
@@ -245,9 +247,9 @@ class GraphModule:
     # ---- Parameters ----
 
     def load_params(
-        self, params: Blob | os.PathLike[str] | Mapping[str, Any], progress: Callable[[int, int], None] | None = None
+        self, params: Blob | StrPath | Mapping[str, Any], progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """Set parameters: from a blob, a file with one, or a dict of arrays. They are copied once.
+        """Set parameters: from a blob, a file with one (its name or path), or a dict of arrays. They are copied once.
 
         Clones share them; over a session they are sent once for all clones, many at a time, so that small ones take
         few round trips.
@@ -257,6 +259,7 @@ class GraphModule:
 
         Raises:
             GraphError: the blob is damaged, or a shape is not the graph's.
+            OSError: the file cannot be read.
             ArgumentError: the elements are not of the graph's type.
 
         Warns:
@@ -421,10 +424,10 @@ def output_names(graph: Graph) -> list[str]:
 
 
 def _source_of(
-    params: Blob | os.PathLike[str] | Mapping[str, Any],
+    params: Blob | StrPath | Mapping[str, Any],
 ) -> tuple[Mapping[str, Any], Callable[[str], Any], bool]:
     """Return what has the types and shapes of parameters; what reads one; whether into memory that nobody else has."""
-    if isinstance(params, os.PathLike):
+    if isinstance(params, (str, os.PathLike)):
         params = ParamFile(params)
     if isinstance(params, ParamFile):
         return params.infos, params.tensor, True

@@ -78,7 +78,7 @@ class MemorySource:
             self._view = memoryview(data).cast("B")
         except TypeError:
             raise errors.ArgumentError(
-                f"the bytes of parameters are expected, got {reprlib.repr(data)}; load_params_from_file reads a file",
+                f"the bytes of parameters, or a file, are expected, got {reprlib.repr(data)}",
                 expected="bytes", got=type(data).__name__,
             ) from None  # fmt: skip
         self.size = len(self._view)
@@ -219,12 +219,16 @@ def make_tensor(source: Source, info: ParamInfo) -> portcall.Tensor:
     return tensor
 
 
-def load_params(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Read a blob: NumPy arrays by name, aligned to 64 bytes; tensors where NumPy has no such elements (bfloat16, …).
+def load_params(data: bytes | bytearray | memoryview | StrPath) -> dict[str, Any]:
+    """Read a blob, or the file of that name: NumPy arrays by name, aligned to 64 bytes; tensors where NumPy has no such
+    elements (bfloat16, …).
 
     Raises:
         GraphError: the bytes are no such blob. The message says where they go wrong.
+        OSError: the file cannot be read.
     """
+    if isinstance(data, (str, os.PathLike)):
+        return dict(ParamFile(data))
     source = MemorySource(data)
     return {name: _as_array(make_tensor(source, info)) for name, info in read_index(source).items()}
 
