@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -53,6 +54,7 @@ struct FunctionImpl final : Object {
 
   FunctionImpl(void* s, TVMFFISafeCallType b, void (*r)(void*), int32_t f, const char* n)
       : self(s), body(b), release(r), flags(f), name(n ? n : "") {
+    if (flags & kPortcallFunctionSigned) name.append(n + name.size(), std::strlen(n + name.size() + 1) + 1);
     if (flags & kPortcallFunctionGenerated) cell.safe_call = CallGenerated;
   }
   ~FunctionImpl() {

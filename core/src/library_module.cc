@@ -150,7 +150,15 @@ class LibraryNode : public ModuleNode {
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
     if (symbol.rfind(kReserved, 0) == 0) return nullptr;
     void* address = library_->FindFunction(symbol);
-    return address ? Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self, library_->flags(), name) : nullptr;
+    if (!address) return nullptr;
+    auto call = reinterpret_cast<TVMFFISafeCallType>(address);
+    auto* text = static_cast<const char*>(library_->Find(kReserved + ("signature_" + name)));
+    if (text) return Wrap(call, self, library_->flags() | kPortcallFunctionSigned, text + detail::kExportMark.size());
+    void* metadata = library_->FindFunction(kReserved + ("metadata_" + name));  // of tvm-ffi's headers: it returns JSON
+    if (!metadata) return Wrap(call, self, library_->flags(), name.c_str());
+    PackedFunc tell = Wrap(reinterpret_cast<TVMFFISafeCallType>(metadata), self, library_->flags(), name.c_str());
+    std::string whole = name + '\0' + tell().cast<std::string>();
+    return Wrap(call, self, library_->flags() | kPortcallFunctionSigned, whole.c_str());
   }
 
   std::string EntryName() override {
@@ -174,10 +182,10 @@ class LibraryNode : public ModuleNode {
   const std::shared_ptr<Library>& library() const { return library_; }
 
   // The symbol itself is the function; what it gets as its closure is the module that it keeps alive.
-  static PackedFunc Wrap(TVMFFISafeCallType symbol, const Module& module, int32_t flags, const std::string& name) {
+  static PackedFunc Wrap(TVMFFISafeCallType symbol, const Module& module, int32_t flags, const char* name) {
     TVMFFIObjectHandle handle = nullptr;
     auto release = [](void* self) { Release(static_cast<TVMFFIObject*>(self)); };
-    Check(PortcallFunctionCreate(module.get(), symbol, release, flags, name.c_str(), &handle));
+    Check(PortcallFunctionCreate(module.get(), symbol, release, flags, name, &handle));
     Retain(module.get());
     return ObjectRef::Steal<PackedFunc>(handle);
   }
@@ -214,7 +222,7 @@ std::string Advice(const std::string& why) {
   constexpr std::string_view kUndefined = "undefined symbol: ";
   if (size_t at = why.find(kUndefined); at != std::string::npos) {
     return "it needs the symbol '" + why.substr(at + kUndefined.size()) +
-           "', which nobody provides; link it with the library that defines it";
+           "', which nobody provides; link what defines it";
   }
   for (const char* name : {"libtvm_ffi.so", "libtvm_runtime.so"}) {
     if (why.find(name) == std::string::npos) continue;
@@ -375,7 +383,7 @@ class SystemNode : public ModuleNode {
     for (const std::string& symbol : {kPrefix + prefix_ + name, kPrefix + name}) {
       if (void* address = Find(symbol)) {
         return LibraryNode::Wrap(reinterpret_cast<TVMFFISafeCallType>(address), self,
-                                 kPortcallFunctionLibrary | kPortcallFunctionGenerated, name);
+                                 kPortcallFunctionLibrary | kPortcallFunctionGenerated, name.c_str());
       }
     }
     if (name.rfind("__", 0) == 0) return nullptr;

@@ -51,6 +51,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kTVMFFIDynObjectBegin
         kPortcallFunctionShort
         kPortcallFunctionLibrary
+        kPortcallFunctionSigned
         kPortcallFunctionGenerated
         kDLCPU
         kDLUInt
@@ -555,6 +556,8 @@ cdef extern from "Python.h":
     object PyNumber_Index(object)
     PyObject* Py_None
     PyObject* Py_True
+
+import importlib
 
 from portcall import errors
 
@@ -2103,6 +2106,16 @@ cdef class PackedFunc(Object):
     def is_short(self) -> bool:
         """Whether calls keep the interpreter lock."""
         return bool(self.flags & kPortcallFunctionShort)
+
+    def __getattr__(self, name):
+        """``__signature__``, for ``inspect.signature``; a property would stand for the class's signature too."""
+        if name != "__signature__":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        cdef PortcallFunctionInfo info
+        core.function_get_info(made(self), &info)
+        python = <object>self.self_ if <void*>self.call == <void*>call_python else None
+        text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
+        return importlib.import_module("portcall._signature").signature_of(self, python, text.decode(errors="replace"))
 
     def __repr__(self):
         return f"PackedFunc({self.name or 'at ' + hex(<uintptr_t>self.handle)})"

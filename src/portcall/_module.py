@@ -209,10 +209,10 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 
 
 def _linked(path: str) -> str:
-    from portcall import toolchain  # subpackages load on first use
+    from portcall.toolchain import create_shared  # subpackages load on first use
 
     try:
-        return str(toolchain.create_shared(path, f"{path}.so"))
+        return str(create_shared(path, f"{path}.so"))
     except (OSError, ValueError) as error:
         raise errors.ModuleLoadError(f"cannot link '{path}': {error}", path=path) from error
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from portcall._machine import (
 )
 from portcall._machine import Machine as Machine
 from portcall._module import GRAPH_KINDS
+from portcall._signature import shown
 from portcall.errors import ModuleLoadError
 
 __all__ = ["Dependency", "LibraryReport", "Machine", "embedded_payload", "inspect_library", "this_machine"]
@@ -52,6 +54,9 @@ CPP_IMPORTS = frozenset(
     ("TVMFFIGetTypeInfo", "TVMFFITypeGetOrAllocIndex", "TVMFFIBacktrace", "TVMFFIErrorMoveFromRaised")
 )
 PORTCALL_MARK = "portcall_abi_version"
+# What portcall/signature.h writes: what it is about, a name, a signature. Names that are longer are not looked at.
+MOST_SEARCHED = 1 << 26  # a bundle's parameters come behind its library
+SIGNED = re.compile(rb"\x7fportcall (exports|registers) ([^\0]{1,200})\0([^\0]{0,4000})\0")
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,10 @@ class LibraryReport:
             ``plain`` (nothing that says how its functions are called).
         origin: who seems to have made it, in words.
         functions: the functions that can be called by name; for ``plain``, every function it exports.
+        signatures: the C++ types of functions, by name, such as ``(TensorView, float) -> Tensor``; of those that were
+            compiled with portcall's headers.
+        globals: the global functions that it registers when it is loaded, as far as it says, with signatures likewise;
+            empty text where it is not known.
         entry: the library names an entry function.
         documented: functions that carry their types or documentation.
         contexts: variables that a loader fills in.
@@ -98,6 +107,8 @@ class LibraryReport:
     abi: str
     origin: str
     functions: tuple[str, ...]
+    signatures: Mapping[str, str]
+    globals: Mapping[str, str]
     entry: bool
     documented: tuple[str, ...]
     contexts: tuple[str, ...]
@@ -121,6 +132,7 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         defined = symbols_of(elf)
         modules, _, problems = read_modules(elf, data, defined)
         nbytes = len(data)
+        signed = signatures_of(data) if PORTCALL_MARK in defined else []
     needs = needs_of(elf)
     unmet, linkage = unmet_here(needs, file)
     found = dict.fromkeys(needs.needed, "") if linkage is None else linkage.found
@@ -138,6 +150,8 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
         abi=needs.abi,
         origin=origin(needs, defined),
         functions=tuple(sorted(exported(needs.abi, defined))),
+        signatures={name: text for what, name, text in signed if what == "exports" and text},
+        globals={name: text for what, name, text in signed if what == "registers"},
         entry=f"{PREFIX}{ENTRY}" in defined or CLASSIC_ENTRY in defined,
         documented=tuple(sorted(documented(defined))),
         contexts=needs.contexts,
@@ -228,6 +242,14 @@ def exported(abi: str, defined: dict[str, _elf.Symbol]) -> Iterator[str]:
                 yield name.removeprefix(PREFIX)
         elif symbol.function and not name.startswith("_"):
             yield name
+
+
+def signatures_of(data: mmap.mmap) -> list[tuple[str, str, str]]:
+    """Return what a library says of its functions: ``exports`` or ``registers``, the name, the signature; by name."""
+    found = (
+        [part.decode(errors="replace") for part in match.groups()] for match in SIGNED.finditer(data, 0, MOST_SEARCHED)
+    )
+    return sorted((what, name, shown(text)) for what, name, text in found)
 
 
 def documented(defined: Iterable[str]) -> set[str]:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result
 
-from portcall import toolchain
+from portcall import graph, toolchain
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -105,3 +106,40 @@ def test_demo_in_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> 
     assert len(answer["rows"]) == 3
     assert all(row["seconds"] > 0 for row in answer["rows"])
     assert answer["refused"].startswith("TypeError: ")
+
+
+def test_inspect_shows_signatures_first_and_details_when_asked(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "k.cc").write_text("""
+#include <portcall/portcall.h>
+PORTCALL_EXPORT_TYPED(add, [](int64_t a, double b) { return a + b; })
+PORTCALL_REGISTER_GLOBAL("inspected.name").set_body_typed([](portcall::TensorView x) { return x.ndim(); });
+""")
+    library = toolchain.create_shared(tmp_path / "k.cc", tmp_path / "k.so")
+    short, whole = (invoke("inspect", library, *words).output for words in ((), ("--all",)))
+    assert short.splitlines()[0].split(maxsplit=1) == ["functions", "add(int64_t, double) -> double"]
+    assert "inspected.name(TensorView) -> " in short
+    assert len([line for line in short.splitlines() if "libc.so.6" in line and "libstdc++" in line]) == 1
+    assert "TVMFFIFunctionSetGlobal" in whole
+    assert "TVMFFIFunctionSetGlobal" not in short
+
+
+def test_inspect_knows_parameters_and_arrays(invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path) -> None:
+    arrays = {"w": np.ones((2, 3), "float32"), "b": np.zeros(5, "int8")}
+    graph.save_params_to_file(arrays, tmp_path / "m.params")
+    np.savez(tmp_path / "m.npz", **arrays)
+    tensors = [
+        {"name": "w", "shape": [2, 3], "dtype": "float32", "nbytes": 24},
+        {"name": "b", "shape": [5], "dtype": "int8", "nbytes": 5},
+    ]
+    for name, kind in (("m.params", "params"), ("m.npz", "npz")):
+        answer = invoke_json("inspect", tmp_path / name)
+        assert (answer["kind"], answer["tensors"]) == (kind, tensors)
+        assert "float32" in invoke("inspect", tmp_path / name).output
+        assert invoke("inspect", tmp_path / name, "--svg", tmp_path / "m.svg").exit_code == 2
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:60])
+        assert "error" in invoke_json("inspect", tmp_path / name, code=1)
+
+
+def test_inspect_says_that_an_onnx_model_is_to_be_compiled(invoke_json: InvokeJson, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x07")
+    assert "ONNX" in invoke_json("inspect", tmp_path / "m.onnx", code=1)["error"]["message"]

@@ -316,9 +316,10 @@ PORTCALL_API int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* i
 
 // What a caller may know of a function. The flags decide how a language binding passes arguments.
 enum {
-  kPortcallFunctionShort = 1,     // returns in well under a microsecond: an interpreter lock may be kept
-  kPortcallFunctionLibrary = 2,   // compiled code: tensors must be compact, 64-byte aligned and writable
-  kPortcallFunctionGenerated = 4  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
+  kPortcallFunctionShort = 1,      // returns in well under a microsecond: an interpreter lock may be kept
+  kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
+  kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
+  kPortcallFunctionSigned = 8  // behind the name and its NUL is the signature: C++ types, as their compiler has them
 };
 
 typedef struct PortcallFunctionInfo {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "container.h"
+#include "signature.h"
 #include "value.h"
 
 namespace portcall {
@@ -83,6 +84,7 @@ template <typename F> struct Signature : Signature<decltype(&F::operator())> {};
 template <typename R, typename... A> struct Signature<R (*)(A...)> {
   using Return = R;
   using Arguments = std::tuple<A...>;
+  using Type = std::decay_t<R>(std::decay_t<A>...);
 };
 template <typename R, typename... A> struct Signature<R (*)(A...) noexcept> : Signature<R (*)(A...)> {};
 template <typename R, typename... A> struct Signature<R(A...)> : Signature<R (*)(A...)> {};
@@ -254,7 +256,7 @@ class Registry {
   template <typename F> Registry& set_body(F body) {
     static_assert(std::is_invocable_v<F, Args, RetValue*>,
                   "set_body takes a callable of (Args, RetValue*); one with a signature goes to set_body_typed");
-    PackedFunc func(std::move(body), name_, flags_);
+    PackedFunc func(std::move(body), name_ + signature_, flags_ | (signature_.empty() ? 0 : kPortcallFunctionSigned));
     TVMFFIByteArray key = ToByteArray(name_);
     CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), can_override_ ? 1 : 0));
     return *this;
@@ -284,9 +286,11 @@ class Registry {
     return *this;
   }
 
- private:
+ protected:
   Registry(std::string name, bool can_override) : name_(std::move(name)), can_override_(can_override) {}
+  void set_signature(std::string signature) { signature_ = std::move(signature); }
 
+ private:
   template <typename T> using Receiver = T;
   template <typename T> static T& Deref(T& self) {
     if constexpr (std::is_base_of_v<ObjectRef, T>) {
@@ -300,27 +304,75 @@ class Registry {
   }
 
   std::string name_;
+  std::string signature_;  // from a NUL on; "" when nothing is known
   bool can_override_;
   int32_t flags_ = 0;
 };
 
+// What PORTCALL_REGISTER_GLOBAL declares: the name, and the signature if it is known, are in the library as text.
+template <typename Name> class Registration : public Registry {
+ public:
+  Registration() : Registry(std::string(Name::text), false) {}
+
+  template <typename F> Registry& set_body(F body) {
+    detail::KeepText(detail::kGlobalText<Name, void>.characters);
+    return Registry::set_body(std::move(body));
+  }
+  template <typename F> Registry& set_body_typed(F body) {
+    using Type = typename detail::Signature<std::decay_t<F>>::Type;
+    const auto& text = detail::kGlobalText<Name, Type>.characters;
+    detail::KeepText(text);
+    set_signature(std::string(text + detail::kGlobalMark.size() + Name::text.size(), std::end(text)));
+    return Registry::set_body_typed(std::move(body));
+  }
+  Registration& set_short() {
+    Registry::set_short();
+    return *this;
+  }
+};
+
 #define PORTCALL_CONCAT_(a, b) a##b
 #define PORTCALL_CONCAT(a, b) PORTCALL_CONCAT_(a, b)
-#define PORTCALL_REGISTER_GLOBAL(name)                                                                \
-  [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, __COUNTER__) = \
+// At namespace scope; the name is a literal.
+#define PORTCALL_REGISTER_GLOBAL(name) PORTCALL_REGISTER_GLOBAL_(name, __COUNTER__)
+#ifdef PORTCALL_BUILDING  // the runtime's own need no text
+#define PORTCALL_REGISTER_GLOBAL_(name, number)                                                  \
+  [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, number) = \
       ::portcall::Registry::Register(name)
+#else
+#define PORTCALL_REGISTER_GLOBAL_(name, number)                                                  \
+  namespace {                                                                                    \
+  struct PORTCALL_CONCAT(PortcallName, number) {                                                 \
+    static constexpr std::string_view text = name;                                               \
+  };                                                                                             \
+  }                                                                                              \
+  [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, number) = \
+      ::portcall::Registration<PORTCALL_CONCAT(PortcallName, number)>()
+#endif
 
 // Exports what follows the name (a function or captureless lambda) as function `name` of the library that this is
 // compiled into.
-#define PORTCALL_EXPORT_TYPED(name, ...)                                                                        \
-  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args,          \
-                                                                         int32_t num_args, TVMFFIAny* result) { \
-    return ::portcall::Guard([&] {                                                                              \
-      static auto body = ::portcall::detail::Unpack(__VA_ARGS__);                                               \
-      ::portcall::RetValue rv;                                                                                  \
-      body(::portcall::Args(args, num_args, #name), &rv);                                                       \
-      *result = rv.release();                                                                                   \
-    });                                                                                                         \
+#define PORTCALL_EXPORT_TYPED(name, ...)                                                                              \
+  namespace {                                                                                                         \
+  struct PortcallExport_##name {                                                                                      \
+    static constexpr std::string_view text = #name;                                                                   \
+  };                                                                                                                  \
+  auto portcall_body_##name() { return __VA_ARGS__; }                                                                 \
+  using PortcallType_##name = ::portcall::detail::Signature<decltype(portcall_body_##name())>::Type;                  \
+  constexpr auto portcall_text_##name = ::portcall::detail::ExportText<PortcallExport_##name, PortcallType_##name>(); \
+  }                                                                                                                   \
+  extern "C" {                                                                                                        \
+  extern __attribute__((visibility("default"))) const decltype(portcall_text_##name) __tvm_ffi__signature_##name;     \
+  const decltype(portcall_text_##name) __tvm_ffi__signature_##name = portcall_text_##name;                            \
+  __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,         \
+                                                              TVMFFIAny* result) {                                    \
+    return ::portcall::Guard([&] {                                                                                    \
+      static auto body = ::portcall::detail::Unpack(portcall_body_##name());                                          \
+      ::portcall::RetValue rv;                                                                                        \
+      body(::portcall::Args(args, num_args, #name), &rv);                                                             \
+      *result = rv.release();                                                                                         \
+    });                                                                                                               \
+  }                                                                                                                   \
   }
 
 }  // namespace portcall

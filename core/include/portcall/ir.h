@@ -61,20 +61,10 @@ PORTCALL_API int PortcallRewrite(const TVMFFIAny* value, int32_t type_index, TVM
 // `value` with each value that it holds (field, item, key or value of a map) replaced by change(it), None meaning
 // itself; the same object when nothing was.
 PORTCALL_API int PortcallMapChildren(const TVMFFIAny* value, TVMFFIObjectHandle change, TVMFFIAny* out);
-// A global function that this library registers.
-PORTCALL_API int PortcallIrFunction(const char* name, TVMFFIObjectHandle* func);
 
 #ifdef __cplusplus
 }  // extern "C"
 #endif
-
-namespace portcall::detail {
-inline PackedFunc IrFunction(const char* name) {
-  TVMFFIObjectHandle handle = nullptr;
-  Check(PortcallIrFunction(name, &handle));
-  return ObjectRef::Steal<PackedFunc>(handle);
-}
-}  // namespace portcall::detail
 
 namespace portcall::ir {
 

@@ -100,6 +100,8 @@ class ModelFile:
         print_facts(self.facts(everything))
         print_line("")
         rows = list(self.rows())
+        if not everything:  # there may be more parameters than lines
+            rows.sort(key=lambda row: row[2].startswith("("))
         console().print(table(COLUMNS, rows if everything else rows[:LISTED], right=("#",)))
         if not everything and len(rows) > LISTED:
             print_line(f"… and {len(rows) - LISTED} more nodes (--all lists them)")

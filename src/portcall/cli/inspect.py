@@ -14,12 +14,27 @@ from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import KINDS, open_model_file
 from portcall.cli._output import console, listed, print_facts, print_json, print_line
+from portcall.cli._params_report import KINDS as TENSORS
+from portcall.cli._params_report import open_tensors_file
 from portcall.errors import printable
-from portcall.preflight import LibraryReport, inspect_library
+from portcall.preflight import Dependency, LibraryReport, inspect_library
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+SYSTEM_LIBRARIES = (
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "librt.so",
+    "libpthread.so",
+    "libgcc_s.so",
+    "libstdc++.so",
+    "ld-linux",
+)
+TYPES_AT_RUN_TIME = (
+    "(functions of the library tell them: inspect.signature(portcall.load_module(path)[name]) calls those)"
+)
 EXAMPLES = """
 portcall inspect kernels.so
 portcall inspect kernels.so --json | jq .functions
@@ -32,7 +47,7 @@ DEPTH = 32  # of modules that import each other
 
 
 @click.command("inspect", cls=Command, examples=EXAMPLES)
-@click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE")
+@click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE|PARAMS")
 @click.argument("kernels", type=click.Path(), required=False, metavar="[LIBRARY]")
 @click.option("--params", type=click.Path(), metavar="FILE", help="A graph's parameters, to tell them from inputs.")
 @click.option("--svg", type=click.Path(dir_okay=False), help="Write a picture of the graph.")
@@ -45,8 +60,15 @@ def command(
 ) -> None:  # fmt: skip
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
     symbols and their versions. Of a graph (JSON), a bundle, or a library with a graph inside it shows nodes, kernels,
-    and where the memory goes.
+    and where the memory goes; of a file of parameters (.params, .npz) its tensors.
     """
+    tensors = open_tensors_file(file)
+    if tensors is not None:
+        for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
+            if value:
+                raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is {TENSORS[tensors.kind]}")
+        print_json(tensors.to_dict(), json_to) if json_to is not None else tensors.show(everything)
+        return
     model = open_model_file(file, params)
     library = kernels if model and model.kind == "graph" else file
     report = inspect_library(library) if library else None
@@ -87,22 +109,32 @@ def show(report: LibraryReport, everything: bool) -> None:
 
 
 def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
-    yield "file", f"{report.path} ({format_size(report.nbytes)})"
-    yield "machine", f"{report.machine}, {report.kind}"
-    yield "calls", f"{report.abi} ABI ({report.origin})"
-    yield "functions", listed(report.functions, everything) or "none"
+    functions = [f"{name}{report.signatures.get(name, '')}" for name in report.functions]
+    yield "functions", listed(functions, everything) or "none"
     if report.entry:
         yield "entry", "it has one: calling the module calls it"
+    if report.globals:
+        yield "registers", listed([f"{name}{text}" for name, text in report.globals.items()], everything)
+    yield "file", f"{report.path} ({format_size(report.nbytes)}), {report.machine}, {report.kind}"
+    yield "calls", f"{report.abi} ABI ({report.origin})"
     if report.documented:
-        yield "with types", listed(report.documented, everything)
-    if report.contexts:
-        yield "filled in", listed(report.contexts, everything)
-    if report.runtime_imports:
-        yield "calls back", listed(report.runtime_imports, everything)
-    for number, dependency in enumerate(report.needed):
+        yield "with types", f"{listed(report.documented, everything)}\n{TYPES_AT_RUN_TIME}"
+    system = [dependency.name for dependency in report.needed if is_system(dependency)]
+    for number, dependency in enumerate(each for each in report.needed if everything or each.name not in system):
         yield "needs" if number == 0 else "", f"{dependency.name}{dependency.path and f' ({dependency.path})'}"
-    if report.other_imports:
+    if everything:
+        if report.contexts:
+            yield "filled in", "\n".join(report.contexts)
+        if report.runtime_imports:
+            yield "calls back", "\n".join(report.runtime_imports)
         yield "and", f"{report.other_imports} symbols of other libraries"
+    elif system:
+        yield "system", ", ".join(system)
+
+
+def is_system(dependency: Dependency) -> bool:
+    """Tell whether a library is found, and is one of the compiler's or of the C library."""
+    return bool(dependency.path) and dependency.name.startswith(SYSTEM_LIBRARIES)
 
 
 def module_tree(report: LibraryReport, place: int, shown: set[int], depth: int = 0) -> Tree:
