@@ -166,9 +166,9 @@ CLAIMS = {
     "long libraries that overlap": made([(DYNAMIC, 0, SIZE, 0)], LIBRARIES + LONG_NAME),
     "many dynamic sections": made([(DYNAMIC, 0, SIZE, 0)] * 3000, LIBRARIES + b"\0name\0"),
     "entries without a size": made([(DYNSYM, 0, SIZE, 0)] * 3000, SYMBOLS + b"\0name\0", entry=0),
-    # Each record begins one byte behind the last, and has 65535 parts that do so, too.
+    # Each record is one of a library and one of a version, too, so that each begins the same long list.
     "version records that overlap": made(
-        [(VERNEED, 0, SIZE, 1 << 31)], struct.pack("<HHIII", 1, 65535, 0, 1, 1) + b"\1" * SIZE + bytes(20)
+        [(VERNEED, 0, SIZE, 1 << 31)], struct.pack("<HHIII", 1, 65535, 1, 16, 16) * (SIZE // 16) + bytes(20)
     ),
     "a run path of many folders": made(
         [(DYNAMIC, 0, 32, 0)],
