@@ -166,6 +166,20 @@ def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) ->
         assert remote.get_function("mine.number")() == 5
 
 
+def test_code_that_fails_to_load_is_shown_with_its_own_frames_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f():\n    import nothing_of_that_name\n\nf()\n")
+    words = ("serve", "--port", "0", "--import", tmp_path / "mine.py")
+    done = run(*words)
+    assert done.returncode == 1
+    said = done.stderr[done.stderr.index("error: ") :]
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'\n" in said
+    assert [line for line in said.splitlines() if "File" in line] == [
+        f'  File "{tmp_path}/mine.py", line 4, in <module>', f'  File "{tmp_path}/mine.py", line 2, in f',
+    ]  # fmt: skip
+    assert "_worker.py" in run(*words, "--debug").stderr
+    assert "File" not in run("serve", "--port", "0", "--load-library", "missing.so").stderr
+
+
 def test_the_habits_of_tvm_are_accepted() -> None:
     words = ["--port-end", "65536", "--key", "rasp", "--no-fork", "--silent"]
     with started("server", "--host", "127.0.0.1", "--port", "0", *words) as process:

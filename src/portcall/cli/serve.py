@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import portcall
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import INTERRUPTED, CommandError
@@ -100,7 +103,9 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     try:
         ended_by = rpc.serve(options, say_ready)
     except rpc.StartError as error:
-        raise CommandError(str(error), "", "correct the file, or leave out --import or --load-library") from error
+        raise CommandError(
+            without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"
+        ) from error
     finally:
         if ready_file:
             Path(ready_file).unlink(missing_ok=True)
@@ -143,6 +148,18 @@ def with_token(options: ServerOptions) -> tuple[ServerOptions, str]:
     else:
         text = f"clients need the token in {path}: {add}{tls} --token-file FILE"
     return dataclasses.replace(options, token=token), text
+
+
+def without_our_frames(text: str) -> str:
+    """Return the words about code that failed to load, of its trace only the frames of that code; --debug shows all."""
+    head, _, trace = text.partition("\nTraceback (most recent call last):\n")
+    frames = re.findall(r"^  File .*\n(?:    .*\n)*", trace, re.MULTILINE)
+    ours = (
+        f'  File "{Path(portcall.__file__).parent}',
+        '  File "<frozen ',
+        f'  File "{Path(importlib.__file__).parent}',
+    )
+    return "\n".join([head, *(frame.rstrip() for frame in frames if not frame.startswith(ours))])
 
 
 def reachable(host: str, port: int) -> str:
