@@ -46,6 +46,15 @@ def test_a_module_shows_its_file_and_functions_and_no_markup(tmp_path: Path) -> 
     assert repr(lib) == f"<portcall.Module {facts['from']}: f0, f1, f2, f3, f4, f5, f6, f7, … and 2 more>"
 
 
+def test_a_function_name_that_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "k.c").write_text("int __tvm_ffi_abcde(void) { return 0; }")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
+    library.write_bytes(library.read_bytes().replace(b"__tvm_ffi_abcde", b"__tvm_ffi_\x1b[31m"))
+    lib = portcall.load_module(library)
+    assert lib.list_function_names() == ["\x1b[31m"]
+    assert repr(lib).endswith(": \\x1b[31m>")
+
+
 def test_a_session_and_what_is_in_it_are_shown_without_asking_the_server() -> None:
     with rpc.Server() as server, rpc.connect(server.address) as remote:
         tensor, module = remote.tensor(np.zeros(3, "float32")), remote.module

@@ -177,7 +177,7 @@ class Module(_core.Module):
 
 def _listed(names: list[str], most: int) -> str:
     more = f", … and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return errors.printable(", ".join(names[:most]) + more)
 
 
 _core.register_class(_TYPE_INDEX, Module)
