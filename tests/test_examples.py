@@ -23,7 +23,7 @@ STRICT = ("-Wall", "-Wextra", "-Werror")
 
 
 def run(program: Path, *arguments: Path) -> str:
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -63,7 +63,7 @@ def test_c_program_calls_a_library_of_the_oldest_abi(c_program: Path, tmp_path: 
 
 def test_c_program_says_why_a_library_cannot_be_loaded(c_program: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing.so"
-    done = subprocess.run([c_program, missing], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([c_program, missing], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("TVMModLoadFromFile failed: ")
     assert str(missing) in done.stderr
@@ -71,7 +71,7 @@ def test_c_program_says_why_a_library_cannot_be_loaded(c_program: Path, tmp_path
 
 def test_c_program_needs_no_python(c_program: Path) -> None:
     lines = subprocess.run(
-        ["ldd", c_program], capture_output=True, text=True, timeout=60, check=True
+        ["ldd", c_program], capture_output=True, text=True, timeout=600, check=True
     ).stdout.splitlines()
     needed = [Path(line.split()[0]).name for line in lines]
     assert "libportcall.so" in needed
@@ -114,7 +114,7 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
         assert ready["host"] == "0.0.0.0"
         python = "\n".join(programs["python"][:2]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
         done = subprocess.run(
-            [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
         )
         server.terminate()
         assert server.wait(30) == 0
@@ -162,7 +162,7 @@ def test_cpp_program_says_what_is_wrong_with_a_bundle(
     bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
 
     def fails(*words: str | Path) -> str:
-        done = subprocess.run([bundle_program, *words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([bundle_program, *words], capture_output=True, text=True, timeout=600, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         return done.stderr
 
@@ -176,7 +176,7 @@ def test_cpp_program_says_what_is_wrong_with_a_bundle(
 
 def test_the_small_ir_in_python() -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "mini_ir.py"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, EXAMPLES / "mini_ir.py"], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = [line.partition(":")[2].strip() for line in done.stdout.splitlines() if not line.startswith(" ")]

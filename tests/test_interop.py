@@ -6,7 +6,6 @@ Each test is a process of its own that runs scenarios of scripts/interop.py.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -16,9 +15,8 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
-EVERY_ORDER = pytest.mark.parametrize(
-    "order", [",".join(o) for o in itertools.permutations(("tvm_ffi", "tvm", "portcall"))]
-)
+# apache-tvm imports apache-tvm-ffi before all else, so these are all orders that differ.
+EVERY_ORDER = pytest.mark.parametrize("order", ["portcall,tvm_ffi,tvm", "tvm_ffi,portcall,tvm", "tvm_ffi,tvm,portcall"])
 FIRST_AND_LAST = pytest.mark.parametrize("order", ["portcall,tvm_ffi,tvm", "tvm_ffi,tvm,portcall"])
 
 
@@ -28,7 +26,7 @@ ENVIRONMENT = {**os.environ, "TVM_NUM_THREADS": "2"}
 
 def run(*words: str | Path) -> None:
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=100, check=False, env=ENVIRONMENT
+        [sys.executable, *words], capture_output=True, text=True, timeout=600, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 

@@ -29,7 +29,7 @@ def test_the_page_on_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert run > 50
     program = toolchain.create_executable("examples/cpp/run_bundle.cc", "run_bundle")
     done = subprocess.run(
-        [program, "model.so", "x", "1", "-2", "3", "4"], capture_output=True, text=True, timeout=60, check=True
+        [program, "model.so", "x", "1", "-2", "3", "4"], capture_output=True, text=True, timeout=600, check=True
     )
     assert done.stdout.split() == ["float32(1,", "2):", "26.5", "3.5"]
 

@@ -216,7 +216,7 @@ def test_an_embedded_graph_is_opened_without_importing_anything_first(tmp_path: 
         "made = portcall.load_module(sys.argv[1])['default'](portcall.cpu())\n"
         "made['run'](); print(made['get_output'](0).numpy())"
     )
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=600, check=False)
     assert (done.stdout, done.stderr) == ("[1. 2. 3. 4.]\n", "")
 
 

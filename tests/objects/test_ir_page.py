@@ -37,7 +37,7 @@ assert not [line for line in open("/proc/self/maps") if "libportcall_ir-" in lin
 def run(folder: Path, program: str, *words: str | Path) -> None:
     # In a process of its own: what a library registers stays.
     done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
