@@ -20,7 +20,6 @@ from portcall.rpc._server import ServerOptions, serve
 
 # What is tried again after a pause is tried again soon.
 _loop.PAUSE = _admission.PAUSE = _supervisor.KILL_AGAIN = _supervisor.LINGER = 0.05
-_zygote_process.PATIENCE = 2.0
 _zygote_process.STEADY = 0.0
 
 MODULES = {"posix", "_socket", "select", "_posixsubprocess", "_signal", "resource", "fcntl"}
@@ -61,5 +60,5 @@ def disarm(number: int, frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, arm)
     signal.signal(signal.SIGUSR2, disarm)
-    options = ServerOptions(port=0, log="json", imports=(sys.argv[1],), work_dir=sys.argv[2], handshake_timeout=5)
+    options = ServerOptions(port=0, log="json", imports=(sys.argv[1],), work_dir=sys.argv[2], handshake_timeout=20)
     serve(options, lambda address: say(address))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -12,11 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from portcall import rpc
+from portcall.rpc._control import Link
 from portcall.rpc._options import ServerOptions
+from portcall.rpc._zygote import Zygote
 from rpc.processes import children_of, command_of, descendants_of
 from rpc.raw_client import RETURN, RawClient, integer, text
 from rpc.serving import FUNCTIONS, Serving, serving
@@ -181,6 +185,50 @@ def test_the_process_that_sessions_start_from_is_started_until_it_lives(tmp_path
             assert client.echo(1) == 1
 
 
+@pytest.fixture
+def zygote(tmp_path: Path) -> Iterator[tuple[Zygote, Link]]:
+    """A zygote in this process, and the other end of its link."""
+    ours, theirs = Link.pair()
+    with ours, theirs:
+        ours.set_timeout(30)
+        yield Zygote(theirs, ServerOptions(), str(tmp_path)), ours
+
+
+def test_a_session_that_cannot_be_started_is_reported(
+    zygote: tuple[Zygote, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, link = zygote
+    sleeping = subprocess.Popen(["sleep", "1000"])
+
+    def fail(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    def start(descriptors: list[int]) -> dict[str, Any]:
+        process._start(5, "/nowhere", descriptors)
+        received = link.receive()
+        assert received is not None
+        return received[0]
+
+    def three() -> list[int]:
+        return [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
+
+    before = len(os.listdir("/proc/self/fd"))
+    assert "too many open files" in start([os.open("/dev/null", os.O_RDONLY)])["error"]
+    monkeypatch.setattr(process, "_fork", fail)
+    assert "no more processes" in start(three())["error"]
+    monkeypatch.setattr(process, "_fork", lambda _: sleeping.pid)
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    assert start(three())["ended"] == 5
+    with pytest.raises(ChildProcessError):  # it has been killed, and waited for
+        os.waitpid(sleeping.pid, 0)
+    sleeping.returncode = -signal.SIGKILL
+    assert len(os.listdir("/proc/self/fd")) == before
+    process._kill(5)
+    received = link.receive()
+    assert received is not None
+    assert received[0]["ended"] == 5  # again, in case that the first report was lost
+
+
 def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_the_server(tmp_path: Path) -> None:
     with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
         (tmp_path / "wait").touch()
@@ -250,6 +298,12 @@ def test_times_out_of_range_are_refused_before_anything_starts(seconds: float) -
             ServerOptions(**{name: seconds})  # type: ignore[arg-type]
     with serving() as server, pytest.raises(ValueError, match="session_timeout"):
         rpc.connect(server.address, session_timeout=seconds)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e10])
+def test_a_time_to_connect_that_is_out_of_range_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="invalid timeout"):
+        rpc.connect("127.0.0.1:1", timeout=seconds)
 
 
 @pytest.mark.parametrize("name", ["memory_limit", "disk_limit", "max_frame", "max_sessions", "max_handshakes", "port"])

@@ -36,6 +36,8 @@ class Patience:
     """The time that opening a session may take, and what it waits for."""
 
     def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
+        if timeout is not None and not timeout <= _handshake.MOST_SECONDS:
+            raise ValueError(f"invalid timeout {timeout!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds, or None)")
         self.peer = peer
         self.timeout = timeout
         self.waiting_for = "the connection"

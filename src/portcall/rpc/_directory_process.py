@@ -13,6 +13,8 @@ from typing import Any
 from portcall.rpc import _directories
 from portcall.rpc._control import Link
 
+SILENCE = 60.0  # seconds without a report at the end of the server, after which the process is given up
+
 
 class DirectoryProcess:
     """Deletes and counts directories in a process of its own: a disk may be slow, and a directory have a million files.
@@ -56,12 +58,16 @@ class DirectoryProcess:
     def finish(self) -> None:
         """Wait until all directories are deleted, and end the process."""
         if self._link is not None:
-            self._link.set_timeout(None)
+            self._link.set_timeout(SILENCE)
             with contextlib.suppress(OSError):
                 self._send()
             self._link.end_sending()
-            while self._take(self._link):
-                pass
+            try:
+                while self._take(self._link):
+                    pass
+            except TimeoutError:  # somebody has stopped it
+                if self._process is not None:
+                    self._process.kill()
             self._end()
         for order in self._orders.values():  # nobody else does it any more
             if "delete" in order:
@@ -110,7 +116,8 @@ class DirectoryProcess:
             return
         self._forget(self._link.fileno())
         self._end()
-        self._start()
+        if self._orders:
+            self._start()
 
     def _take(self, link: Link) -> bool:
         """Take a report; return whether there was one."""

@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from portcall.rpc import _endings
@@ -174,7 +175,9 @@ class Supervisor:
         self._stop_signal = -1
 
     def _on_error(self, error: Exception) -> None:
-        self._log.write("error", f"the server goes on after an error: {type(error).__name__}: {error}")
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"the server goes on after an error: {type(error).__name__}: {error}"
+        self._log.write("error", f"{text} ({os.path.basename(place.filename)}, line {place.lineno})")
 
     def _shut_down(self) -> None:
         """End all sessions, wait for their processes, and delete what they left."""

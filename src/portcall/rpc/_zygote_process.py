@@ -17,7 +17,8 @@ from portcall.rpc._control import Link
 from portcall.rpc._loop import Loop, Timer, do_all
 from portcall.rpc._options import ServerOptions
 
-PATIENCE = 5.0  # seconds for the zygote to take an order, or to stop
+PATIENCE = 5.0  # seconds for the zygote to stop
+SILENCE = 30.0  # seconds without an answer to an order, after which it is given up, and all sessions with it
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 30.0  # seconds between two attempts to start it; each pause is twice the one before
 STEADY = 5.0  # seconds after which a zygote counts as one that works
 _PROGRAM = "from portcall.rpc._zygote import main; main()"
@@ -99,7 +100,7 @@ class ZygoteProcess:
         if self._link is None:
             raise ConnectionError("the process that sessions start from is not there")
         if self._silence is None:
-            self._silence = self._loop.call_after(PATIENCE, self._on_silence)
+            self._silence = self._loop.call_after(SILENCE, self._on_silence)
         self._link.send(message, descriptors)
 
     def stop(self) -> None:
@@ -139,7 +140,7 @@ class ZygoteProcess:
 
     def _on_silence(self) -> None:
         self._silence = None
-        self._failure = f"it did not answer for {PATIENCE:g} s"
+        self._failure = f"it did not answer for {SILENCE:g} s"
         self._lost()
 
     # ---- Ends ----
