@@ -93,7 +93,8 @@ format: $(VENV)/dev.txt ## lay out all sources
 	clang-format -i $(CPP_FILES)
 
 bench: venv build ## ratios against the peers
-	$(PY) benchmarks/run.py
+	mkdir -p build/bench
+	$(PY) benchmarks/run.py --markdown build/bench/results.md
 
 bench-rpc: venv build ## the same for sessions: calls, copies, opening, memory
 	$(PY) benchmarks/rpc.py

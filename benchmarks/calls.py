@@ -29,7 +29,7 @@ from portcall.bench import format_size
 
 SOURCES = Path(__file__).resolve().parent
 KERNELS = SOURCES.parent / "tests" / "kernels" / "tvm_kernels.py"
-CALL_TARGET, CALLBACK_TARGET, ARRAY_TARGET = 0.5, 0.7, 0.6
+TARGET = 0.5  # of the time that the peer takes; docs/benchmarks.md has the reasons of the three rows without one
 TEXT = "a text of forty characters, all of ASCII"
 Both = tuple[Any, Any]  # for portcall, for tvm-ffi
 CATCH = """\
@@ -105,11 +105,11 @@ def own_costs(folder: Path) -> Iterator[Row]:
 
 def scalar_rows() -> Iterator[Row]:
     nop, echo = function("testing.nop"), function("testing.echo")
-    yield Row("nop", "nop()", *loops("f()", f=nop), CALL_TARGET)
-    yield Row("nop3", "nop(1, 2, 3)", *loops("f(1, 2, 3)", f=nop), CALL_TARGET)
-    yield Row("nop-mixed", "nop(1.0, 'abc', None)", *loops("f(1.0, 'abc', None)", f=nop), CALL_TARGET)
-    yield Row("echo", "echo('abc')", *loops("f('abc')", f=echo), CALL_TARGET)
-    yield Row("echo-long", "echo(40 characters)", *loops("f(x)", f=echo, x=(TEXT, TEXT)), CALL_TARGET)
+    yield Row("nop", "nop()", *loops("f()", f=nop), TARGET)
+    yield Row("nop3", "nop(1, 2, 3)", *loops("f(1, 2, 3)", f=nop), TARGET)
+    yield Row("nop-mixed", "nop(1.0, 'abc', None)", *loops("f(1.0, 'abc', None)", f=nop), TARGET)
+    yield Row("echo", "echo('abc')", *loops("f('abc')", f=echo), TARGET)
+    yield Row("echo-long", "echo(40 characters)", *loops("f(x)", f=echo, x=(TEXT, TEXT)), TARGET)
     # The peer releases the interpreter lock around every call, unless told; our nop is registered as short.
     keeps = tvm_ffi.get_global_func("testing.nop")
     keeps.release_gil = False
@@ -126,7 +126,7 @@ def container_rows() -> Iterator[Row]:
     nop = function("testing.nop")
     values = {"list": [1, 2, 3], "dict": {"a": 1}, "numpy-scalar": np.int64(3), "bytes": b"abc"}
     for key, value in values.items():
-        yield Row(key, f"nop({value!r})", *loops("f(x)", f=nop, x=(value, value)))
+        yield Row(key, f"nop({value!r})", *loops("f(x)", f=nop, x=(value, value)), TARGET)
 
 
 def callable_rows() -> Iterator[Row]:
@@ -136,12 +136,12 @@ def callable_rows() -> Iterator[Row]:
     apply, converted = function("testing.apply"), (portcall.convert(identity), tvm_ffi.convert(identity))
     call = "f(g, 1)"
     text = "apply(converted Python function, 1)"
-    yield Row("callback", text, *loops(call, f=apply, g=converted), CALLBACK_TARGET)
-    yield Row("converted", "converted Python function(1)", *loops("f(1)", f=converted), CALLBACK_TARGET)
+    yield Row("callback", text, *loops(call, f=apply, g=converted), TARGET)
+    yield Row("converted", "converted Python function(1)", *loops("f(1)", f=converted), TARGET)
     text = "apply(Python function, 1)"
-    yield Row("callback-direct", text, *loops(call, f=apply, g=(identity, identity)), CALLBACK_TARGET)
+    yield Row("callback-direct", text, *loops(call, f=apply, g=(identity, identity)), TARGET)
     method = Counter().add
-    yield Row("callback-method", "apply(bound method, 1)", *loops(call, f=apply, g=(method, method)), CALLBACK_TARGET)
+    yield Row("callback-method", "apply(bound method, 1)", *loops(call, f=apply, g=(method, method)), TARGET)
 
 
 class Counter:
@@ -153,10 +153,10 @@ def array_rows() -> Iterator[Row]:
     nop, x = function("testing.nop"), aligned(16)
     ours, peers = loops("f(x)", f=nop, x=(x, x))
     converted = loop("f(d(x))", f=nop[1], d=tvm_ffi.from_dlpack, x=x)
-    yield Row("numpy", "nop(NumPy array)", ours, converted, ARRAY_TARGET, "from_dlpack(array), then the call")
-    yield Row("numpy-direct", "nop(NumPy array)", ours, peers, ARRAY_TARGET)
+    yield Row("numpy", "nop(NumPy array)", ours, converted, TARGET, "from_dlpack(array), then the call")
+    yield Row("numpy-direct", "nop(NumPy array)", ours, peers, TARGET)
     tensor = portcall.from_dlpack(x), tvm_ffi.from_dlpack(x)
-    yield Row("tensor", "nop(tensor)", *loops("f(x)", f=nop, x=tensor))
+    yield Row("tensor", "nop(tensor)", *loops("f(x)", f=nop, x=tensor), TARGET)
     if importlib.util.find_spec("torch") is not None:
         import torch
 
@@ -173,8 +173,8 @@ def kernel_rows(kernel: Path) -> Iterator[Row]:
     ours, peers = loops("f(x, y)", f=add_one, x=(x, x), y=(y, y))
     converted = loop("f(d(x), d(y))", f=add_one[1], d=tvm_ffi.from_dlpack, x=x, y=y)
     text = "compiled kernel(two arrays of 16)"
-    yield Row("kernel", text, ours, converted, ARRAY_TARGET, "from_dlpack of both, then the call")
-    yield Row("kernel-direct", text, ours, peers, ARRAY_TARGET)
+    yield Row("kernel", text, ours, converted, TARGET, "from_dlpack of both, then the call")
+    yield Row("kernel-direct", text, ours, peers, TARGET)
     tensors = [(portcall.from_dlpack(array), tvm_ffi.from_dlpack(array)) for array in (x, y)]
     text = "compiled kernel(two tensors of 16)"
     yield Row("kernel-tensor", text, *loops("f(x, y)", f=add_one, x=tensors[0], y=tensors[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import gc
 import pickle
 import types
 from collections.abc import Mapping, Sequence
@@ -394,3 +395,19 @@ def test_lists_and_dicts_stay_what_they_are() -> None:
         hash(inner)
     with pytest.raises(IndexError, match="index 5 is out of range for 2 items"):
         inner[5] = 1
+
+
+def test_a_list_that_changes_while_its_items_are_read_is_the_one_that_was_given() -> None:
+    class Number:
+        def __index__(self) -> int:
+            given.clear()
+            gc.collect()
+            return 1
+
+    given = [Number(), object(), "a text that is longer than seven bytes" + str(id(object()))]
+    _, other, text = given
+    names = [type(other), text]
+    del other, text
+    received = echo(given)
+    assert given == []
+    assert [received[0], type(received[1]), received[2]] == [1, *names]

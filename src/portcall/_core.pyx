@@ -555,6 +555,7 @@ cdef extern from "Python.h":
     bint PyIndex_Check(object)
     object PyNumber_Index(object)
     PyObject* Py_None
+    PyObject* PyList_GET_ITEM(object, Py_ssize_t)
     PyObject* Py_True
 
 import importlib
@@ -1826,13 +1827,13 @@ cdef Cells cells_of(items):
         change_container_depth(-1)
 
 
-cdef int fill(Frame* frame, tuple values) except -1:
+cdef int fill(Frame* frame, PyObject** values, Py_ssize_t size) except -1:
     """Write a container's items, which may be containers."""
     cdef int i
     enter_container()
     try:
-        for i in range(<int>len(values)):
-            set_argument(frame, i, <PyObject*>values[i])
+        for i in range(<int>size):
+            set_argument(frame, i, values[i])
     finally:
         change_container_depth(-1)
     return 0
@@ -1840,11 +1841,22 @@ cdef int fill(Frame* frame, tuple values) except -1:
 
 cdef void* make_array(items) except NULL:
     cdef StackFrame frame
+    cdef PythonArguments held  # a list may change while its items are read
     cdef Cells cells
     cdef void* handle
-    cdef tuple values = tuple(items)
+    cdef Py_ssize_t size
+    cdef tuple values
+    if type(items) is list and len(<list>items) <= kStackArgs:
+        size = len(<list>items)
+        for i in range(size):
+            held.Add(<object>PyList_GET_ITEM(items, i))
+        fill(&frame, held.items, size)
+        if core.array_create(frame.cells, size, &handle) != 0:
+            raise_raised(None)
+        return handle
+    values = tuple(items)
     if len(values) <= kStackArgs:
-        fill(&frame, values)
+        fill(&frame, (<PyTupleObject*>values).ob_item, len(values))
         if core.array_create(frame.cells, len(values), &handle) != 0:
             raise_raised(None)
         return handle
@@ -1865,7 +1877,7 @@ cdef void* make_map(mapping) except NULL:
         pairs.append(value)
     flat = tuple(pairs)
     if len(flat) <= kStackArgs:
-        fill(&frame, flat)
+        fill(&frame, (<PyTupleObject*>flat).ob_item, len(flat))
         if core.map_create(frame.cells, len(flat) // 2, &handle) != 0:
             raise_raised(None)
         return handle
