@@ -142,11 +142,8 @@ class BinaryWriter {
         for (size_t i = 0; i < cell.size; ++i) nodes_.Signed(cell.data[i]);
         return;
       }
-      default: {
-        TVMFFIByteArray words;
-        Check(TVMFFIBigIntGetContentByteArray(&value, &words));
-        Put(Tag::kWideInt, ToView(words));
-      }
+      default:
+        Put(Tag::kWideInt, ToView(TVMFFIBigIntGetContentByteArray(&value)));
     }
   }
 

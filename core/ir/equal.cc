@@ -78,9 +78,7 @@ std::string_view ContentOf(const TVMFFIAny& value) {
     const TVMFFIShapeCell& cell = static_cast<ShapeObj*>(value.v_obj)->cell;
     return {reinterpret_cast<const char*>(cell.data), cell.size * sizeof(int64_t)};
   }
-  TVMFFIByteArray words;
-  Check(TVMFFIBigIntGetContentByteArray(&value, &words));
-  return ToView(words);
+  return ToView(TVMFFIBigIntGetContentByteArray(&value));
 }
 
 // 0: neither text nor bytes.

@@ -71,11 +71,8 @@ uint64_t HashValue(const TVMFFIAny& value) {
       const TVMFFIShapeCell& cell = static_cast<ShapeObj*>(value.v_obj)->cell;
       return Mix(kShape, HashBytes({reinterpret_cast<const char*>(cell.data), cell.size * sizeof(int64_t)}));
     }
-    case kTVMFFIBigInt: {
-      TVMFFIByteArray words;
-      Check(TVMFFIBigIntGetContentByteArray(&value, &words));
-      return Mix(kBigInt, HashBytes(ToView(words)));
-    }
+    case kTVMFFIBigInt:
+      return Mix(kBigInt, HashBytes(ToView(TVMFFIBigIntGetContentByteArray(&value))));
     default:
       return Mix(kOther, static_cast<uint64_t>(value.type_index));  // a pointer: known by identity
   }

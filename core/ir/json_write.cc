@@ -177,11 +177,8 @@ class JsonWriter {
         out_ += '}';
         return;
       }
-      default: {
-        TVMFFIByteArray words;
-        Check(TVMFFIBigIntGetContentByteArray(&value, &words));
-        out_ += "{\"int\"" + colon_ + "\"" + HexFromWords(ToView(words)) + "\"}";
-      }
+      default:
+        out_ += "{\"int\"" + colon_ + "\"" + HexFromWords(ToView(TVMFFIBigIntGetContentByteArray(&value))) + "\"}";
     }
   }
 

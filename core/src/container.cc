@@ -55,11 +55,7 @@ uint64_t HashBytes(std::string_view bytes) {
   return hash;
 }
 
-std::string_view WordsOf(const TVMFFIAny& big_int) {
-  TVMFFIByteArray words;
-  Check(TVMFFIBigIntGetContentByteArray(&big_int, &words));
-  return ToView(words);
-}
+std::string_view WordsOf(const TVMFFIAny& big_int) { return ToView(TVMFFIBigIntGetContentByteArray(&big_int)); }
 
 std::string_view ExtentsOf(const TVMFFIAny& shape) {
   const TVMFFIShapeCell& cell = static_cast<ShapeObj*>(shape.v_obj)->cell;

@@ -150,13 +150,11 @@ int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out) {
   });
 }
 
-int TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value, TVMFFIByteArray* out) {
-  return Guard([&] {
-    PORTCALL_CHECK(value->type_index == kTVMFFIBigInt, TypeError)
-        << "expected a wide integer, got " << DescribeType(value->type_index);
-    auto* node = static_cast<BigIntObj*>(value->v_obj);
-    *out = {reinterpret_cast<const char*>(node + 1), node->num_words * 8};
-  });
+TVMFFIByteArray TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value) {
+  if (value->type_index == kTVMFFIInt) return {reinterpret_cast<const char*>(&value->v_int64), 8};
+  if (value->type_index != kTVMFFIBigInt) return {nullptr, 0};
+  auto* node = static_cast<BigIntObj*>(value->v_obj);
+  return {reinterpret_cast<const char*>(node + 1), node->num_words * 8};
 }
 
 int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataType* out) {

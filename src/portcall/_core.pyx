@@ -192,7 +192,7 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
         int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
         int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
-        int (*big_int_get_content)(const TVMFFIAny*, TVMFFIByteArray*) noexcept nogil
+        TVMFFIByteArray (*big_int_get_content)(const TVMFFIAny*) noexcept nogil
         int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*) noexcept nogil
         int (*data_type_to_string)(const DLDataType*, TVMFFIAny*) noexcept nogil
         int (*shape_create)(const int64_t*, size_t, void**) noexcept nogil
@@ -2046,7 +2046,7 @@ cdef object object_content(TVMFFIObject* obj, int32_t kind):
         return classes[kTVMFFIShape](tuple([shape.data[k] for k in range(shape.size)]))
     set_cell(&cell, kTVMFFIBigInt)
     cell.v_obj = obj
-    core.big_int_get_content(&cell, &words)
+    words = core.big_int_get_content(&cell)
     return int.from_bytes(PyBytes_FromStringAndSize(words.data, <Py_ssize_t>words.size), "little", signed=True)
 
 

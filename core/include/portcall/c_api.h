@@ -344,7 +344,8 @@ PORTCALL_API int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataTyp
 PORTCALL_API int TVMFFIDataTypeToString(const DLDataType* dtype, TVMFFIAny* out);
 // Integers beyond 64 bits: words of 64 bits, least significant first, two's complement.
 PORTCALL_API int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out);
-PORTCALL_API int TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value, TVMFFIByteArray* out);
+// Borrowed: of the object, or of the cell of an int. No words for anything else.
+PORTCALL_API TVMFFIByteArray TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value);
 
 // ---- Containers ---------------------------------------------------------------------------------------------------
 
@@ -508,7 +509,7 @@ typedef struct PortcallCore {
   int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
   int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
   int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
-  int (*big_int_get_content)(const TVMFFIAny*, TVMFFIByteArray*);
+  TVMFFIByteArray (*big_int_get_content)(const TVMFFIAny*);
   int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*);
   int (*data_type_to_string)(const DLDataType*, TVMFFIAny*);
   int (*shape_create)(const int64_t*, size_t, TVMFFIObjectHandle*);
