@@ -6,52 +6,15 @@
 namespace portcall::graph {
 namespace {
 
-// ---- Names that resemble each other -------------------------------------------------------------------------------
+// ---- Names ---------------------------------------------------------------------------------------------------------
 
-constexpr size_t kNamesShown = 3;
-constexpr size_t kLongName = 200;
-
-size_t Distance(std::string_view a, std::string_view b) {  // Levenshtein's
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t k = 0; k <= b.size(); ++k) row[k] = k;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t k = 0; k < b.size(); ++k) {
-      size_t replaced = diagonal + (a[i] == b[k] ? 0 : 1);
-      diagonal = row[k + 1];
-      row[k + 1] = std::min({replaced, row[k] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// "; did you mean 'data'?", or the first few of those that there are.
-std::string Near(std::string_view name, const std::vector<std::string>& there) {
-  name = name.substr(0, kLongName);
-  std::string near[kNamesShown];  // by how near they are, then by their order
-  size_t distances[kNamesShown], found = 0;
-  for (const std::string& known : there) {
-    size_t longer = std::max(name.size(), known.size()), shorter = std::min(name.size(), known.size());
-    size_t limit = 1 + longer / 3;
-    if (known.size() > kLongName || longer - shorter > limit) continue;
-    size_t distance = Distance(name, known), place = found;
-    if (distance > limit) continue;
-    while (place > 0 && distances[place - 1] > distance) --place;
-    if (place == kNamesShown) continue;
-    found = std::min(found + 1, kNamesShown);
-    for (size_t i = found - 1; i > place; --i) {
-      near[i] = near[i - 1];
-      distances[i] = distances[i - 1];
-    }
-    near[place] = known;
-    distances[place] = distance;
-  }
-  size_t shown = found ? found : std::min(there.size(), kNamesShown);
-  if (shown == 0) return "; there are none";
-  std::string text = found ? "; did you mean " : "; there are ";
-  for (size_t i = 0; i < shown; ++i) text += Join({i ? ", '" : "'", found ? near[i] : there[i], "'"});
-  if (found) return text + "?";
-  return there.size() > shown ? Join({text, ", … (", there.size(), ")"}) : text;
+// "; there are 'data', 'weight'", or the first few.
+std::string Some(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 3;
+  if (names.empty()) return "; there are none";
+  std::string text = "; there are ";
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += Join({i ? ", '" : "'", names[i], "'"});
+  return names.size() > kShown ? Join({text, ", … (", names.size(), ")"}) : text;
 }
 
 void CollectNames(const ObjectRef& module, std::vector<std::string>* names, std::vector<ObjectRef>* seen) {
@@ -110,7 +73,7 @@ class Functions {
     std::vector<ObjectRef> seen;
     if (library_.defined()) CollectNames(library_, &names, &seen);
     ThrowGraphError({node, " calls the function '", name, "', which ",
-                     (library_.defined() ? "neither the library nor what it imports has" + Near(name, names)
+                     (library_.defined() ? "neither the library nor what it imports has" + Some(names)
                                          : "needs a library: it is None")});
   }
 
@@ -215,7 +178,7 @@ void AddOutputs(Program* program) {
 }  // namespace
 
 void ThrowNoName(const char* thing, std::string_view name, const std::vector<std::string>& there) {
-  ThrowGraphError({"the graph has no ", thing, " '", name, "'", Near(name, there)});
+  ThrowGraphError({"the graph has no ", thing, " '", name, "'", Some(there)});
 }
 
 std::shared_ptr<const Program> BuildProgram(std::string_view plan, const Module& library,

@@ -215,7 +215,7 @@ TEST("shapes and types are those of the value, after a node with several outputs
   CHECK_EQ(ToString(out.at("shape").at("n1:1").cast<Shape>()), "(1,)");
   CHECK_EQ(Do(m, "get_output_index", "n1").cast<int>(), -1);
   CHECK_EQ(Do(m, "get_output_index", "n1:1").cast<int>(), 1);
-  CHECK_EQ(Fails(m, "get_output", "n1"), "GraphError: the graph has no output 'n1'; did you mean 'n1:0', 'n1:1'?");
+  CHECK_EQ(Fails(m, "get_output", "n1"), "GraphError: the graph has no output 'n1'; there are 'n1:0', 'n1:1'");
   Do(m, "set_input", "x", Filled({4}, 7));
   Do(m, "run");
   CHECK_EQ(Show(Do(m, "get_output", "n1:0")), "8 9 10");
@@ -229,9 +229,6 @@ TEST("a wrong name or index is an error that says what there is") {
                 plan.Input("bias", {1})};
   Module m = Create(plan, Usual(), Cpu());
   Tensor t = Filled({1}, 0);
-  CHECK_EQ(Fails(m, "set_input", "dat", t), "GraphError: the graph has no input 'dat'; did you mean 'data'?");
-  CHECK_EQ(Fails(m, "get_input", "weight_3"),
-           "GraphError: the graph has no input 'weight_3'; did you mean 'weight_1', 'weight_2'?");
   CHECK_EQ(Fails(m, "set_param", "zzzzzzzzzz", t),
            "GraphError: the graph has no input 'zzzzzzzzzz'; there are 'data', 'weight_1', 'weight_2', … (4)");
   CHECK_EQ(Fails(m, "set_input", 4, t), "IndexError: there is no input 4: the graph has 4");
@@ -539,15 +536,15 @@ TEST("results of kernels are released") {
   CHECK_EQ(LiveNodes("ffi.Tensor"), before);
 }
 
-TEST("a function that nobody has is an error that names the node and what is near") {
+TEST("a function that nobody has is an error that names the node and what there is") {
   PlanWriter plan = Sum();
   plan.nodes[3].function = "add_won";
   CHECK_EQ(Thrown([&] { Create(plan, Usual(), Cpu()); }),
            "GraphError: node 3 ('n3') calls the function 'add_won', which neither the library nor what it imports has; "
-           "did you mean 'add_one'?");
+           "there are 'add', 'add_one'");
   Module outer = Library({}), inner = Library({{"add_wan", AddOne()}, {"add", AddTo()}});
   outer.Import(inner);
-  CHECK(Contains(Thrown([&] { Create(plan, outer, Cpu()); }), "did you mean 'add_wan'?"));
+  CHECK(Contains(Thrown([&] { Create(plan, outer, Cpu()); }), "'add_wan'"));
   CHECK(Contains(Thrown([&] { Create(plan, Library({}), Cpu()); }), "imports has; there are none"));
   CHECK_EQ(Thrown([&] { Create(plan, Module(), Cpu()); }),
            "GraphError: node 2 ('n2') calls the function 'add', which needs a library: it is None");
@@ -946,7 +943,7 @@ TEST("the output of any node is there after a run up to it") {
   Tensor out = Tensor::Empty({2}, kFloat32);
   Do(m, "debug_get_output", "n2", out);
   CHECK_EQ(Show(out), "2 3");
-  CHECK(Contains(Fails(m, "debug_get_output", "n5"), "the graph has no node 'n5'; did you mean"));
+  CHECK(Contains(Fails(m, "debug_get_output", "n5"), "the graph has no node 'n5'; there are"));
   PlanWriter twice = Chain();
   twice.nodes[2].name = "n1";
   CHECK_EQ(Fails(Create(twice, Usual(), Cpu()), "debug_get_output", "n1"),
