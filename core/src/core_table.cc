@@ -50,6 +50,8 @@ const PortcallCore* PortcallGetCore() {
       PortcallMapErase,
       TVMFFITensorCreateUnsafeView,
       TVMFFIEnvGetStream,
+      TVMFFITypeRegisterAttr,
+      TVMFFIGetTypeAttrColumn,
   };
   return &core;
 }

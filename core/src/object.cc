@@ -224,6 +224,17 @@ class TypeTable {
         {kTVMFFIVisitInterrupt, "ffi.VisitInterrupt"},
         {kTVMFFIBigInt, "ffi.BigInt"},
     };
+    // Libraries look for these before anybody wrote one, and do without no column of them.
+    static constexpr const char* kColumns[] = {
+        "__any_equal__",        "__any_hash__",       "__data_from_json__",
+        "__data_to_json__",     "__ffi_compare__",    "__ffi_convert__",
+        "__ffi_enum__",         "__ffi_eq__",         "__ffi_hash__",
+        "__ffi_init__",         "__ffi_new__",        "__ffi_repr__",
+        "__ffi_shallow_copy__", "__ffi_type_final__", "__s_equal__",
+        "__s_hash__",           "__s_mutate__",       "__s_maybe_inplace_mutate__",
+        "__s_visit__",
+    };
+    for (const char* name : kColumns) columns_[name];
     for (const auto& [index, key] : kPlain) Add(key, index, -1);
     for (const auto& [index, key] : kObjects) Add(key, index, kTVMFFIObject);
   }

@@ -2,6 +2,7 @@
 // Types that are defined at run time: their objects are a row of cells. And making objects of any described type.
 #include "portcall/reflection.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 
@@ -111,6 +112,14 @@ Any DefaultOf(const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field) {
   return value;
 }
 
+// As the attribute of every type of rows, for libraries that copy objects.
+Any CopyRow(const ObjectRef& from) {
+  const size_t n = NumCells(InfoOf(from.type_index()));
+  RowImpl* row = NewRow(from.type_index(), n);
+  std::copy_n(static_cast<RowImpl*>(from.get())->cells(), n, row->cells());
+  return ObjectRef::Steal(row);
+}
+
 TVMFFIObject* CreateOfCells(const TVMFFITypeInfo& type, const TVMFFIAny* values, int32_t num_values) {
   size_t n = NumCells(type);
   PORTCALL_CHECK(static_cast<size_t>(num_values) == n, TypeError)
@@ -167,6 +176,8 @@ TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* value
     PORTCALL_CHECK(i < num_values, TypeError) << ToView(type.type_key) << " has more than " << num_values << " fields";
     const TVMFFIAny& value = values[i++];
     if (value.type_index != kTVMFFIUnchanged) return SetField(owner.get(), type, field, value);
+    const int64_t flags = field.flags & (kTVMFFIFieldFlagBitMaskHasDefault | kTVMFFIFieldFlagBitMaskInitOff);
+    if (flags == kTVMFFIFieldFlagBitMaskInitOff) return;  // it is as the creator left it
     SetField(owner.get(), type, field, DefaultOf(type, field).cell());
   });
   PORTCALL_CHECK(i == num_values, TypeError)
@@ -239,6 +250,9 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
   own.total_size =
       static_cast<int32_t>(sizeof(TVMFFIObject) + (inherited + static_cast<size_t>(n)) * sizeof(TVMFFIAny));
   Check(TVMFFITypeRegisterMetadata(index, &own));
+  static const Any copy = PackedFunc(detail::Unpack(CopyRow));
+  const TVMFFIByteArray name = ToByteArray("__ffi_shallow_copy__");
+  Check(TVMFFITypeRegisterAttr(index, &name, &copy.cell()));
   *out = index;
 }
 

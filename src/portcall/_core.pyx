@@ -159,6 +159,10 @@ cdef extern from "portcall/c_api.h" nogil:
         const TVMFFIMethodInfo* methods
         const TVMFFITypeMetadata* metadata
 
+    ctypedef struct TVMFFITypeAttrColumn:
+        const TVMFFIAny* data
+        int32_t size
+
     ctypedef struct PortcallFieldSpec:
         TVMFFIByteArray name
         TVMFFIByteArray doc
@@ -221,6 +225,8 @@ cdef extern from "portcall/c_api.h" nogil:
         int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
         int (*tensor_create_view)(void*, const DLTensor*, void**) noexcept nogil
         void* (*env_get_stream)(int32_t, int32_t) noexcept nogil
+        int (*type_register_attr)(int32_t, const TVMFFIByteArray*, const TVMFFIAny*) noexcept nogil
+        const TVMFFITypeAttrColumn* (*get_type_attr_column)(const TVMFFIByteArray*) noexcept nogil
 
     const PortcallCore* PortcallGetCore()
 
@@ -777,11 +783,14 @@ cdef class FieldAccess:
         return take_value(&cell)
 
     def __set__(self, instance, value):
-        cdef StackFrame frame
         cdef TVMFFIObject* obj = self.node(instance)
         if not self.writable:
             raise AttributeError(f"{type(instance).__name__} objects do not change: replace({self.__name__}=...) makes "
                                  "another one")
+        self.write(obj, value)
+
+    cdef int write(self, TVMFFIObject* obj, value) except -1:
+        cdef StackFrame frame
         if self.check is not None:
             self.check(value)
         try:
@@ -790,6 +799,7 @@ cdef class FieldAccess:
             raise field_error(self.type_index, self.__name__, 0, error) from None
         if core.object_set_field(obj, self.info, frame.cells) != 0:
             raise_raised(None)
+        return 0
 
     def __delete__(self, instance):
         raise AttributeError(f"{type(instance).__name__}.{self.__name__} is a field and stays")
@@ -808,6 +818,7 @@ cdef class Reflected:
     cdef dict places
     cdef object checks    # place -> check(value), for what the core does not check by itself; or None
     cdef bint post_init
+    cdef object init      # makes the object of the arguments, in place of the fields; or None
 
     cdef int make(
         self, Object obj, PyObject* const* args, Py_ssize_t given, PyObject* keywords, bint checked=True
@@ -817,6 +828,11 @@ cdef class Reflected:
         cdef Frame* frame = &space
         cdef Cells cells
         cdef int n = <int>len(self.names), place = 0
+        if self.init is not None and checked:
+            self.call_init(obj, [<object>args[i] for i in range(given)], keywords)
+            if self.post_init:
+                obj.__post_init__()
+            return 0
         if given > <Py_ssize_t>len(self.positional):
             raise TypeError(f"{type(obj).__name__}() takes {len(self.positional)} positional arguments, got {given}")
         if n > kStackArgs:
@@ -846,12 +862,21 @@ cdef class Reflected:
             for i, name in enumerate(<tuple>keywords):
                 found = self.places.get(name)
                 if found is None:
-                    raise unknown_field(cls, name, self.names)
+                    raise unknown_field(cls, name, tuple(self.places))
                 at[0] = place = found
                 if frame.cells[place].type_index != kTVMFFIUnchanged:
                     raise TypeError(f"{cls.__name__}() got '{name}' twice: by position and by name")
                 self.set_value(frame, place, <object>args[given + i], checked)
         return 0
+
+    cdef int call_init(self, Object obj, list args, PyObject* keywords) except -1:
+        if keywords != NULL and <tuple>keywords:
+            raise TypeError(f"{type(obj).__name__}() takes its arguments by position only")
+        made_object = self.init(*args)
+        if not is_object_of(made_object, self.type_index):
+            raise TypeError(f"the constructor of {type_key_of(self.type_index)} gave {made_object!r}")
+        core.object_inc_ref((<Object>made_object).handle)
+        return become(obj, (<Object>made_object).handle)
 
     cdef inline int set_value(self, Frame* frame, int place, value, bint checked) except -1:
         if checked and self.checks is not None and place in self.checks:
@@ -946,6 +971,27 @@ def describe_type(int32_t type_index):
     return text_of(info.type_key), ancestors, doc, has_creator, kind, fields, methods
 
 
+def type_attribute(int32_t type_index, str name):
+    """What is said of a type under that name, such as a hook of C++; None when nothing is."""
+    cdef TVMFFIByteArray text
+    cdef list kept = []
+    set_bytes(&text, name, kept)
+    cdef const TVMFFITypeAttrColumn* column = core.get_type_attr_column(&text)
+    if column == NULL or type_index >= column.size:
+        return None
+    return borrowed_value(&column.data[type_index])
+
+
+def set_type_attribute(int32_t type_index, str name, value):
+    """Say something of a type, for every language, in place of what was said under that name before."""
+    cdef TVMFFIByteArray text
+    cdef list kept = []
+    cdef Cells cells = Cells([value])
+    set_bytes(&text, name, kept)
+    if core.type_register_attr(type_index, &text, cells.frame.cells) != 0:
+        raise_raised(None)
+
+
 def define_type(str type_key, int32_t parent, str doc, int32_t kind, list fields):
     """Define a type whose objects are rows of cells, and return its index. A field is (name, doc, JSON, flags, declared
     type, default)."""
@@ -986,17 +1032,19 @@ cdef int set_bytes(TVMFFIByteArray* out, str text, list kept) except -1:
     return 0
 
 
-def register_reflected(cls, int32_t type_index, tuple names, tuple positional, checks, bint post_init):
-    """Let a class make objects of a described type: ``cls(...)`` takes fields by name, and those at the places
-    ``positional`` by position."""
+def register_reflected(cls, int32_t type_index, tuple names, tuple positional, tuple settable, checks, bint post_init,
+                       init):
+    """Let a class make objects of a described type: ``cls(...)`` takes the fields ``settable`` by name, and those at the
+    places ``positional`` by position; or ``init`` makes an object of its arguments."""
     cdef Reflected reflected = Reflected.__new__(Reflected)
     reflected.type_index = type_index
     reflected.names = names
-    reflected.places = {name: i for i, name in enumerate(names)}
+    reflected.places = {name: i for i, name in enumerate(names) if name in settable}
     reflected.positional = positional
     reflected.in_order = positional == tuple(range(len(positional)))
     reflected.checks = checks
     reflected.post_init = post_init
+    reflected.init = init
     reflected_classes[cls] = reflected
     if cls.__init__ is Object.__init__ and cls.__new__ is Object.__new__:
         SetTypeVectorcall(<PyTypeObject*>cls, <void*>call_class)
@@ -1013,6 +1061,16 @@ def create_object(cls, dict values, dict changes):
                 check(value)
     make_object(reflected, obj, (), values | changes, False)
     return obj
+
+
+def change_fields(cls, Object obj, dict changes):
+    """Write fields of an object that nobody else has seen yet, whether they may be written later or not."""
+    cdef FieldAccess access
+    for name, value in changes.items():
+        if name not in (<Reflected>reflected_classes[cls]).names:
+            raise unknown_field(cls, name, (<Reflected>reflected_classes[cls]).names)
+        access = getattr(cls, name)
+        access.write(access.node(obj), value)
 
 
 def is_object_of(value, int32_t type_index):

@@ -46,7 +46,11 @@ _DECLARED = {
 
 # Flags of a field in the core.
 _WRITABLE, _HAS_DEFAULT, _STATIC, _IGNORE, _FACTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 5
-_NOT_SHOWN, _KW_ONLY, _DEFINES, _OPTIONAL, _IDENTITY = 1 << 6, 1 << 10, 1 << 12, 1 << 34, 1 << 35
+_NOT_SHOWN, _NOT_COMPARED, _NOT_HASHED, _NOT_IN_INIT, _KW_ONLY = 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10
+_DEFINES, _OPTIONAL, _IDENTITY = 1 << 12, 1 << 34, 1 << 35
+
+# Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
+_INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
 
 Comparison = Literal["structure", "identity", "variable", "shared"]
 _COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable": 2, "shared": 3}
@@ -280,21 +284,29 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     accesses = {access.__name__: access for access, *_ in described}
     names = tuple(accesses)
     body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
-    positional = tuple(i for i, (_, flags, *_) in enumerate(described) if not flags & _KW_ONLY)
-    match_args = tuple(names[i] for i in positional)
-    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__match_args__": match_args}
+    settable = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_IN_INIT)
+    places = [i for i, (_, flags, *_) in enumerate(described) if not flags & (_KW_ONLY | _NOT_IN_INIT)]
+    # On tvm-ffi's headers, constructors take the fields without a default first.
+    foreign = _core.type_attribute(index, _FINAL) is not None
+    positional = tuple(sorted(places, key=lambda i: foreign and described[i][1] & _HAS_DEFAULT))
+    body.setdefault("__match_args__", tuple(names[i] for i in places))
+    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__portcall_copy__": _copier(key, index)}
     if scope is not None:
         body["__portcall_own__"] = True
     if doc and not body.get("__doc__"):
         body["__doc__"] = doc
     for name, text, flags, function in methods:
-        body.setdefault(name, _method(key, name, text, flags, function))
+        if name != _INIT:
+            body.setdefault(name, _method(key, name, text, flags, function))
     body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
+    shown = _core.type_attribute(index, "__ffi_repr__")
+    body["__portcall_repr__"] = None if shown is None else staticmethod(shown)
     if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
         for function in _COMMON:
             body.setdefault(function.__name__, function)
+    init = _constructor(key, index)
     if "__init__" not in body:
-        body.setdefault("__signature__", _signature(described))
+        body.setdefault("__signature__", _signature(described, positional) if init is None else _ANY_POSITIONAL)
     made = _rebuilt(cls, body)
     hints = dict(getattr(made, "__portcall_hints__", {}))
     if scope is not None:
@@ -303,7 +315,8 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     for name, access in accesses.items():
         access.check = _check_of(hints.get(name), f"{key}.{name}")
     checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
-    _core.register_reflected(made, index, names, positional, checks or None, hasattr(made, "__post_init__"))
+    post_init = hasattr(made, "__post_init__")
+    _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
     _core.register_object_class(key, made)
     return made
 
@@ -333,9 +346,41 @@ def _method(key: str, name: str, doc: str, flags: int, function: PackedFunc) -> 
     return method
 
 
-def _signature(described: list[Any]) -> inspect.Signature:
+_ANY_POSITIONAL = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+
+
+def _constructor(key: str, index: int) -> Callable[..., Any] | None:
+    """What makes objects of a type of C++ that has a constructor of its own; None when its fields do."""
+    init = _core.type_attribute(index, _INIT)
+    if callable(init):
+        return init
+    by_fields = _core.type_attribute(index, "__portcall_init__") or _core.type_attribute(index, _FINAL) is None
+    _, _, _, creator, *_ = _core.describe_type(index)
+    if by_fields or not creator:
+        return None
+
+    def refuse(*_: Any) -> Any:
+        raise TypeError(f"objects of type '{key}' are made by C++ only")
+
+    return refuse
+
+
+def _copier(key: str, index: int) -> Callable[[Object], Any] | None:
+    """What copies an object of a type of C++; None when another one with the same fields is a copy."""
+    if _core.type_attribute(index, _FINAL) is None:
+        return None
+    copy: Callable[[Object], Any] | None = _core.type_attribute(index, "__ffi_shallow_copy__")
+
+    def refuse(_: Object) -> Any:
+        raise TypeError(f"objects of type '{key}' cannot be copied: their C++ type has no copy constructor")
+
+    return refuse if copy is None else staticmethod(copy)
+
+
+def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Signature:
     parameters = []
-    for access, flags, schema, _, default in described:
+    by_name = [i for i, (_, flags, *_) in enumerate(described) if flags & _KW_ONLY and not flags & _NOT_IN_INIT]
+    for access, flags, schema, _, default in (described[i] for i in (*positional, *by_name)):
         kind = inspect.Parameter.KEYWORD_ONLY if flags & _KW_ONLY else inspect.Parameter.POSITIONAL_OR_KEYWORD
         shown: Any = inspect.Parameter.empty
         if flags & _HAS_DEFAULT:
@@ -384,7 +429,12 @@ def replace(self: Object, /, **changes: Any) -> Any:
     Raises:
         TypeError: a field that the class does not have, or a value that does not fit.
     """
-    return _core.create_object(type(self), {name: getattr(self, name) for name in fields(self)}, changes)
+    cls: Any = type(self)
+    if cls.__portcall_copy__ is None:
+        return _core.create_object(cls, {name: getattr(self, name) for name in fields(self)}, changes)
+    copy = cls.__portcall_copy__(self)
+    _core.change_fields(cls, copy, changes)
+    return copy
 
 
 def __replace__(self: Object, /, **changes: Any) -> Any:  # for copy.replace of Python 3.13

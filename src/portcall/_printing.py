@@ -38,15 +38,21 @@ class _Line:
         children = [] if levels == 0 else children_of(value)
         if levels == 0 and (name or len(value)):
             return f"{name}{start}...{end}"
+        hook = getattr(type(value), "__portcall_repr__", None)
+        if hook is not None:
+            return str(hook(value, lambda part: self._format_part(part, levels)))
         parts = []
         for label, child in children:
             if self.left <= 0:
                 parts.append("...")
                 break
-            own = type(child).__repr__ not in _OURS and _core.fields_of_class(type(child)) is not None
-            text = repr(child) if own else self.format(child, levels - 1)
+            text = self._format_part(child, levels)
             parts.append(f"{label}={text}" if name else f"{label}: {text}" if isinstance(value, Map) else text)
         return f"{name}{start}{', '.join(parts)}{end}"
+
+    def _format_part(self, part: Any, levels: int) -> str:
+        own = type(part).__repr__ not in _OURS and _core.fields_of_class(type(part)) is not None
+        return repr(part) if own else self.format(part, levels - 1)
 
 
 def children_of(value: Any) -> Iterator[tuple[str, Any]]:

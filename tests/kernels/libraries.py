@@ -46,7 +46,10 @@ GROUPS = {
     "squeezenet": Group("squeezenet_kernels.py", ("onnx_layers.py",), ("apache-tvm", "apache-tvm-ffi", "onnx")),
     "tvm_ffi": Group(
         "tvm_ffi_kernels.py",
-        ("tvm_ffi_kernels.cc", "tvm_ffi_alloc.cc", "tvm_ffi_objects.cc", "tvm_ffi_containers.cc"),
+        (
+            "tvm_ffi_kernels.cc", "tvm_ffi_alloc.cc", "tvm_ffi_objects.cc", "tvm_ffi_containers.cc",
+            "tvm_ffi_hooks.cc",
+        ),
         ("apache-tvm-ffi",),
     ),
     "c": Group("c_kernels.py", ("classic_abi.h", "classic_kernels.c", "classic06_kernels.c", "modern_kernels.c")),

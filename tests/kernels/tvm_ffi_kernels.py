@@ -63,11 +63,21 @@ CONTAINERS = {
     "pairs_of_result": "(function) -> Array: of the map that function() gives",
     "give_map": "(function, pairs: Array) -> any: function(map)",
 }
+HOOKS = {
+    "sum_integers": "(root: any) -> int: the sum of the integers in a graph; 'stopped' at the first negative one",
+    "increment": "(root: any) -> any: the graph with every integer one larger",
+    "make_secret": "() -> hooks.Secret: a type without a constructor",
+    "make_handle": "() -> hooks.Handle: a type whose objects cannot be copied",
+    "color_of": "(name: str) -> hooks.Color: an entry of an enum",
+    "level_of": "(number: int) -> hooks.Level: an entry of an enum of integers",
+    "read_enum": "(entry) -> Array: its number and its name",
+}
 LIBRARIES = {
     "tvm_ffi_kernels": ("tvm_ffi_kernels.cc", KERNELS),
     "tvm_ffi_alloc": ("tvm_ffi_alloc.cc", ALLOC),
     "tvm_ffi_objects": ("tvm_ffi_objects.cc", OBJECTS),
     "tvm_ffi_containers": ("tvm_ffi_containers.cc", CONTAINERS),
+    "tvm_ffi_hooks": ("tvm_ffi_hooks.cc", HOOKS),
 }
 FLAVOURS = {"linked": LINKED, "unlinked": UNLINKED}
 

@@ -539,6 +539,8 @@ typedef struct PortcallCore {
   int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
   int (*tensor_create_view)(TVMFFIObjectHandle, const DLTensor*, TVMFFIObjectHandle*);
   void* (*env_get_stream)(int32_t, int32_t);
+  int (*type_register_attr)(int32_t, const TVMFFIByteArray*, const TVMFFIAny*);
+  const TVMFFITypeAttrColumn* (*get_type_attr_column)(const TVMFFIByteArray*);
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);

@@ -54,6 +54,23 @@ inline std::vector<const TVMFFIFieldInfo*> FieldsOf(int32_t type_index) {
   return fields;
 }
 
+// What is said of a type beyond its fields and methods, such as a hook: borrowed, null when nothing was. `Column` is a
+// column of attributes, whose address is worth keeping.
+inline const TVMFFITypeAttrColumn* AttributeColumn(std::string_view name) {
+  TVMFFIByteArray text = ToByteArray(name);
+  return TVMFFIGetTypeAttrColumn(&text);
+}
+inline const TVMFFIAny* FindAttribute(int32_t type_index, const TVMFFITypeAttrColumn* column) {
+  if (!column || type_index >= __atomic_load_n(&column->size, __ATOMIC_ACQUIRE)) return nullptr;
+  const TVMFFIAny* value = __atomic_load_n(&column->data, __ATOMIC_ACQUIRE) + type_index;
+  return value->type_index == kTVMFFINone ? nullptr : value;
+}
+// A function that decides for a type what is otherwise decided by its fields; not defined when there is none.
+inline PackedFunc FindHook(int32_t type_index, const TVMFFITypeAttrColumn* column) {
+  const TVMFFIAny* value = FindAttribute(type_index, column);
+  return value && value->type_index == kTVMFFIFunction ? ObjectRef::Borrow<PackedFunc>(value->v_obj) : PackedFunc();
+}
+
 // Null when the type has no such field.
 inline const TVMFFIFieldInfo* FindField(int32_t type_index, std::string_view name) {
   const TVMFFIFieldInfo* found = nullptr;
