@@ -191,7 +191,12 @@ class TypeTable {
   const TVMFFIAny& Keep(const TVMFFIAny& value) { return values_.emplace_back(Any::Copy(value)).cell(); }
 
   TypeTable() {
-    static constexpr std::pair<int32_t, const char*> kPlain[] = {
+    // Text in place: pointers to it would be relocated when the core is loaded.
+    struct Name {
+      int32_t index;
+      char key[20];
+    };
+    static constexpr Name kPlain[] = {
         {kTVMFFINone, "None"},
         {kTVMFFIInt, "int"},
         {kTVMFFIBool, "bool"},
@@ -208,7 +213,7 @@ class TypeTable {
         {kTVMFFIUnchanged, "ffi.Unchanged"},
         {kTVMFFIObject, "ffi.Object"},
     };
-    static constexpr std::pair<int32_t, const char*> kObjects[] = {
+    static constexpr Name kObjects[] = {
         {kTVMFFIStr, "ffi.String"},
         {kTVMFFIBytes, "ffi.Bytes"},
         {kTVMFFIError, "ffi.Error"},
@@ -225,7 +230,7 @@ class TypeTable {
         {kTVMFFIBigInt, "ffi.BigInt"},
     };
     // Libraries look for these before anybody wrote one, and do without no column of them.
-    static constexpr const char* kColumns[] = {
+    static constexpr char kColumns[][27] = {
         "__any_equal__",        "__any_hash__",       "__data_from_json__",
         "__data_to_json__",     "__ffi_compare__",    "__ffi_convert__",
         "__ffi_enum__",         "__ffi_eq__",         "__ffi_hash__",
