@@ -262,7 +262,7 @@ using namespace portcall;
 
 int PortcallFromBytes(const TVMFFIByteArray* bytes, const PortcallLoadLimits* limits, TVMFFIAny* value) {
   return Guard([&] {
-    ir::Types types;
+    ir::Types types(true);
     *value = ir::BinaryReader(&types, ToView(*bytes), limits).Read().release();
   });
 }

@@ -160,7 +160,7 @@ using namespace portcall;
 
 int PortcallToBytes(const TVMFFIAny* value, TVMFFIAny* bytes) {
   return Guard([&] {
-    ir::Types types;
+    ir::Types types(true);
     *bytes = Bytes(ir::BinaryWriter(&types).Write(*value)).release();
   });
 }

@@ -6,6 +6,7 @@
 // inside of what was left out may now stand for another one.
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,10 +16,11 @@
 namespace portcall::ir {
 namespace {
 
+constexpr int kMaxHooks = 1000;  // within one another: they use the stack
+
 struct Mismatch {
-  std::vector<Step> steps;
   TVMFFIAny left, right;
-  std::string text, why;
+  std::string path, text, why;
 };
 
 // Finds out which nodes have been found equal before, directly or through others: a union-find.
@@ -105,6 +107,8 @@ class Comparison {
  public:
   Comparison(Types* types, bool map_free, bool look_into_all)
       : types_(types), map_free_(map_free), look_into_all_(look_into_all), hasher_(types) {}
+  Comparison(const Comparison&) = delete;
+  Comparison& operator=(const Comparison&) = delete;
 
   // Calls for another comparison, which looks into everything.
   bool must_start_again() const { return must_start_again_; }
@@ -120,7 +124,10 @@ class Comparison {
   };
   enum class Answer { kEqual, kLookInside, kDiffer };
 
+  Answer Work(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines);
   Answer Compare(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines);
+  Answer CompareByHook(const Type& type, TVMFFIAny left, TVMFFIAny right, Defines defines);
+  bool EqualInHook(Args args, Defines defines);
   Answer CompareObjects(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines);
   Answer ComparePart();
   Answer ComparePair(const Type& type, const TVMFFIObject* left, const TVMFFIObject* right, bool defined);
@@ -136,6 +143,7 @@ class Comparison {
     why_ = std::move(why);
     return Answer::kDiffer;
   }
+  std::vector<Step> StepsFrom(size_t depth) const;
   void Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch);
 
   Types* types_;
@@ -147,15 +155,25 @@ class Comparison {
   Classes classes_;
   Pairing pairing_;
   std::string why_;
+  int hooks_ = 0;      // that are at work
+  std::string below_;  // the path from the object that a hook compared to what differed in it
   const TVMFFIAny *left_ = nullptr, *right_ = nullptr;  // what is being compared
   TVMFFIAny left_space_, right_space_;
 };
 
 bool Comparison::Equal(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
+  if (Work(left, right, map_free_ ? Defines::kBelow : Defines::kNothing) != Answer::kDiffer) return true;
+  if (mismatch && !must_start_again_) Describe(*left_, *right_, mismatch);
+  return false;
+}
+
+// Leaves the frames on the way to what differs.
+Comparison::Answer Comparison::Work(const TVMFFIAny& left, const TVMFFIAny& right, Defines defines) {
+  const size_t depth = frames_.size();
   left_ = &left;
   right_ = &right;
-  Answer answer = Compare(left, right, map_free_ ? Defines::kBelow : Defines::kNothing);
-  while (answer != Answer::kDiffer && !frames_.empty()) {
+  Answer answer = Compare(left, right, defines);
+  while (answer != Answer::kDiffer && frames_.size() > depth) {
     Frame& frame = frames_.back();
     if (frame.next < frame.count) {
       answer = ComparePart();
@@ -164,8 +182,58 @@ bool Comparison::Equal(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* 
       frames_.pop_back();
     }
   }
-  if (answer != Answer::kDiffer) return true;
-  if (mismatch && !must_start_again_) Describe(*left_, *right_, mismatch);
+  return answer;
+}
+
+// The type says whether the two are equal. It hands back what it wants to have compared; what it keeps of that function
+// is of no use afterwards.
+Comparison::Answer Comparison::CompareByHook(const Type& type, TVMFFIAny left, TVMFFIAny right, Defines defines) {
+  PORTCALL_CHECK(hooks_ < kMaxHooks, ValueError)
+      << "objects of types that compare themselves are more than " << kMaxHooks << " deep";
+  auto self = std::make_shared<Comparison*>(this);
+  PackedFunc equal([self, defines](Args args, RetValue* rv) {
+    PORTCALL_CHECK(*self, RuntimeError) << "the comparison that this function is part of is over";
+    *rv = (*self)->EqualInHook(args, defines);
+  });
+  struct Scope {
+    Comparison** self;
+    explicit Scope(Comparison** self) : self(self) { ++(*self)->hooks_; }
+    ~Scope() {
+      --(*self)->hooks_;
+      *self = nullptr;
+    }
+  } scope(self.get());
+  below_.clear();
+  const bool same = type.equal(Any::Copy(left), Any::Copy(right), equal).cast<bool>();
+  if (must_start_again_) return Answer::kDiffer;
+  if (same) return Answer::kLookInside;  // frames may have moved
+  if (below_.empty()) {
+    left_space_ = left;
+    right_space_ = right;
+    why_ = "by the type's own comparison";
+  }
+  left_ = &left_space_;
+  right_ = &right_space_;
+  return Answer::kDiffer;
+}
+
+// (left, right, what kind of variables they define, name): as of the headers, 0 asks for that of the object.
+bool Comparison::EqualInHook(Args args, Defines defines) {
+  const TVMFFIAny left = types_->Keep(Any::Copy(args[0].cell()));
+  const TVMFFIAny right = types_->Keep(Any::Copy(args[1].cell()));
+  const auto kind = args[2].cast<int64_t>();
+  if (defines != Defines::kBelow && kind != 0) defines = kind == 1 ? Defines::kBelow : Defines::kHere;
+  const size_t depth = frames_.size(), entries = entries_.size();
+  below_.clear();
+  if (Work(left, right, defines) != Answer::kDiffer) return true;
+  std::string path = types_->PathOf(StepsFrom(depth)).substr(std::string_view("<root>").size());
+  std::string name = args.size() > 3 && TryString(args[3].cell()) ? "." + std::string(*TryString(args[3].cell())) : "";
+  below_ = name + path + below_;
+  left_space_ = *left_;
+  right_space_ = *right_;
+  frames_.resize(depth);
+  entries_.resize(entries);
+  classes_ = Classes();  // what was taken for equal on the way may not be
   return false;
 }
 
@@ -215,7 +283,7 @@ Comparison::Answer Comparison::CompareObjects(const TVMFFIAny& left, const TVMFF
   if (l == r && type.kind == kTVMFFISEqHashKindConstTreeNode) return Answer::kEqual;
   if (type.form == Form::kTensor) return CompareTensors(*TryDLTensor(left), *TryDLTensor(right));
   if (type.form == Form::kOpaque || type.kind == kTVMFFISEqHashKindUniqueInstance ||
-      type.kind == kTVMFFISEqHashKindUnsupported) {
+      (type.kind == kTVMFFISEqHashKindUnsupported && !type.equal.defined())) {
     return l == r ? Answer::kEqual : Differ("the type is compared by identity");
   }
   const bool variable = type.kind == kTVMFFISEqHashKindFreeVar;
@@ -226,6 +294,7 @@ Comparison::Answer Comparison::CompareObjects(const TVMFFIAny& left, const TVMFF
   } else if (shared && IsShared(l) && IsShared(r) && classes_.Join(l, r)) {
     return Answer::kEqual;
   }
+  if (type.equal.defined()) return CompareByHook(type, left, right, defines);
   return Enter(type, l, r, defines);
 }
 
@@ -309,16 +378,23 @@ bool Comparison::Matches(const TVMFFIAny& left, const TVMFFIAny& right) {
   return found == Pairing::Found::kSame || (found == Pairing::Found::kNew && left.v_obj == right.v_obj);
 }
 
-void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
-  for (const Frame& frame : frames_) {
+std::vector<Step> Comparison::StepsFrom(size_t depth) const {
+  std::vector<Step> steps;
+  for (; depth < frames_.size(); ++depth) {
+    const Frame& frame = frames_[depth];
     size_t part = frame.next - 1;
     if (frame.type->form == Form::kPairs) part = 2 * EntryOf(frame, part, false).position + part % 2;
-    mismatch->steps.push_back({frame.left, part});
+    steps.push_back({frame.left, part});
   }
+  return steps;
+}
+
+void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatch* mismatch) {
+  mismatch->path = types_->PathOf(StepsFrom(0)) + below_;
   mismatch->left = left;
   mismatch->right = right;
   mismatch->why = why_;
-  mismatch->text = types_->PathOf(mismatch->steps) + ": " + Show(left) + " != " + Show(right);
+  mismatch->text = mismatch->path + ": " + Show(left) + " != " + Show(right);
   if (!why_.empty()) mismatch->text += " (" + why_ + ")";
 }
 
@@ -348,8 +424,7 @@ int PortcallFirstMismatch(const TVMFFIAny* left, const TVMFFIAny* right, int32_t
     ir::Mismatch found;
     Any result;
     if (!ir::Compare(&types, *left, *right, flags, &found)) {
-      result =
-          Array<Any>{found.text, types.PathOf(found.steps), Any::Copy(found.left), Any::Copy(found.right), found.why};
+      result = Array<Any>{found.text, found.path, Any::Copy(found.left), Any::Copy(found.right), found.why};
     }
     *out = result.release();
   });

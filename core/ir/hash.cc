@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "portcall/ir.h"
 
@@ -11,6 +12,7 @@ namespace portcall::ir {
 namespace {
 
 constexpr int kMaxKeyDepth = 64;
+constexpr int kMaxHooks = 1000;  // within one another: they use the stack
 
 // What kind of value is hashed.
 enum Seed : uint64_t {
@@ -95,13 +97,39 @@ uint64_t HashBytes(std::string_view bytes) {
 
 uint64_t Hasher::Hash(const TVMFFIAny& value, Defines defines) {
   uint64_t hash = 0;
+  const size_t depth = frames_.size();
   if (Known(value, defines, &hash)) return hash;
   for (;;) {
     if (!Advance()) continue;
     Finish(&hash);
-    if (frames_.empty()) return hash;
+    if (frames_.size() == depth) return hash;
     Combine(hash);
   }
+}
+
+// The type has a hash of its own, made of those of the values that it hands back. As of the headers, these come with the
+// hash so far and the kind of variables that they define, 0 being that of the object.
+uint64_t Hasher::HashByHook(const Type& type, const TVMFFIObject* obj, uint64_t start, Defines defines) {
+  PORTCALL_CHECK(hooks_ < kMaxHooks, ValueError)
+      << "objects of types with a hash of their own are more than " << kMaxHooks << " deep";
+  auto self = std::make_shared<Hasher*>(this);
+  PackedFunc hash([self, defines](Args args, RetValue* rv) {
+    PORTCALL_CHECK(*self, RuntimeError) << "the hash that this function is part of is done";
+    const TVMFFIAny value = (*self)->types_->Keep(Any::Copy(args[0].cell()));
+    const auto kind = args[2].cast<int64_t>();
+    Defines inner = defines == Defines::kBelow || kind == 0 ? defines : kind == 1 ? Defines::kBelow : Defines::kHere;
+    *rv = static_cast<int64_t>(Mix(static_cast<uint64_t>(args[1].cast<int64_t>()), (*self)->Hash(value, inner)));
+  });
+  struct Scope {
+    Hasher** self;
+    explicit Scope(Hasher** self) : self(self) { ++(*self)->hooks_; }
+    ~Scope() {
+      --(*self)->hooks_;
+      *self = nullptr;
+    }
+  } scope(self.get());
+  ObjectRef ref = ObjectRef::Borrow(const_cast<TVMFFIObject*>(obj));
+  return static_cast<uint64_t>(type.hash(ref, static_cast<int64_t>(start), hash).cast<int64_t>());
 }
 
 // Whether the hash is there without a look at parts; else a frame for them is.
@@ -129,11 +157,13 @@ inline bool Hasher::Known(const TVMFFIAny& value, Defines defines, uint64_t* has
   if (type.form == Form::kTensor) {
     frame.hash = HashTensor(*TryDLTensor(value));
   } else if (type.form == Form::kOpaque || type.kind == kTVMFFISEqHashKindUniqueInstance ||
-             type.kind == kTVMFFISEqHashKindUnsupported) {
+             (type.kind == kTVMFFISEqHashKindUnsupported && !type.equal.defined())) {
     frame.hash = Mix(kIdentity, type.key_hash);
   } else {
-    frame.count = types_->NumParts(obj, type);
+    // Objects that a hook finds equal have the same hash, even when no hook was written for that.
+    frame.count = type.hash.defined() || type.equal.defined() ? 0 : types_->NumParts(obj, type);
     frame.hash = Mix(kObject, type.key_hash);
+    if (type.hash.defined()) frame.hash = HashByHook(type, obj, frame.hash, defines);
     if (type.form != Form::kFields) frame.hash = Mix(frame.hash, frame.count);
     if (type.kind == kTVMFFISEqHashKindFreeVar && defines != Defines::kNothing) frame.variable = ++num_variables_;
     frame.first_entry = entries_.size();

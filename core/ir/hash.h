@@ -50,6 +50,7 @@ class Hasher {
 
   Hasher(Types* types, int depth, PointerMap* known_keys) : types_(types), depth_(depth), known_keys_(known_keys) {}
 
+  uint64_t HashByHook(const Type& type, const TVMFFIObject* obj, uint64_t start, Defines defines);
   bool Known(const TVMFFIAny& value, Defines defines, uint64_t* hash);
   bool Advance();
   void AddFields();
@@ -67,6 +68,7 @@ class Hasher {
   PointerMap known_;                   // hashes of shared objects and variables, 0 while they are worked on
   PointerMap own_keys_, *known_keys_;  // hashes of keys, which are the same in all maps
   uint64_t num_variables_ = 0;
+  int hooks_ = 0;  // that are at work
 };
 
 }  // namespace portcall::ir

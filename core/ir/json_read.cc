@@ -544,7 +544,7 @@ using namespace portcall;
 
 int PortcallLoadJson(const TVMFFIByteArray* text, const PortcallLoadLimits* limits, TVMFFIAny* value) {
   return Guard([&] {
-    ir::Types types;
+    ir::Types types(true);
     *value = ir::JsonReader(&types, ToView(*text), limits).Read().release();
   });
 }

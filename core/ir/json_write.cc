@@ -268,7 +268,7 @@ using namespace portcall;
 
 int PortcallSaveJson(const TVMFFIAny* value, int32_t indent, TVMFFIAny* text) {
   return Guard([&] {
-    ir::Types types;
+    ir::Types types(true);
     *text = String(ir::JsonWriter(&types, indent).Write(*value)).release();
   });
 }

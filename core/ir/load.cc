@@ -25,8 +25,24 @@ template <typename F> void Builder::Make(F make) {
 }
 
 void Builder::MakeObject(const Type& type) {
+  if (type.is_enum || type.to_data.defined()) return MakeOfData(type);
   Make([&](TVMFFIObjectHandle* out) {
     return PortcallObjectCreate(type.index, parts_.data(), static_cast<int32_t>(parts_.size()), out);
+  });
+}
+
+// What was saved in the place of its fields.
+void Builder::MakeOfData(const Type& type) {
+  const TVMFFIAny& data = parts_[0];
+  if (data.type_index == kTVMFFIUnchanged) fail_("has no \"\", which is what it is made of");
+  Make([&](TVMFFIObjectHandle* out) {
+    return Guard([&] {
+      Any made = type.is_enum ? FindEnumEntry(type.index, data) : type.from_data(Any::Copy(data));
+      PORTCALL_CHECK(!type.is_enum || made != nullptr, ValueError) << "the enum has no entry " << Show(data);
+      PORTCALL_CHECK(made.type_index() == type.index, TypeError)
+          << "what the type made of its data is " << DescribeType(made.type_index());
+      *out = made.release().v_obj;
+    });
   });
 }
 

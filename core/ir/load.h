@@ -60,6 +60,7 @@ class Builder {
   static constexpr TVMFFIAny kUnchanged = {kTVMFFIUnchanged, {0}, {0}};
 
   template <typename F> void Make(F make);
+  void MakeOfData(const Type& type);
 
   PortcallLoadLimits limits_{};
   Fail fail_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ir/types.h"
 
+#include "ir/enum.h"
+
 #include <charconv>
 
 namespace portcall::ir {
@@ -43,13 +45,69 @@ Field Describe(const TVMFFIFieldInfo& info) {
   return field;
 }
 
+bool IsOf(const TVMFFITypeInfo& info, int32_t depth, std::string_view key) {
+  return info.type_depth > depth && ToView(info.type_ancestors[depth]->type_key) == key;
+}
+bool IsEnum(const TVMFFITypeInfo& info) { return IsOf(info, 1, "ffi.Enum"); }
+
+Any SavedEntry(const TVMFFIObject* obj) {
+  const auto* entry = static_cast<const EnumObj*>(obj);
+  return IsOf(*TVMFFIGetTypeInfo(obj->type_index), 2, "ffi.IntEnum") ? Any(entry->number) : Any(entry->name);
+}
+
+void ReadHooks(int32_t index, bool saving, Type* type) {
+  static const TVMFFITypeAttrColumn* const equal = AttributeColumn("__s_equal__");
+  static const TVMFFITypeAttrColumn* const hash = AttributeColumn("__s_hash__");
+  static const TVMFFITypeAttrColumn* const to_data = AttributeColumn("__data_to_json__");
+  static const TVMFFITypeAttrColumn* const from_data = AttributeColumn("__data_from_json__");
+  type->equal = FindHook(index, equal);
+  type->hash = FindHook(index, hash);
+  if (type->equal.defined()) type->form = Form::kFields;
+  type->from_data = FindHook(index, from_data);
+  if (type->from_data.defined()) type->to_data = FindHook(index, to_data);
+  if (!saving || !(type->is_enum || type->to_data.defined())) return;
+  Field data{};
+  data.access = Field::Access::kData;
+  type->fields = {data};
+  type->form = Form::kFields;
+  type->creatable = true;
+}
+
 }  // namespace
+
+Any FindEnumEntry(int32_t type_index, const TVMFFIAny& saved) {
+  static const TVMFFITypeAttrColumn* const states = AttributeColumn("__ffi_enum__");
+  const TVMFFIAny* state = FindAttribute(type_index, states);
+  if (!state || TypeKeyOf(state->type_index) != "ffi.EnumState") return {};
+  const ObjectRef& list = static_cast<EnumStateObj*>(state->v_obj)->entries;
+  if (list.type_index() != kTVMFFIList) return {};
+  const auto* entries = reinterpret_cast<const TVMFFISeqCell*>(list.get() + 1);
+  for (int64_t i = 0; i < entries->size; ++i) {
+    const TVMFFIAny& entry = static_cast<const TVMFFIAny*>(entries->data)[i];
+    Any known = SavedEntry(entry.v_obj);
+    auto name = TryString(known.cell()), wanted = TryString(saved);
+    const bool same =
+        name ? wanted && *name == *wanted : saved.type_index == kTVMFFIInt && saved.v_int64 == known.cell().v_int64;
+    if (same) return Any::Copy(entry);
+  }
+  return {};
+}
+
+const Any& Types::DataOf(const TVMFFIObject* obj) {
+  auto [it, added] = data_.try_emplace(obj);
+  if (!added) return it->second;
+  const Type& type = Of(obj);
+  ObjectRef ref = ObjectRef::Borrow(const_cast<TVMFFIObject*>(obj));
+  it->second = type.is_enum ? SavedEntry(obj) : type.to_data(ref);
+  return it->second;
+}
 
 const Type& Types::Read(int32_t index) {
   auto type = std::make_unique<Type>();
   type->index = index;
   type->form = FormOf(index);
   type->kind = kTVMFFISEqHashKindTreeNode;
+  type->is_enum = false;
   if (const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index)) {
     type->key = ToView(info->type_key);
     type->key_hash = HashBytes(type->key);
@@ -60,6 +118,8 @@ const Type& Types::Read(int32_t index) {
       type->form = Form::kFields;
       type->kind = metadata ? metadata->structural_eq_hash_kind : static_cast<int32_t>(kTVMFFISEqHashKindUnsupported);
     }
+    type->is_enum = IsEnum(*info);
+    if (index >= kTVMFFIDynObjectBegin) ReadHooks(index, saving_, type.get());
   }
   auto i = static_cast<size_t>(index);
   if (i >= table_.size()) table_.resize(i + 64);
@@ -81,6 +141,7 @@ size_t Types::NumParts(const TVMFFIObject* obj, const Type& type) const {
 }
 
 const TVMFFIAny* Types::Get(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space) {
+  if (field.access == Field::Access::kData) return &DataOf(obj).cell();
   Any value = GetField(obj, *field.info);
   *space = value.cell();
   if (IsObject(*space)) kept_.push_back(std::move(value));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "portcall/reflection.h"
@@ -23,7 +24,8 @@ enum class Form : uint8_t {
 };
 
 struct Field {
-  enum class Access : uint8_t { kCell, kReference, kGetter };
+  // kData: what is saved in place of the fields.
+  enum class Access : uint8_t { kCell, kReference, kGetter, kData };
 
   const TVMFFIFieldInfo* info;
   std::string_view name;
@@ -40,6 +42,10 @@ struct Type {
   std::string_view key;
   uint64_t key_hash;  // of its text
   std::vector<Field> fields;
+  // What the type decides by itself; not defined, as a rule.
+  PackedFunc equal, hash;         // __s_equal__, __s_hash__
+  PackedFunc to_data, from_data;  // __data_to_json__, __data_from_json__
+  bool is_enum;                   // saved as its number or its name, and read as the entry that is there
 };
 
 // One part of an object in the graph, for paths.
@@ -52,6 +58,9 @@ inline const PortcallMapCell& MapOf(const TVMFFIObject* obj) { return static_cas
 
 class Types {
  public:
+  // saving: objects of types with data of their own have that as their only part.
+  explicit Types(bool saving = false) : saving_(saving) {}
+
   const Type& Of(int32_t index) {
     auto i = static_cast<size_t>(index);
     if (i < table_.size() && table_[i]) return *table_[i];
@@ -83,6 +92,12 @@ class Types {
     }
   }
 
+  // Holds what is met on the way as long as this table is there.
+  const TVMFFIAny& Keep(Any value) {
+    kept_.push_back(std::move(value));
+    return kept_.back().cell();
+  }
+
   // "<root>.rhs[3]["key"]" of the last step's part.
   std::string PathOf(const std::vector<Step>& steps);
 
@@ -101,8 +116,12 @@ class Types {
   const TVMFFIAny* Get(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space);
   const Type& Read(int32_t index);
 
+  const Any& DataOf(const TVMFFIObject* obj);
+
+  bool saving_;
   std::vector<std::unique_ptr<Type>> table_;
   std::vector<Any> kept_;
+  std::unordered_map<const TVMFFIObject*, Any> data_;
 };
 
 // An object that more than one may hold: only these can be met twice.
@@ -116,6 +135,9 @@ uint64_t HashBytes(std::string_view bytes);
 std::string Show(const TVMFFIAny& value);
 // Text in double quotes, escaped, cut short.
 std::string Quote(std::string_view text);
+
+// The entry of an enum that was saved as this number or name; not defined when there is none.
+Any FindEnumEntry(int32_t type_index, const TVMFFIAny& saved);
 
 // A view on the elements of a tensor, compact and in the host's memory; copied into `*space` if they are not there.
 std::string_view BytesOf(const DLTensor& tensor, Tensor* space);

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,95 @@ def test_maps_are_visited_and_mutated_by_their_values(library: portcall.Module) 
     after = library["increment"](graph)
     assert dict(after.left) == {"a": 2, "b": [3]}
     assert (type(after.right), dict(after.right)) == (portcall.Dict, {3: 5})
+
+
+# ---- Structure -------------------------------------------------------------------------------------------------------
+
+
+def test_equality_and_hash_are_those_of_the_hooks() -> None:
+    name = _class("Name")
+    assert portcall.structural_equal(name("A", [1]), name("a", [1]))
+    assert not portcall.structural_equal(name("A", [1]), name("a", [2]))
+    assert not portcall.structural_equal(name("A", [1]), name("b", [1]))
+    nested, other = Pair([name("A", name("B"))]), Pair([name("a", name("b"))])
+    assert portcall.structural_equal(nested, other)
+    assert portcall.structural_hash(nested) == portcall.structural_hash(other)
+    assert portcall.structural_hash(nested) != portcall.structural_hash(Pair([name("A", name("C"))]))
+    same = name("A", [1])
+    assert portcall.structural_equal(Pair(same, same), Pair(name("a", [1]), name("A", [1])))
+
+
+def test_the_first_mismatch_leads_through_what_a_hook_compared() -> None:
+    name = _class("Name")
+    found = portcall.first_mismatch(Pair([name("A", [1, 2])]), Pair([name("a", [1, 3])]))
+    assert found is not None
+    assert (found.path, found.left, found.right) == ("<root>.left[0].item[1]", 2, 3)
+    found = portcall.first_mismatch(Pair(name("A")), Pair(name("B")))
+    assert found is not None
+    assert (found.path, found.left.text, found.right.text) == ("<root>.left", "A", "B")
+
+
+def test_what_a_hook_found_different_is_not_taken_for_equal_later() -> None:
+    name = _class("Name")
+    shared, changed = portcall.Array([1, portcall.Array([2])]), portcall.Array([1, portcall.Array([3])])
+    left = Pair([name("x", shared), shared], shared)
+    assert not portcall.structural_equal(left, Pair([name("X", changed), changed], changed))
+
+
+def test_hooks_that_lie_too_deep_within_one_another_are_an_error() -> None:
+    name = _class("Name")
+    left = right = None
+    for _ in range(3000):
+        left, right = name("a", left), name("A", right)
+    with pytest.raises(ValueError, match="deep"):
+        portcall.structural_equal(left, right)
+    with pytest.raises(ValueError, match="deep"):
+        portcall.structural_hash(left)
+
+
+# ---- Saving ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_what_the_hooks_say() -> None:
+    money = _class("Money")(7)
+    graph = Pair([money, money], _class("Money")(8))
+    for again in (
+        portcall.load_json(portcall.save_json(graph)),
+        portcall.from_bytes(portcall.to_bytes(graph)),
+        pickle.loads(pickle.dumps(graph)),
+    ):
+        assert [again.left[0].cents(), again.left[1].cents(), again.right.cents()] == [7, 7, 8]
+        assert again.left[0] == again.left[1]
+
+
+def test_saved_data_that_the_hook_does_not_take_is_an_error() -> None:
+    text = portcall.save_json(_class("Money")(7))
+    for wrong in (text.replace("7", '"seven"'), text.replace('"":7', ""), text.replace('"":7', '"note":null')):
+        assert wrong != text
+        with pytest.raises(ValueError, match=r"hooks\.Money"):
+            portcall.load_json(wrong)
+
+
+def test_entries_of_enums_are_saved_by_name_or_number_and_stay_themselves(library: portcall.Module) -> None:
+    red, low = library["color_of"]("red"), library["level_of"](10)
+    graph = Pair([red, low], red)
+    for again in (portcall.load_json(portcall.save_json(graph)), portcall.from_bytes(portcall.to_bytes(graph))):
+        assert (again.left[0], again.left[1], again.right) == (red, low, red)
+    assert '"red"' in portcall.save_json(red)
+    assert "10" in portcall.save_json(low)
+    for wrong in (portcall.save_json(red).replace("red", "blue"), portcall.save_json(low).replace("10", "11")):
+        with pytest.raises(ValueError, match="no entry"):
+            portcall.load_json(wrong)
+
+
+def test_entries_of_enums_equal_themselves_alone(library: portcall.Module) -> None:
+    red, green = library["color_of"]("red"), library["color_of"]("green")
+    assert red == library["color_of"]("red") != green
+    assert portcall.structural_equal(red, library["color_of"]("red"))
+    assert not portcall.structural_equal(red, green)
+    assert list(library["read_enum"](red)) == [0, "red"]
+    assert list(library["read_enum"](library["level_of"](20))) == [20, "high"]
+    with pytest.raises(ValueError, match="blue"):
+        library["color_of"]("blue")
+    with pytest.raises(TypeError):
+        _class("Color")()
