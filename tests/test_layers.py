@@ -21,6 +21,7 @@ PYTHON_LAYERS = [
     ["_device", "_arraylike"],
     ["_tensor", "_module"],
     ["_printing", "_ir"],
+    ["_values", "_enum"],
     ["_object"],
     ["_passes"],
     ["__init__"],

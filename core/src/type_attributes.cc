@@ -17,18 +17,18 @@ struct Descent : TVMFFIObject {
 
 bool HasPairs(const TVMFFIObject* obj) { return obj->type_index == kTVMFFIMap || obj->type_index == kTVMFFIDict; }
 
-// What a container holds, keys and values in turn: whatever is called may change a List or a Dict. False for a map of
-// another runtime.
-bool CopyItems(TVMFFIObject* obj, std::vector<Any>* cells) {
+// What a container holds, keys and values in turn: whatever is called may change a List or a Dict.
+std::vector<Any> CopyItems(TVMFFIObject* obj) {
+  std::vector<Any> cells;
   const bool pairs = HasPairs(obj);
+  const TVMFFIAny* pair = nullptr;
   const auto* items = reinterpret_cast<TVMFFISeqCell*>(obj + 1);
   const int64_t n = pairs ? 2 * PortcallMapSize(obj) : items->size;
   for (int64_t i = 0; i < n; ++i) {
-    const auto* cell = pairs ? PortcallMapPairAt(obj, i / 2) + i % 2 : static_cast<const TVMFFIAny*>(items->data) + i;
-    cells->push_back(Any::Copy(*cell));
+    if (pairs && i % 2 == 0) pair = PortcallMapNext(obj, pair);
+    cells.push_back(Any::Copy(pairs ? pair[i % 2] : static_cast<const TVMFFIAny*>(items->data)[i]));
   }
-  if (n < 0) TVMFFIErrorSetRaisedFromCStr("TypeError", "a map of another runtime cannot be read");
-  return n >= 0;
+  return cells;
 }
 
 TVMFFIAny CellOf(int32_t type_index) {
@@ -46,8 +46,7 @@ TVMFFIAny Raised() {
 // The keys of a map are left as they are. A visitor's results are None, as long as it is to go on.
 TVMFFIAny GoInto(Descent* self, TVMFFIAny container, bool mutate) noexcept {
   TVMFFIObject* obj = container.v_obj;
-  std::vector<Any> cells;
-  if (!CopyItems(obj, &cells)) return Raised();
+  std::vector<Any> cells = CopyItems(obj);
   const size_t each = HasPairs(obj) ? 2 : 1;
   bool changed = false;
   for (size_t i = each - 1; i < cells.size(); i += each) {

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
+    from portcall._enum import Enum as Enum
+    from portcall._enum import IntEnum as IntEnum
+    from portcall._enum import StrEnum as StrEnum
     from portcall._ir import Mismatch as Mismatch
     from portcall._ir import first_mismatch as first_mismatch
     from portcall._ir import from_bytes as from_bytes
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
 
 _SUBPACKAGES = ("bench", "graph", "preflight", "rpc", "testing", "toolchain")
 _OBJECTS = {
+    "_enum": ("Enum", "IntEnum", "StrEnum"),
     "_ir": (
         "Mismatch", "first_mismatch", "from_bytes", "load_json", "map_children", "rewrite", "save_json",
         "structural_equal", "structural_hash", "to_bytes", "visit", "walk",

@@ -653,6 +653,10 @@ cdef class Object:
             return reduce(self)
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
+    def __deepcopy__(self, memo):
+        from portcall._ir import deep_copy  # here: few programs copy objects
+        return deep_copy(self)
+
 
 cdef void* made(Object obj) except NULL:
     """The handle. A class of ours called past its constructor has none."""

@@ -162,6 +162,15 @@ def map_children(value: Any, func: Callable[[Any], Any]) -> Any:
     return function("MapChildren")(value, func)
 
 
+def deep_copy(value: Any) -> Any:
+    """Return a copy of a graph, tensors included; functions, modules and entries of enums are the same ones in it.
+
+    Raises:
+        TypeError: an object of a C++ type without a copy constructor.
+    """
+    return function("DeepCopy")(value)
+
+
 def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Tell pickle how to make an object again: of its binary form, once the modules that define its types are there.
 

@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from portcall import _core, _ir, _printing
+from portcall import _core, _enum, _ir, _printing, _values
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object, PackedFunc
 from portcall._device import Device
@@ -51,6 +51,10 @@ _DEFINES, _OPTIONAL, _IDENTITY = 1 << 12, 1 << 34, 1 << 35
 
 # Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
 _INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
+_HOOKS = (
+    "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
+    "__ffi_hash__", "__ffi_compare__",
+)  # fmt: skip
 
 Comparison = Literal["structure", "identity", "variable", "shared"]
 _COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable": 2, "shared": 3}
@@ -126,6 +130,9 @@ def register_object(
     frozen: bool = True,
     kw_only: bool = False,
     compare: Comparison = "structure",
+    eq: bool = False,
+    order: bool = False,
+    unsafe_hash: bool = False,
 ) -> Callable[[type[Obj]], type[Obj]]:
     """Define a type of objects by a class with annotations, or take over the class of a type that C++ defined.
 
@@ -139,6 +146,10 @@ def register_object(
         compare: how objects of the type are compared by ``structural_equal``: by "structure", that is by their fields;
             by "identity"; as a "variable", which is equal to the one that is defined in the same place; or as something
             "shared", by fields and by where else it occurs.
+        eq: ``==`` compares objects by their fields, all the way down, those with ``compare=False`` left out; otherwise
+            it is identity. They have no hash then, unless ``unsafe_hash`` asks for one.
+        order: ``<``, ``<=``, ``>`` and ``>=`` compare them likewise; only with ``eq``.
+        unsafe_hash: ``hash()`` is that of the fields, which must not change while the object is a key.
 
     Raises:
         TypeError: an annotation that no value can have, a default that does not fit, a field that a base class has, or
@@ -149,6 +160,13 @@ def register_object(
         raise TypeError(
             f'register_object takes the key of a type, as in @register_object("demo.Add"); got {type_key!r}'
         )
+    if order and not eq:
+        raise ValueError(
+            "order=True needs eq=True: objects that are neither below nor above one another are to be equal"
+        )
+    added: dict[str, Any] = {"__eq__": _values.EQUALITY, "__hash__": None} if eq else {}
+    added |= {method.__name__: method for method in _values.ORDER} if order else {}
+    added |= {"__hash__": _values.HASH} if unsafe_hash else {}
 
     def register(cls: Any) -> Any:
         if not (isinstance(cls, type) and issubclass(cls, Object)):
@@ -156,17 +174,19 @@ def register_object(
         key = type_key or f"{cls.__module__}.{cls.__qualname__}"
         index = _core.type_index_of(key)
         known = _core.registered_object_class(key)
+        if issubclass(cls, _enum.Enum):
+            return _finish_enum(cls, key)
         if 0 <= index < _FIRST_DYNAMIC:
             raise ValueError(f"'{key}' is a type of every program; give this one another key")
         if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
             index = _define(cls, key, _hints(cls, key, cls, scope), frozen, kw_only, compare)
-            return _finish(cls, key, index, scope)
+            return _finish(_with(cls, added), key, index, scope)
         _refuse_to_hide(cls, [access.__name__ for access, *_ in _core.describe_type(index)[5]])
         named = [name for name in inspect.get_annotations(cls) if not _is_class_variable(cls, name)]
         if named:
             raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
-        return _finish(cls, key, index)
+        return _finish(_with(cls, added), key, index)
 
     return register
 
@@ -299,6 +319,14 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
         if name != _INIT:
             body.setdefault(name, _method(key, name, text, flags, function))
     body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
+    if scope is not None:
+        _register_hooks(cls, index)
+    left_out = _NOT_COMPARED if foreign else _NOT_COMPARED | _IGNORE
+    compared = [(access.__name__, flags) for access, flags, *_ in described if not flags & left_out]
+    body["__portcall_compared__"] = tuple((name, flags & _IDENTITY != 0) for name, flags in compared)
+    body["__portcall_hashed__"] = tuple(
+        (name, flags & _IDENTITY != 0) for name, flags in compared if not flags & _NOT_HASHED
+    )
     shown = _core.type_attribute(index, "__ffi_repr__")
     body["__portcall_repr__"] = None if shown is None else staticmethod(shown)
     if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
@@ -317,8 +345,34 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
     post_init = hasattr(made, "__post_init__")
     _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
-    _core.register_object_class(key, made)
+    if issubclass(made, _enum.Enum):
+        _core.register_object_class(key, made, _enum.adopt)
+        _enum.forget(key)
+    else:
+        _core.register_object_class(key, made)
     return made
+
+
+def _finish_enum(cls: Any, key: str) -> Any:
+    entries = _enum.define(cls, key)
+    body = {name: value for name, value in cls.__dict__.items() if name not in (*entries, "__dict__", "__weakref__")}
+    return _finish(type(cls)(cls.__name__, cls.__bases__, body), key, _core.type_index_of(key))
+
+
+def _with(cls: Any, added: Mapping[str, Any]) -> Any:
+    """Add methods to a class that does not define them. Python has put ``__hash__ = None`` beside an ``__eq__``."""
+    for name, method in added.items():
+        if cls.__dict__.get(name) is None:
+            setattr(cls, name, method)
+    return cls
+
+
+def _register_hooks(cls: Any, index: int) -> None:
+    """Let the methods of a class with the names of hooks be those of its type."""
+    for name in _HOOKS:
+        method = cls.__dict__.get(name)
+        if method is not None:
+            _core.set_type_attribute(index, name, getattr(method, "__func__", method))
 
 
 def _rebuilt(cls: Any, body: dict[str, Any]) -> Any:
@@ -394,7 +448,7 @@ def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Sig
 def class_of_type(key: str) -> type[Object] | None:
     """Make the class of a type that C++ described; None when it described nothing."""
     _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
-    if not described and not methods and not creator:
+    if not _enum.is_enum(ancestors) and not described and not methods and not creator:
         return None
     base: type[Object] = Object
     for ancestor in reversed(ancestors[1:]):

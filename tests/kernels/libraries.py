@@ -47,7 +47,10 @@ GROUPS = {
     "tvm_ffi": Group(
         "tvm_ffi_kernels.py",
         (
-            "tvm_ffi_kernels.cc", "tvm_ffi_alloc.cc", "tvm_ffi_objects.cc", "tvm_ffi_containers.cc",
+            "tvm_ffi_kernels.cc",
+            "tvm_ffi_alloc.cc",
+            "tvm_ffi_objects.cc",
+            "tvm_ffi_containers.cc",
             "tvm_ffi_hooks.cc",
         ),
         ("apache-tvm-ffi",),
