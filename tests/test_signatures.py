@@ -111,6 +111,12 @@ def test_what_is_no_signature(text: str) -> None:
     assert _signature.shown(text) in ("", "() -> ", "() -> <")
 
 
+def test_names_with_control_characters_are_not_shown(library: Path, tmp_path: Path) -> None:
+    data = library.read_bytes()
+    (tmp_path / "odd.so").write_bytes(data.replace(b"registers signed.packed", b"registers signed\n\x1b[1mx"))
+    assert list(preflight.inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
+
+
 def test_a_signature_of_the_tvm_ffi_headers() -> None:
     assert _signature.shown(TVM_FFI) == "(Tensor, float) -> Array<int>"
 

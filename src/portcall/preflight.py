@@ -56,7 +56,7 @@ CPP_IMPORTS = frozenset(
 PORTCALL_MARK = "portcall_abi_version"
 # What portcall/signature.h writes: what it is about, a name, a signature. Names that are longer are not looked at.
 MOST_SEARCHED = 1 << 26  # a bundle's parameters come behind its library
-SIGNED = re.compile(rb"\x7fportcall (exports|registers) ([^\0]{1,200})\0([^\0]{0,4000})\0")
+SIGNED = re.compile(rb"\x7fportcall (exports|registers) ([^\x00-\x1f]{1,200})\0([^\x00-\x1f]{0,4000})\0")
 
 
 @dataclass(frozen=True)
