@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -105,13 +107,23 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
     (source,) = programs["cpp"]
     (tmp_path / "kernels.cc").write_text(source)
     toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so")
-    (tmp_path / "token").write_text("0123456789abcdef\n")
     (serve,) = re.findall("^    portcall (serve .*)", text, re.MULTILINE)
-    command = [sys.executable, "-m", "portcall", *shlex.split(serve.replace("9090", "0")), "--json", "--silent"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+    command = [
+        sys.executable,
+        "-m",
+        "portcall",
+        *shlex.split(serve, comments=True),
+        "--port",
+        "0",
+        "--json",
+        "--silent",
+    ]
+    settings = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=settings, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         ready = json.loads(server.stdout.readline())
         assert ready["host"] == "0.0.0.0"
+        shutil.copy(tmp_path / "portcall" / "server-token", tmp_path / "token")  # as the line to paste brings it here
         python = "\n".join(programs["python"][:2]).replace('"board.local", 9090', f'"127.0.0.1", {ready["port"]}')
         done = subprocess.run(
             [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
@@ -169,7 +181,7 @@ def test_cpp_program_says_what_is_wrong_with_a_bundle(
     assert fails(bundle, "x", "1") == (
         "ValueError: the input 'x' has the shape (4, 16), so it takes 64 numbers, not 1\n"
     )
-    assert fails(bundle, "z", "1") == "GraphError: the graph has no input 'z'; there are 'x', 'w', 'bias'\n"
+    assert fails(bundle, "z", "1") == "GraphError: the graph has no input 'z'; there are 'x', 'w1', 'b1', … (5)\n"
     (tmp_path / "cut.so").write_bytes(bundle.read_bytes()[:1000])
     assert fails(tmp_path / "cut.so", "x", "1").startswith(f"ModuleLoadError: cannot load '{tmp_path / 'cut.so'}': ")
 
