@@ -113,7 +113,7 @@ def test_what_is_no_signature(text: str) -> None:
 
 def test_names_with_control_characters_are_not_shown(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
-    (tmp_path / "odd.so").write_bytes(data.replace(b"registers signed.packed", b"registers signed\n\x1b[1mx"))
+    (tmp_path / "odd.so").write_bytes(data.replace(b"registers signed.packed", b"registers signed\n\x1b[1mxx"))
     assert list(preflight.inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
 
 
