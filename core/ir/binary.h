@@ -6,6 +6,7 @@
 //   types:  number, each: key:text, fields: number, each: name:text
 //   nodes:  number, each: type:number (a place in the list of types, plus kFirstType; below that a container), then
 //           an object's values, in the order of the names; items: number, values; pairs: number, keys and values;
+//           the contents of an empty List or Dict: how many nodes back that is, items or pairs as above;
 //           a tensor: code:byte bits:byte lanes:2 bytes, dimensions: number, extents: signed, content: text
 //   root:   value
 //   checksum: 8 bytes, HashBytes of all before it
@@ -24,7 +25,7 @@ constexpr std::string_view kMagic = "\x89pcg";
 constexpr uint8_t kBinaryVersion = 1;
 constexpr size_t kChecksumSize = 8;
 
-enum NodeKind : uint64_t { kArrayNode, kListNode, kMapNode, kDictNode, kTensorNode, kFirstType = 8 };
+enum NodeKind : uint64_t { kArrayNode, kListNode, kMapNode, kDictNode, kTensorNode, kContents, kFirstType = 8 };
 
 enum class Tag : uint8_t {
   kNone,

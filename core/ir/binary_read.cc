@@ -30,6 +30,7 @@ class BinaryReader {
     builder_.Begin(0);
     Any root = Any::Copy(Value());
     if (at_ != end_) Fail(std::to_string(end_ - at_) + " bytes too many");
+    builder_.Finish(types_);
     return root;
   }
 
@@ -145,6 +146,8 @@ class BinaryReader {
         return Container(kTVMFFIDict, 2);
       case kTensorNode:
         return TensorNode();
+      case kContents:
+        return Contents();
       default:
         Fail("an unknown kind of node, " + std::to_string(kind));
     }
@@ -160,9 +163,20 @@ class BinaryReader {
   }
 
   void Container(int32_t type_index, size_t each) {
+    Items(each);
+    builder_.MakeContainer(type_index);
+  }
+
+  void Contents() {
+    const uint64_t number = builder_.num_nodes() - Number();  // too far back is far too large
+    const int32_t type_index = builder_.CheckEmpty(number, 0);
+    Items(type_index == kTVMFFIList ? 1 : 2);
+    builder_.PutContents(number);
+  }
+
+  void Items(size_t each) {
     builder_.Begin(0);
     for (uint64_t n = Count("items", each) * each; n > 0; --n) builder_.Append(Value());
-    builder_.MakeContainer(type_index);
   }
 
   void TensorNode() {

@@ -31,8 +31,8 @@ class BinaryWriter {
  public:
   explicit BinaryWriter(Types* types) : types_(types) {}
 
-  std::string Write(const TVMFFIAny& root) {
-    Saver<BinaryWriter> saver(types_, this);
+  std::string Write(const TVMFFIAny& root, bool put_off) {
+    Saver<BinaryWriter> saver(types_, this, put_off);
     uint32_t number = saver.Run(root);
     Output out;
     out.Append(kMagic);
@@ -50,19 +50,27 @@ class BinaryWriter {
   }
 
   void Node(const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
-    TVMFFIAny space;
-    const TVMFFIAny* pair = nullptr;
     nodes_.Number(KindOf(type));
-    if (type.form == Form::kTensor) {
-      TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
-    } else {
-      if (type.form != Form::kFields) nodes_.Number(type.form == Form::kPairs ? num_parts / 2 : num_parts);
-      for (size_t i = 0; i < num_parts; ++i) Value(*types_->Part(obj, type, i, &space, &pair), &refs);
-    }
+    if (type.form == Form::kTensor) TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
+    else Parts(obj, type, num_parts, refs);
+    ++num_nodes_;
+  }
+
+  void Contents(uint32_t number, const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
+    nodes_.Number(kContents);
+    nodes_.Number(num_nodes_ - number);
+    Parts(obj, type, num_parts, refs);
     ++num_nodes_;
   }
 
  private:
+  void Parts(const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
+    TVMFFIAny space;
+    const TVMFFIAny* pair = nullptr;
+    if (type.form != Form::kFields) nodes_.Number(type.form == Form::kPairs ? num_parts / 2 : num_parts);
+    for (size_t i = 0; i < num_parts; ++i) Value(*types_->Part(obj, type, i, &space, &pair), &refs);
+  }
+
   uint64_t KindOf(const Type& type) {
     switch (type.index) {
       case kTVMFFIArray:
@@ -161,6 +169,6 @@ using namespace portcall;
 int PortcallToBytes(const TVMFFIAny* value, TVMFFIAny* bytes) {
   return Guard([&] {
     ir::Types types(true);
-    *bytes = Bytes(ir::BinaryWriter(&types).Write(*value)).release();
+    *bytes = Bytes(ir::Save([&](bool put_off) { return ir::BinaryWriter(&types).Write(*value, put_off); })).release();
   });
 }

@@ -242,7 +242,9 @@ class JsonReader : Scanner {
     at_ = root;
     place_ = Place::kRoot;
     builder_.Begin(0);
-    return Any::Copy(Value());
+    Any value = Any::Copy(Value());
+    builder_.Finish(types_);
+    return value;
   }
 
  private:
@@ -300,10 +302,35 @@ class JsonReader : Scanner {
         TensorNode();
         break;
       default:
+        if (Peek() == '{' && (type_->index == kTVMFFIList || type_->index == kTVMFFIDict)) {
+          Contents();
+          break;
+        }
         Items();
         builder_.MakeContainer(type_->index);
     }
     Expect('}');
+  }
+
+  // {"ref": 3, "items": […]}
+  void Contents() {
+    std::optional<uint64_t> number;
+    bool items = false;
+    Expect('{');
+    do {
+      std::string_view name = Text();
+      const bool is_ref = name == "ref";
+      if (is_ref ? number.has_value() : name != "items" || items) {
+        Fail("contents have one ref and items, got " + Quote(name));
+      }
+      Expect(':');
+      if (is_ref) number = static_cast<uint64_t>((Peek(), Integer("a reference")));
+      else Items();
+      items |= !is_ref;
+    } while (More('}'));
+    if (!number || !items) Fail("contents need ref and items");
+    builder_.CheckEmpty(*number, type_->index);
+    builder_.PutContents(*number);
   }
 
   const Type* TypeOf(std::string_view key) {

@@ -5,6 +5,8 @@
 //           {"ffi.Array": [value, …]}   {"ffi.List": …}
 //           {"ffi.Map": [[key, value], …]}   {"ffi.Dict": …}
 //           {"ffi.Tensor": {"dtype": "float32", "shape": [2, 3], "data": "<base64>"}}
+//           {"ffi.List": {"ref": 3, "items": [value, …]}}    the contents of node 3, a List that stands there empty: so
+//           {"ffi.Dict": {"ref": …, "items": [[key, value], …]}}   graphs are written that contain themselves
 //   value   null, true, 12, 1.5, "text"                      a number is a float if it has a point or an exponent
 //           {"ref": 3}                                       node 3, which comes before this one
 //           {"float": "nan"} (or "inf", "-inf")  {"int": "-0x1f…"} beyond 64 bits
@@ -61,9 +63,9 @@ class JsonWriter {
     if (indent > 0) separator_.append(static_cast<size_t>(indent), ' ');
   }
 
-  std::string Write(const TVMFFIAny& root) {
+  std::string Write(const TVMFFIAny& root, bool put_off) {
     out_ = "{" + outer_ + "\"portcall_json\"" + colon_ + "1," + outer_ + "\"nodes\"" + colon_ + "[";
-    Saver<JsonWriter> saver(types_, this);
+    Saver<JsonWriter> saver(types_, this, put_off);
     uint32_t number = saver.Run(root);
     out_ += saver.num_nodes() ? outer_ : "";
     out_ += "]," + outer_ + "\"root\"" + colon_;
@@ -88,6 +90,15 @@ class JsonWriter {
       default:
         TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
     }
+  }
+
+  void Contents(uint32_t number, const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
+    ++num_nodes_;
+    out_ += "," + separator_ + TextOf(type).open + "{\"ref\"" + colon_;
+    Integer(number);
+    out_ += between_ + "\"items\"" + colon_;
+    type.form == Form::kItems ? Items(obj, type, num_parts, refs) : Pairs(obj, type, num_parts, refs);
+    out_ += '}';
   }
 
  private:
@@ -269,6 +280,7 @@ using namespace portcall;
 int PortcallSaveJson(const TVMFFIAny* value, int32_t indent, TVMFFIAny* text) {
   return Guard([&] {
     ir::Types types(true);
-    *text = String(ir::JsonWriter(&types, indent).Write(*value)).release();
+    *text =
+        String(ir::Save([&](bool put_off) { return ir::JsonWriter(&types, indent).Write(*value, put_off); })).release();
   });
 }

@@ -64,6 +64,81 @@ void Builder::MakeContainer(int32_t type_index) {
   if (pairs && 2 * PortcallMapSize(nodes_.back().cell().v_obj) != size) fail_("a key stands there twice");
 }
 
+static int64_t SizeOfList(TVMFFIObjectHandle list) {
+  return reinterpret_cast<const TVMFFISeqCell*>(static_cast<TVMFFIObject*>(list) + 1)->size;
+}
+
+int32_t Builder::CheckEmpty(uint64_t number, int32_t type_index) {
+  const int32_t found = number < nodes_.size() ? nodes_[number].type_index() : static_cast<int32_t>(kTVMFFINone);
+  const bool fits = (type_index == 0 || found == type_index) &&
+                    (found == kTVMFFIList   ? SizeOfList(nodes_[number].cell().v_obj) == 0
+                     : found == kTVMFFIDict ? PortcallMapSize(nodes_[number].cell().v_obj) == 0
+                                            : false);
+  if (!fits) {
+    fail_("has the contents of node " + std::to_string(number) + ", which is not an empty List or Dict before it");
+  }
+  return found;
+}
+
+void Builder::PutContents(uint64_t number) {
+  if (limits_.max_depth) fail_("is part of what contains itself, which is deeper than the limit that was given");
+  ObjectRef container = ObjectRef::Borrow(nodes_[number].cell().v_obj);
+  filled_.push_back(container);
+  const auto size = static_cast<int64_t>(parts_.size());
+  Make([&](TVMFFIObjectHandle* out) {
+    TVMFFIObjectHandle handle = container.get();
+    if (container.type_index() == kTVMFFIList) {
+      if (int code = PortcallArraySplice(&handle, 0, 0, parts_.data(), size)) return code;
+    }
+    for (int64_t i = 0; container.type_index() == kTVMFFIDict && i < size; i += 2) {
+      if (int code = PortcallMapSet(&handle, &parts_[static_cast<size_t>(i)], &parts_[static_cast<size_t>(i) + 1])) {
+        return code;
+      }
+    }
+    *out = ObjectRef(container).release();
+    return 0;
+  });
+  if (container.type_index() == kTVMFFIDict && 2 * PortcallMapSize(container.get()) != size) {
+    fail_("a key stands there twice");
+  }
+}
+
+// Compiled code may rely on the types of the items that a field's List has.
+void Builder::Finish(Types* types) {
+  for (size_t n = 0; n < nodes_.size() && !filled_.empty(); ++n) {
+    TVMFFIObject* obj = nodes_[n].cell().v_obj;
+    const Type& type = types->Of(obj);
+    if (type.form != Form::kFields) continue;
+    for (const Field& field : type.fields) {
+      if (field.access == Field::Access::kCell || field.access == Field::Access::kData) continue;
+      Any value = GetField(obj, *field.info);
+      if (!IsObject(value.cell())) continue;
+      if (PortcallObjectSetField(obj, field.info, &value.cell()) == 0) continue;
+      try {
+        ThrowRaised();
+      } catch (const Error& error) {
+        fail_("node " + std::to_string(n) + ": " + std::string(error.message()));
+      }
+    }
+  }
+  filled_.clear();
+}
+
+Builder::~Builder() {
+  for (ObjectRef& container : filled_) {
+    TVMFFIObjectHandle handle = container.get();
+    if (container.type_index() == kTVMFFIList) {
+      PortcallArraySplice(&handle, 0, SizeOfList(handle), nullptr, 0);
+      continue;
+    }
+    while (const TVMFFIAny* pair = PortcallMapNext(handle, nullptr)) {
+      Any key = Any::Copy(*pair);
+      int erased = 0;
+      if (PortcallMapErase(&handle, &key.cell(), &erased) != 0 || !erased) break;
+    }
+  }
+}
+
 size_t Builder::TensorBytes(DLDataType dtype, const std::vector<int64_t>& shape) const {
   if (dtype.code == kDLOpaqueHandle || dtype.bits == 0 || dtype.lanes == 0) {
     fail_("no tensor is read with elements of type '" + ToString(dtype) + "'");

@@ -21,6 +21,8 @@ class Builder {
   Builder(const PortcallLoadLimits* limits, Fail fail) : fail_(std::move(fail)) {
     if (limits) limits_ = *limits;
   }
+  // Takes apart what contains itself, unless Finish() was reached.
+  ~Builder();
 
   size_t num_nodes() const { return nodes_.size(); }
 
@@ -43,7 +45,7 @@ class Builder {
   TVMFFIAny Refer(uint64_t number) {
     if (number >= nodes_.size()) {
       fail_("refers to node " + std::to_string(number) +
-            ", which does not come before it: nodes stand after all that they refer to, and never in a cycle");
+            ", which does not come before it: nodes stand after all that they refer to");
     }
     depth_ = std::max(depth_, depths_[number]);
     return nodes_[number].cell();
@@ -53,6 +55,12 @@ class Builder {
   void MakeObject(const Type& type);
   void MakeContainer(int32_t type_index);
   void MakeTensor(DLDataType dtype, const std::vector<int64_t>& shape, const std::function<void(char*)>& fill);
+  // The node with this number has to be an empty List or Dict (of this type, if it is not 0). Returns its type.
+  int32_t CheckEmpty(uint64_t number, int32_t type_index);
+  // Puts the parts into it; that is another node, which is the same object.
+  void PutContents(uint64_t number);
+  // Checks the fields that hold what was empty when they were written.
+  void Finish(Types* types);
   // How many bytes such a tensor has.
   size_t TensorBytes(DLDataType dtype, const std::vector<int64_t>& shape) const;
 
@@ -66,6 +74,7 @@ class Builder {
   Fail fail_;
   std::vector<Any> nodes_;
   std::vector<uint32_t> depths_;
+  std::vector<ObjectRef> filled_;
   std::vector<TVMFFIAny> parts_;
   std::vector<Any> owned_;
   uint32_t depth_ = 0;

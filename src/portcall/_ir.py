@@ -90,7 +90,8 @@ def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
 
     Parameters:
         max_nodes: how many objects are made at most; 0 for any number.
-        max_depth: how many objects there may be on the longest way from the root; 0 for any number.
+        max_depth: how many objects there may be on the longest way from the root; 0 for any number. What contains
+            itself is deeper than any other.
 
     Raises:
         ValueError: the text is no such JSON, has types or fields that are unknown here or values that do not fit. The
@@ -104,7 +105,7 @@ def to_bytes(value: Any) -> bytes:
 
     Raises:
         TypeError: something cannot be saved; see ``save_json``.
-        ValueError: an object contains itself.
+        ValueError: an object contains itself, and not through a List or a Dict.
     """
     data: bytes = function("ToBytes")(value)
     return data
@@ -149,7 +150,7 @@ def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | N
 
     Raises:
         TypeError: a replacement does not fit the field that is to hold it.
-        ValueError: an object contains itself.
+        ValueError: an object contains itself, and not through a List or a Dict.
     """
     return function("Rewrite")(value, _key_of(type), func)
 

@@ -144,6 +144,14 @@ class BoxObj : public ffi::Object {
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("hooks.Box", BoxObj, ffi::Object);
 };
 
+// Its code relies on what is in the list.
+class TotalsObj : public ffi::Object {
+ public:
+  ffi::List<int64_t> values;
+  static constexpr bool _type_mutable = true;
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("hooks.Totals", TotalsObj, ffi::Object);
+};
+
 ffi::Optional<ffi::VisitInterrupt> VisitBox(ffi::StructuralVisitorObj* visitor, ffi::AnyView value) {
   return visitor->Visit(value.cast<const BoxObj*>()->hidden);
 }
@@ -210,6 +218,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   refl::ObjectDef<LevelObj>(refl::init(false));
   refl::EnumDef<LevelObj>("low", 10);
   refl::EnumDef<LevelObj>("high", 20);
+  refl::ObjectDef<TotalsObj>().def_rw("values", &TotalsObj::values);
   refl::ObjectDef<BoxObj>().def(refl::init<ffi::Any>());
   refl::TypeAttrDef<BoxObj>().def("__s_visit__", &VisitBox);
 }

@@ -222,6 +222,17 @@ def test_saved_data_that_the_hook_does_not_take_is_an_error() -> None:
             portcall.load_json(wrong)
 
 
+def test_lists_that_are_filled_later_hold_what_their_field_says() -> None:
+    def document(item: str) -> str:
+        nodes = '{"ffi.List": []}, {"hooks.Totals": {"values": {"ref": 0}}}, {"ffi.List": {"ref": 0, "items": [%s]}}'
+        return '{"portcall_json": 1, "nodes": [' + nodes % item + '], "root": {"ref": 1}}'
+
+    assert list(portcall.load_json(document("1, 2")).values) == [1, 2]
+    for wrong in ('"text"', '1, {"ref": 0}'):
+        with pytest.raises(ValueError, match=r"hooks\.Totals\.values"):
+            portcall.load_json(document(wrong))
+
+
 def test_entries_of_enums_are_saved_by_name_or_number_and_stay_themselves(library: portcall.Module) -> None:
     red, low = library["color_of"]("red"), library["level_of"](10)
     graph = Pair([red, low], red)

@@ -38,7 +38,7 @@ enum { kPortcallMapFreeVariables = 1 };
 // What is taken from bytes that nobody vouches for. 0: no limit. Memory is in any case bounded by the input's size.
 typedef struct PortcallLoadLimits {
   uint64_t max_nodes;
-  uint64_t max_depth;  // objects on the longest way from the root
+  uint64_t max_depth;  // objects on the longest way from the root; what contains itself is deeper than any
 } PortcallLoadLimits;
 
 PORTCALL_API int PortcallStructuralEqual(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, int32_t* equal);

@@ -179,7 +179,7 @@ TEST("malformed JSON is refused with place and reason") {
            "ValueError: nodes[0] (test.ir.Add): test.ir.Add.lhs: expected test.ir.Expr, got int 3 (line 1, column 71)");
   CHECK_EQ(Refused(Document("{\"test.ir.Add\":\n {\"lhs\": {\"ref\": 7}}}", "null")),
            "ValueError: nodes[0] (test.ir.Add).lhs: refers to node 7, which does not come before it: nodes stand after "
-           "all that they refer to, and never in a cycle (line 2, column 19)");
+           "all that they refer to (line 2, column 19)");
   CHECK_EQ(Refused(Document(R"({"test.ir.Const": {}})", "null")),
            "ValueError: nodes[0] (test.ir.Const): test.ir.Const needs a value for 'value' (line 1, column 52)");
   CHECK(Contains(Refused(Document("", "[1]")), "root: a list stands in a node of its own"));
