@@ -77,7 +77,7 @@ def save_json(value: Any, *, indent: int | None = None) -> str:
 
     Raises:
         TypeError: something cannot be saved: a function, a module, a pointer. The message has the path to it.
-        ValueError: an object contains itself. The message shows the way.
+        ValueError: an object contains itself, and not through a List or a Dict. The message shows the way.
     """
     text: str = function("SaveJson")(value, indent)
     return text
@@ -150,7 +150,7 @@ def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | N
 
     Raises:
         TypeError: a replacement does not fit the field that is to hold it.
-        ValueError: an object contains itself, and not through a List or a Dict.
+        ValueError: an object contains itself.
     """
     return function("Rewrite")(value, _key_of(type), func)
 

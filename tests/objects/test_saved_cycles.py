@@ -186,5 +186,5 @@ def test_a_refused_loop_leaves_nothing_behind() -> None:
     table = ('{"ffi.Dict": []}', fill("Dict", 2, '[["list", {"ref": 0}], ["self", {"ref": 2}]]'))
     with testing.no_leaks():
         for nodes in ((*LOOP, '{"test.cycles.Missing": {}}'), (*LOOP, *table, '{"ffi.Array": [{"ref": 9}]}')):
-            with pytest.raises(ValueError, match="Missing|node 9"):
+            with pytest.raises(ValueError, match=r"Missing|node 9"):
                 portcall.load_json(document(*nodes))
