@@ -86,8 +86,8 @@ LEAKS = {
     "a change of value type <class 'complex'>": (
         "portcall.register_value_type(complex, 'test.left', to=repr, back=complex)"
     ),
-    "a change of class of objects portcall.graph.Value": (
-        "portcall.register_object('portcall.graph.Value')(type('Mine', (portcall.Object,), {}))"
+    "a change of class of objects ffi.EnumState": (
+        "portcall.Enum; portcall.register_object('ffi.EnumState')(type('Mine', (portcall.Object,), {}))"
     ),
     "a change of alignment policy": "portcall.set_alignment_policy('error')",
     "a change of variable LEFT": "os.environ['LEFT'] = 'over'",

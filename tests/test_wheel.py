@@ -119,8 +119,8 @@ assert portcall.load_module(toolchain.create_shared("add.cc", "add.so"))["add"](
 
 def test_installed_commands_work(python: Path, tmp_path: Path) -> None:
     command = python.with_name("portcall")
-    assert run(command, "version", folder=tmp_path) == f"{portcall.__version__}\n"
-    assert run(python, "-m", "portcall", "version", folder=tmp_path) == f"{portcall.__version__}\n"
+    assert run(command, "--version", folder=tmp_path) == f"{portcall.__version__}\n"
+    assert run(python, "-m", "portcall", "--version", folder=tmp_path) == f"{portcall.__version__}\n"
     report = json.loads(run(command, "doctor", "--json", folder=tmp_path))
     assert report["portcall"] == portcall.__version__
     assert Path(report["core"]).is_relative_to(python.parents[1])
