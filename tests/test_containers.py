@@ -98,6 +98,13 @@ def test_a_mapping_equals_itself_whatever_it_holds(kind: type[Map]) -> None:
     assert one != kind({"k": float("nan")})
 
 
+@pytest.mark.parametrize("kind", [Array, portcall.List, Map, portcall.Dict])
+def test_what_is_equal_does_not_differ(kind: Any) -> None:
+    items, others = ({1: 2}, {1: 3}) if issubclass(kind, Map) else ([1, 2], [1, 3])
+    assert [kind(items) != other for other in (kind(items), items, kind(others), others, 7)] == [False] * 2 + [True] * 3
+    assert [items != other for other in (kind(items), kind(others))] == [False, True]
+
+
 def test_equal_arrays_have_equal_hashes_as_tuples_have() -> None:
     assert hash(Array([1, "a"])) == hash((1, "a"))
     assert {Array([1, 2]): "x"}[(1, 2)] == "x"

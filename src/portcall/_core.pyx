@@ -608,6 +608,13 @@ cdef str type_key_of(int32_t type_index):
     return text_of(info.type_key) if info != NULL else f"object({type_index})"
 
 
+cdef object differs(self, other):
+    """``!=``, the opposite of the ``==`` of the very class. Cython would make it of that of the extension type, past an
+    ``__eq__`` that a class of Python defines."""
+    equal = type(self).__eq__(self, other)
+    return NotImplemented if equal is NotImplemented else not equal
+
+
 cdef class Object:
     """A reference to an object of the core; two are equal when they refer to the same one."""
 
@@ -640,6 +647,9 @@ cdef class Object:
 
     def __eq__(self, other):
         return self.same_as(other) if isinstance(other, Object) else NotImplemented
+
+    def __ne__(self, other):
+        return differs(self, other)
 
     def __hash__(self):
         return hash(<uintptr_t>self.handle)
@@ -1143,6 +1153,9 @@ cdef class DataType:
             return memcmp_dtype(self.value, (<DataType>other).value)
         return str(self) == other if isinstance(other, str) else NotImplemented
 
+    def __ne__(self, other):
+        return differs(self, other)
+
     def __hash__(self):
         return hash(str(self))
 
@@ -1174,6 +1187,9 @@ cdef class Device:
             return NotImplemented
         cdef DLDevice a = self.value, b = (<Device>other).value
         return a.device_type == b.device_type and a.device_id == b.device_id
+
+    def __ne__(self, other):
+        return differs(self, other)
 
     def __hash__(self):
         return hash((self.value.device_type, self.value.device_id))

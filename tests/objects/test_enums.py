@@ -66,6 +66,7 @@ def _check(color: Any, level: Any) -> None:
     assert (repr(color.green), len(color)) == (f"{color.__name__}.green", 2)
     assert [level.low.value, int(level.high), level(20).name] == [10, 20, "high"]
     assert level.low == 10 != level.high
+    assert [level.low != number for number in (10, level.low, 20, level.high)] == [False, False, True, True]
     for wrong in ("blue", 7, True, None):
         with pytest.raises(ValueError, match="has no entry"):
             color(wrong)

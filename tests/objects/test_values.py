@@ -78,6 +78,12 @@ def test_equality_is_of_the_fields_all_the_way_down() -> None:
     assert Plain(1) != Plain(1)
 
 
+def test_what_is_equal_does_not_differ() -> None:
+    assert [Version([1]) != other for other in (Version([1]), Version([2]), [1])] == [False, True, True]
+    one = Plain(1)
+    assert [one != other for other in (one, Plain(1), 1)] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     list(itertools.combinations([None, 0, 0.0, False, "", b"", "0", [0], portcall.List([0]), {0: 0}, Plain(0)], 2)),

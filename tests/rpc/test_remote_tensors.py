@@ -140,6 +140,10 @@ def test_what_is_made_on_a_device_of_a_session_is_of_that_session(remote: rpc.Se
         portcall.empty(3, device=remote.cuda())
 
 
+def test_devices_of_two_sessions_differ(remote: rpc.Session, other: rpc.Session) -> None:
+    assert [remote.cpu() != device for device in (remote.cpu(), other.cpu(), remote.cuda())] == [False, True, True]
+
+
 def test_a_device_keeps_its_session_on_the_way_through_functions(
     remote: rpc.Session, register: Callable[..., Any]
 ) -> None:
