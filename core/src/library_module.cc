@@ -157,7 +157,12 @@ class LibraryNode : public ModuleNode {
     void* metadata = library_->FindFunction(kReserved + ("metadata_" + name));  // of tvm-ffi's headers: it returns JSON
     if (!metadata) return Wrap(call, self, library_->flags(), name.c_str());
     PackedFunc tell = Wrap(reinterpret_cast<TVMFFISafeCallType>(metadata), self, library_->flags(), name.c_str());
-    std::string whole = name + '\0' + tell().cast<std::string>();
+    std::string whole;
+    try {
+      whole = name + '\0' + tell().cast<std::string>();
+    } catch (const Error&) {  // a function can be called without its description
+      return Wrap(call, self, library_->flags(), name.c_str());
+    }
     return Wrap(call, self, library_->flags() | kPortcallFunctionSigned, whole.c_str());
   }
 

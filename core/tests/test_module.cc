@@ -219,7 +219,7 @@ TEST("a library of portcall's headers exports functions of any types, several fr
   PortcallFunctionInfo info{};
   PackedFunc add = lib.GetFunction("add");
   PortcallFunctionGetInfo(add.get(), &info);
-  CHECK_EQ(info.flags, kPortcallFunctionLibrary);
+  CHECK_EQ(info.flags, kPortcallFunctionLibrary | kPortcallFunctionSigned);
 }
 
 TEST("an object that a library made outlives the last reference to its module") {
