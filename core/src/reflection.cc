@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "node.h"
 
@@ -59,6 +60,20 @@ const TVMFFITypeInfo& InfoOf(int32_t type_index) {
   return *info;
 }
 
+// What a type makes of a value that is not of it, with its hook. False: nothing.
+bool Convert(int32_t declared, const TVMFFIAny& value, Any* out) {
+  static const TVMFFITypeAttrColumn* const column = AttributeColumn("__ffi_convert__");
+  PackedFunc hook = FindHook(declared, column);
+  if (!hook.defined()) return false;
+  try {
+    *out = hook(Any::Copy(value));
+  } catch (const Error& error) {
+    if (error.kind() != "TypeError") throw;
+    return false;
+  }
+  return IsObjectIndex(out->type_index()) && IsInstance(out->type_index(), declared);
+}
+
 // A value as a field of that declared type keeps it. False: it does not fit.
 bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
   const int32_t declared = field.field_static_type_index;
@@ -89,7 +104,9 @@ bool Fit(const TVMFFIFieldInfo& field, const TVMFFIAny& value, Any* out) {
         fits = given == kTVMFFIList;
         break;
       default:
-        fits = IsObjectIndex(declared) && IsObjectIndex(given) && IsInstance(given, declared);
+        if (!IsObjectIndex(declared)) return false;
+        fits = IsObjectIndex(given) && IsInstance(given, declared);
+        if (!fits) return Convert(declared, value, out);
     }
   }
   if (fits) Check(TVMFFIAnyViewToOwnedAny(&value, out->out()));
@@ -140,6 +157,17 @@ TVMFFIObject* CreateOfCells(const TVMFFITypeInfo& type, const TVMFFIAny* values,
   return owner.release();
 }
 
+// The type of objects that libraries on tvm-ffi's headers name in a field's metadata; -1 when they do not.
+int32_t SchemaType(const TVMFFIFieldInfo& field) {
+  constexpr std::string_view kBefore = R"("type_schema":"{\"type\":\")";
+  const std::string_view text = ToView(field.metadata);
+  const size_t at = text.find(kBefore);
+  if (at == text.npos) return -1;
+  const std::string_view key = text.substr(at + kBefore.size());
+  const TVMFFIByteArray name = ToByteArray(key.substr(0, key.find('\\')));
+  return TVMFFITypeGetOrAllocIndex(&name, -1, 0, 0, 1, -2);  // of a known type alone
+}
+
 void SetField(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field, const TVMFFIAny& value) {
   void* place = reinterpret_cast<char*>(obj) + field.offset;
   int status;
@@ -157,6 +185,11 @@ void SetField(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldIn
   try {
     ThrowRaised();
   } catch (const Error& error) {
+    const int32_t declared = SchemaType(field);
+    const bool other = declared >= 0 && !(IsObjectIndex(value.type_index) && IsInstance(value.type_index, declared));
+    if (Any made; error.kind() == "TypeError" && other && Convert(declared, value, &made)) {
+      return SetField(obj, type, field, made.cell());
+    }
     throw Error(
         error.kind(),
         std::string(ToView(type.type_key)).append(".").append(ToView(field.name)).append(": ").append(error.message()));
@@ -185,8 +218,25 @@ TVMFFIObject* CreateByCreator(const TVMFFITypeInfo& type, const TVMFFIAny* value
   return owner.release();
 }
 
+void SetCell(TVMFFIObject* obj, const TVMFFITypeInfo& type, const TVMFFIFieldInfo& field, const TVMFFIAny& value) {
+  Any kept;
+  if (!Fit(field, value, &kept)) ThrowMisfit(type, field, value);
+  std::swap(*reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + field.offset), kept);
+}
+
+// Compiled code sets a field by its address alone. The object starts where there is a row's type beside a row's deleter:
+// a cell with such a type holds an object, which does not lie at the address of a function.
 int WriteCell(void* field, const TVMFFIAny* value) {
-  return Guard([&] { *static_cast<Any*>(field) = Any::Copy(*value); });
+  return Guard([&] {
+    auto* row = static_cast<TVMFFIObject*>(field) - 1;
+    while (row->deleter != DeleteRow || row->type_index < kTVMFFIDynObjectBegin) {
+      row = reinterpret_cast<TVMFFIObject*>(reinterpret_cast<char*>(row) - sizeof(TVMFFIAny));
+    }
+    const TVMFFITypeInfo& type = InfoOf(row->type_index);
+    ForEachField(type, [&](const TVMFFIFieldInfo& info) {
+      if (reinterpret_cast<char*>(row) + info.offset == field) SetCell(row, type, info, *value);
+    });
+  });
 }
 
 bool SameFields(const TVMFFITypeInfo& info, const PortcallFieldSpec* fields, int32_t n) {
@@ -271,9 +321,7 @@ int PortcallObjectSetField(TVMFFIObjectHandle obj, const TVMFFIFieldInfo* field,
     auto* node = static_cast<TVMFFIObject*>(obj);
     const TVMFFITypeInfo& type = InfoOf(node->type_index);
     if (!(field->flags & kPortcallFieldFlagCell && IsRow(type))) return SetField(node, type, *field, *value);
-    Any kept;
-    if (!Fit(*field, *value, &kept)) ThrowMisfit(type, *field, *value);
-    std::swap(*reinterpret_cast<Any*>(reinterpret_cast<char*>(obj) + field->offset), kept);
+    SetCell(node, type, *field, *value);
   });
 }
 

@@ -53,7 +53,7 @@ _DEFINES, _OPTIONAL, _IDENTITY = 1 << 12, 1 << 34, 1 << 35
 _INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
 _HOOKS = (
     "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
-    "__ffi_hash__", "__ffi_compare__",
+    "__ffi_hash__", "__ffi_compare__", "__ffi_convert__",
 )  # fmt: skip
 
 Comparison = Literal["structure", "identity", "variable", "shared"]

@@ -125,6 +125,13 @@ class Money : public ffi::ObjectRef {
   TVM_FFI_DEFINE_OBJECT_REF_METHODS_NULLABLE(Money, ffi::ObjectRef, MoneyObj);
 };
 
+class PurseObj : public ffi::Object {
+ public:
+  Money money{0};
+  static constexpr bool _type_mutable = true;
+  TVM_FFI_DECLARE_OBJECT_INFO_FINAL("hooks.Purse", PurseObj, ffi::Object);
+};
+
 class ColorObj : public ffi::EnumObj {
  public:
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("hooks.Color", ColorObj, ffi::EnumObj);
@@ -212,6 +219,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
         TVM_FFI_THROW(TypeError) << "money is a number of cents, got " << value.GetTypeKey();
         TVM_FFI_UNREACHABLE();
       });
+  refl::ObjectDef<PurseObj>().def_rw("money", &PurseObj::money);
   refl::ObjectDef<ColorObj>(refl::init(false));
   refl::EnumDef<ColorObj>("red").set_attr("hex", ffi::String("#ff0000"));
   refl::EnumDef<ColorObj>("green").set_attr("hex", ffi::String("#00ff00"));
@@ -245,6 +253,15 @@ ffi::ObjectRef LevelOf(int64_t number) { return ffi::EnumObj::_GetByIntIndex<Lev
 // Of an enum that may have been defined anywhere: its number and its name.
 ffi::Array<ffi::Any> ReadEnum(ffi::Enum entry) { return {entry->_int_index, entry->_str_index}; }
 
+void WriteField(ffi::ObjectRef object, ffi::String name, ffi::Any value) {
+  refl::ForEachFieldInfo(TVMFFIGetTypeInfo(object->type_index()), [&](const TVMFFIFieldInfo* field) {
+    if (std::string_view(field->name.data, field->name.size) == std::string_view(name.data(), name.size())) {
+      refl::FieldSetter{field}(object.get(), value);
+    }
+  });
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(write_field, WriteField);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sum_integers, SumIntegers);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(increment, Increment);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(make_secret, MakeSecret);

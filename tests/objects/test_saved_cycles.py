@@ -50,7 +50,7 @@ def loop(container: Any) -> Any:
     return container
 
 
-@pytest.fixture(params=FORMS.values(), ids=FORMS)
+@pytest.fixture(params=list(FORMS.values()), ids=list(FORMS))
 def again(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return request.param  # type: ignore[no-any-return]
 

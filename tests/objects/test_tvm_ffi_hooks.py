@@ -256,3 +256,97 @@ def test_entries_of_enums_equal_themselves_alone(library: portcall.Module) -> No
         library["color_of"]("blue")
     with pytest.raises(TypeError):
         _class("Color")()
+
+
+# ---- Fields ----------------------------------------------------------------------------------------------------------
+
+
+@portcall.register_object("test.hooks.Celsius")
+class Celsius(portcall.Object):
+    degrees: float
+
+    @staticmethod
+    def __ffi_convert__(value: Any) -> Any:
+        if value == "wrong":
+            return 1
+        if value < -273.15:
+            raise ValueError(f"{value} is below absolute zero")
+        return Celsius(value)
+
+
+@portcall.register_object("test.hooks.Weather")
+class Weather(portcall.Object):
+    now: Celsius
+
+
+def test_fields_take_what_their_type_converts() -> None:
+    Money = _class("Money")
+
+    @portcall.register_object("test.hooks.Wallet", frozen=False)
+    class Wallet(portcall.Object):
+        money: Money  # type: ignore[valid-type]
+        spare: Money | None = None  # type: ignore[valid-type]
+
+    for cls in (Wallet, _class("Purse")):
+        holder: Any = cls(5)
+        assert (type(holder.money), holder.money.cents()) == (Money, 5)
+        kept = holder.money
+        holder.money = 7
+        assert (holder.money.cents(), kept.cents()) == (7, 5)
+        holder.money = kept
+        assert holder.money.same_as(kept)
+        with pytest.raises(TypeError, match="money: "):
+            cls("five")
+        with pytest.raises(TypeError, match="money: "):
+            holder.money = [5]
+        assert holder.money.same_as(kept)
+    assert Wallet(1).spare is None
+    assert Wallet(1, 2).spare.cents() == 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        Wallet(None)
+
+
+def test_classes_of_python_convert_too() -> None:
+    assert Weather(21.5).now.degrees == 21.5  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="below absolute zero"):
+        Weather(-300)  # type: ignore[arg-type]
+    for wrong in ("wrong", [1]):
+        with pytest.raises(TypeError, match=r"Weather\.now: expected test\.hooks\.Celsius"):
+            Weather(wrong)  # type: ignore[arg-type]
+
+
+def test_what_cpp_writes_into_fields_of_python_is_checked(library: portcall.Module) -> None:
+    @portcall.register_object("test.hooks.Base", frozen=False)
+    class Base(portcall.Object):
+        number: int
+        scale: float = 1.0
+
+    @portcall.register_object("test.hooks.Derived", frozen=False)
+    class Derived(Base):
+        base: Base | None = None
+        anything: Any = None
+
+    made, write = Derived(1), library["write_field"]
+    for name, value in (("number", 2), ("scale", 0.5), ("base", Base(3)), ("base", None), ("anything", "text")):
+        write(made, name, value)
+        assert getattr(made, name) == value
+    write(made, "scale", 2)
+    assert type(made.scale) is float
+    for name, wrong in (("number", "two"), ("scale", None), ("base", Pair(1)), ("base", 1)):
+        before = getattr(made, name)
+        with pytest.raises(TypeError, match=f"{name}: expected"):
+            write(made, name, wrong)
+        assert getattr(made, name) == before
+
+
+def test_so_are_the_last_of_many_fields(library: portcall.Module) -> None:
+    fields = {f"f{i}": int for i in range(100)}
+    many = portcall.register_object("test.hooks.Many", frozen=False)(
+        type("Many", (portcall.Object,), {"__annotations__": fields})
+    )
+    made = many(*range(100))
+    for i in (0, 1, 64, 99):
+        library["write_field"](made, f"f{i}", -i)
+        assert getattr(made, f"f{i}") == -i
+        with pytest.raises(TypeError, match=f"f{i}: expected"):
+            library["write_field"](made, f"f{i}", "text")
