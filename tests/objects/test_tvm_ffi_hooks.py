@@ -341,7 +341,7 @@ def test_what_cpp_writes_into_fields_of_python_is_checked(library: portcall.Modu
 
 def test_so_are_the_last_of_many_fields(library: portcall.Module) -> None:
     fields = {f"f{i}": int for i in range(100)}
-    many = portcall.register_object("test.hooks.Many", frozen=False)(
+    many: Any = portcall.register_object("test.hooks.Many", frozen=False)(
         type("Many", (portcall.Object,), {"__annotations__": fields})
     )
     made = many(*range(100))
