@@ -621,3 +621,26 @@ def test_flipped_bits_give_a_load_error_or_load(
     ]
     assert not wrong
     assert any(text != "loads" for text in found)
+
+
+# ---- Modules of functions --------------------------------------------------------------------------------------------
+
+
+def test_from_functions_makes_a_module_of_functions_of_any_language() -> None:
+    module = portcall.Module.from_functions(
+        {"double": lambda x: 2 * x, "echo": portcall.get_global_func("testing.echo"), "main": lambda: "entered"}
+    )
+    assert (module["double"](21), module["echo"]("x"), module()) == (42, "x", "entered")
+    assert sorted(module.list_function_names()) == ["double", "echo", "main"]
+    assert module.type_key == "functions"
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        module["doubel"]
+    assert caught.value.near == ("double",)
+    outer = portcall.Module.from_functions({})
+    outer.import_module(module)
+    assert outer.get_function("double", query_imports=True)(1) == 2
+
+
+def test_from_functions_refuses_what_is_not_callable() -> None:
+    with pytest.raises(errors.ArgumentError):
+        portcall.Module.from_functions({"five": 5})  # type: ignore[dict-item]

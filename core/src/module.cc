@@ -103,6 +103,25 @@ Module MakeModule(const std::string& kind, std::string_view payload) {
   return Module(std::make_unique<UnknownNode>(kind, std::string(payload)));
 }
 
+// Functions of any language under names.
+class FunctionsNode : public ModuleNode {
+ public:
+  explicit FunctionsNode(Map<String, Any> functions) : functions_(std::move(functions)) {}
+  const char* kind() const override { return "functions"; }
+  PackedFunc GetFunction(const std::string& name, const Module&) override {
+    std::optional<Any> found = functions_.find(name);
+    return found ? found->cast<PackedFunc>() : PackedFunc();
+  }
+  std::vector<std::string> FunctionNames() override {
+    std::vector<std::string> names;
+    for (const auto& [name, func] : functions_) names.push_back(name.str());
+    return names;
+  }
+
+ private:
+  Map<String, Any> functions_;
+};
+
 // ---- The names by which everybody calls modules -------------------------------------------------------------------
 
 Module LoadFromFile(const std::string& path) {
@@ -138,6 +157,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m)
 });
 PORTCALL_REGISTER_GLOBAL("portcall.ModuleFunctionNames").set_body_typed([](Module m) {
   return NodeOf(m)->impl->FunctionNames();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleOfFunctions").set_body([](Args args, RetValue* rv) {
+  *rv = Module(std::make_unique<FunctionsNode>(args[0].cast<Map<String, Any>>()));
 });
 PORTCALL_REGISTER_GLOBAL("portcall.ModuleIsRunnable").set_body_typed(IsRunnable);
 

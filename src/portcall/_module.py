@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from portcall import _core, errors
 from portcall._core import PackedFunc
 from portcall._device import Device
 from portcall._device import device as as_device
-from portcall._function import get_global_func, not_found, register_func
+from portcall._function import convert, get_global_func, not_found, register_func
 from portcall._html import facts_as_html
 
 if TYPE_CHECKING:
@@ -33,6 +33,19 @@ class Module(_core.Module):
     """A set of functions. ``module["name"]`` is one of them, and keeps the module alive."""
 
     __slots__ = ()
+
+    @staticmethod
+    def from_functions(functions: Mapping[str, Callable[..., Any]]) -> Module:
+        """Return a module made of Python functions, or of functions of any language, by name.
+
+        It is used as any other module: a library imports it, a graph takes its kernels from it.
+
+        Raises:
+            ArgumentError: a value is not callable.
+        """
+        packed = {name: convert(function) for name, function in functions.items()}
+        made: Module = get_global_func("portcall.ModuleOfFunctions")(packed)
+        return made
 
     def __getitem__(self, name: str) -> PackedFunc:
         return self.get_function(name)
