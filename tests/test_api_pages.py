@@ -25,3 +25,9 @@ def test_each_subpackage_has_a_page() -> None:
     packages = {name for name, thing in MEMBERS.items() if isinstance(thing, types.ModuleType)}
     own = {name for name in packages if MEMBERS[name].__name__ == f"portcall.{name}"} - {"cli"}
     assert own <= {path.stem for path in PAGES.glob("*.md")}
+
+
+def test_each_page_is_on_the_site() -> None:
+    docs = PAGES.parent
+    listed = set(re.findall(r"^([a-z][\w/-]*)$", (docs / "index.md").read_text(), re.MULTILINE))
+    assert {path.stem for path in docs.glob("*.md")} - {"index"} <= listed
