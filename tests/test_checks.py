@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import portcall
+from descriptions import DLTensor
 from portcall import errors
 
 KINDS = "kinds(A: Tensor([n], float32), i: int32, f: float32, b: bool, p: T.handle)"
@@ -21,23 +22,6 @@ FIRST_COLUMN = "first_column(A: Tensor([n, T.int64(2) * n], float32), B: Tensor(
 COPY_STRIDED = "copy_strided(A: Tensor([n, m], float32), B: Tensor([n, m], float32))"
 COPY_WITH_OFFSET = "copy_with_offset(A: Tensor([n], float32), B: Tensor([n], float32))"
 CUDA, EXT_DEV = 2, 12
-
-
-class DLTensor(ctypes.Structure):
-    """A description of a tensor, which compiled code accepts as a pointer: any field can be made wrong."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class Descriptions:

@@ -13,26 +13,12 @@ import numpy as np
 import pytest
 
 import portcall
+from descriptions import DLTensor
 
 echo = portcall.get_global_func("testing.echo")
 
 
 # ---- What others see of ours -----------------------------------------------------------------------------------------
-
-
-class Description(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class Managed(ctypes.Structure):
@@ -42,7 +28,7 @@ class Managed(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
         ("flags", ctypes.c_uint64),
-        ("tensor", Description),
+        ("tensor", DLTensor),
     )
 
 
@@ -57,11 +43,11 @@ class Table(ctypes.Structure):
         ("previous", ctypes.c_void_p),
         (
             "allocate",
-            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Description), ManagedOut, ctypes.c_void_p, SetError),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(DLTensor), ManagedOut, ctypes.c_void_p, SetError),
         ),
         ("from_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ManagedOut)),
         ("to_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Managed), ctypes.POINTER(ctypes.py_object))),
-        ("borrow", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Description))),
+        ("borrow", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))),
         ("current_stream", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)),
     )
 
@@ -80,7 +66,7 @@ def test_the_table_has_the_version_that_brought_it(table: Table) -> None:
 
 def test_a_tensor_is_described_in_place(table: Table) -> None:
     t = portcall.tensor(np.zeros((2, 3), "int16"))
-    found = Description()
+    found = DLTensor()
     assert table.borrow(t, ctypes.byref(found)) == 0
     assert found.data == t.data_ptr
     assert (found.shape[:2], found.strides[:2], found.ndim) == ([2, 3], [3, 1], 2)
@@ -93,7 +79,7 @@ def test_a_read_only_tensor_is_handed_over_with_its_flag_only(table: Table) -> N
     array.flags.writeable = False
     t = portcall.from_dlpack(array)
     with pytest.raises(BufferError, match="read-only"):
-        table.borrow(t, ctypes.byref(Description()))
+        table.borrow(t, ctypes.byref(DLTensor()))
     out = ctypes.POINTER(Managed)()
     assert table.from_object(t, ctypes.byref(out)) == 0
     assert out.contents.flags & 1
@@ -117,7 +103,7 @@ def test_a_tensor_goes_out_and_comes_back(table: Table) -> None:
 
 
 def test_a_tensor_is_made_like_a_description(table: Table) -> None:
-    found = Description()
+    found = DLTensor()
     table.borrow(portcall.empty((2, 2)), ctypes.byref(found))
     out, said = ctypes.POINTER(Managed)(), []
     report = SetError(lambda context, kind, message: said.append((context, kind, message)))

@@ -68,7 +68,7 @@ class Pass:
         Raises:
             TypeError: it returned None.
         """
-        with PassContext.current() as context, _noted(f"in pass '{self.name}'"):  # passes that it calls share it
+        with PassContext.current() as context, noted(f"in pass '{self.name}'"):  # passes that it calls share it
             return _run(self, obj, context)
 
     def run(self, obj: Any) -> Any:
@@ -109,7 +109,7 @@ class Sequential(Pass):
             where = f"number {place} of {len(self.passes)} in '{self.name}'"
             for one in _with_required(found, done, context):
                 needed = "" if one is found else ", which is required there"
-                with _noted(f"in pass '{one.name}'{needed}, {where}"):
+                with noted(f"in pass '{one.name}'{needed}, {where}"):
                     obj = _run(one, obj, context)
                 done.add(one.name)
         return obj
@@ -282,7 +282,7 @@ def _run(one: Pass, obj: Any, context: PassContext) -> Any:
 
 
 @contextlib.contextmanager
-def _noted(note: str) -> Iterator[None]:
+def noted(note: str) -> Iterator[None]:
     """Add a note to an exception that passes through."""
     try:
         yield

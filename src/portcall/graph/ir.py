@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import portcall
 from portcall import DataType, Module, Object, PassContext, Shape, Tensor, errors
+from portcall._passes import noted
 from portcall._tensor import array_like, tensor_over_array
 from portcall.graph import _spec
 from portcall.graph._module import GraphSource, read_graph
@@ -145,7 +146,7 @@ def remove_dead_code(graph: Graph) -> Graph:
     nodes = [node for node in graph.nodes if node in needed]
     if len(nodes) == len(graph.nodes):
         return graph
-    return _with_nodes(graph, [node for node in graph.inputs if node in needed], nodes, list(graph.outputs))
+    return Graph([node for node in graph.inputs if node in needed], nodes, graph.outputs, graph.attrs)
 
 
 @portcall.register_pass("portcall.graph.fold_constants", override=True)
@@ -292,10 +293,6 @@ def _checked(graph: Any) -> Graph:
     return graph
 
 
-def _with_nodes(graph: Graph, inputs: list[Node], nodes: list[Node], outputs: list[Value]) -> Graph:
-    return Graph(inputs, nodes, outputs, graph.attrs)
-
-
 class _Validator:
     """Checks a graph node by node, in the order of execution."""
 
@@ -406,7 +403,8 @@ class _Folder:
                     self._renewed[node] = now
         if not self._folded:
             return self._graph
-        return _with_nodes(self._graph, self._inputs, nodes, [self._new_value(value) for value in self._graph.outputs])
+        outputs = [self._new_value(value) for value in self._graph.outputs]
+        return Graph(self._inputs, nodes, outputs, self._graph.attrs)
 
     def _new_value(self, value: Value) -> Value:
         if value.node in self._folded:
@@ -423,11 +421,8 @@ class _Folder:
         return changed
 
     def _fold(self, node: Node) -> list[Node]:
-        try:
+        with noted(f"at node '{node.name}' of the graph"):
             results = self._compute(node)
-        except Exception as error:
-            error.__notes__ = [*getattr(error, "__notes__", ()), f"at node '{node.name}' of the graph"]
-            raise
         made = []
         for number, (kind, data) in enumerate(zip(node.outputs, results, strict=True)):
             name = node.name if len(results) == 1 else f"{node.name}_{number}"
