@@ -15,7 +15,7 @@ import struct
 
 import numpy as np
 
-from portcall.rpc._transport import tune
+from portcall.rpc.wire._tls import tune
 
 LARGEST = 256 << 20
 PATIENCE = 600.0  # seconds

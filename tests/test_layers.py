@@ -36,6 +36,9 @@ PYTHON_LAYERS = [
     ["__main__"],
 ]
 
+# The rooms of portcall.rpc, from the bottom up; a server may be a client of another one.
+RPC_ROOMS = ["wire", "client", "server", "above the rooms"]
+
 # The root itself is imported by what builds on the public names.
 ABOVE_THE_ROOT = {
     "toolchain",
@@ -164,6 +167,20 @@ def test_python_imports_point_down(path: Path) -> None:
         assert rank(PYTHON_LAYERS, there) < rank(PYTHON_LAYERS, here), (
             f"{path.name} imports {name}, which is not below it"
         )
+
+
+def rpc_room(name: str) -> int:
+    """The place in RPC_ROOMS of a module of portcall.rpc, such as ``portcall.rpc.wire._tls``."""
+    part = name.split(".")[2] if name.count(".") > 1 else ""
+    return RPC_ROOMS.index(part) if part in RPC_ROOMS else len(RPC_ROOMS) - 1
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "rpc").rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_rooms_of_rpc_import_what_is_below_them(path: Path) -> None:
+    here = rpc_room(".".join(("portcall", *path.relative_to(PACKAGE).with_suffix("").parts)))
+    for name, _ in imported(path):
+        if name.split(".")[1:2] == ["rpc"]:
+            assert rpc_room(name) <= here, f"{path.name} imports {name}, which is not below it"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)

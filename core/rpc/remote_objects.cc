@@ -162,16 +162,16 @@ class RpcModule : public ModuleNode {
   }
   std::string GetSource(const std::string& format) override {
     if (handle_->value() == 0) return ModuleNode::GetSource(format);
-    Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(Again(), format);
+    Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(AsModule(), format);
     return std::string(source.view());
   }
   bool Import(const Module& other) override {
-    ServerFunction("tvm.rpc.server.ImportModule")(Again(), other);
+    ServerFunction("tvm.rpc.server.ImportModule")(AsModule(), other);
     return true;
   }
   PackedFunc TimeEvaluator(const std::vector<Any>& arguments) override {
     std::vector<Any> all = arguments;
-    all.insert(all.begin(), handle_->value() ? Any(Again()) : Any(nullptr));
+    all.insert(all.begin(), handle_->value() ? Any(AsModule()) : Any(nullptr));
     Any result = ServerFunction("runtime.RPCTimeEvaluator")
                      .CallPacked(reinterpret_cast<const TVMFFIAny*>(all.data()), static_cast<int32_t>(all.size()));
     return result.cast<PackedFunc>();
@@ -179,7 +179,7 @@ class RpcModule : public ModuleNode {
 
  private:
   // This module under another reference: what a node is asked to do comes without one.
-  Module Again() const { return Module(std::make_unique<RpcModule>(handle_)); }
+  Module AsModule() const { return Module(std::make_unique<RpcModule>(handle_)); }
 
   // A function of the server, looked up once.
   PackedFunc ServerFunction(const std::string& name) {

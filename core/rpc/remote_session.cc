@@ -344,7 +344,7 @@ class RemoteSessionImpl : public RemoteSession {
     Begin(code, out_.size(), to_size);
     std::optional<Error> failure;
     try {
-      SendOrHearWhy(frees, deadline);
+      SendOrReadEndReason(frees, deadline);
       for (; frees > 0; --frees) {
         Answer ignored;
         Receive(deadline, &ignored);
@@ -364,7 +364,7 @@ class RemoteSessionImpl : public RemoteSession {
       End();
       bool by_us = closed_.exchange(true);
       channel_->Close();
-      Over(error, by_us);
+      RecordEnd(error, by_us);
       throw;
     } catch (...) {
       End();
@@ -439,15 +439,15 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // Says how the session ended, now and to whoever uses it later. Returns for errors that are not of the session.
-  void Over(const Error& error, bool by_us) {
+  void RecordEnd(const Error& error, bool by_us) {
     std::string session = "the session with " + options_.name;
     std::string kind(error.kind()), message(error.message());
-    if (by_us) throw ErrorOf("SessionClosedError", session + " was closed while it waited for " + Doing());
+    if (by_us) throw ErrorOf("SessionClosedError", session + " was closed while it waited for " + RequestName());
     if (kind == "SessionTimeoutError" && message == kTimeIsUp) {
-      SetEnd("SessionClosedError", session + " is closed: " + Doing() + " ran out of time");
-      throw ErrorOf(kind, options_.name + " did not answer in time: " + Waited() + "; the session is closed; raise " +
-                              (waited_for_.code == Code::kInitServer ? "timeout=" : "call_timeout=") +
-                              " if it may take longer");
+      SetEnd("SessionClosedError", session + " is closed: " + RequestName() + " ran out of time");
+      throw ErrorOf(
+          kind, options_.name + " did not answer in time: " + WaitSummary() + "; the session is closed; raise " +
+                    (waited_for_.code == Code::kInitServer ? "timeout=" : "call_timeout=") + " if it may take longer");
     }
     if (kind == "SessionTimeoutError" || kind == "SessionBrokenError") {
       SetEnd(kind, session + " is over: " + message);
@@ -457,7 +457,7 @@ class RemoteSessionImpl : public RemoteSession {
       SetEnd(kind, session + " is over, because the peer broke the protocol: " + message);
       throw ErrorOf(kind, options_.name + " broke the protocol: " + message + "; the session is closed");
     }
-    SetEnd("SessionClosedError", session + " is closed: " + Doing() + " was interrupted by " + kind);
+    SetEnd("SessionClosedError", session + " is closed: " + RequestName() + " was interrupted by " + kind);
   }
   void SetEnd(std::string kind, std::string text) {
     std::lock_guard<std::mutex> lock(stats_mutex_);
@@ -465,10 +465,10 @@ class RemoteSessionImpl : public RemoteSession {
     end_text_ = std::move(text);
   }
 
-  const char* Doing() const { return waited_for_.what; }
-  std::string Waited() const {
+  const char* RequestName() const { return waited_for_.what; }
+  std::string WaitSummary() const {
     const Activity& done = waited_for_;
-    std::string text = std::string(Doing()) + " took more than " + Rounded(done.seconds) +
+    std::string text = std::string(RequestName()) + " took more than " + Rounded(done.seconds) +
                        " s, of which nothing came " + "or went for " + Rounded(done.silent) + " s (sent " +
                        std::to_string(done.sent) + " of " + std::to_string(done.to_send) + " bytes, received " +
                        std::to_string(done.received);
@@ -489,15 +489,15 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // A server that gives up half-way through a request says why before it closes the connection.
-  void SendOrHearWhy(size_t frees, Deadline deadline) {
+  void SendOrReadEndReason(size_t frees, Deadline deadline) {
     try {
       Send(deadline);
     } catch (const Error& lost) {
-      if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) HearWhy(frees);
+      if (lost.kind() == "SessionBrokenError" && channel_->KeepsDeadlines()) ReadEndReason(frees);
       throw;
     }
   }
-  void HearWhy(size_t frees) {
+  void ReadEndReason(size_t frees) {
     try {
       for (size_t i = 0; i <= frees; ++i) {
         Answer answer;

@@ -15,8 +15,8 @@ import socket
 import sys
 from typing import Any
 
-from portcall.rpc import _admission, _loop, _supervisor, _zygote_process
-from portcall.rpc._server import ServerOptions, serve
+from portcall.rpc.server import _admission, _loop, _supervisor, _zygote_process
+from portcall.rpc.server._server import ServerOptions, serve
 
 # What is tried again after a pause is tried again soon.
 _loop.PAUSE = _admission.PAUSE = _supervisor.KILL_AGAIN = _supervisor.LINGER = 0.05

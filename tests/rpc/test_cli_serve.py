@@ -18,9 +18,8 @@ import pytest
 
 from portcall import rpc, toolchain
 from portcall.errors import ConnectError
-from portcall.rpc._log_writer import format_line, printable
-from portcall.rpc._options import ServerOptions
-from portcall.rpc._server import Server
+from portcall.rpc import Server, ServerOptions
+from portcall.rpc.server._log_writer import format_line, printable
 from rpc.raw_client import RawClient
 from rpc.serving import serving
 
@@ -245,7 +244,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 
 def test_a_server_ends_with_the_program_that_started_it() -> None:
-    program = "import os\nfrom portcall.rpc._server import Server\ns = Server()\nprint(s.pid, flush=True)\nos._exit(0)"
+    program = "import os\nimport portcall.rpc\ns = portcall.rpc.Server()\nprint(s.pid, flush=True)\nos._exit(0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     pid = int(done.stdout)
     try:

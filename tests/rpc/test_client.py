@@ -21,7 +21,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, toolchain
-from portcall.rpc._remote import remote_error
+from portcall.rpc.client._remote import remote_error
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.serving import FUNCTIONS, Serving, serving
 
@@ -621,7 +621,7 @@ for name, lie in (
 ):
     portcall.register_func("demo.lie." + name, lie)
     portcall.register_func("portcall.rpc." + name, lie, override=True)
-from portcall.rpc import _files
+from portcall.rpc.server import _files
 _files.register = lambda directory, limit: None
 """
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from portcall.rpc import _directories, _files
-from portcall.rpc._directories import MOST_DEPTH, delete_tree, disk_usage
-from portcall.rpc._directory_process import DirectoryProcess
+from portcall.rpc.server import _directories, _files
+from portcall.rpc.server._directories import MOST_DEPTH, delete_tree, disk_usage
+from portcall.rpc.server._directory_process import DirectoryProcess
 from rpc.raw_client import RETURN, RawClient, integer
 from rpc.serving import FUNCTIONS, serving
 from rpc.test_files import archive

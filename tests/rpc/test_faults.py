@@ -112,7 +112,7 @@ def test_a_crash_is_told_with_its_signal_and_again_to_whoever_asks(session: rpc.
         ) as raised:
             use()
         assert (raised.value.signal, raised.value.peer) == (name, session.name)
-    assert isinstance(session.why_broken(), errors.RemoteCrashError)
+    assert isinstance(session.end_reason(), errors.RemoteCrashError)
 
 
 def test_an_exit_over_there_is_told_with_its_code(session: rpc.Session) -> None:

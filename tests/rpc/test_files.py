@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import portcall
 from portcall import toolchain
 from portcall.errors import CompileError
-from portcall.rpc._files import Files, Folder, unpack
-from portcall.rpc._fitness import objects
+from portcall.rpc.client._library_check import objects
+from portcall.rpc.server._files import Files, Folder, unpack
 
 SOURCE = """
 #include <portcall/portcall.h>

@@ -18,7 +18,8 @@ import pytest
 
 import portcall
 from portcall import errors, toolchain
-from portcall.rpc import Session, _handshake, connect_over
+from portcall.rpc import Session, connect_over
+from portcall.rpc.wire import _handshake
 from rpc import captures
 from rpc.captures import ACK, CALL, EXCEPTION, FREE, FREE_DATA, INIT, RETURN, SYNC, Capture, Value
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from portcall import rpc
-from portcall.rpc._control import Link
-from portcall.rpc._options import ServerOptions
-from portcall.rpc._zygote import Zygote
+from portcall.rpc import ServerOptions
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._zygote import Zygote
 from rpc.processes import children_of, command_of, descendants_of
 from rpc.raw_client import RETURN, RawClient, integer, text
 from rpc.serving import FUNCTIONS, Serving, serving

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from portcall.rpc._server import Server
+from portcall.rpc import Server
 from rpc.raw_client import (
     ACK,
     ALLOC,

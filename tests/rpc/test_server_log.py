@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from portcall import rpc
-from portcall.rpc._log_writer import MOST_LINES
+from portcall.rpc.server._log_writer import MOST_LINES
 from rpc.processes import children_of, command_of
 from rpc.raw_client import MISMATCH, RETURN, RawClient, hello, integer, text
 from rpc.serving import FUNCTIONS, serving

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from portcall import rpc
 from portcall.errors import AuthenticationError, RPCError
-from portcall.rpc import _handshake
-from portcall.rpc._options import ServerOptions, is_loopback
-from portcall.rpc._server import Server
+from portcall.rpc import Server
+from portcall.rpc.server._options import ServerOptions, is_loopback
+from portcall.rpc.wire import _handshake
 from rpc.raw_client import (
     EXCEPTION,
     GET_FUNCTION,

@@ -20,7 +20,6 @@ import trustme
 
 from portcall import errors, rpc
 from portcall._function import get_global_func
-from portcall.rpc import _transport
 from rpc.serving import Serving, serving
 
 
@@ -177,11 +176,11 @@ def test_a_session_over_pipes_that_nobody_serves_can_be_cut_off() -> None:
 
 
 def test_ipv6_addresses_have_brackets() -> None:
-    assert str(_transport.parse_address("::1", 80)) == "[::1]:80"
-    assert str(_transport.parse_address("[::1]:80")) == "[::1]:80"
-    assert str(_transport.parse_address("[::1]")) == "[::1]:9090"
-    assert str(_transport.parse_address("board")) == "board:9090"
-    assert str(_transport.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
+    assert str(rpc.parse_address("::1", 80)) == "[::1]:80"
+    assert str(rpc.parse_address("[::1]:80")) == "[::1]:80"
+    assert str(rpc.parse_address("[::1]")) == "[::1]:9090"
+    assert str(rpc.parse_address("board")) == "board:9090"
+    assert str(rpc.parse_address("unix:/a/b:c")) == "unix:/a/b:c"
 
 
 def socket_options() -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import portcall
 from portcall import errors
-from portcall.rpc import _handshake
+from portcall.rpc.wire import _handshake
 from rpc import captures
 from rpc.captures import CALL, EXCEPTION, INIT, RETURN, Handle, Value
 

@@ -24,7 +24,7 @@ from portcall.cli._remote import read_token_file
 from portcall.cli._store import server_token
 
 if TYPE_CHECKING:
-    from portcall.rpc._options import ServerOptions
+    from portcall.rpc import ServerOptions
 
 EXAMPLES = """
 portcall serve                                                this machine only, port 9090

@@ -8,21 +8,21 @@
 A server is a command, ``portcall serve``, or an object, ``portcall.rpc.Server``.
 """
 
-from portcall.rpc._connect import connect as connect
+from portcall.rpc._local import LocalSession as LocalSession
 from portcall.rpc._popen import PopenSession as PopenSession
-from portcall.rpc._popen import Transport as Transport
-from portcall.rpc._popen import connect_over as connect_over
-from portcall.rpc._popen import serve_over as serve_over
-from portcall.rpc._remote import RemoteDevice as RemoteDevice
-from portcall.rpc._remote import RemoteObject as RemoteObject
-from portcall.rpc._remote import RemoteTensor as RemoteTensor
-from portcall.rpc._server import Server as Server
-from portcall.rpc._server import ServerOptions as ServerOptions
-from portcall.rpc._server import StartError as StartError
-from portcall.rpc._server import ready_facts as ready_facts
-from portcall.rpc._server import serve as serve
-from portcall.rpc._session import Activity as Activity
-from portcall.rpc._session import LocalSession as LocalSession
-from portcall.rpc._session import Session as Session
-from portcall.rpc._transport import TLSOptions as TLSOptions
-from portcall.rpc._transport import parse_address as parse_address
+from portcall.rpc._transport import Transport as Transport
+from portcall.rpc._transport import connect_over as connect_over
+from portcall.rpc._transport import serve_over as serve_over
+from portcall.rpc.client._activity import Activity as Activity
+from portcall.rpc.client._connect import connect as connect
+from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
+from portcall.rpc.client._remote import RemoteObject as RemoteObject
+from portcall.rpc.client._remote import RemoteTensor as RemoteTensor
+from portcall.rpc.client._session import Session as Session
+from portcall.rpc.server._server import Server as Server
+from portcall.rpc.server._server import ServerOptions as ServerOptions
+from portcall.rpc.server._server import StartError as StartError
+from portcall.rpc.server._server import ready_facts as ready_facts
+from portcall.rpc.server._server import serve as serve
+from portcall.rpc.wire._address import parse_address as parse_address
+from portcall.rpc.wire._tls import TLSOptions as TLSOptions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions over bytes that somebody else carries: a child process's pipe, or a transport of the user's own."""
+"""A session with a child process, over a pipe."""
 
 from __future__ import annotations
 
@@ -11,71 +11,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 from portcall import errors
 from portcall._function import get_global_func
-from portcall.rpc import _files
-from portcall.rpc._directories import delete_tree
-from portcall.rpc._session import Session
+from portcall.rpc.client._session import Session
+from portcall.rpc.server import _files
+from portcall.rpc.server._directories import delete_tree
 
-_R = TypeVar("_R")
 _CHILD = "from portcall.rpc._popen import main; main()"
-_PATIENCE = 1.0  # seconds for a child to end by itself, once the pipe has
-
-
-class Transport(Protocol):
-    """What carries a session's bytes. Blocking; it raises TimeoutError or OSError where it cannot go on."""
-
-    def send(self, data: bytes) -> int:
-        """Send some of the bytes, at least one; return how many."""
-
-    def receive(self, most: int) -> bytes:
-        """Return between one byte and ``most``; none once the peer has closed."""
-
-    def close(self) -> None:
-        """End the connection; calling this again does nothing. It may come while another thread receives."""
-
-
-def connect_over(transport: Transport, name: str = "a transport") -> Session:
-    """Open a session over a transport, whose other end serves with ``serve_over``.
-
-    How long a request may take is decided by the transport: what it raises ends the session.
-
-    Raises:
-        SessionBrokenError: the peer closed, or the transport failed.
-        SessionTimeoutError: the transport's time was over.
-    """
-    root = get_global_func("portcall.rpc.ConnectFunctions")(
-        _translated(transport.send, name), _translated(transport.receive, name), transport.close, name, 0.0, []
-    )
-    return Session(root, name)
-
-
-def serve_over(transport: Transport, expose: Sequence[str] = ()) -> None:
-    """Serve a session over a transport until it ends; ``expose`` names the global functions that it may use."""
-    get_global_func("portcall.rpc.ServeFunctions")(
-        _translated(transport.send, "the client"), _translated(transport.receive, "the client"), transport.close,
-        list(expose), 0,
-    )  # fmt: skip
-
-
-def _translated(method: Callable[..., _R], peer: str) -> Callable[..., _R]:
-    """The method, with its failures as those of a session."""
-
-    def call(*args: Any) -> _R:
-        try:
-            return method(*args)
-        except errors.RPCError:
-            raise
-        except TimeoutError as error:
-            raise errors.SessionTimeoutError(f"the transport to {peer} gave up: {error}", peer=peer) from error
-        except OSError as error:
-            raise errors.SessionBrokenError(f"the transport to {peer} failed: {error}", peer=peer) from error
-
-    return call
+_EXIT_TIMEOUT = 1.0  # seconds for a child to end by itself, once the pipe has
 
 
 class PopenSession(Session):
@@ -135,7 +80,7 @@ class PopenSession(Session):
         if os.getpid() != self._owner:  # a copy of the process that started it
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout=_PATIENCE)  # it leaves by itself when the pipe closes
+            self._child.wait(timeout=_EXIT_TIMEOUT)  # it leaves by itself when the pipe closes
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
@@ -146,7 +91,7 @@ class PopenSession(Session):
 def _how_it_ended(child: subprocess.Popen[bytes]) -> errors.RPCError | None:
     peer = f"process {child.pid}"
     try:
-        code = child.wait(timeout=_PATIENCE)
+        code = child.wait(timeout=_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         return None
     if code < 0:

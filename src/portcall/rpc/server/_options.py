@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from portcall.rpc._handshake import MOST_SECONDS, check_token
+from portcall.rpc.wire._handshake import MOST_SECONDS, check_token
 
 LogStyle = Literal["text", "json", "none"]
 

@@ -24,7 +24,7 @@ from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from portcall.rpc._session import Session
+    from portcall.rpc.client._session import Session
 
 
 # The sessions whose Session is alive, by the number that the core gives each.

@@ -14,25 +14,27 @@ from typing import Any
 from portcall import errors
 from portcall._function import get_global_func
 from portcall._module import Module
-from portcall.rpc import _handshake
-from portcall.rpc._remote import without_escapes
-from portcall.rpc._session import Session
-from portcall.rpc._transport import Address, TLSOptions, as_descriptor, open_socket, parse_address, read_token
+from portcall.rpc.client._remote import without_escapes
+from portcall.rpc.client._session import Session
+from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
+from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._address import Address, parse_address
+from portcall.rpc.wire._tls import TLSOptions
 
 ASK_TIMEOUT = 5.0  # seconds for a server to say why a session ended
-ASK_AGAIN = (0.02, 0.05, 0.1, 0.3)  # seconds after which it is asked again, where it has not noticed yet
+RETRY_DELAYS = (0.02, 0.05, 0.1, 0.3)  # seconds after which it is asked again, where it has not noticed yet
 OnWait = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """What a portcall server gives to ask later why a session ended."""
+class SessionCredential:
+    """Allows its holder to ask a portcall server, later, why a session ended."""
 
     session_id: str
     secret: str
 
 
-class Patience:
+class Deadline:
     """The time that opening a session may take, and what it waits for."""
 
     def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
@@ -44,7 +46,7 @@ class Patience:
         self._until = None if timeout is None else time.monotonic() + timeout
         self._on_wait = on_wait
 
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Return the seconds that are left; None for ever.
 
         Raises:
@@ -54,10 +56,10 @@ class Patience:
             return None
         left = self._until - time.monotonic()
         if left <= 0:
-            raise self.over()
+            raise self.timeout_error()
         return left
 
-    def over(self) -> errors.SessionTimeoutError:
+    def timeout_error(self) -> errors.SessionTimeoutError:
         text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
         hint = "raise timeout= to wait longer"
         return errors.SessionTimeoutError(text, peer=self.peer, reason="no-session", hint=hint)
@@ -107,36 +109,36 @@ def connect(
     name = name or str(address)
     secret = read_token(token)
     start = time.perf_counter()
-    patience = Patience(name, timeout, on_wait)
-    patience.wait_for("the connection")
+    deadline = Deadline(name, timeout, on_wait)
+    deadline.wait_for("the connection")
     sock = open_socket(address, timeout, tls)
     try:
-        ticket, queued = _shake_hands(sock, patience, key, session_timeout, secret)
-        left = patience.left()
+        credential, queued = _shake_hands(sock, deadline, key, session_timeout, secret)
+        left = deadline.remaining()
     except BaseException:
         sock.close()
         raise
-    ask = None if ticket is None else Asker(address, name, tls, ticket)
+    end_reason = None if credential is None else EndReasonQuery(address, name, tls, credential)
     descriptor, pump = as_descriptor(sock)
-    patience.wait_for("the session to open")
+    deadline.wait_for("the session to open")
     try:
-        root = _open(descriptor, name, left, list(session_constructor_args or []), ask)
+        root = _open(descriptor, name, left, list(session_constructor_args or []), end_reason)
     except BaseException:
         if pump is not None:  # it ends, since the descriptor is closed
             pump.join(timeout=1.0)
         raise
     get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
     clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
-    session = Session(root, name, ask, clocks, pump)
-    session.peer_kind = "TVM" if ticket is None else "portcall"
+    session = Session(root, name, end_reason, clocks, pump)
+    session.peer_kind = "TVM" if credential is None else "portcall"
     return session
 
 
-def _open(descriptor: int, name: str, left: float | None, args: list[Any], ask: Asker | None) -> Module:
+def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_reason: EndReasonQuery | None) -> Module:
     try:
         root: Module = get_global_func("portcall.rpc.ConnectFds")(descriptor, descriptor, name, left or 0.0, args)
     except errors.SessionBrokenError as error:
-        raise (ask() if ask else None) or error from None
+        raise (end_reason() if end_reason else None) or error from None
     except errors.RemoteError as error:
         if error.kind == "VersionMismatchError":
             raise errors.VersionMismatchError(f"{name}: {error.message}", peer=name) from None
@@ -148,24 +150,24 @@ def _open(descriptor: int, name: str, left: float | None, args: list[Any], ask: 
 
 
 def _shake_hands(
-    sock: socket.socket, patience: Patience, key: str, session_timeout: float, secret: str
-) -> tuple[Ticket | None, float]:
-    """Say hello, wait in the queue, prove; return the ticket, and the seconds spent in the queue."""
-    peer = patience.peer
+    sock: socket.socket, deadline: Deadline, key: str, session_timeout: float, secret: str
+) -> tuple[SessionCredential | None, float]:
+    """Say hello, wait in the queue, prove; return the credential, and the seconds spent in the queue."""
+    peer = deadline.peer
     hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
-    patience.wait_for("the server's answer")
+    deadline.wait_for("the server's answer")
     queue = QueueClock()
     try:
-        sock.settimeout(patience.left())
+        sock.settimeout(deadline.remaining())
         sock.sendall(hello)
         reader = _handshake.ReplyReader(key)
-        message = _read_reply(sock, reader, patience, queue)
-        if _wants_proof(message, secret, peer):
+        message = _read_reply(sock, reader, deadline, queue)
+        if _proof_is_wanted(message, secret, peer):
             transcript = hello + reader.transcript
-            patience.wait_for("the server's proof that it knows the token")
+            deadline.wait_for("the server's proof that it knows the token")
             sock.sendall(_handshake.proof(secret, "client", transcript))
             try:
-                message = _read_reply(sock, _handshake.ReplyReader(key), patience, queue)
+                message = _read_reply(sock, _handshake.ReplyReader(key), deadline, queue)
             except (ConnectionError, EOFError):
                 if queue.seconds:  # so the proof was right
                     raise
@@ -177,17 +179,17 @@ def _shake_hands(
             raise
         raise type(error)(f"{peer}: {error}", peer=peer, reason=error.reason) from None
     except TimeoutError:
-        raise patience.over() from None
+        raise deadline.timeout_error() from None
     except ssl.SSLError as error:
         hint = "it may want a certificate: TLSOptions(certificate=, key=)"
         text = f"{peer} refused us: {error.reason or 'TLS ended'}"
         raise errors.AuthenticationError(text, peer=peer, reason="no-certificate", hint=hint) from None
     except (OSError, EOFError):
-        text = f"{peer} closed the connection in the hand-shake, while we waited for: {patience.waiting_for}"
+        text = f"{peer} closed the connection in the hand-shake, while we waited for: {deadline.waiting_for}"
         hint = "is it an RPC server, without TLS?"
         raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
     if "session" in message.options:
-        return Ticket(message.options["session"], message.options.get("secret", "")), queue.seconds
+        return SessionCredential(message.options["session"], message.options.get("secret", "")), queue.seconds
     return None, queue.seconds
 
 
@@ -206,7 +208,7 @@ class QueueClock:
 
 
 def _read_reply(
-    sock: socket.socket, reader: _handshake.ReplyReader, patience: Patience, queue: QueueClock
+    sock: socket.socket, reader: _handshake.ReplyReader, deadline: Deadline, queue: QueueClock
 ) -> _handshake.Hello:
     """Return the next reply; notices before it say what is waited for.
 
@@ -216,29 +218,29 @@ def _read_reply(
     """
     while True:
         # One byte more than a message has could belong to the session: read what is missing and no more.
-        message = reader.feed(_read_some(sock, reader.missing(), patience))
+        message = reader.feed(_read_some(sock, reader.missing(), deadline))
         if isinstance(message, _handshake.Hello):
             return message
         if message is not None:
             queue.start()
-            patience.wait_for(without_escapes(message.text))
+            deadline.wait_for(without_escapes(message.text))
 
 
-def _read_some(sock: socket.socket, size: int, patience: Patience | None = None) -> bytes:
+def _read_some(sock: socket.socket, size: int, deadline: Deadline | None = None) -> bytes:
     """Return between one byte and ``size``.
 
     Raises:
         EOFError: the peer has closed.
     """
-    if patience is not None:
-        sock.settimeout(patience.left())
+    if deadline is not None:
+        sock.settimeout(deadline.remaining())
     data = sock.recv(size)
     if not data:
         raise EOFError
     return data
 
 
-def _wants_proof(reply: _handshake.Hello, secret: str, peer: str) -> bool:
+def _proof_is_wanted(reply: _handshake.Hello, secret: str, peer: str) -> bool:
     """Return whether a server asks for a proof.
 
     Raises:
@@ -261,19 +263,19 @@ def _wants_proof(reply: _handshake.Hello, secret: str, peer: str) -> bool:
 # ---- How a session ended ------------------------------------------------------------------------------------------
 
 
-class Asker:
+class EndReasonQuery:
     """Asks a portcall server, on a new connection, why a session ended."""
 
-    def __init__(self, address: Address, name: str, tls: TLSOptions | None, ticket: Ticket) -> None:
+    def __init__(self, address: Address, name: str, tls: TLSOptions | None, credential: SessionCredential) -> None:
         self._address = address
         self._name = name
         self._tls = tls
-        self._ticket = ticket
+        self._credential = credential
 
     def __call__(self) -> errors.RPCError | None:
         """Return what is to be raised; None where the server does not know, or cannot be asked."""
         with contextlib.suppress(errors.RPCError, OSError, EOFError):
-            for pause in (*ASK_AGAIN, None):
+            for pause in (*RETRY_DELAYS, None):
                 words = self._ask()
                 if words.get("ended") != "unknown" or pause is None:
                     return self._explain(words)
@@ -281,12 +283,12 @@ class Asker:
         return None
 
     def _ask(self) -> dict[str, str]:
-        patience = Patience(self._name, ASK_TIMEOUT, None)
+        deadline = Deadline(self._name, ASK_TIMEOUT, None)
         with open_socket(self._address, ASK_TIMEOUT, self._tls) as sock:
-            sock.sendall(_handshake.reason_hello(self._ticket.session_id, self._ticket.secret))
+            sock.sendall(_handshake.reason_hello(self._credential.session_id, self._credential.secret))
             reader = _handshake.ReplyReader("")
             while not isinstance(
-                message := reader.feed(_read_some(sock, reader.missing(), patience)), _handshake.Hello
+                message := reader.feed(_read_some(sock, reader.missing(), deadline)), _handshake.Hello
             ):
                 pass
         return message.options

@@ -21,13 +21,13 @@ from collections import deque
 from typing import Any
 
 from portcall._machine import look_around
-from portcall.rpc._control import Link
-from portcall.rpc._directories import delete_tree
-from portcall.rpc._options import ServerOptions
-from portcall.rpc._worker import Start, exit_with, load_user_code, run_session, write_by_lines
+from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._worker import Start, exit_with, line_buffer_output, load_user_code, run_session
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
-_SPAWN = "from portcall.rpc._worker import main; main()"
+_SPAWN = "from portcall.rpc.server._worker import main; main()"
 
 
 class Zygote:
@@ -80,7 +80,7 @@ class Zygote:
     def _obey(self) -> bool:
         received = self._link.receive()
         if received is None:
-            say(f"the supervisor of this server has ended, and {len(self._children)} of its sessions with it")
+            log_line(f"the supervisor of this server has ended, and {len(self._children)} of its sessions with it")
             self._end_all()
             delete_tree(self._base)
             return False
@@ -99,7 +99,7 @@ class Zygote:
         parent = os.getppid()
         stopped = state_of(parent) in "tT"
         if stopped and not self._supervisor_stopped:
-            say(f"the supervisor of this server is stopped: no clients, no limits until kill -CONT {parent}")
+            log_line(f"the supervisor of this server is stopped: no clients, no limits until kill -CONT {parent}")
         self._supervisor_stopped = stopped
 
     def _report(self, **report: Any) -> None:
@@ -179,7 +179,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line for the server's log."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
@@ -224,7 +224,7 @@ def main() -> None:
     """Run as the process that the supervisor starts, with the descriptor of the link as only argument."""
     link = Link.adopt(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    write_by_lines()
+    line_buffer_output()
     received = link.receive()
     if received is None:
         return

@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 
-from portcall.rpc import _log_writer
-from portcall.rpc._loop import PAUSE, Loop, do_all
-from portcall.rpc._options import LogStyle
+from portcall.rpc.server import _log_writer
+from portcall.rpc.server._loop import PAUSE, Loop, run_all
+from portcall.rpc.server._options import LogStyle
 
 MOST_BYTES = 64 << 10  # of a line
 
@@ -114,7 +114,7 @@ class Log:
                 stdout=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         except BaseException:
-            do_all(lambda: loop.forget(ours.fileno()), ours.close)
+            run_all(lambda: loop.forget(ours.fileno()), ours.close)
             raise
         finally:
             theirs.close()
@@ -127,4 +127,4 @@ class Log:
         assert loop is not None
         loop.call_after(PAUSE, self._start_process)
         if lines is not None and process is not None:
-            do_all(lambda: loop.forget(lines.fileno()), lines.close, process.kill, process.wait)
+            run_all(lambda: loop.forget(lines.fileno()), lines.close, process.kill, process.wait)

@@ -162,7 +162,7 @@ class Loop:
             self._on_error(error)
 
 
-def do_all(*steps: Action) -> None:
+def run_all(*steps: Action) -> None:
     """Take every step, whatever the others raise.
 
     Raises:

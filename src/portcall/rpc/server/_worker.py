@@ -35,10 +35,11 @@ from typing import Any
 from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
-from portcall.rpc import _files, _handshake, _transport
-from portcall.rpc._connect import connect
-from portcall.rpc._control import Link
-from portcall.rpc._options import BASE_PATTERNS, ServerOptions, is_python_function
+from portcall.rpc.client._connect import connect
+from portcall.rpc.server import _files
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
+from portcall.rpc.wire import _handshake, _tls
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -65,7 +66,7 @@ class Start:
     progress: int
 
 
-def write_by_lines() -> None:
+def line_buffer_output() -> None:
     """Have what Python and C write reach the log line by line, though that is a pipe: a session may end at any time."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -111,8 +112,8 @@ def run_python_file(number: int, path: str) -> None:
 
 def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
     """Serve one client in this process; return the exit code. ``patterns`` is called once the client is let in."""
-    settle(start)
-    connection = let_in(start, options)
+    isolate_process(start)
+    connection = admit_client(start, options)
     if connection is None:
         return 0
     descriptor, pump = connection
@@ -129,16 +130,16 @@ def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Ite
     return 0
 
 
-def let_in(start: Start, options: ServerOptions) -> tuple[int, int] | None:
+def admit_client(start: Start, options: ServerOptions) -> tuple[int, int] | None:
     """Shake hands; return the descriptor to serve and the process that pumps TLS. None: the client is refused."""
     with Link.adopt(start.link) as link:
         client = accept_client(socket.socket(fileno=start.client), options, link)
         if client is None or not shake_hands(client, link):
             return None
-    return give_up_socket(client)
+    return detach_socket(client)
 
 
-def settle(start: Start) -> None:
+def isolate_process(start: Start) -> None:
     """Become a process of its own, which ends with its parent, in the session's directory."""
     with contextlib.suppress(PermissionError):
         os.setsid()
@@ -176,9 +177,9 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _transport.load_certificate(context, options.tls_certificate, options.tls_key)
+    _tls.load_certificate(context, options.tls_certificate, options.tls_key)
     if options.tls_ca:
-        with _transport.naming(options.tls_ca):
+        with _tls.naming(options.tls_ca):
             context.load_verify_locations(options.tls_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
@@ -191,10 +192,10 @@ def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> so
     """
     sock.setblocking(True)
     if sock.family != socket.AF_UNIX:
-        _transport.tune(sock)
+        _tls.tune(sock)
     if not options.tls_certificate:
         return sock
-    protect_memory()  # until the key is gone: see give_up_socket
+    protect_memory()  # until the key is gone: see detach_socket
     try:
         return tls_context(options).wrap_socket(sock, server_side=True)
     except OSError as error:  # no TLS, no certificate of its own, or gone
@@ -210,7 +211,7 @@ def shake_hands(client: socket.socket, link: Link) -> bool:
         while reader.feed(receive(client, reader.missing())) is None:
             pass
         link.send({"hello": reader.transcript.hex()})
-        while (order := next_order(client, link)) is not None:
+        while (order := wait_for_order(client, link)) is not None:
             client.sendall(bytes.fromhex(order["send"]))
             if order["then"] in ("serve", "end"):
                 return bool(order["then"] == "serve")
@@ -236,7 +237,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def next_order(client: socket.socket, link: Link) -> dict[str, Any] | None:
+def wait_for_order(client: socket.socket, link: Link) -> dict[str, Any] | None:
     """Wait for the supervisor; None when it, or the client, has gone."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
@@ -248,7 +249,7 @@ def next_order(client: socket.socket, link: Link) -> dict[str, Any] | None:
     return None
 
 
-def give_up_socket(client: socket.socket) -> tuple[int, int]:
+def detach_socket(client: socket.socket) -> tuple[int, int]:
     """Return a descriptor that carries the client's bytes in clear, and the process that pumps them, if there is one.
 
     With TLS that process alone keeps the keys.
@@ -261,7 +262,7 @@ def give_up_socket(client: socket.socket) -> tuple[int, int]:
         code = 1
         try:
             ours.close()
-            _transport._pump(client, theirs)
+            _tls.pump(client, theirs)
             code = 0
         finally:
             os._exit(code)
@@ -338,7 +339,7 @@ def exit_with(session: Callable[[], int]) -> None:
 
 def main() -> None:
     """Serve a session in a fresh process: the way where forking is not safe."""
-    write_by_lines()
+    line_buffer_output()
     options = ServerOptions.from_dict(json.loads(sys.argv[1]))
     start = Start(**json.loads(sys.argv[2]))
     exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))

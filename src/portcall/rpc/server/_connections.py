@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from portcall.rpc._control import Link
-from portcall.rpc._endings import Ending
-from portcall.rpc._loop import Loop, Timer
+from portcall.rpc.server._endings import Ending
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._loop import Loop, Timer
 
 GREETING, PROVING, WAITING, SERVING, ENDING = "greeting", "proving", "waiting", "serving", "ending"
 
@@ -32,11 +32,11 @@ class Client:
         directory: of the session.
         since: when it came.
         limit: seconds that the session may last; 0 for no limit.
-        speaks: portcall or TVM, once it has said hello.
+        peer_kind: portcall or TVM, once it has said hello.
         secret: what the client may ask with, why its session ended.
         transcript: what both sides said, which the proofs are of.
-        verdict: why it was killed.
-        place: in the queue, as last reported.
+        kill_reason: why it was killed.
+        queue_position: in the queue, as last reported.
         pid: of the process that serves it; 0 before it runs.
         deadline: when it is ended.
     """
@@ -50,11 +50,11 @@ class Client:
     since: float
     state: str = GREETING
     limit: float = 0
-    speaks: str = ""
+    peer_kind: str = ""
     secret: str = field(default="", repr=False)
     transcript: bytes = b""
-    verdict: Ending | None = None
-    place: int = 0
+    kill_reason: Ending | None = None
+    queue_position: int = 0
     pid: int = 0
     deadline: float | None = None
     timer: Timer | None = None

@@ -94,13 +94,13 @@ class Ending:
         return words
 
 
-def ending_of(status: int, progress: Progress, verdict: Ending | None) -> Ending:
+def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> Ending:
     """Return how a process ended, of its wait status, of what it told, and of why the server killed it, if it did."""
     code = os.waitstatus_to_exitcode(status)
     if progress.state in (_CLOSED, _LOST) and code == 0:
         return Ending("closed" if progress.state == _CLOSED else "lost")
-    if verdict is not None:
-        return verdict
+    if kill_reason is not None:
+        return kill_reason
     if code < 0:
         try:
             name = signal.Signals(-code).name

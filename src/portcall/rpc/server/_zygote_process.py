@@ -13,15 +13,15 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from portcall.rpc._control import Link
-from portcall.rpc._loop import Loop, Timer, do_all
-from portcall.rpc._options import ServerOptions
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._loop import Loop, Timer, run_all
+from portcall.rpc.server._options import ServerOptions
 
-PATIENCE = 5.0  # seconds for the zygote to stop
-SILENCE = 30.0  # seconds without an answer to an order, after which it is given up, and all sessions with it
+STOP_TIMEOUT = 5.0  # seconds for the zygote to stop
+REPLY_TIMEOUT = 30.0  # seconds without an answer to an order, after which it is given up, and all sessions with it
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 30.0  # seconds between two attempts to start it; each pause is twice the one before
 STEADY = 5.0  # seconds after which a zygote counts as one that works
-_PROGRAM = "from portcall.rpc._zygote import main; main()"
+_PROGRAM = "from portcall.rpc.server._zygote import main; main()"
 Report = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class ZygoteProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._restart: Timer | None = None
-        self._silence: Timer | None = None  # runs while an order has not been answered
+        self._reply_timer: Timer | None = None  # runs while an order has not been answered
         self._failure = ""
         self._attempts = 0
         self._ready_since: float | None = None
@@ -99,21 +99,21 @@ class ZygoteProcess:
         """
         if self._link is None:
             raise ConnectionError("the process that sessions start from is not there")
-        if self._silence is None:
-            self._silence = self._loop.call_after(SILENCE, self._on_silence)
+        if self._reply_timer is None:
+            self._reply_timer = self._loop.call_after(REPLY_TIMEOUT, self._on_reply_timeout)
         self._link.send(message, descriptors)
 
     def stop(self) -> None:
         """End it and its sessions, and wait for that."""
         if self._restart is not None:
             self._restart.cancel()
-        do_all(self._ask_to_stop, self._close_link, self._end_process)
+        run_all(self._ask_to_stop, self._close_link, self._end_process)
 
     def _ask_to_stop(self) -> None:
         if self._link is not None and self._process is not None and self.ready:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self._link.send({"stop": True})
-                self._process.wait(PATIENCE)
+                self._process.wait(STOP_TIMEOUT)
 
     # ---- Reports ----
 
@@ -127,9 +127,9 @@ class ZygoteProcess:
             self._lost()
             return
         report = received[0]
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
         if "failed" in report:
             self._failure = f"the imported code failed: {report['failed']}\n{report['trace']}".rstrip()
         elif "ready" in report:
@@ -138,9 +138,9 @@ class ZygoteProcess:
         else:
             self._owner.on_zygote_report(report)
 
-    def _on_silence(self) -> None:
-        self._silence = None
-        self._failure = f"it did not answer for {SILENCE:g} s"
+    def _on_reply_timeout(self) -> None:
+        self._reply_timer = None
+        self._failure = f"it did not answer for {REPLY_TIMEOUT:g} s"
         self._lost()
 
     # ---- Ends ----
@@ -154,7 +154,7 @@ class ZygoteProcess:
         self._ready_since = None
         process = self._process
         try:
-            do_all(self._close_link, self._end_process)
+            run_all(self._close_link, self._end_process)
         finally:
             self._restart = self._loop.call_after(pause, self._start_again)
             why, self._failure = self._failure, ""
@@ -170,12 +170,12 @@ class ZygoteProcess:
             self._lost()
 
     def _close_link(self) -> None:
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
+        if self._reply_timer is not None:
+            self._reply_timer.cancel()
+            self._reply_timer = None
         link, self._link = self._link, None
         if link is not None:
-            do_all(lambda: self._loop.forget(link.fileno()), link.close)
+            run_all(lambda: self._loop.forget(link.fileno()), link.close)
 
     def _end_process(self) -> None:
         """Kill it with all that the imported code started."""
@@ -189,6 +189,6 @@ class ZygoteProcess:
 
         def wait() -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+                process.wait(STOP_TIMEOUT)
 
-        do_all(kill_group, process.kill, wait)
+        run_all(kill_group, process.kill, wait)

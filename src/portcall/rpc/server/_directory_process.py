@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from portcall.rpc import _directories
-from portcall.rpc._control import Link
+from portcall.rpc.server import _directories
+from portcall.rpc.server._link import Link
 
-SILENCE = 60.0  # seconds without a report at the end of the server, after which the process is given up
+REPORT_TIMEOUT = 60.0  # seconds without a report at the end of the server, after which the process is given up
 
 
 class DirectoryProcess:
@@ -58,7 +58,7 @@ class DirectoryProcess:
     def finish(self) -> None:
         """Wait until all directories are deleted, and end the process."""
         if self._link is not None:
-            self._link.set_timeout(SILENCE)
+            self._link.set_timeout(REPORT_TIMEOUT)
             with contextlib.suppress(OSError):
                 self._send()
             self._link.end_sending()

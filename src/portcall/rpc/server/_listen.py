@@ -10,8 +10,8 @@ import socket
 import stat
 import struct
 
-from portcall.rpc._options import ServerOptions
-from portcall.rpc._transport import Address
+from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.wire._address import Address
 
 _BACKLOG = 256
 

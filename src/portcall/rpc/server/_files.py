@@ -44,7 +44,7 @@ from portcall._function import register_func
 from portcall._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall._module import Module, load_module
 from portcall._tensor import Tensor
-from portcall.rpc._directories import delete_tree, disk_usage
+from portcall.rpc.server._directories import delete_tree, disk_usage
 
 _COPY_CHUNK = 1 << 20
 _SMALLEST = 512  # bytes that a file takes at least

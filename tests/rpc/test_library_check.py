@@ -19,7 +19,7 @@ import pytest
 from portcall import rpc, toolchain
 from portcall._machine import this_machine, to_json
 from portcall.errors import ModuleLoadError, RemoteError
-from portcall.rpc._files import Files, Folder
+from portcall.rpc.server._files import Files, Folder
 from rpc.serving import FUNCTIONS, Serving, serving
 
 PLAIN = "int f(void) { return 1; }"
@@ -38,7 +38,7 @@ CLASSIC = "void* __tvm_module_ctx; int f(void* a, int* c, int n, void* r, int* r
 OLDER_SERVER = """#!{python}
 import sys, tempfile
 import portcall
-from portcall.rpc import _files
+from portcall.rpc.server import _files
 with tempfile.TemporaryDirectory() as place:
     _files.register(place, 0)
     patterns = ["tvm.rpc.server.*", "portcall.rpc.file_*"]

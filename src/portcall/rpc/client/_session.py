@@ -7,12 +7,9 @@ import contextlib
 import copy
 import itertools
 import os
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -20,80 +17,20 @@ from typing import Any, BinaryIO
 from portcall import _device, errors
 from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
 from portcall._dtype import dtype as as_dtype
-from portcall._function import get_global_func, not_found, register_func, remove_global_func
+from portcall._function import get_global_func, not_found
 from portcall._html import facts_as_html
 from portcall._input import open_input
 from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
-from portcall.rpc import _fitness
-from portcall.rpc._directories import delete_tree
-from portcall.rpc._files import Files, Folder
-from portcall.rpc._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
+from portcall.rpc.client import _library_check
+from portcall.rpc.client._activity import Activity, Progress, Transfer
+from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
 _SMALL = 256 << 10  # and of one that goes as a message
-_LOCAL_FUNCTIONS = (
-    "portcall.rpc.local.*",
-    "portcall.rpc.Module*",
-    "tvm.rpc.server.*Module*",
-    "runtime.RPCTimeEvaluator",
-)
 _REQUESTS = ("copy", "run", "fetch")
 _CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
-
-
-@dataclass(frozen=True)
-class Activity:
-    """The request that a session waits for.
-
-    Attributes:
-        what: what was asked for, in words.
-        seconds: since it began.
-        silent: seconds since bytes came or went.
-        sent, to_send, received, to_receive: bytes; ``to_receive`` is 0 where nobody knows.
-    """
-
-    what: str
-    seconds: float
-    silent: float
-    sent: int
-    to_send: int
-    received: int
-    to_receive: int
-
-    def __str__(self) -> str:
-        if self.sent < self.to_send:
-            state = f"sent {self.sent:,} of {self.to_send:,} bytes"
-        elif self.to_receive and self.received:
-            state = f"received {self.received:,} of {self.to_receive:,} bytes"
-        else:
-            state = "sent"
-        silent = f", the peer silent for {self.silent:.0f} s" if self.silent >= 1 else ""
-        return f"{self.what}: {state}, for {self.seconds:.0f} s{silent}"
-
-
-class Transfer:
-    """A file on its way, in pieces: what ``activity`` and errors tell of it, rather than of the piece."""
-
-    def __init__(self, what: str, size: int, progress: Progress | None) -> None:
-        self.what = what
-        self.size = size
-        self.done = 0
-        self._progress = progress
-        self._start = time.perf_counter()
-
-    def advance(self, nbytes: int) -> None:
-        """Count bytes that have arrived."""
-        self.done += nbytes
-        if self._progress:
-            self._progress(self.done, self.size)
-
-    def activity(self, request: Activity | None) -> Activity:
-        """Return how far it is; the request under way tells how long the peer has been silent."""
-        sent = (self.done, self.size, 0, 0) if self.what.startswith("upload") else (0, 0, self.done, self.size)
-        return Activity(self.what, time.perf_counter() - self._start, request.silent if request else 0.0, *sent)
 
 
 class Explanation:
@@ -152,7 +89,7 @@ class Session:
         self._pump = pump  # the thread that does TLS
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
-        self._good_answer: tuple[tuple[str, str], _fitness.Answer] | None = None  # the last, and what was asked
+        self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
         sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
     # ---- Functions and modules ----
@@ -271,14 +208,14 @@ class Session:
             pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
             with self._clock("upload"):
                 if check:
-                    _fitness.check(data, target, self.name, self._ask_machine)
+                    _library_check.check(data, target, self.name, self._ask_machine)
                 self._upload(pieces, target, Transfer(f"upload of '{target}'", len(data), progress))
             return target
         path = Path(source)
         name = target or path.name
         with open_input(path) as file, self._clock("upload"):
             if check:
-                _fitness.check(path, name, self.name, self._ask_machine)
+                _library_check.check(path, name, self.name, self._ask_machine)
             self._upload(_pieces_of(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
         return name
 
@@ -327,7 +264,7 @@ class Session:
         answer = self._ask_machine("", "")
         return None if answer is None else answer.machine
 
-    def _ask_machine(self, name: str, needs: str) -> _fitness.Answer | None:
+    def _ask_machine(self, name: str, needs: str) -> _library_check.Answer | None:
         """Have the server look for a library's needs; what it cannot answer is no reason to refuse a library."""
         question, known = (os.path.dirname(name), needs), self._good_answer
         if known is not None and known[0] == question:  # the libraries of a tuner, say, all need the same
@@ -337,7 +274,7 @@ class Session:
         if ask is None:
             return None
         try:
-            answer = _fitness.Answer.from_text(ask(name, needs))
+            answer = _library_check.Answer.from_text(ask(name, needs))
         except (errors.RemoteError, ValueError):
             return None
         if answer.good:
@@ -409,7 +346,7 @@ class Session:
         if self._pump is not None:
             self._pump.join(timeout=1.0)
 
-    def why_broken(self) -> errors.RPCError | None:
+    def end_reason(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
         return self._explanation.find() if self._explanation else None
 
@@ -478,45 +415,3 @@ def session_of(module: Module) -> Session:
 
 
 find_sessions_by(session_of)
-
-
-class LocalSession(Session):
-    """This process as a session: the same interface without a wire, with a directory of its own for files.
-
-    Parameters:
-        expose: patterns of the global functions that it offers.
-    """
-
-    def __init__(self, expose: Sequence[str] = ("*",)) -> None:
-        offered = [*expose, *_LOCAL_FUNCTIONS]
-        super().__init__(get_global_func("portcall.rpc.LocalSession")(offered), "this process")
-        self._folder: Folder | None = None
-
-    def _find(self, name: str) -> PackedFunc | None:
-        """Return a function. Those for files are those of the session, whatever a server in this process registered."""
-        family, _, method = name.rpartition(".")
-        if family not in ("tvm.rpc.server", "portcall.rpc") or not hasattr(Files, method):
-            return super()._find(name)
-        if self._folder is None:
-            self._folder = Folder(tempfile.mkdtemp(prefix="portcall-"))
-            self._removal = weakref.finalize(self, _remove_folder, self._folder, os.getpid())
-        # A result such as a module is the session's only if the session calls the function: for that it needs a name.
-        unique = f"portcall.rpc.local.{method}.{id(self)}.{threading.get_ident()}"
-        register_func(unique, getattr(Files(self._folder), method))
-        try:
-            return super()._find(unique)
-        finally:
-            remove_global_func(unique)
-
-    def close(self) -> None:
-        """End the session, and delete its directory."""
-        super().close()
-        if self._folder is not None:
-            self._folder = None
-            self._removal()
-
-
-def _remove_folder(folder: Folder, pid: int) -> None:
-    folder.close()
-    if os.getpid() == pid:  # a forked child leaves what is its parent's
-        delete_tree(folder.root)

@@ -26,21 +26,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 
-from portcall.rpc import _endings
-from portcall.rpc._admission import Admission
-from portcall.rpc._bases import left_behind, make_base
-from portcall.rpc._clients import ENDING, SERVING, Client, Clients
-from portcall.rpc._directories import delete_tree
-from portcall.rpc._directory_process import DirectoryProcess
-from portcall.rpc._endings import Ending, Progress, count
-from portcall.rpc._handshake import SHORT_TOKEN
-from portcall.rpc._listen import listen
-from portcall.rpc._log import Log
-from portcall.rpc._loop import Loop, do_all
-from portcall.rpc._options import ServerOptions
-from portcall.rpc._transport import Address
-from portcall.rpc._worker import protect_memory, tls_context
-from portcall.rpc._zygote_process import Report, ZygoteProcess
+from portcall.rpc.server import _endings
+from portcall.rpc.server._admission import Admission
+from portcall.rpc.server._base_directory import abandoned_directories, make_base_directory
+from portcall.rpc.server._connections import ENDING, SERVING, Client, Clients
+from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._directory_process import DirectoryProcess
+from portcall.rpc.server._endings import Ending, Progress, count
+from portcall.rpc.server._listen import listen
+from portcall.rpc.server._log import Log
+from portcall.rpc.server._loop import Loop, run_all
+from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._worker import protect_memory, tls_context
+from portcall.rpc.server._zygote_process import Report, ZygoteProcess
+from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._handshake import SHORT_TOKEN
 
 LINGER = 5.0  # seconds for a client to read what was said to it at the end
 LEAVING = 1.0  # seconds for a worker to notice that its client left in the hand-shake
@@ -89,7 +89,7 @@ class Supervisor:
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         self._listener, self._address = listen(self._options)
-        self._base, self._lock = make_base(self._options.work_dir)
+        self._base, self._lock = make_base_directory(self._options.work_dir)
         self._log.start(self._loop)
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup has it
@@ -106,7 +106,7 @@ class Supervisor:
         try:
             self._catch_signals(before)
             self._zygote.start()
-            for directory in left_behind(self._options.work_dir):
+            for directory in abandoned_directories(self._options.work_dir):
                 self._directories.delete(directory)
             while not self._stop_signal and self._start_error is None:
                 self._loop.step()
@@ -189,7 +189,7 @@ class Supervisor:
 
         def finish_all() -> None:
             for client in self._clients:
-                client.verdict = client.verdict or Ending("stopped")
+                client.kill_reason = client.kill_reason or Ending("stopped")
                 self._loop.guard(lambda client=client: self._finish(client, signal.SIGKILL))  # type: ignore[misc]
 
         if len(self._clients):
@@ -230,7 +230,7 @@ class Supervisor:
             client.pid = report["pid"]
             return
         if "error" in report:
-            client.verdict = Ending("unstarted", detail=report["error"])
+            client.kill_reason = Ending("unstarted", detail=report["error"])
         self._loop.guard(lambda: self._finish(client, report["status"]))
         self._admission.serve_queue()
         self._admission.accept_clients()
@@ -244,7 +244,7 @@ class Supervisor:
         self._log.write("restart", f"{text}; attempt {attempt} to start it in {pause:g} s", attempt=attempt)
         self._admission.stop_accepting()
         for client in self._clients:
-            client.verdict = client.verdict or Ending("orphaned")
+            client.kill_reason = client.kill_reason or Ending("orphaned")
             if client.pid:  # what the session started is in its group, and keeps the number from being given again
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(client.pid, signal.SIGKILL)
@@ -261,7 +261,7 @@ class Supervisor:
         seconds = self._options.lost_client_grace if serving else LEAVING
         if client.deadline is None or time.monotonic() + seconds < client.deadline:
             self._clients.end_after(client, seconds)
-            client.verdict = client.verdict or Ending("abandoned" if serving else "left")
+            client.kill_reason = client.kill_reason or Ending("abandoned" if serving else "left")
 
     def on_client_error(self, client: Client, error: Exception) -> None:
         """An event of this client failed: it ends, and nobody else."""
@@ -272,31 +272,31 @@ class Supervisor:
             why = Ending("expired", detail=f"{client.limit:g} s")
         else:
             why = Ending("silent", detail=f"{self._options.handshake_timeout:g} s")
-        self.kill(client, client.verdict or why)
+        self.kill(client, client.kill_reason or why)
 
     def kill(self, client: Client, why: Ending) -> None:
         """End a session. Its end is reported by the zygote; where it is not, the session is killed again."""
-        client.verdict = why
+        client.kill_reason = why
         self._clients.end_after(client, KILL_AGAIN)
         self._loop.guard(lambda: self._zygote.order({"kill": client.number}))
 
     def _finish(self, client: Client, status: int) -> None:
         """Note how a session ended, say so where that is possible, and clean up after it."""
         self._clients.remove(client)
-        self._admission.leave(client)
-        self._loop.guard(lambda: self._admission.hear_out(client))
+        self._admission.remove_from_queue(client)
+        self._loop.guard(lambda: self._admission.take_last_message(client))
         served = client.state == SERVING
         progress = Progress()
         with contextlib.suppress(OSError):
             progress = Progress.from_bytes(os.pread(client.progress, _endings.PROGRESS_BYTES, 0))
-        ending = _endings.ending_of(status, progress, client.verdict)
+        ending = _endings.ending_of(status, progress, client.kill_reason)
         if served:
             self._endings.add(client.number, client.secret, ending)
         self._log_end(client, ending, progress)
         last_words = b""
         if served and progress.at_boundary and not self._options.tls_certificate:
             last_words = self._last_words(client, ending)
-        do_all(
+        run_all(
             lambda: self._loop.forget(client.link.fileno()),
             client.link.close,
             lambda: os.close(client.progress),
@@ -321,7 +321,7 @@ class Supervisor:
         """Return the message for the client's connection. A portcall client asks for all but the end of its time."""
         if ending.how == "expired":
             return _endings.exception_frame(_endings.expiry_text(client.limit))
-        if client.speaks == "TVM" and ending.failed and ending.how not in ("lost", "abandoned"):
+        if client.peer_kind == "TVM" and ending.failed and ending.how not in ("lost", "abandoned"):
             return _endings.exception_frame(f"the session over there ended: {ending.text}")
         return b""
 
@@ -346,7 +346,7 @@ class Supervisor:
     def _end_linger(self, sock: socket.socket) -> None:
         if self._lingering.get(sock.fileno()) is sock:
             del self._lingering[sock.fileno()]
-            do_all(lambda: self._loop.forget(sock.fileno()), sock.close)
+            run_all(lambda: self._loop.forget(sock.fileno()), sock.close)
 
     # ---- Directories ----
 

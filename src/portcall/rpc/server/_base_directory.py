@@ -16,7 +16,7 @@ PREFIX = "portcall-server-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def make_base(place: str) -> tuple[str, int]:
+def make_base_directory(place: str) -> tuple[str, int]:
     """Make a directory for a server in ``place``, the system's for such when empty.
 
     Returns:
@@ -33,7 +33,7 @@ def make_base(place: str) -> tuple[str, int]:
         os.close(descriptor)  # another server was quicker, and took it for one that was left behind
 
 
-def left_behind(place: str) -> Iterator[str]:
+def abandoned_directories(place: str) -> Iterator[str]:
     """Give the directories of servers of this user that were killed; each stays locked until the next is asked for."""
     folder = place or tempfile.gettempdir()
     with contextlib.suppress(OSError):

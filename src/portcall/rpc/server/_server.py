@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from portcall.errors import ConnectError
-from portcall.rpc._log import Log
-from portcall.rpc._options import ServerOptions as ServerOptions
-from portcall.rpc._supervisor import StartError as StartError
-from portcall.rpc._supervisor import Supervisor
-from portcall.rpc._transport import Address
+from portcall.rpc.server._log import Log
+from portcall.rpc.server._options import ServerOptions as ServerOptions
+from portcall.rpc.server._supervisor import StartError as StartError
+from portcall.rpc.server._supervisor import Supervisor
+from portcall.rpc.wire._address import Address
 
-STOP_PATIENCE = 15.0  # seconds until a server that does not stop is killed
-_PROGRAM = "from portcall.rpc._server import main; main()"
+STOP_TIMEOUT = 15.0  # seconds until a server that does not stop is killed
+_PROGRAM = "from portcall.rpc.server._server import main; main()"
 
 
 def serve(options: ServerOptions, on_ready: Callable[[Address], None], *, program: int = 0) -> int:
@@ -97,7 +97,7 @@ class Server:
             return 0
         self._process.terminate()
         try:
-            self._process.wait(STOP_PATIENCE)
+            self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):

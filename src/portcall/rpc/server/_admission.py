@@ -18,14 +18,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from portcall.errors import AuthenticationError, RemoteProtocolError
-from portcall.rpc import _endings, _handshake
-from portcall.rpc._clients import ENDING, GREETING, PROVING, SERVING, WAITING, Client, Clients
-from portcall.rpc._control import Link
-from portcall.rpc._endings import Ending
-from portcall.rpc._listen import peer_name
-from portcall.rpc._log import Log
-from portcall.rpc._loop import PAUSE, Loop, Timer
-from portcall.rpc._options import ServerOptions
+from portcall.rpc.server import _endings
+from portcall.rpc.server._connections import ENDING, GREETING, PROVING, SERVING, WAITING, Client, Clients
+from portcall.rpc.server._endings import Ending
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._listen import peer_name
+from portcall.rpc.server._log import Log
+from portcall.rpc.server._loop import PAUSE, Loop, Timer
+from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.wire import _handshake
 
 STALE_HANDSHAKE = 1.0  # seconds after which a silent connection makes room for others, where there are too many
 
@@ -88,7 +89,7 @@ class Admission:
         if len(silent) + len(self._clients.in_state(WAITING)) < self._options.max_handshakes:
             self._loop.watch(self._listener.fileno(), self._accept)
             self._accepting = True
-        elif silent and time.monotonic() - silent[0].since > STALE_HANDSHAKE and silent[0].verdict is None:
+        elif silent and time.monotonic() - silent[0].since > STALE_HANDSHAKE and silent[0].kill_reason is None:
             self._owner.kill(silent[0], Ending("crowded"))
 
     def stop_accepting(self) -> None:
@@ -150,7 +151,7 @@ class Admission:
                 undo.callback(os.rmdir, directory)
                 client = Client(number, sock, peer, ours, progress, directory, time.monotonic())
                 client.secret = secrets.token_hex(16)
-                self._watch(client, ours.fileno(), select.EPOLLIN, lambda: self._on_word(client))
+                self._watch(client, ours.fileno(), select.EPOLLIN, lambda: self._on_worker_message(client))
                 undo.callback(self._loop.forget, ours.fileno())
                 gone = select.EPOLLRDHUP | select.EPOLLONESHOT
                 self._watch(client, sock.fileno(), gone, lambda: self._owner.on_client_gone(client))
@@ -168,8 +169,8 @@ class Admission:
 
     # ---- The hand-shake ----
 
-    def _on_word(self, client: Client) -> None:
-        """Take a message of a worker, which speaks for its client; silence from it means that it ended."""
+    def _on_worker_message(self, client: Client) -> None:
+        """Take a message of a worker, which peer_kind for its client; silence from it means that it ended."""
         try:
             received = client.link.receive()
         except BlockingIOError:
@@ -185,7 +186,7 @@ class Admission:
         elif "failed" in received[0]:
             self._refuse(client, received[0]["failed"])
 
-    def hear_out(self, client: Client) -> None:
+    def take_last_message(self, client: Client) -> None:
         """Take the last word of a worker that the report of its end has overtaken: why the client was refused."""
         if client.state in (SERVING, ENDING):
             return
@@ -199,7 +200,7 @@ class Admission:
         hello = reader.feed(data)
         assert hello is not None
         client.transcript = reader.transcript
-        client.speaks = "portcall" if hello.is_portcall else "TVM"
+        client.peer_kind = "portcall" if hello.is_portcall else "TVM"
         if hello.is_portcall and "reason" in hello.options:
             words = self._endings.ask(hello.options["reason"])
             return self._answer(client, _handshake.server_reply(self._options.key, words), "end")
@@ -238,7 +239,7 @@ class Admission:
         self._queue.append(client)
         self.serve_queue()
 
-    def leave(self, client: Client) -> None:
+    def remove_from_queue(self, client: Client) -> None:
         """Forget a client that has ended."""
         if client in self._queue:
             self._queue.remove(client)
@@ -248,21 +249,21 @@ class Admission:
         limit = self._options.max_sessions
         while self._queue and (not limit or len(self._clients.in_state(SERVING)) < limit):
             client = self._queue.popleft()
-            if client.state == WAITING and client.verdict is None:
+            if client.state == WAITING and client.kill_reason is None:
                 self._for_client(client, self._open)
         for place, client in enumerate(list(self._queue), start=1):
-            if client.place != place:
-                client.place = place
-                self._for_client(client, self._tell_place)
+            if client.queue_position != place:
+                client.queue_position = place
+                self._for_client(client, self._report_queue_position)
 
     def _for_client(self, client: Client, action: Any) -> None:
         self._loop.guard(lambda: action(client), lambda error: self._owner.on_client_error(client, error))
 
-    def _tell_place(self, client: Client) -> None:
-        place = client.place
+    def _report_queue_position(self, client: Client) -> None:
+        place = client.queue_position
         if place == len(self._queue):
             self._log.write("waiting", f"{client.peer} waits in place {place}", client.number, place=place)
-        if client.speaks == "portcall":
+        if client.peer_kind == "portcall":
             limit = self._options.max_sessions
             text = f"the server is full ({_endings.count(limit, 'session')}); you are number {place} in its queue"
             self._answer(client, _handshake.notice(text), "wait")
@@ -270,7 +271,7 @@ class Admission:
     def _open(self, client: Client) -> None:
         """Let a session begin."""
         options: dict[str, str] = {}
-        if client.speaks == "portcall":
+        if client.peer_kind == "portcall":
             options["portcall"] = _handshake.EXTENSION_VERSION
             options["session"] = str(client.number)
             options["secret"] = client.secret
@@ -280,8 +281,8 @@ class Admission:
         self._clients.end_after(client, client.limit or None)
         self._answer(client, _handshake.server_reply(self._options.key, options), "serve")
         limit = f", for at most {client.limit:g} s" if client.limit else ""
-        text = f"opened for {client.peer}, a {client.speaks} client{limit}"
-        self._log.write("opened", text, client.number, peer=client.peer, client=client.speaks)
+        text = f"opened for {client.peer}, a {client.peer_kind} client{limit}"
+        self._log.write("opened", text, client.number, peer=client.peer, client=client.peer_kind)
         self._loop.guard(self.accept_clients)
 
     def _refuse(self, client: Client, why: str, words: bytes | None = None) -> None:

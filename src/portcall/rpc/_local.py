@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process as a session."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+
+from portcall._core import PackedFunc
+from portcall._function import get_global_func, register_func, remove_global_func
+from portcall.rpc.client._session import Session
+from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._files import Files, Folder
+
+_LOCAL_FUNCTIONS = (
+    "portcall.rpc.local.*",
+    "portcall.rpc.Module*",
+    "tvm.rpc.server.*Module*",
+    "runtime.RPCTimeEvaluator",
+)
+
+
+class LocalSession(Session):
+    """This process as a session: the same interface without a wire, with a directory of its own for files.
+
+    Parameters:
+        expose: patterns of the global functions that it offers.
+    """
+
+    def __init__(self, expose: Sequence[str] = ("*",)) -> None:
+        offered = [*expose, *_LOCAL_FUNCTIONS]
+        super().__init__(get_global_func("portcall.rpc.LocalSession")(offered), "this process")
+        self._folder: Folder | None = None
+
+    def _find(self, name: str) -> PackedFunc | None:
+        """Return a function. Those for files are those of the session, whatever a server in this process registered."""
+        family, _, method = name.rpartition(".")
+        if family not in ("tvm.rpc.server", "portcall.rpc") or not hasattr(Files, method):
+            return super()._find(name)
+        if self._folder is None:
+            self._folder = Folder(tempfile.mkdtemp(prefix="portcall-"))
+            self._removal = weakref.finalize(self, _remove_folder, self._folder, os.getpid())
+        # A result such as a module is the session's only if the session calls the function: for that it needs a name.
+        unique = f"portcall.rpc.local.{method}.{id(self)}.{threading.get_ident()}"
+        register_func(unique, getattr(Files(self._folder), method))
+        try:
+            return super()._find(unique)
+        finally:
+            remove_global_func(unique)
+
+    def close(self) -> None:
+        """End the session, and delete its directory."""
+        super().close()
+        if self._folder is not None:
+            self._folder = None
+            self._removal()
+
+
+def _remove_folder(folder: Folder, pid: int) -> None:
+    folder.close()
+    if os.getpid() == pid:  # a forked child leaves what is its parent's
+        delete_tree(folder.root)

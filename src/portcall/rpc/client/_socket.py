@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connect to a server: a TCP or Unix socket, with TLS or without. It ends up as a file descriptor, which the core reads
+and writes without Python.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+
+from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
+from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._handshake import check_token
+from portcall.rpc.wire._tls import TLSOptions, pump, tune
+
+_WRONG_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, …_EMAIL_…, …_IP_ADDRESS_… of OpenSSL
+
+
+def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None = None) -> socket.socket:
+    """Connect, with the options that small messages and dead peers ask for.
+
+    Raises:
+        ConnectError: nobody listens there, or the name is not known.
+        AuthenticationError: the server's certificate is not to be trusted.
+        SessionTimeoutError: no answer in time.
+        FileNotFoundError: there is no file of that name, of those that TLS needs.
+    """
+    context = tls.context() if tls else None
+    peer = str(address)
+    try:
+        sock = _connect_socket(address, timeout)
+    except TimeoutError:
+        raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s", peer=peer, reason="unreachable",
+                                  hint="is it up, and the port open in its firewall?") from None  # fmt: skip
+    except socket.gaierror as error:
+        text = f"cannot connect to {peer}: the host name '{address.host}' is not known ({error.strerror})"
+        raise ConnectError(text, peer=peer, reason="unknown-host") from None
+    except OSError as error:
+        serve = f"portcall serve --unix {address.path}" if address.path else f"portcall serve --port {address.port}"
+        refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+        raise ConnectError(f"cannot connect to {peer}: {error.strerror or error}", peer=peer,
+                           reason="refused" if refused else "unreachable",
+                           hint=f"is a server running there? {serve}") from None  # fmt: skip
+    if tls is None or context is None:
+        return sock
+    try:
+        return context.wrap_socket(sock, server_hostname=tls.server_name or address.host or "localhost")
+    except TimeoutError:
+        raise SessionTimeoutError(f"{peer} did not answer our TLS within {timeout:g} s", peer=peer, reason="no-tls",
+                                  hint="does it speak TLS?") from None  # fmt: skip
+    except ssl.SSLCertVerificationError as error:
+        text = f"the certificate of {peer} is not to be trusted: {error.verify_message}"
+        if error.verify_code in _WRONG_NAME:
+            raise AuthenticationError(text, peer=peer, reason="certificate-name",
+                                      hint="TLSOptions(server_name=) has the name to expect") from None  # fmt: skip
+        raise AuthenticationError(text, peer=peer, reason="certificate",
+                                  hint="give the file of its authority: TLSOptions(ca=)") from None  # fmt: skip
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror or error
+        raise ConnectError(f"TLS with {peer} failed: {why}", peer=peer, reason="no-tls",
+                           hint="does it speak TLS?") from None  # fmt: skip
+
+
+def _connect_socket(address: Address, timeout: float | None) -> socket.socket:
+    if not address.path:
+        sock = socket.create_connection((address.host, address.port), timeout)
+        tune(sock)
+        return sock
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address.path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def as_descriptor(sock: socket.socket) -> tuple[int, threading.Thread | None]:
+    """Give up a socket for a descriptor that carries the same bytes in clear, and the thread that does TLS, if any."""
+    if not isinstance(sock, ssl.SSLSocket):
+        sock.setblocking(True)
+        return sock.detach(), None
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=pump, args=(sock, theirs), name="portcall-tls", daemon=True)
+    thread.start()
+    return ours.detach(), thread
+
+
+def read_token(token: str | None) -> str:
+    """Return the token to use: the one given, or that of the environment; empty for none.
+
+    Raises:
+        ValueError: it is nothing but blanks.
+    """
+    return check_token(token if token is not None else os.environ.get("PORTCALL_TOKEN", ""))

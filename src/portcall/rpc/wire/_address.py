@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of servers: TCP and Unix sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens: ``host:port``, ``[v6]:port`` or ``unix:/path``."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, port: int | None = None, *, default_port: int = 9090) -> Address:
+    """Read an address in any of its forms; ``port`` is one that was given apart.
+
+    Raises:
+        ValueError: no such form, or a port that is none.
+    """
+    if text.startswith("unix:"):
+        return Address(path=text.removeprefix("unix:"))
+    host, number = text, "" if port is None else str(port)
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise ValueError(f"the address {text!r} is not of the form [v6]:port")
+        number = number or rest[1:]
+    elif text.count(":") == 1:
+        host, _, given = text.partition(":")
+        number = number or given
+    number = number or str(default_port)
+    if number.isdecimal() and not 0 < int(number) < 65536:
+        raise ValueError(f"invalid port {number} in the address {text!r} (must be 1-65535)")
+    if not number.isdecimal() or not host:
+        raise ValueError(f"the address {text!r} is not of the form host:port, [v6]:port or unix:/path")
+    return Address(host, int(number))
