@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
-	$(shell find core/include core/src core/rpc core/graph core/ir -type f 2>/dev/null) \
+	$(shell find core/include core/runtime core/loader core/classic core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
 .PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs wheel test-pythons test-shuffled clean
@@ -85,7 +85,7 @@ lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Pytho
 	clang-format --dry-run --Werror $(CPP_FILES)
 
 tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
-	printf '%s\n' $(filter core/src/%.cc core/rpc/%.cc core/graph/%.cc core/ir/%.cc,$(CPP_FILES)) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+	printf '%s\n' $(filter-out core/include/% core/tests/% core/fuzz/% %.h,$(filter core/%,$(CPP_FILES))) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
 
 format: $(VENV)/dev.txt ## lay out all sources
 	ruff check --fix-only

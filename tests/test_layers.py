@@ -59,22 +59,6 @@ ABOVE_THE_ROOT = {
     "__main__",
 }
 
-# Headers of the C++ API, from the bottom up.
-HEADER_LAYERS = [
-    ["dlpack.h"],
-    ["c_api.h"],
-    ["classic_api.h"],
-    ["runtime.h"],
-    ["object.h"],
-    ["error.h"],
-    ["value.h"],
-    ["container.h", "device.h", "signature.h"],
-    ["function.h", "tensor.h"],
-    ["module.h", "reflection.h"],
-    ["ir.h"],
-    ["portcall.h"],
-]
-
 # Optional dependencies, what only printing needs, and subpackages that load on first use: no other imports may stand
 # inside a function.
 LATE_IMPORTS = {
@@ -222,51 +206,117 @@ def test_the_binding_imports_errors_only() -> None:
 
 # ---- C++ -------------------------------------------------------------------------------------------------------------
 
+# Headers of the C++ API, from the bottom up. Headers of one line do not include each other.
+HEADER_LAYERS = [
+    ["dlpack.h"],
+    ["c_api.h"],
+    ["classic_api.h"],
+    ["runtime.h"],
+    ["object.h"],
+    ["error.h"],
+    ["value.h"],
+    ["container.h", "device.h", "signature.h"],
+    ["function.h", "tensor.h"],
+    ["module.h", "reflection.h"],
+    ["ir.h"],
+    ["portcall.h"],
+]
 
-def included(path: Path, public: bool) -> list[str]:
-    pattern = r'#include ["<](?:portcall/)?(\w+\.h)[">]' if public else r'#include "(\w+\.h)"'
-    return re.findall(pattern, path.read_text())
+# Folders of the core, from the bottom up. Folders of one line do not know each other.
+FOLDER_LAYERS = [["runtime"], ["classic"], ["loader"], ["rpc", "graph"]]
+# Libraries of their own: they include public headers and their own files only.
+LIBRARY_FOLDERS = ["ir"]
+# Not part of a library: they may include everything.
+FREE_FOLDERS = ["tests", "fuzz"]
 
 
-def headers() -> list[Path]:
+def includes(path: Path) -> list[str]:
+    """What a file includes of the project: ``portcall/value.h`` or ``rpc/codec.h``."""
+    names = re.findall(r'^\s*#\s*include\s+["<]([\w./]+\.h)[">]', path.read_text(), re.MULTILINE)
+    if path.parent.name == "portcall":  # public headers include their neighbours without the folder
+        names = [f"portcall/{name}" if (path.parent / name).exists() else name for name in names]
+    return [name for name in names if (CORE / name).exists() or (CORE / "include" / name).exists()]
+
+
+def public_headers() -> list[Path]:
     return sorted((CORE / "include" / "portcall").glob("*.h"))
 
 
+def core_files() -> list[Path]:
+    """The sources of the libraries: .h and .cc, without public headers, tests and fuzz targets."""
+    return sorted(
+        path for path in CORE.glob("*/*") if path.suffix in (".h", ".cc") and path.parent.name not in FREE_FOLDERS
+    )
+
+
+def allowed_folders(folder: str) -> set[str]:
+    """The folders whose files a file of this folder may include."""
+    if folder in LIBRARY_FOLDERS:
+        return {folder, "portcall"}
+    below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
+    return {folder, "portcall"} | {name for line in below for name in line}
+
+
+def circle_of(edges: dict[str, set[str]]) -> list[str] | None:
+    """The names along one circle of a graph, or None."""
+    done: set[str] = set()
+
+    def visit(name: str, way: list[str]) -> list[str] | None:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return None
+        found = (visit(other, [*way, name]) for other in sorted(edges.get(name, ())))
+        circle = next((c for c in found if c), None)
+        done.add(name)
+        return circle
+
+    return next((c for c in (visit(name, []) for name in sorted(edges)) if c), None)
+
+
 def test_every_header_has_a_layer() -> None:
-    assert {path.name for path in headers()} == {name for line in HEADER_LAYERS for name in line}
+    assert {path.name for path in public_headers()} == {name for line in HEADER_LAYERS for name in line}
 
 
-@pytest.mark.parametrize("path", headers(), ids=lambda p: p.name)
-def test_headers_include_what_is_below_them(path: Path) -> None:
-    known = {name for line in HEADER_LAYERS for name in line}
-    for name in included(path, public=True):
-        if name in known:
-            assert rank(HEADER_LAYERS, name) < rank(HEADER_LAYERS, path.name), f"{path.name} includes {name}"
+def test_every_folder_of_the_core_has_a_layer() -> None:
+    folders = {path.name for path in CORE.iterdir() if path.is_dir() and any(path.rglob("*.*"))} - {"include"}
+    assert folders == {name for line in FOLDER_LAYERS for name in line} | set(LIBRARY_FOLDERS) | set(FREE_FOLDERS)
 
 
-@pytest.mark.parametrize("path", headers(), ids=lambda p: p.name)
-def test_headers_do_not_reach_into_the_sources(path: Path) -> None:
-    private = {p.name for p in (CORE / "src").glob("*.h")}
-    assert not private & set(included(path, public=True))
+@pytest.mark.parametrize("path", public_headers(), ids=lambda p: p.name)
+def test_public_headers_include_public_headers_below_them(path: Path) -> None:
+    for name in includes(path):
+        folder, _, header = name.partition("/")
+        assert folder == "portcall", f"{path.name} includes {name}, which is not public"
+        assert rank(HEADER_LAYERS, header) < rank(HEADER_LAYERS, path.name), f"{path.name} includes {name}"
 
 
-@pytest.mark.parametrize("path", sorted((CORE / "src").glob("*.h")), ids=lambda p: p.name)
-def test_private_headers_do_not_include_each_other_in_a_circle(path: Path) -> None:
-    def below(header: Path, seen: tuple[str, ...]) -> None:
-        for name in included(header, public=False):
-            inner = CORE / "src" / name
-            assert name not in seen, f"a circle of includes: {' -> '.join((*seen, name))}"
-            if inner.exists():
-                below(inner, (*seen, name))
-
-    below(path, (path.name,))
+@pytest.mark.parametrize("path", core_files(), ids=lambda p: str(p.relative_to(CORE)))
+def test_core_files_include_folders_below_them(path: Path) -> None:
+    folder = path.parent.name
+    allowed = allowed_folders(folder)
+    for name in includes(path):
+        assert name.partition("/")[0] in allowed, f"{folder}/{path.name} includes {name}, which is not below it"
 
 
-def test_rpc_and_graph_do_not_know_each_other() -> None:
-    for here, there in (("rpc", "graph"), ("graph", "rpc")):
-        for path in (CORE / here).rglob("*") if (CORE / here).exists() else ():
-            if path.suffix in (".h", ".cc"):
-                assert f"{there}/" not in "".join(re.findall(r"#include .*", path.read_text())), path.name
+def test_core_files_are_included_by_folder_and_name() -> None:
+    names = {path.name for path in CORE.rglob("*.h")}
+    for path in [p for folder in CORE.iterdir() if folder.name != "include" for p in folder.rglob("*.*")]:
+        if path.suffix in (".h", ".cc") and "fixtures" not in path.parts:
+            for name in re.findall(r'#include "([\w./]+)"', path.read_text()):
+                assert "/" in name, f"{path.relative_to(CORE)} includes {name} without its folder"
+                assert Path(name).name in names, f"{path.relative_to(CORE)} includes {name}, which does not exist"
+
+
+def test_files_of_the_core_do_not_need_each_other_in_a_circle() -> None:
+    """A .cc file and the header of its name are one unit: a.cc -> b.h and b.cc -> a.h is a circle too."""
+    edges: dict[str, set[str]] = {}
+    for path in core_files():
+        unit = str(path.relative_to(CORE).with_suffix(""))
+        used = {name.removesuffix(".h") for name in includes(path) if not name.startswith("portcall/")}
+        edges.setdefault(unit, set()).update(used - {unit})
+    circle = circle_of(edges)
+    assert circle is None, f"a circle of includes: {' -> '.join(circle or [])}"
 
 
 def test_the_public_c_headers_are_c() -> None:

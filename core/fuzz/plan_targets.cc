@@ -7,7 +7,7 @@
 #include "fuzz/targets.h"
 #include "graph/plan.h"
 #include "portcall/portcall.h"
-#include "tests/plan_writer.h"
+#include "tests/graph/plan_writer.h"
 
 using namespace portcall;
 using namespace portcall::graph;

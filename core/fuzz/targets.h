@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-void FuzzElf(const uint8_t* data, size_t size);       // a file that is to be loaded
-void FuzzEmbedded(const uint8_t* data, size_t size);  // modules embedded in a library; the first byte chooses the era
+void FuzzLoaderElf(const uint8_t* data, size_t size);  // a file that is to be loaded
+// Modules embedded in a library; the first byte chooses the era.
+void FuzzLoaderEmbedded(const uint8_t* data, size_t size);
 // A blob of parameters; if it does not begin like one, a bundle: the first two bytes are the size of its index.
 void FuzzGraphParams(const uint8_t* data, size_t size);
 void FuzzGraphPlan(const uint8_t* data, size_t size);  // a plan; the first byte says whether a header is added

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of an executor that run, show and time single nodes.
 #include "graph/executor.h"
-#include "src/time_evaluator.h"
+#include "runtime/time_evaluator.h"
 
 namespace portcall::graph {
 namespace {

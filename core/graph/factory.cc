@@ -6,7 +6,7 @@
 
 #include "graph/bundle.h"
 #include "graph/executor.h"
-#include "src/mapped_file.h"
+#include "loader/mapped_file.h"
 
 namespace portcall::graph {
 namespace {
@@ -138,11 +138,11 @@ const FactoryNode::Function FactoryNode::kFunctions[5] = {{"debug_create", &Fact
 
 // A file as one tensor, which owns the mapping and cannot be written to.
 Tensor MapFile(const std::string& path) {
-  auto file = std::make_unique<MappedFile>(path);
+  auto file = std::make_unique<loader::MappedFile>(path);
   auto size = static_cast<int64_t>(file->size());
   DLTensor bytes{const_cast<char*>(file->At<char>(0)), Cpu(), 1, {kDLUInt, 8, 1}, &size, nullptr, 0};
   TVMFFIObjectHandle handle = nullptr;
-  auto release = [](void* owner) { delete static_cast<MappedFile*>(owner); };
+  auto release = [](void* owner) { delete static_cast<loader::MappedFile*>(owner); };
   Check(PortcallTensorFromMemory(&bytes, DLPACK_FLAG_BITMASK_READ_ONLY, file.get(), release, &handle));
   file.release();
   return ObjectRef::Steal<Tensor>(handle);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fake_device.h"
+#include "tests/fake_device.h"
 
 #include <cstring>
 #include <utility>

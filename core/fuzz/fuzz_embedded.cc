@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "fuzz/targets.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  FuzzEmbedded(data, size);
-  return 0;
-}

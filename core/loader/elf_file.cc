@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/elf_file.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "loader/mapped_file.h"
+#include "portcall/error.h"
+
+namespace portcall::loader {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint16_t kThisMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr uint16_t kThisMachine = EM_AARCH64;
+#elif defined(__riscv)
+constexpr uint16_t kThisMachine = EM_RISCV;
+#else
+#error "the loader does not know this machine"
+#endif
+
+std::string MachineName(uint16_t machine) {
+  switch (machine) {
+    case EM_X86_64:
+      return "x86-64";
+    case EM_AARCH64:
+      return "AArch64";
+    case EM_RISCV:
+      return "RISC-V";
+    case EM_ARM:
+      return "32-bit Arm";
+    case EM_386:
+      return "32-bit x86";
+    default:
+      return "machine " + std::to_string(machine);
+  }
+}
+
+// The end of a bundle.
+struct Footer {
+  uint64_t library_bytes;
+  uint64_t index_offset;
+  uint64_t index_bytes;  // they end where the footer begins
+  char mark[8];
+};
+constexpr char kBundleMark[] = "PCBUNDLE";
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path), file_(path) {}
+
+  ElfFile Read() {
+    const auto* header = file_.At<Elf64_Ehdr>(0);
+    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) Fail("it is not an ELF shared library");
+    if (header->e_ident[EI_CLASS] != ELFCLASS64) Fail("it is a 32-bit library; this process is 64-bit");
+    if (header->e_ident[EI_DATA] != ELFDATA2LSB) Fail("it is a big-endian library");
+    if (header->e_machine != kThisMachine) {
+      Fail("it is a library for " + MachineName(header->e_machine) + "; this process runs on " +
+           MachineName(kThisMachine));
+    }
+    if (header->e_type != ET_DYN) Fail("it is not a shared library (an object file or a program must be linked first)");
+    const auto* sections = file_.At<Elf64_Shdr>(header->e_shoff, header->e_shnum);
+    if (!sections || header->e_shnum == 0) Fail("its section headers are damaged or were stripped");
+    bool dynamic = false, symbols = false;  // seen: there is one of each, and a damaged file may name one many times
+    for (int i = 0; i < header->e_shnum; ++i) {
+      if (sections[i].sh_link >= header->e_shnum) continue;
+      uint64_t strings = sections[sections[i].sh_link].sh_offset;
+      if (sections[i].sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) ReadDynamic(sections[i], strings);
+      if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections[i], strings);
+    }
+    ReadFooter();
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& why) {
+    throw Error("ModuleLoadError", "cannot load '" + path_ + "': " + why);
+  }
+
+  std::string Name(uint64_t offset) {
+    std::string name = file_.Text(offset);
+    // Names share their ends, so that together they may be longer than the file, but not by much.
+    name_bytes_ += name.size();
+    if (name_bytes_ > 4 * file_.size() + 65536) Fail("its names are longer than the file: it is damaged");
+    return name;
+  }
+
+  void ReadFooter() {
+    out_.library_bytes = file_.size();
+    if (file_.size() < sizeof(Footer)) return;
+    Footer footer;
+    uint64_t at = file_.size() - sizeof(Footer);
+    std::memcpy(&footer, file_.At<char>(at, sizeof(Footer)), sizeof(Footer));
+    if (std::memcmp(footer.mark, kBundleMark, sizeof(footer.mark)) != 0) return;
+    bool ordered = footer.library_bytes <= footer.index_offset && footer.index_offset < at;
+    if (!ordered || footer.index_bytes != at - footer.index_offset)
+      Fail("it is a bundle, and its last bytes are damaged");
+    out_.library_bytes = footer.library_bytes;
+    out_.index_offset = footer.index_offset;
+    out_.index_bytes = footer.index_bytes;
+  }
+
+  void ReadDynamic(const Elf64_Shdr& section, uint64_t strings) {
+    const auto* entries = file_.At<Elf64_Dyn>(section.sh_offset, section.sh_size / sizeof(Elf64_Dyn));
+    if (!entries) Fail("its dynamic section lies outside the file");
+    for (size_t i = 0; i < section.sh_size / sizeof(Elf64_Dyn) && entries[i].d_tag != DT_NULL; ++i) {
+      const Elf64_Dyn& entry = entries[i];
+      if (entry.d_tag == DT_NEEDED) out_.needed.push_back(Name(strings + entry.d_un.d_val));
+      if (entry.d_tag == DT_BIND_NOW) out_.bind_now = true;
+      if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_BIND_NOW)) out_.bind_now = true;
+      if (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_NOW)) out_.bind_now = true;
+    }
+  }
+
+  void ReadSymbols(const Elf64_Shdr& section, uint64_t strings) {
+    const auto* symbols = file_.At<Elf64_Sym>(section.sh_offset, section.sh_size / sizeof(Elf64_Sym));
+    if (!symbols) Fail("its symbol table lies outside the file");
+    for (size_t i = 1; i < section.sh_size / sizeof(Elf64_Sym); ++i) {
+      const Elf64_Sym& symbol = symbols[i];
+      std::string name = Name(strings + symbol.st_name);
+      if (name.empty()) continue;
+      if (symbol.st_shndx == SHN_UNDEF) {
+        if (ELF64_ST_BIND(symbol.st_info) != STB_WEAK) out_.undefined.push_back(std::move(name));
+      } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) {
+        out_.functions.push_back(std::move(name));
+      } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
+        out_.objects.push_back(std::move(name));
+      }
+    }
+  }
+
+  const std::string& path_;
+  MappedFile file_;
+  ElfFile out_;
+  uint64_t name_bytes_ = 0;
+};
+
+bool Contains(const std::vector<std::string>& list, const char* name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+}  // namespace
+
+bool ElfFile::Needs(const char* library) const { return Contains(needed, library); }
+bool ElfFile::Imports(const char* symbol) const { return Contains(undefined, symbol); }
+bool ElfFile::Defines(const char* symbol) const { return Contains(functions, symbol) || Contains(objects, symbol); }
+
+ElfFile ReadElfFile(const std::string& path) { return Reader(path).Read(); }
+
+}  // namespace portcall::loader

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/embedded.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "portcall/error.h"
+
+namespace portcall::loader {
+namespace {
+
+class Reader {
+ public:
+  Reader(const char* data, size_t size) : data_(data), size_(size) {}
+
+  bool done() const { return size_ == 0; }
+  template <typename T> T Number() {
+    T value;
+    std::memcpy(&value, Take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  uint64_t U64() { return Number<uint64_t>(); }
+  std::string_view Text() { return Take(U64()); }
+  std::vector<uint64_t> Numbers() {
+    uint64_t count = U64();
+    PORTCALL_CHECK(count <= size_ / 8, ModuleLoadError) << kDamaged;
+    std::vector<uint64_t> numbers;
+    for (uint64_t i = 0; i < count; ++i) numbers.push_back(U64());
+    return numbers;
+  }
+  std::string_view Rest() { return Take(size_); }
+
+  // A graph with its parameters, as compilers embedded it: json, count, names, as many tensors, a name.
+  std::string_view GraphFactory() {
+    const char* start = data_;
+    Text();
+    uint64_t tensors = U64();
+    for (uint64_t names = U64(); names > 0; --names) Text();
+    for (; tensors > 0; --tensors) {
+      Take(8 + 8 + 4 + 4);  // mark, reserved, device
+      uint64_t ndim = Number<uint32_t>();
+      Take(4 + 8 * ndim);  // element type, extents
+      Text();              // size and data
+    }
+    Text();
+    return {start, static_cast<size_t>(data_ - start)};
+  }
+
+ private:
+  static constexpr const char* kDamaged = "the modules embedded in the library are damaged: a length goes past the end";
+
+  std::string_view Take(uint64_t n) {
+    PORTCALL_CHECK(n <= size_, ModuleLoadError) << kDamaged;
+    std::string_view part(data_, n);
+    data_ += n;
+    size_ -= n;
+    return part;
+  }
+
+  const char* data_;
+  size_t size_;
+};
+
+// Imports by compressed rows: those of module i are children[rows[i] .. rows[i + 1]].
+void Connect(std::vector<EmbeddedModule>* modules, const std::vector<uint64_t>& rows,
+             const std::vector<uint64_t>& children) {
+  size_t n = modules->size();
+  PORTCALL_CHECK(n > 0, ModuleLoadError) << "the library embeds no module";
+  PORTCALL_CHECK(rows.size() == n + 1, ModuleLoadError) << "the import tree of the embedded modules is damaged";
+  for (size_t i = 0; i < n; ++i) {
+    PORTCALL_CHECK(rows[i] <= rows[i + 1] && rows[i + 1] <= children.size(), ModuleLoadError)
+        << "the import tree of the embedded modules is damaged";
+    for (uint64_t k = rows[i]; k < rows[i + 1]; ++k) {
+      PORTCALL_CHECK(children[k] < n, ModuleLoadError)
+          << "the import tree of the embedded modules names module " << children[k] << " of " << n;
+      (*modules)[i].imports.push_back(children[k]);
+    }
+  }
+}
+
+// Modules that nobody imports go first, then those that only they import, and so on: a cycle never gets its turn.
+void CheckNoCycle(const std::vector<EmbeddedModule>& modules) {
+  std::vector<size_t> importers(modules.size(), 0), ready;
+  for (const EmbeddedModule& module : modules) {
+    for (size_t import : module.imports) ++importers[import];
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (importers[i] == 0) ready.push_back(i);
+  }
+  size_t done = 0;
+  for (; done < ready.size(); ++done) {
+    for (size_t import : modules[ready[done]].imports) {
+      if (--importers[import] == 0) ready.push_back(import);
+    }
+  }
+  PORTCALL_CHECK(done == modules.size(), ModuleLoadError) << "the import tree of the embedded modules has a cycle";
+}
+
+std::vector<EmbeddedModule> DecodeModern(Reader reader) {
+  std::vector<uint64_t> rows = reader.Numbers();
+  std::vector<uint64_t> children = reader.Numbers();
+  std::vector<EmbeddedModule> modules;
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    EmbeddedModule module{std::string(reader.Text()), {}, {}};
+    if (module.kind != kLibraryKind) module.payload = reader.Text();
+    modules.push_back(std::move(module));
+  }
+  Connect(&modules, rows, children);
+  return modules;
+}
+
+bool IsGraphFactory(const std::string& kind) { return kind == "GraphExecutorFactory" || kind == "GraphRuntimeFactory"; }
+
+// Payloads have no length: only their own kind's loader, which needs the old runtime's C++ streams, can tell where one
+// ends. That of a graph is known; any other takes all that follows, and is kept as an import.
+std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
+  std::vector<EmbeddedModule> modules;
+  uint64_t count = reader.U64();
+  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
+    std::string key(reader.Text());
+    if (key == "_import_tree") {
+      std::vector<uint64_t> rows = reader.Numbers();
+      Connect(&modules, rows, reader.Numbers());
+      return modules;
+    }
+    std::string_view payload;
+    if (key != kLibraryKind) payload = IsGraphFactory(key) ? reader.GraphFactory() : reader.Rest();
+    modules.push_back({std::move(key), payload, {}});
+  }
+  // No tree was reached: the library imports whatever there is, and a graph, which comes first, the library.
+  std::vector<EmbeddedModule> flat;
+  size_t graphs = !modules.empty() && IsGraphFactory(modules[0].kind);
+  if (graphs) flat.push_back({modules[0].kind, modules[0].payload, {1}});
+  flat.push_back({kLibraryKind, {}, {}});
+  for (size_t i = graphs; i < modules.size(); ++i) {
+    if (modules[i].kind == kLibraryKind) continue;
+    flat[graphs].imports.push_back(flat.size());
+    flat.push_back(std::move(modules[i]));
+  }
+  return flat;
+}
+
+}  // namespace
+
+std::vector<EmbeddedModule> DecodeEmbedded(const char* data, size_t nbytes, bool classic) {
+  Reader reader(data, nbytes);
+  std::vector<EmbeddedModule> modules = classic ? DecodeClassic(reader) : DecodeModern(reader);
+  auto is_library = [](const EmbeddedModule& module) { return module.kind == kLibraryKind; };
+  PORTCALL_CHECK(std::count_if(modules.begin(), modules.end(), is_library) <= 1, ModuleLoadError)
+      << "the import tree of the embedded modules has the library twice";
+  CheckNoCycle(modules);
+  return modules;
+}
+
+}  // namespace portcall::loader

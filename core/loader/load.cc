@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The global functions that load modules.
+#include <filesystem>
+#include <string>
+
+#include "loader/library_module.h"
+
+namespace portcall::loader {
+namespace {
+
+Module LoadFromFile(const std::string& path) {
+  PORTCALL_CHECK(path.find('\0') == std::string::npos, ModuleLoadError) << "a path cannot have a NUL in it";
+  std::string suffix = std::filesystem::path(path).extension().string();
+  suffix.erase(0, 1);
+  bool library = suffix == "so" || suffix == "dll" || suffix == "dylib" || suffix == "dso";
+  if (!library && path.find(".so.") != std::string::npos) library = true;  // libfoo.so.1.2
+  if (library) return LoadLibrary(path);
+  PackedFunc load = Registry::Get("ffi.Module.load_from_file." + suffix);
+  PORTCALL_CHECK(load.defined(), ModuleLoadError)
+      << "cannot load '" << path << "': no loader for "
+      << (suffix.empty() ? "a file without suffix" : "'." + suffix + "'") << "; a shared library ends in .so";
+  return load(path).cast<Module>();
+}
+
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleLoadFromFile").set_body_typed(LoadFromFile);
+PORTCALL_REGISTER_GLOBAL("ffi.SystemLib").set_body([](Args args, RetValue* rv) {
+  *rv = SystemLibrary(args.size() > 0 ? args[0].cast<std::string>() : std::string());
+});
+
+}  // namespace
+}  // namespace portcall::loader

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every module can do, as global functions; embedded modules; look-ups of compiled code.
+#include "loader/module.h"
+
+#include <functional>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include "loader/embedded.h"
+#include "runtime/node.h"
+
+namespace portcall::loader {
+namespace {
+
+// A module of a kind that this process cannot run. It keeps its bytes and says so when it is asked for a function.
+class UnknownNode : public ModuleNode {
+ public:
+  UnknownNode(std::string kind, std::string payload) : kind_(std::move(kind)), payload_(std::move(payload)) {}
+  const char* kind() const override { return kind_.c_str(); }
+  PackedFunc GetFunction(const std::string&, const Module&) override { return nullptr; }
+  std::string GetSource(const std::string& format) override {
+    if (format.empty() || format == "bytes") return payload_;
+    return ModuleNode::GetSource(format);
+  }
+
+ private:
+  std::string kind_;
+  std::string payload_;
+};
+
+struct ModuleImpl final : Object {
+  static constexpr int32_t kTypeIndex = kTVMFFIModule;
+  static constexpr bool kHoldsObjects = true;
+  std::unique_ptr<ModuleNode> impl;
+  std::mutex mutex;  // guards the two below
+  std::vector<Module> imports;
+  std::unordered_map<std::string, PackedFunc> env_cache;  // what compiled code looked up, and borrows from here
+};
+
+ModuleImpl* NodeOf(const Module& module) {
+  PORTCALL_CHECK(module.defined(), TypeError) << "the module is None";
+  // A module of another runtime has a body that only that runtime can read.
+  PORTCALL_CHECK(module.get()->deleter == DeleteCountedNode<ModuleImpl>, TypeError)
+      << "this module belongs to another runtime of the process";
+  return static_cast<ModuleImpl*>(module.get());
+}
+
+bool IsRunnable(const Module& module) { return !dynamic_cast<UnknownNode*>(NodeOf(module)->impl.get()); }
+
+std::vector<Module> ImportsOf(const Module& module) {
+  ModuleImpl* node = NodeOf(module);
+  std::lock_guard<std::mutex> lock(node->mutex);
+  return node->imports;
+}
+
+// Depth first, each module once; `visit` returns true to stop.
+bool Walk(const Module& module, const std::function<bool(const Module&)>& visit, std::set<const void*>* seen) {
+  if (!seen->insert(module.get()).second) return false;
+  if (visit(module)) return true;
+  for (const Module& import : ImportsOf(module)) {
+    if (Walk(import, visit, seen)) return true;
+  }
+  return false;
+}
+
+bool Walk(const Module& module, const std::function<bool(const Module&)>& visit) {
+  std::set<const void*> seen;
+  return Walk(module, visit, &seen);
+}
+
+PackedFunc GetFunction(const Module& module, const std::string& name, bool query_imports) {
+  PackedFunc found = NodeOf(module)->impl->GetFunction(name, module);
+  if (found.defined() || !query_imports) return found;
+  Walk(module, [&](const Module& inner) {
+    if (!inner.same_as(module)) found = NodeOf(inner)->impl->GetFunction(name, inner);
+    return found.defined();
+  });
+  return found;
+}
+
+bool Reaches(const Module& module, const Module& wanted) {
+  return Walk(module, [&](const Module& inner) { return inner.same_as(wanted); });
+}
+
+void ImportModule(const Module& module, const Module& other) {
+  if (NodeOf(module)->impl->Import(other)) return;
+  NodeOf(other);
+  PORTCALL_CHECK(!Reaches(other, module), ValueError) << "a module cannot import itself, not even through others";
+  ModuleImpl* node = NodeOf(module);
+  std::lock_guard<std::mutex> lock(node->mutex);
+  node->imports.push_back(other);
+}
+
+// ---- Embedded modules ---------------------------------------------------------------------------------------------
+
+Module MakeModule(const std::string& kind, std::string_view payload) {
+  if (PackedFunc load = Registry::Get("ffi.Module.load_from_bytes." + kind); load.defined()) {
+    return load(Bytes(payload)).cast<Module>();
+  }
+  return Module(std::make_unique<UnknownNode>(kind, std::string(payload)));
+}
+
+// Functions of any language under names.
+class FunctionsNode : public ModuleNode {
+ public:
+  explicit FunctionsNode(Map<String, Any> functions) : functions_(std::move(functions)) {}
+  const char* kind() const override { return "functions"; }
+  PackedFunc GetFunction(const std::string& name, const Module&) override {
+    std::optional<Any> found = functions_.find(name);
+    return found ? found->cast<PackedFunc>() : PackedFunc();
+  }
+  std::vector<std::string> FunctionNames() override {
+    std::vector<std::string> names;
+    for (const auto& [name, func] : functions_) names.push_back(name.str());
+    return names;
+  }
+
+ private:
+  Map<String, Any> functions_;
+};
+
+// ---- The names by which everybody calls modules -------------------------------------------------------------------
+
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetKind").set_body_typed([](Module m) {
+  return std::string(NodeOf(m)->impl->kind());
+});
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleGetFunction").set_body_typed(GetFunction);
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleImplementsFunction")
+    .set_body_typed([](Module m, std::string name, bool query_imports) {
+      return GetFunction(m, name, query_imports).defined();
+    });
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleImportModule").set_body_typed(ImportModule);
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleInspectSource").set_body_typed([](Module m, std::string format) {
+  return Bytes(NodeOf(m)->impl->GetSource(format));
+});
+PORTCALL_REGISTER_GLOBAL("ffi.ModuleImports").set_body_typed(ImportsOf);
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleEntryName").set_body_typed([](Module m) {
+  return NodeOf(m)->impl->EntryName();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleFunctionNames").set_body_typed([](Module m) {
+  return NodeOf(m)->impl->FunctionNames();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleOfFunctions").set_body([](Args args, RetValue* rv) {
+  *rv = Module(std::make_unique<FunctionsNode>(args[0].cast<Map<String, Any>>()));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ModuleIsRunnable").set_body_typed(IsRunnable);
+
+}  // namespace
+
+Module MakeEmbedded(const char* data, size_t nbytes, bool classic, const Module& library) {
+  std::vector<EmbeddedModule> decoded = DecodeEmbedded(data, nbytes, classic);
+  std::vector<Module> modules;
+  for (const EmbeddedModule& module : decoded) {
+    modules.push_back(module.kind == kLibraryKind ? library : MakeModule(module.kind, module.payload));
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    for (size_t import : decoded[i].imports) ImportModule(modules[i], modules[import]);
+  }
+  return modules[0];
+}
+
+namespace {
+
+// What compiled code looks up by name: the imports of the module, then the global table. Borrowed: it lives as long as
+// the module. Throws when nothing has the name.
+PackedFunc LookupFromImports(const Module& module, const std::string& name) {
+  ModuleImpl* node = NodeOf(module);
+  {
+    std::lock_guard<std::mutex> lock(node->mutex);
+    auto it = node->env_cache.find(name);
+    if (it != node->env_cache.end()) return it->second;
+  }
+  PackedFunc found;
+  for (const Module& import : ImportsOf(module)) {
+    found = GetFunction(import, name, true);
+    if (found.defined()) break;
+  }
+  if (!found.defined()) found = Registry::Get(name);
+  if (!found.defined()) {
+    std::string idle;
+    Walk(module, [&](const Module& inner) {
+      if (!IsRunnable(inner)) idle.append(idle.empty() ? "" : ", ").append(NodeOf(inner)->impl->kind());
+      return false;
+    });
+    PORTCALL_THROW(RuntimeError) << "compiled code needs the function '" << name
+                                 << "', which no imported module has and nobody registered; "
+                                 << (idle.empty()
+                                         ? ""
+                                         : "it may be in a module of a type that cannot run here (" + idle + "), or ")
+                                 << "register it with register_func(\"" << name << "\", …)";
+  }
+  std::lock_guard<std::mutex> lock(node->mutex);
+  return node->env_cache.emplace(name, found).first->second;
+}
+
+}  // namespace
+}  // namespace portcall::loader
+
+using namespace portcall;
+using namespace portcall::loader;
+
+int PortcallModuleCreate(void* module_node, TVMFFIObjectHandle* out) {
+  return Guard([&] {
+    PORTCALL_CHECK(module_node, ValueError) << "a module needs a node";
+    auto* module = NewCountedNode<ModuleImpl>(0);
+    module->impl.reset(static_cast<ModuleNode*>(module_node));
+    *out = module;
+  });
+}
+
+void* PortcallModuleGetNode(TVMFFIObjectHandle module) {
+  auto* obj = static_cast<TVMFFIObject*>(module);
+  if (!obj || obj->deleter != DeleteCountedNode<ModuleImpl>) return nullptr;
+  return static_cast<ModuleImpl*>(obj)->impl.get();
+}
+
+int TVMFFIEnvModLookupFromImports(TVMFFIObjectHandle library_ctx, const char* name, TVMFFIObjectHandle* out) {
+  return Guard([&] {
+    PORTCALL_CHECK(library_ctx, RuntimeError)
+        << "compiled code asked for '" << name << "' before its library was loaded";
+    *out = LookupFromImports(ObjectRef::Borrow<Module>(library_ctx), name).get();  // borrowed from the module's cache
+  });
+}
+
+int TVMBackendGetFuncFromEnv(void* library_ctx, const char* name, void** out) {
+  return TVMFFIEnvModLookupFromImports(library_ctx, name, out);
+}

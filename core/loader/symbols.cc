@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/symbols.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "portcall/classic_api.h"
+#include "portcall/error.h"
+#include "runtime/foreign.h"
+
+namespace portcall::loader {
+namespace {
+
+std::string TemporaryPath(const std::string& stem, int* fd) {
+  std::string path = (std::filesystem::temp_directory_path() / (stem + "-XXXXXX.so")).string();
+  *fd = mkostemps(path.data(), 3, 0);
+  PORTCALL_CHECK(*fd >= 0, ModuleLoadError) << "cannot create '" << path << "': " << std::strerror(errno);
+  return path;
+}
+
+// The smallest shared library: it holds nothing and needs up to three others.
+std::string ScopeLibrary(const std::vector<std::string>& needed) {
+  struct Image {
+    Elf64_Ehdr header;
+    Elf64_Phdr segments[3];
+    Elf64_Dyn dynamic[8];
+    Elf64_Sym symbols[1];
+  } image{};
+  std::string strings;
+  strings.push_back('\0');
+  auto add = [&](const std::string& text) {
+    size_t at = strings.size();
+    strings.append(text).push_back('\0');
+    return at;
+  };
+  size_t entry = 0;
+  for (const std::string& path : needed) image.dynamic[entry++] = {DT_NEEDED, {add(path)}};
+  size_t total = sizeof(image) + strings.size();
+
+  std::memcpy(image.header.e_ident, ELFMAG, SELFMAG);
+  image.header.e_ident[EI_CLASS] = ELFCLASS64;
+  image.header.e_ident[EI_DATA] = ELFDATA2LSB;
+  image.header.e_ident[EI_VERSION] = EV_CURRENT;
+  image.header.e_type = ET_DYN;
+  std::ifstream own("/proc/self/exe", std::ios::binary);
+  Elf64_Ehdr exe{};
+  own.read(reinterpret_cast<char*>(&exe), sizeof(exe));
+  image.header.e_machine = exe.e_machine;
+  image.header.e_flags = exe.e_flags;
+  image.header.e_version = EV_CURRENT;
+  image.header.e_phoff = offsetof(Image, segments);
+  image.header.e_ehsize = sizeof(Elf64_Ehdr);
+  image.header.e_phentsize = sizeof(Elf64_Phdr);
+  image.header.e_phnum = 3;
+  image.segments[0] = {PT_LOAD, PF_R | PF_W, 0, 0, 0, total, total, 0x10000};
+  image.segments[1] = {PT_DYNAMIC,
+                       PF_R | PF_W,
+                       offsetof(Image, dynamic),
+                       offsetof(Image, dynamic),
+                       offsetof(Image, dynamic),
+                       sizeof(image.dynamic),
+                       sizeof(image.dynamic),
+                       8};
+  image.segments[2] = {PT_GNU_STACK, PF_R | PF_W, 0, 0, 0, 0, 0, 16};
+  image.dynamic[entry++] = {DT_STRTAB, {sizeof(image)}};
+  image.dynamic[entry++] = {DT_STRSZ, {strings.size()}};
+  image.dynamic[entry++] = {DT_SYMTAB, {offsetof(Image, symbols)}};
+  image.dynamic[entry++] = {DT_SYMENT, {sizeof(Elf64_Sym)}};
+  return std::string(reinterpret_cast<const char*>(&image), sizeof(image)) + strings;
+}
+
+std::mutex context_mutex;
+
+std::vector<ContextSymbol>& ContextTable() {
+#define PORTCALL_CONTEXT_SYMBOL(name)            \
+  {                                              \
+    "__" #name, reinterpret_cast<void*>(&(name)) \
+  }
+  static auto* table = new std::vector<ContextSymbol>{
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIFunctionCall),
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIErrorSetRaisedFromCStr),
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIErrorSetRaisedFromCStrParts),
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIEnvModLookupFromImports),
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIHandleInitOnce),
+      PORTCALL_CONTEXT_SYMBOL(TVMFFIHandleDeinitOnce),
+      PORTCALL_CONTEXT_SYMBOL(TVMBackendAllocWorkspace),
+      PORTCALL_CONTEXT_SYMBOL(TVMBackendFreeWorkspace),
+      PORTCALL_CONTEXT_SYMBOL(TVMBackendParallelLaunch),
+      PORTCALL_CONTEXT_SYMBOL(TVMBackendParallelBarrier),
+      PORTCALL_CONTEXT_SYMBOL(TVMBackendGetFuncFromEnv),
+      PORTCALL_CONTEXT_SYMBOL(TVMFuncCall),
+      PORTCALL_CONTEXT_SYMBOL(TVMAPISetLastError),
+  };
+#undef PORTCALL_CONTEXT_SYMBOL
+  return *table;
+}
+
+}  // namespace
+
+std::string OwnPath() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
+  return info.dli_fname ? info.dli_fname : "";
+}
+
+std::string IrLibraryFor(const std::vector<std::string>& undefined) {
+  std::string core = OwnPath();
+  void* handle = dlopen(core.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  bool needed = handle && std::any_of(undefined.begin(), undefined.end(), [&](const std::string& name) {
+                  return name.rfind("Portcall", 0) == 0 && !dlsym(handle, name.c_str());
+                });
+  if (handle) dlclose(handle);
+  return needed ? std::filesystem::path(core).replace_filename("libportcall_ir.so").string() : std::string();
+}
+
+bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }
+
+void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
+  int fd = -1;
+  std::string scope = TemporaryPath("portcall-scope", &fd);
+  std::vector<std::string> needed{OwnPath()};
+  if (!ir_library.empty()) needed.push_back(ir_library);
+  needed.push_back(path);
+  std::string image = ScopeLibrary(needed);
+  bool written = write(fd, image.data(), image.size()) == static_cast<ssize_t>(image.size());
+  close(fd);
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their runtimes refuse the flag
+  // Another runtime's names come first for everybody: this library's own scope must come before.
+  if (IsForeignRuntimeGlobal()) flags |= RTLD_DEEPBIND;
+#endif
+  void* handle = written ? dlopen(scope.c_str(), flags) : nullptr;
+  unlink(scope.c_str());
+  return handle;
+}
+
+PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes) {
+  int to = -1;
+  path_ = TemporaryPath(std::filesystem::path(path).stem().string(), &to);
+  int from = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  uint64_t done = 0;
+  ssize_t copied = from < 0 ? -1 : 1;
+  while (copied > 0 && done < nbytes) {
+    copied = sendfile(to, from, nullptr, nbytes - done);
+    if (copied > 0) done += static_cast<uint64_t>(copied);
+  }
+  int error = errno;
+  if (from >= 0) close(from);
+  close(to);
+  if (done == nbytes) return;
+  unlink(path_.c_str());
+  PORTCALL_THROW(ModuleLoadError) << "cannot copy '" << path
+                                  << "': " << (copied < 0 ? std::strerror(error) : "it ends early");
+}
+
+PrivateCopy::~PrivateCopy() { unlink(path_.c_str()); }
+
+std::vector<ContextSymbol> ContextSymbols() {
+  std::lock_guard<std::mutex> lock(context_mutex);
+  return ContextTable();
+}
+
+void AddContextSymbol(const char* name, void* address) {
+  std::lock_guard<std::mutex> lock(context_mutex);
+  ContextTable().push_back({name, address});
+}
+
+}  // namespace portcall::loader
+
+using namespace portcall;
+using namespace portcall::loader;
+
+int TVMFFIEnvModRegisterContextSymbol(const char* name, void* symbol) {
+  return Guard([&] { AddContextSymbol(name, symbol); });
+}
