@@ -61,18 +61,18 @@ def go_through(make: Callable[[int], Any], size: int) -> dict[str, float]:
         return result
 
     one, other = step("make", lambda: make(size)), make(size)
-    text = step("save", lambda: portcall.save_json(one))
-    again = step("load", lambda: portcall.load_json(text))
-    data = step("save, binary", lambda: portcall.to_bytes(one))
-    once_more = step("load, binary", lambda: portcall.from_bytes(data))
-    assert step("compare", lambda: portcall.structural_equal(one, other))
-    assert portcall.structural_equal(again, one)
-    assert portcall.structural_equal(once_more, one)
-    number = step("hash", lambda: portcall.structural_hash(one))
-    assert number == portcall.structural_hash(again)
-    assert len(step("walk", lambda: portcall.walk(one, Node))) == size
+    text = step("save", lambda: portcall.ir.save_json(one))
+    again = step("load", lambda: portcall.ir.load_json(text))
+    data = step("save, binary", lambda: portcall.ir.to_bytes(one))
+    once_more = step("load, binary", lambda: portcall.ir.from_bytes(data))
+    assert step("compare", lambda: portcall.ir.structural_equal(one, other))
+    assert portcall.ir.structural_equal(again, one)
+    assert portcall.ir.structural_equal(once_more, one)
+    number = step("hash", lambda: portcall.ir.structural_hash(one))
+    assert number == portcall.ir.structural_hash(again)
+    assert len(step("walk", lambda: portcall.ir.walk(one, Node))) == size
     assert len(step("repr", lambda: repr(one))) < 10_000
-    step("show", lambda: portcall.show(one, file=io.StringIO()))
+    step("show", lambda: portcall.ir.show(one, file=io.StringIO()))
 
     def drop() -> None:
         nonlocal again

@@ -84,8 +84,8 @@ def of_tvm_ffi() -> Iterator[Row]:
     yield from small_rows((Add, PeerAdd), (Const, PeerConst), READ, MAKE)
     trees = tree(Add, Const), tree(PeerAdd, PeerConst)
     others = tree(Add, Const), tree(PeerAdd, PeerConst)
-    save = portcall.save_json, serialization.to_json_graph_str
-    load = portcall.load_json, serialization.from_json_graph_str
+    save = portcall.ir.save_json, serialization.to_json_graph_str
+    load = portcall.ir.load_json, serialization.from_json_graph_str
     yield from tree_rows(trees, others, save, load)
 
 
@@ -95,7 +95,7 @@ def of_tvm() -> Iterator[Row]:
     yield from small_rows((Add, tirx.Add), (Const, number), READ, MAKE, fields=("a", "b"), key="tvm-")
     trees = tree(Add, Const), tree(tirx.Add, number)
     others = tree(Add, Const), tree(tirx.Add, number)
-    save, load = (portcall.save_json, ir.save_json), (portcall.load_json, ir.load_json)
+    save, load = (portcall.ir.save_json, ir.save_json), (portcall.ir.load_json, ir.load_json)
     yield from tree_rows(trees, others, save, load, key="tvm-")
 
 
@@ -103,13 +103,13 @@ def of_dataclasses() -> Iterator[Row]:
     """Yield the same beside frozen dataclasses, which save and load with pickle and compare with ``==``."""
     yield from small_rows((Add, PlainAdd), (Const, PlainConst), key="plain-")
     trees, others = (tree(Add, Const), tree(PlainAdd, PlainConst)), (tree(Add, Const), tree(PlainAdd, PlainConst))
-    save, load = (portcall.to_bytes, pickle.dumps), (portcall.from_bytes, pickle.loads)
+    save, load = (portcall.ir.to_bytes, pickle.dumps), (portcall.ir.from_bytes, pickle.loads)
     data = save[0](trees[0]), save[1](trees[1])
     yield Row("plain-save", "save the tree, binary", *loops("f(x)", f=save, x=trees), against="pickle")
     yield Row("plain-load", "load the tree, binary", *loops("f(x)", f=load, x=data), against="pickle")
-    hashes = portcall.structural_hash, hash
+    hashes = portcall.ir.structural_hash, hash
     yield Row("plain-hash", "hash the tree", *loops("f(x)", f=hashes, x=trees), against="hash()")
-    equal: Pair = portcall.structural_equal, PlainAdd.__eq__
+    equal: Pair = portcall.ir.structural_equal, PlainAdd.__eq__
     yield Row("plain-equal", "compare two trees", *loops("f(x, y)", f=equal, x=trees, y=others), against="==")
 
 
@@ -133,7 +133,7 @@ def tree_rows(trees: Pair, others: Pair, save: Pair, load: Pair, key: str = "") 
     yield Row(f"{key}save", "save the tree as JSON", *loops("save(x)", save=save, x=trees))
     yield Row(f"{key}load", "load the tree from JSON", *loops("load(x)", load=load, x=text))
     yield Row(f"{key}save-load", "save and load the tree", *loops(both, save=save, load=load, x=trees), SAVE_AND_LOAD)
-    hashes = portcall.structural_hash, tvm_ffi.structural_hash
+    hashes = portcall.ir.structural_hash, tvm_ffi.structural_hash
     yield Row(f"{key}hash", "hash the tree", *loops("f(x)", f=hashes, x=trees), COMPARE)
-    equal = portcall.structural_equal, tvm_ffi.structural_equal
+    equal = portcall.ir.structural_equal, tvm_ffi.structural_equal
     yield Row(f"{key}equal", "compare two trees", *loops("f(x, y)", f=equal, x=trees, y=others), COMPARE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small IR of expressions: types, a graph, saving, comparing, and a pipeline of passes. docs/objects.md explains it.
+"""A small IR of expressions: types, a graph, saving, comparing, and a pipeline of passes. docs/ir.md explains it.
 
 python examples/mini_ir.py
 """
@@ -42,7 +42,7 @@ class Function(portcall.Object):
     body: Expr
 
 
-@portcall.register_pass("mini.fold_constants")
+@portcall.ir.register_pass("mini.fold_constants")
 def fold_constants(func: Function) -> Function:
     """Compute what is known: from the leaves up, so that one walk is enough."""
 
@@ -52,10 +52,10 @@ def fold_constants(func: Function) -> Function:
         left, right = node.lhs.value, node.rhs.value
         return Const({"+": left + right, "*": left * right}[node.op])
 
-    return portcall.rewrite(func, fold, Binary)
+    return portcall.ir.rewrite(func, fold, Binary)
 
 
-@portcall.register_pass("mini.simplify", level=1, required=["mini.fold_constants"])
+@portcall.ir.register_pass("mini.simplify", level=1, required=["mini.fold_constants"])
 def simplify(func: Function) -> Function:
     """x * 1 and x + 0 are x."""
     neutral = {"*": 1, "+": 0}
@@ -63,7 +63,7 @@ def simplify(func: Function) -> Function:
     def shorten(node: Binary) -> Expr | None:
         return node.lhs if isinstance(node.rhs, Const) and node.rhs.value == neutral.get(node.op) else None
 
-    return portcall.rewrite(func, shorten, Binary)
+    return portcall.ir.rewrite(func, shorten, Binary)
 
 
 def example(name: str) -> Function:
@@ -77,18 +77,18 @@ def main() -> None:
     """Show what can be done with the function of ``example``."""
     func, other = example("x"), example("y")
     print("body:     ", func.body)
-    print("equal:    ", portcall.structural_equal(func, other), "although one says x and the other y")
-    print("same hash:", portcall.structural_hash(func) == portcall.structural_hash(other))
+    print("equal:    ", portcall.ir.structural_equal(func, other), "although one says x and the other y")
+    print("same hash:", portcall.ir.structural_hash(func) == portcall.ir.structural_hash(other))
     changed = func.replace(body=func.body.replace(rhs=Const(12)))
-    print("mismatch: ", portcall.first_mismatch(func, changed))
+    print("mismatch: ", portcall.ir.first_mismatch(func, changed))
 
-    text = portcall.save_json(func)
-    print("JSON:     ", portcall.structural_equal(portcall.load_json(text), func))
-    print("pickle:   ", portcall.structural_equal(pickle.loads(pickle.dumps(func)), func))
-    print("variables:", [var.name for var in portcall.walk(func, Var)])
+    text = portcall.ir.save_json(func)
+    print("JSON:     ", portcall.ir.structural_equal(portcall.ir.load_json(text), func))
+    print("pickle:   ", portcall.ir.structural_equal(pickle.loads(pickle.dumps(func)), func))
+    print("variables:", [var.name for var in portcall.ir.walk(func, Var)])
 
-    pipeline = portcall.Sequential(["mini.simplify"], name="mini.pipeline")
-    with portcall.PassContext(level=1) as ctx:
+    pipeline = portcall.ir.Sequential(["mini.simplify"], name="mini.pipeline")
+    with portcall.ir.PassContext(level=1) as ctx:
         better = pipeline(func)
     print("better:   ", better.body)
     print("passes:   ", [timing.name for timing in ctx.timings])

@@ -24,7 +24,7 @@ import portcall
 import portcall.graph.ir
 import portcall.rpc
 from kernels import libraries as kernel_libraries
-from portcall import _core, _ir, testing, toolchain
+from portcall import _core, testing, toolchain
 
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
@@ -134,7 +134,7 @@ def registrations_undone() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _second_library() -> None:
     """Load ``libportcall_ir`` before the first test: what it registers stays, as that of the imports above does."""
-    _ir.structural_equal(None, None)
+    portcall.ir.structural_equal(None, None)
 
 
 @pytest.hookimpl(wrapper=True)

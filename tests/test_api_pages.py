@@ -7,6 +7,8 @@ import re
 import types
 from pathlib import Path
 
+import pytest
+
 import portcall
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
@@ -14,11 +16,17 @@ PAGES = Path(__file__).parents[1] / "docs" / "api"
 MEMBERS = {name: getattr(portcall, name) for name in dir(portcall) if not name.startswith("_")}
 
 
-def test_the_pages_of_the_root_list_each_public_name_once() -> None:
-    text = "".join((PAGES / name).read_text() for name in ("portcall.md", "objects.md"))
+def public_names(module: types.ModuleType) -> list[str]:
+    """The classes and functions of a package, those of its submodules left out."""
+    names = [name for name in dir(module) if not name.startswith("_")]
+    return sorted(n for n in names if str(getattr(getattr(module, n), "__module__", "")).startswith("portcall"))
+
+
+@pytest.mark.parametrize("module", [portcall, portcall.ir], ids=lambda module: module.__name__)
+def test_a_page_lists_each_public_name_once(module: types.ModuleType) -> None:
+    text = (PAGES / f"{module.__name__.rpartition('.')[2]}.md").read_text()
     listed = re.findall(r"^\.\. auto(?:function|class):: (\w+)$", text, re.MULTILINE)
-    public = [name for name, thing in MEMBERS.items() if str(getattr(thing, "__module__", "")).startswith("portcall")]
-    assert sorted(listed) == sorted(public)
+    assert sorted(listed) == public_names(module)
 
 
 def test_each_subpackage_has_a_page() -> None:

@@ -368,7 +368,7 @@ def test_calls_that_are_nested_too_deeply_are_an_error_in_every_thread() -> None
 PIPED = """
 import sys
 import portcall
-from portcall import errors, preflight, rpc
+from portcall import errors, inspect, rpc
 
 def refuse(call, kind):
     try:
@@ -379,7 +379,7 @@ def refuse(call, kind):
         raise AssertionError("a pipe was taken for a file")
 
 refuse(lambda: portcall.load_module("pipe.so"), errors.ModuleLoadError)
-refuse(lambda: preflight.inspect_library("pipe.so"), errors.ModuleLoadError)
+refuse(lambda: inspect.inspect_library("pipe.so"), errors.ModuleLoadError)
 with rpc.LocalSession() as session:
     refuse(lambda: session.upload("pipe.so"), OSError)
     refuse(lambda: session.upload("pipe.so", check=False), OSError)

@@ -13,7 +13,7 @@ import pytest
 
 import portcall
 
-LAZY = ("bench", "testing", "toolchain")
+LAZY = ("bench", "graph", "inspect", "ir", "rpc", "testing", "toolchain")
 
 
 def run(code: str) -> str:
@@ -83,7 +83,7 @@ def test_an_unknown_attribute_is_an_attribute_error_that_names_it() -> None:
 @pytest.fixture(scope="module")
 def second_library() -> None:
     """Load ``libportcall_ir`` before a test that uses a name of it: what it registers stays."""
-    portcall.structural_equal(None, None)
+    portcall.ir.structural_equal(None, None)
 
 
 @pytest.mark.usefixtures("second_library")

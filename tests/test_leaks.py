@@ -84,10 +84,10 @@ LEAKS = {
     "a change of global function testing.echo": "portcall.register_func('testing.echo', abs, override=True)",
     "a change of error class Left": "portcall.register_error('Left', type('Left', (Exception,), {}))",
     "a change of value type <class 'complex'>": (
-        "portcall.register_value_type(complex, 'test.left', to=repr, back=complex)"
+        "portcall.ir.register_value_type(complex, 'test.left', to=repr, back=complex)"
     ),
     "a change of class of objects ffi.EnumState": (
-        "portcall.Enum; portcall.register_object('ffi.EnumState')(type('Mine', (portcall.Object,), {}))"
+        "portcall.ir.Enum; portcall.register_object('ffi.EnumState')(type('Mine', (portcall.Object,), {}))"
     ),
     "a change of alignment policy": "portcall.set_alignment_policy('error')",
     "a change of variable LEFT": "os.environ['LEFT'] = 'over'",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import portcall
-from portcall import _signature, preflight, toolchain
+from portcall import _signature, toolchain
+from portcall.inspect import inspect_library
 
 SOURCE = """
 #include <portcall/portcall.h>
@@ -59,7 +60,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_library_says_its_signatures_without_being_loaded(library: Path) -> None:
-    report = preflight.inspect_library(library)
+    report = inspect_library(library)
     assert report.functions == ("describe", "nothing", "scale")
     assert report.signatures == {
         "describe": "(std::optional<std::string>, Array<double>) -> Map<String, Any>",
@@ -114,7 +115,7 @@ def test_what_is_no_signature(text: str) -> None:
 def test_names_with_control_characters_are_not_shown(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
     (tmp_path / "odd.so").write_bytes(data.replace(b"registers signed.packed", b"registers signed\n\x1b[1mxx"))
-    assert list(preflight.inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
+    assert list(inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
 
 
 def test_a_signature_of_the_tvm_ffi_headers() -> None:

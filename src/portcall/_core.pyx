@@ -659,12 +659,12 @@ cdef class Object:
 
     def __reduce__(self):
         if type(self) in reflected_classes or (<TVMFFIObject*>made(self)).type_index in kContainers:
-            from portcall._ir import reduce  # here: few programs pickle objects
+            from portcall.ir._operations import reduce  # here: few programs pickle objects
             return reduce(self)
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
     def __deepcopy__(self, memo):
-        from portcall._ir import deep_copy  # here: few programs copy objects
+        from portcall.ir._operations import deep_copy  # here: few programs copy objects
         return deep_copy(self)
 
 
@@ -734,7 +734,7 @@ cdef object class_of_dynamic(int32_t type_index):
     key = type_key_of(type_index)
     cls = keyed_classes.get(key)
     if cls is None and core.get_type_info(type_index) != NULL:
-        from portcall._object import class_of_type  # here: few programs meet such a type
+        from portcall.ir._classes import class_of_type  # here: few programs meet such a type
         cls = class_of_type(key)
     if cls is None:
         cls = Object

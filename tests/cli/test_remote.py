@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from portcall import rpc, toolchain
-from portcall.preflight import this_machine
+from portcall.inspect import this_machine
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]

@@ -13,10 +13,11 @@ import pytest
 
 import portcall
 from graph.models import CPU, EXT_DEV, Model, f32, mlp_json, mlp_params
-from portcall import PassContext, Sequential, errors, graph
+from portcall import errors, graph
 from portcall.graph import ir
+from portcall.ir import PassContext, Sequential
 
-portcall.structural_hash(0)  # loads the library that the tests use, which stays
+portcall.ir.structural_hash(0)  # loads the library that the tests use, which stays
 
 
 def names(nodes: Any) -> list[str]:
@@ -57,8 +58,8 @@ def mixed_json() -> str:
 def test_a_graph_becomes_objects_and_the_same_graph_again(text: str) -> None:
     objects = ir.from_json(text)
     assert ir.to_graph(objects) == graph.Graph.from_json(text)
-    for again in (portcall.load_json(portcall.save_json(objects)), pickle.loads(pickle.dumps(objects))):
-        assert portcall.structural_equal(again, objects)
+    for again in (portcall.ir.load_json(portcall.ir.save_json(objects)), pickle.loads(pickle.dumps(objects))):
+        assert portcall.ir.structural_equal(again, objects)
         assert ir.to_json(again) == ir.to_json(objects)
 
 
@@ -224,7 +225,7 @@ def test_folding_without_a_library_or_a_kernel_says_so(lib: portcall.Module) -> 
     made = ir.from_json(folding_json(), folding_params())
     with pytest.raises(ValueError, match=r"config=\{'library': library\}"):
         ir.fold_constants(made)
-    renamed = portcall.rewrite(
+    renamed = portcall.ir.rewrite(
         made, lambda node: node.replace(function="nobody") if node.name == "ab" else None, ir.Node
     )
     with (
@@ -266,7 +267,7 @@ def test_a_pass_of_python_runs_between_two_of_cpp_and_the_result_in_the_executor
     text = m.json(m.call("relu", [inner], f32(4, 8), name="outer"))
     params = {name: value for name, value in folding_params().items() if name != "c"}
 
-    @portcall.register_pass("test.graph.relu_once", required=["portcall.graph.validate"])
+    @portcall.ir.register_pass("test.graph.relu_once", required=["portcall.graph.validate"])
     def relu_once(graph: ir.Graph) -> ir.Graph:
         def once(value: ir.Value) -> ir.Value | None:
             node = value.node
@@ -298,9 +299,9 @@ def test_a_pass_of_python_runs_between_two_of_cpp_and_the_result_in_the_executor
 
 def test_graphs_of_objects_are_compared_and_copied() -> None:
     one, other = ir.from_json(mlp_json(), mlp_params()), ir.from_json(mlp_json(), mlp_params(seed=1))
-    assert portcall.structural_equal(one, copy.deepcopy(one))
-    assert portcall.structural_hash(one) == portcall.structural_hash(ir.from_json(mlp_json(), mlp_params()))
-    assert str(portcall.first_mismatch(one, other)).startswith("<root>.inputs[1].data: ")
+    assert portcall.ir.structural_equal(one, copy.deepcopy(one))
+    assert portcall.ir.structural_hash(one) == portcall.ir.structural_hash(ir.from_json(mlp_json(), mlp_params()))
+    assert str(portcall.ir.first_mismatch(one, other)).startswith("<root>.inputs[1].data: ")
 
 
 def test_an_error_of_a_pass_over_a_graph_names_the_node(lib: portcall.Module) -> None:
@@ -308,7 +309,7 @@ def test_an_error_of_a_pass_over_a_graph_names_the_node(lib: portcall.Module) ->
         return node.replace(name={"x": "input"}[node.name])
 
     with pytest.raises(KeyError) as caught:
-        Sequential([ir.validate, lambda made: portcall.rewrite(made, rename, ir.Node)], "renaming")(
+        Sequential([ir.validate, lambda made: portcall.ir.rewrite(made, rename, ir.Node)], "renaming")(
             ir.from_json(mlp_json())
         )
     assert caught.value.args == ("w1",)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from portcall import rpc, toolchain
-from portcall._machine import this_machine, to_json
 from portcall.errors import ModuleLoadError, RemoteError
+from portcall.inspect._machine import this_machine, to_json
 from portcall.rpc.server._files import Files, Folder
 from rpc.serving import FUNCTIONS, Serving, serving
 

@@ -29,7 +29,7 @@ from portcall.cli._isolate import isolate
 from portcall.cli._progress import StatusLine
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options
 from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
-from portcall.preflight import inspect_library
+from portcall.inspect import inspect_library
 
 if TYPE_CHECKING:
     from portcall.rpc import Session

@@ -19,7 +19,7 @@ from portcall.errors import GraphError
 
 if TYPE_CHECKING:
     from portcall.graph import Graph, MemoryReport, ParamInfo, Plan
-    from portcall.preflight import LibraryReport
+    from portcall.inspect import LibraryReport
 
 BUILT_IN = ("__nop", "__copy")
 NO_PARAMS = "it is damaged, or another file than that of the parameters"

@@ -24,7 +24,7 @@ from portcall.errors import CompileError, PortcallError
 from portcall.toolchain import Compiler, compilers, library_path
 
 if TYPE_CHECKING:
-    from portcall.preflight import Machine
+    from portcall.inspect import Machine
     from portcall.rpc import Session
 
 EXAMPLES = """

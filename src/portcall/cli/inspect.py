@@ -17,7 +17,7 @@ from portcall.cli._output import console, listed, print_facts, print_json, print
 from portcall.cli._params_report import KINDS as TENSORS
 from portcall.cli._params_report import open_tensors_file
 from portcall.errors import printable
-from portcall.preflight import Dependency, LibraryReport, inspect_library
+from portcall.inspect import Dependency, LibraryReport, inspect_library
 
 if TYPE_CHECKING:
     from rich.tree import Tree

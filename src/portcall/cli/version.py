@@ -24,7 +24,7 @@ portcall --version            the version alone
 @click.command("version", cls=Command, examples=EXAMPLES)
 def command(json_to: str | None) -> None:
     """The ABI is that of tvm-ffi; libraries of older conventions are loaded as well."""
-    from portcall.preflight import this_machine
+    from portcall.inspect import this_machine
 
     facts = {"version": portcall.__version__, "commit": commit(), "tvm_ffi": abi(), "abis": list(this_machine().abis)}
     if json_to is not None:

@@ -22,7 +22,7 @@ from portcall.graph._module import GraphSource, read_graph
 from portcall.graph._params import Cursor, MemorySource, ParamInfo, host_tensor, make_tensor, read_tensor
 from portcall.graph._plan import Storage, encode, plan
 from portcall.graph._spec import Graph
-from portcall.preflight import embedded_payload
+from portcall.inspect import embedded_payload
 
 _WHAT = "the embedded graph"
 

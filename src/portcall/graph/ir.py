@@ -3,8 +3,8 @@
 
     from portcall.graph import ir
 
-    clean = portcall.Sequential([ir.validate, ir.fold_constants, my_pass, ir.remove_dead_code, ir.plan_storage])
-    with portcall.PassContext(config={"library": lib}):
+    clean = portcall.ir.Sequential([ir.validate, ir.fold_constants, my_pass, ir.remove_dead_code, ir.plan_storage])
+    with portcall.ir.PassContext(config={"library": lib}):
         better = clean(ir.from_json(Path("m.json"), params))
     m = portcall.graph.create(ir.to_graph(better), lib, portcall.cpu(0))
     m.load_params(ir.params_of(better))
@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import portcall
-from portcall import DataType, Module, Object, PassContext, Shape, Tensor, errors
-from portcall._passes import noted
+from portcall import DataType, Module, Object, Shape, Tensor, errors
 from portcall._tensor import array_like, tensor_over_array
 from portcall.graph import _spec
 from portcall.graph._module import GraphSource, read_graph
 from portcall.graph._spec import CALL
 from portcall.graph._storage import storage_ids
+from portcall.ir import PassContext
+from portcall.ir._passes import noted
 
 _DERIVED = ("func_name", "num_inputs", "num_outputs")  # attributes that say again what a node is
 _PLACEHOLDER = "null"
@@ -126,7 +127,7 @@ class Graph(Object):
     value_attrs: dict[str, Any] = portcall.field(default_factory=dict)
 
 
-@portcall.register_pass("portcall.graph.validate", override=True)
+@portcall.ir.register_pass("portcall.graph.validate", override=True)
 def validate(graph: Graph) -> Graph:
     """Return the graph itself, or raise a GraphError that names the node: an input that does not come before it, an
     output that does not exist, data of another type, names that occur twice, and the like."""
@@ -134,7 +135,7 @@ def validate(graph: Graph) -> Graph:
     return graph
 
 
-@portcall.register_pass("portcall.graph.remove_dead_code", override=True)
+@portcall.ir.register_pass("portcall.graph.remove_dead_code", override=True)
 def remove_dead_code(graph: Graph) -> Graph:
     """Drop nodes that no result needs. Inputs without data stay, for they are how the graph is called; so do calls that
     make nothing, for what they do is not in the graph. The graph itself if all are needed."""
@@ -149,7 +150,7 @@ def remove_dead_code(graph: Graph) -> Graph:
     return Graph([node for node in graph.inputs if node in needed], nodes, graph.outputs, graph.attrs)
 
 
-@portcall.register_pass("portcall.graph.fold_constants", override=True)
+@portcall.ir.register_pass("portcall.graph.fold_constants", override=True)
 def fold_constants(graph: Graph) -> Graph:
     """Put a parameter in the place of each call that reads parameters only; the graph itself if there is none.
 
@@ -168,7 +169,7 @@ def fold_constants(graph: Graph) -> Graph:
     return _Folder(_checked(graph), library).run()
 
 
-@portcall.register_pass("portcall.graph.plan_storage", override=True)
+@portcall.ir.register_pass("portcall.graph.plan_storage", override=True)
 def plan_storage(graph: Graph) -> Graph:
     """Give values that are not needed at the same time the same ``storage_id``, for executors that know no better."""
     ids = storage_ids(to_graph(graph))

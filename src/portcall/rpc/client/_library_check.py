@@ -17,10 +17,10 @@ from typing import Any
 
 from portcall import errors
 from portcall._archive import members_of, open_archive
-from portcall._elf import Buffer, ElfError, read_build, read_elf
-from portcall._linkage import open_mapped
-from portcall._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
-from portcall.preflight import kind_problems, needs_of
+from portcall.inspect._elf import Buffer, ElfError, read_build, read_elf
+from portcall.inspect._library import kind_problems, needs_of
+from portcall.inspect._linkage import open_mapped
+from portcall.inspect._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
 
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
 _HEADER = 64  # bytes that tell what machine an object is for

@@ -20,9 +20,9 @@ from portcall._dtype import dtype as as_dtype
 from portcall._function import get_global_func, not_found
 from portcall._html import facts_as_html
 from portcall._input import open_input
-from portcall._machine import Machine
 from portcall._module import Module
 from portcall._tensor import array_like, tensor_over_array
+from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions

@@ -41,9 +41,9 @@ from portcall import toolchain
 from portcall._archive import members_of, open_archive
 from portcall._core import memory_of
 from portcall._function import register_func
-from portcall._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall._module import Module, load_module
 from portcall._tensor import Tensor
+from portcall.inspect._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall.rpc.server._directories import delete_tree, disk_usage
 
 _COPY_CHUNK = 1 << 20

@@ -20,7 +20,7 @@ import traceback
 from collections import deque
 from typing import Any
 
-from portcall._machine import look_around
+from portcall.inspect._machine import look_around
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._options import ServerOptions

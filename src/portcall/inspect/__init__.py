@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say what a compiled library is, what it offers and what it needs, without loading it.
+
+A library that does not load gives obscure errors, late. This package reads the file instead: machine, calling
+convention, functions, embedded modules, and for this machine also whether each library, each symbol and each symbol
+version is there. No code of the library runs.
+"""
+
+from portcall.inspect._library import Dependency as Dependency
+from portcall.inspect._library import LibraryReport as LibraryReport
+from portcall.inspect._library import embedded_payload as embedded_payload
+from portcall.inspect._library import inspect_library as inspect_library
+from portcall.inspect._machine import Machine as Machine
+from portcall.inspect._machine import this_machine as this_machine

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine is, what a library needs of one, and whether the two fit: here, or on a machine far away.
+
+Three steps, of which the second happens where the library is to run: what it needs (``Needs``), what of that is not
+there (``Unmet``), and the words for it (``problems_of``). What passes between them are plain facts, which JSON carries.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import portcall
+from portcall.inspect._elf import Build
+from portcall.inspect._linkage import PACKAGES, Linkage, provided_by_runtime, this_build
+
+# The ways of calling a library's functions that this runtime knows, by name, and who compiles for them.
+ABIS = {
+    "modern": "TVM 0.22 or later, tvm-ffi, portcall's headers",
+    "modern 0.21": "TVM 0.21",
+    "classic": "TVM 0.6 to 0.20",
+}
+PLAIN = "plain"  # nothing says how its functions are called: a library that others need, for instance
+# Variables that a loader fills. Modules' own; and functions', each named after the one whose address it gets.
+LIBRARY_CONTEXTS = ("__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx")
+KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
+    f"__{name}"
+    for name in (
+        "TVMFFIFunctionCall",
+        "TVMFFIErrorSetRaisedFromCStr",
+        "TVMFFIErrorSetRaisedFromCStrParts",
+        "TVMFFIEnvModLookupFromImports",
+        "TVMFFIHandleInitOnce",
+        "TVMBackendAllocWorkspace",
+        "TVMBackendFreeWorkspace",
+        "TVMBackendParallelLaunch",
+        "TVMBackendParallelBarrier",
+        "TVMBackendGetFuncFromEnv",
+        "TVMFuncCall",
+        "TVMAPISetLastError",
+    )
+}
+RUNTIME_PREFIXES = ("TVM", "Portcall")
+# What most libraries ask for.
+COMMON_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
+# How many names of a kind are looked for on behalf of somebody far away, and how long the question may be.
+MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 100_000, 1 << 24
+# How many symbols are named in words; the facts have them all.
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, as a compiled library sees it.
+
+    Attributes:
+        build: what its programs are compiled for.
+        system: ``linux``.
+        libc, libc_version: the C library, such as ``glibc`` and ``2.36``; empty when nobody knows.
+        target: what to give to a cross compiler, such as ``aarch64-linux-gnu``.
+        portcall: the version of the runtime there.
+        abis: the calling conventions of libraries that it loads: ``modern``, ``modern 0.21``, ``classic``.
+    """
+
+    build: Build
+    system: str
+    libc: str
+    libc_version: str
+    target: str
+    portcall: str
+    abis: tuple[str, ...]
+
+    def __str__(self) -> str:
+        system = ", ".join(filter(None, (self.system, f"{self.libc} {self.libc_version}".strip())))
+        return f"{self.build}, {system}"
+
+    @classmethod
+    def from_dict(cls, facts: Any) -> Machine:
+        """Make a machine of what ``to_json`` made of one.
+
+        Raises:
+            ValueError: the facts are others.
+        """
+        words = {name: text_in(facts, name) for name in ("system", "libc", "libc_version", "target", "portcall")}
+        return cls(build=build_in(facts), abis=names_in(facts, "abis", MOST_NAMES), **words)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a library needs of the machine that is to run it.
+
+    Attributes:
+        build: the machine that it is compiled for.
+        abi: how its functions are called: one of ``ABIS``, or ``plain``.
+        needed, runpath: the libraries that it asks for, and the folders in which to look first.
+        versions: for each library, the versions of its symbols that are asked for.
+        contexts: variables of its own that a loader fills.
+        symbols: what others must provide.
+    """
+
+    build: Build
+    abi: str
+    needed: tuple[str, ...]
+    runpath: tuple[str, ...]
+    versions: Mapping[str, tuple[str, ...]]
+    contexts: tuple[str, ...]
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, facts: Any) -> Needs:
+        """Make needs of what ``to_json`` made of some.
+
+        Raises:
+            ValueError: the facts are others, or too many.
+        """
+        versions = mapping_in(facts, "versions", MOST_LIBRARIES)
+        return cls(
+            build=build_in(facts),
+            abi=text_in(facts, "abi"),
+            needed=names_in(facts, "needed", MOST_LIBRARIES),
+            runpath=names_in(facts, "runpath", MOST_LIBRARIES),
+            versions={library: names_in(versions, library, MOST_NAMES) for library in versions},
+            contexts=names_in(facts, "contexts", MOST_NAMES),
+            symbols=names_in(facts, "symbols", MOST_NAMES),
+        )
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """What of a library's needs is not there.
+
+    Attributes:
+        libraries: the names, and who asks for each.
+        versions: for each library, the versions of its symbols that it is too old for.
+        contexts: variables that the loader does not know.
+        symbols: what nobody provides.
+    """
+
+    libraries: Mapping[str, str]
+    versions: Mapping[str, tuple[str, ...]]
+    contexts: tuple[str, ...]
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, facts: Any) -> Unmet:
+        """Make of what ``to_json`` made of some what it was.
+
+        Raises:
+            ValueError: the facts are others, or too many.
+        """
+        libraries = mapping_in(facts, "libraries", MOST_NAMES)
+        versions = mapping_in(facts, "versions", MOST_LIBRARIES)
+        return cls(
+            libraries={name: text_in(libraries, name) for name in libraries},
+            versions={library: names_in(versions, library, MOST_NAMES) for library in versions},
+            contexts=names_in(facts, "contexts", MOST_NAMES),
+            symbols=names_in(facts, "symbols", MOST_NAMES),
+        )
+
+
+# ---- Facts as text -------------------------------------------------------------------------------------------------
+
+
+def to_json(facts: Any) -> str:
+    return json.dumps(facts, default=vars)
+
+
+def from_json(text: str) -> Any:
+    """Return the facts in a stranger's text.
+
+    Raises:
+        ValueError: the text is too long, or no JSON.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{len(text):,} characters of facts are too many; at most {MOST_CHARACTERS:,} are read")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the facts are no JSON that can be read: {error}") from None
+
+
+def text_in(facts: Any, name: str) -> str:
+    value = mapping(facts).get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"'{name}' is {value!r}, which is no text")
+    return value
+
+
+def names_in(facts: Any, name: str, most: int) -> tuple[str, ...]:
+    value = mapping(facts).get(name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"'{name}' is no list of names")
+    if len(value) > most:
+        raise ValueError(f"'{name}' has {len(value)} names; at most {most} are looked for")
+    return tuple(value)
+
+
+def mapping_in(facts: Any, name: str, most: int) -> dict[str, Any]:
+    value = mapping(mapping(facts).get(name))
+    if len(value) > most:
+        raise ValueError(f"'{name}' has {len(value)} names; at most {most} are looked for")
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("the facts have another form")
+    return value
+
+
+def build_in(facts: Any) -> Build:
+    build = mapping(mapping(facts).get("build"))
+    bits = build.get("bits")
+    if not isinstance(bits, int):
+        raise ValueError(f"'bits' is {bits!r}, which is no number")
+    return Build(text_in(build, "machine"), bits, text_in(build, "byte_order"))
+
+
+# ---- What is here --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def this_machine() -> Machine:
+    """Return what this process runs on."""
+    libc, version = platform.libc_ver()
+    target = getattr(sys.implementation, "_multiarch", "") or f"{platform.machine()}-{sys.platform}-gnu"
+    return Machine(
+        build=this_build(),
+        system=sys.platform,
+        libc=libc or ("musl" if "musl" in target else ""),
+        libc_version=version,
+        target=target.replace("i386-", "x86-"),  # as zig calls it
+        portcall=portcall.__version__,
+        abis=tuple(ABIS),
+    )
+
+
+def look_around() -> None:
+    """Find out beforehand what would cost the first question some milliseconds, and stays as it is."""
+    this_machine()
+    Linkage(Path("library.so"), COMMON_LIBRARIES, ())
+
+
+def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
+    """Return what a library would not find in this process if it lay at ``file``, and what it would bring in.
+
+    Files are read, never loaded. A library for another machine brings nothing in; of the symbols that it needs only
+    those count that the runtime should have.
+    """
+    contexts = tuple(name for name in needs.contexts if name not in KNOWN_CONTEXTS)
+    if needs.build != this_build():
+        calls = {name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)}
+        return Unmet({}, {}, contexts, tuple(sorted(calls - provided_by_runtime(calls)))), None
+    linkage = Linkage(file, needs.needed, needs.runpath)
+    unmet = Unmet(
+        libraries=linkage.not_found,
+        versions=dict(linkage.version_gaps(needs.versions)),
+        contexts=contexts,
+        symbols=tuple(sorted(linkage.without(set(needs.symbols)))),
+    )
+    return unmet, linkage
+
+
+# ---- Words ---------------------------------------------------------------------------------------------------------
+
+
+def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> Iterator[str]:
+    """Yield why a library will not run on a machine, each a sentence with a remedy; the machine is this one or not."""
+    this, there = ("this", "") if here else ("that", " there")
+    if needs.build != machine.build:
+        way_out = "run it on the other one, or " if here else ""
+        yield f"it is made for {needs.build} and {this} machine is {machine}: {way_out}{compile_for(machine.target)}"
+    if needs.abi not in (PLAIN, *machine.abis):
+        yield (
+            f"its functions are called in the {needs.abi} way ({ABIS[needs.abi]}), and portcall {machine.portcall}"
+            f"{there} knows {', '.join(machine.abis)}: compile it with what makes those"
+        )
+    for name, asker in unmet.libraries.items():
+        yield f"{asker} needs {name}, which was not found{there}: {remedy(name, machine, here)}"
+    for library, versions in unmet.versions.items():
+        wanted = f"it needs {', '.join(versions)} of {library}"
+        if machine.libc == "glibc" and all(version.startswith("GLIBC_") for version in versions):
+            target = f"{machine.target}.{machine.libc_version}"
+            yield f"{wanted} and {this} machine has glibc {machine.libc_version}: {compile_for(target)}"
+        else:
+            yield f"{wanted}, which is older {'here' if here else 'there'}: build it on a system as old as {this}"
+    perhaps = unmet.libraries or unmet.versions
+    way_out = "perhaps that library does" if perhaps else "add the source or library that defines it"
+    for name in unmet.symbols[:NAMED]:
+        yield f"it needs the symbol '{name}', which nobody{there} provides: {way_out}"
+    if len(unmet.symbols) > NAMED:
+        yield f"it needs {len(unmet.symbols) - NAMED} more symbols that nobody{there} provides"
+    for name in unmet.contexts:
+        runtime = "portcall" if here else f"portcall {machine.portcall} there"
+        yield f"it expects '{name}' to be filled in, which {runtime} does not know: calling it may crash"
+
+
+def compile_for(target: str) -> str:
+    return f"compile it with portcall.toolchain.create_shared(…, target='{target}')"
+
+
+def remedy(library: str, machine: Machine, here: bool) -> str:
+    """Return what to do where a machine does not have a library."""
+    if library in PACKAGES:
+        return f"pip install {PACKAGES[library][1]}"
+    for_musl, for_glibc = library == "libc.so" or library.startswith("libc.musl-"), library == "libc.so.6"
+    if (for_musl and machine.libc == "glibc") or (for_glibc and machine.libc == "musl"):
+        return f"it is the C library of another system; {compile_for(machine.target)}"
+    if here:
+        return "install it, or set LD_LIBRARY_PATH"
+    return "install it there, or upload it first and link with -Wl,-rpath,$ORIGIN"

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of described types: defined here as classes with annotations, or in C++, and seen from both.
+
+    @portcall.register_object("demo.Add")
+    class Add(Expr):
+        lhs: Expr
+        rhs: Expr
+        span: str = portcall.field(default="", compare=False)
+
+Objects live in the core; a Python object is a reference to one. Two are equal when they refer to the same one:
+``structural_equal`` compares contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from portcall import _core
+from portcall._container import Array, Map
+from portcall._core import Object, PackedFunc
+from portcall._module import Module
+from portcall._tensor import Tensor
+from portcall.ir import _enum, _printing, _values
+from portcall.ir._annotations import (
+    ANY,
+    FIRST_DYNAMIC,
+    OBJECT,
+    Field,
+    acceptor,
+    check_of,
+    declared_type,
+    field,
+    hints_of,
+    is_class_variable,
+    misfit,
+    spell,
+)
+from portcall.ir._operations import MADE_FROM_DESCRIPTIONS
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+Obj = TypeVar("Obj", bound=Object)
+
+# Flags of a field in the core.
+_WRITABLE, _HAS_DEFAULT, _STATIC, _IGNORE, _FACTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 5
+_NOT_SHOWN, _NOT_COMPARED, _NOT_HASHED, _NOT_IN_INIT, _KW_ONLY = 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10
+_DEFINES, _OPTIONAL, _IDENTITY = 1 << 12, 1 << 34, 1 << 35
+
+# Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
+_INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
+_HOOKS = (
+    "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
+    "__ffi_hash__", "__ffi_compare__", "__ffi_convert__",
+)  # fmt: skip
+
+Comparison = Literal["structure", "identity", "variable", "shared"]
+_COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable": 2, "shared": 3}
+
+
+if not TYPE_CHECKING:
+
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        """What tells type checkers of constructors; Python itself has it since 3.11."""
+        return lambda function: function
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
+def register_object(
+    type_key: str | None = None,
+    *,
+    frozen: bool = True,
+    kw_only: bool = False,
+    compare: Comparison = "structure",
+    eq: bool = False,
+    order: bool = False,
+    unsafe_hash: bool = False,
+) -> Callable[[type[Obj]], type[Obj]]:
+    """Define a type of objects by a class with annotations, or take over the class of a type that C++ defined.
+
+    Values of the fields are checked when Python makes an object or changes a field. What C++ makes, or is read from
+    JSON or bytes, is checked by the types that the core knows: not for what containers hold, ``Literal`` and unions.
+
+    Parameters:
+        type_key: the type's name in every language; module and name of the class unless given.
+        frozen: fields cannot be changed; ``replace`` makes another object. Otherwise they are writable.
+        kw_only: the constructor takes fields by name only.
+        compare: how objects of the type are compared by ``structural_equal``: by "structure", that is by their fields;
+            by "identity"; as a "variable", which is equal to the one that is defined in the same place; or as something
+            "shared", by fields and by where else it occurs.
+        eq: ``==`` compares objects by their fields, all the way down, those with ``compare=False`` left out; otherwise
+            it is identity. They have no hash then, unless ``unsafe_hash`` asks for one.
+        order: ``<``, ``<=``, ``>`` and ``>=`` compare them likewise; only with ``eq``.
+        unsafe_hash: ``hash()`` is that of the fields, which must not change while the object is a key.
+
+    Raises:
+        TypeError: an annotation that no value can have, a default that does not fit, a field that a base class has, or
+            a base class that is not registered.
+        ValueError: another type has this key.
+    """
+    if type_key is not None and not isinstance(type_key, str):
+        raise TypeError(
+            f'register_object takes the key of a type, as in @register_object("demo.Add"); got {type_key!r}'
+        )
+    if order and not eq:
+        raise ValueError(
+            "order=True needs eq=True: objects that are neither below nor above one another are to be equal"
+        )
+    added: dict[str, Any] = {"__eq__": _values.EQUALITY, "__hash__": None} if eq else {}
+    added |= {method.__name__: method for method in _values.ORDER} if order else {}
+    added |= {"__hash__": _values.HASH} if unsafe_hash else {}
+
+    def register(cls: Any) -> Any:
+        if not (isinstance(cls, type) and issubclass(cls, Object)):
+            raise TypeError(f"register_object takes a subclass of portcall.Object, got {cls!r}")
+        key = type_key or f"{cls.__module__}.{cls.__qualname__}"
+        index = _core.type_index_of(key)
+        known = _core.registered_object_class(key)
+        if issubclass(cls, _enum.Enum):
+            return _finish_enum(cls, key)
+        if 0 <= index < FIRST_DYNAMIC:
+            raise ValueError(f"'{key}' is a type of every program; give this one another key")
+        if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
+            scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
+            index = _define(cls, key, hints_of(cls, key, cls, scope), frozen, kw_only, compare)
+            return _finish(_with(cls, added), key, index, scope)
+        _refuse_to_hide(cls, [access.__name__ for access, *_ in _core.describe_type(index)[5]])
+        named = [name for name in inspect.get_annotations(cls) if not is_class_variable(cls, name)]
+        if named:
+            raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
+        return _finish(_with(cls, added), key, index)
+
+    return register
+
+
+def object_class(type_key: str) -> type[Object]:
+    """Return the class of a registered type, made from its description where no Python class was registered.
+
+    Raises:
+        KeyError: no type has this key. The message lists near ones.
+    """
+    index = _core.type_index_of(type_key)
+    if index < 0:
+        raise KeyError(f"no type has the key {type_key!r}; is the library that defines it loaded?")
+    cls = _core.registered_object_class(type_key) or class_of_type(type_key)
+    return Object if cls is None else cls
+
+
+def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
+    """Return the fields of an object or of a registered class by name, those of base classes first.
+
+    Raises:
+        TypeError: it is of no described type.
+    """
+    cls = obj if isinstance(obj, type) else type(obj)
+    names = _core.fields_of_class(cls)
+    if names is None:
+        raise TypeError(f"{cls.__name__} is no class of a described type")
+    return {name: getattr(cls, name) for name in names}
+
+
+def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], back: Callable[[Any], Any]) -> None:
+    """Let values of an existing Python type travel through calls and live in fields and containers.
+
+        portcall.ir.register_value_type(pathlib.PurePath, "demo.Path", to=str, back=pathlib.PurePath)
+
+    Parameters:
+        kind: the type; values of derived types travel too.
+        type_key: the type's name in every language: an object with the one field ``value``.
+        to: makes a value that can travel from one of ``kind``.
+        back: makes one of ``kind`` from that.
+
+    Raises:
+        TypeError: values of ``kind`` travel already, as what they derive from.
+    """
+    for known in (int, float, str, bytes, bytearray, Object):
+        if issubclass(kind, known):
+            raise TypeError(f"a {kind.__name__} is a {known.__name__}, and travels as one")
+    index = _core.define_type(type_key, OBJECT, f"a {kind.__name__}", 1, [("value", "", "{}", 0, ANY, None)])
+    cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, {})
+    _core.register_object_class(type_key, cls, lambda obj: back(obj.value))
+    _core.register_boxer(kind, lambda value: cls(to(value)))
+
+
+# ---- Defining --------------------------------------------------------------------------------------------------------
+
+
+def _define(
+    cls: type[Object], key: str, hints: dict[str, Any], frozen: bool, kw_only: bool, compare: Comparison
+) -> int:
+    if compare not in _COMPARISONS:
+        raise ValueError(f"compare is one of {', '.join(_COMPARISONS)}; got {compare!r}")
+    parents = [base for base in cls.__bases__ if issubclass(base, Object)]
+    if len(parents) != 1:
+        raise TypeError(f"{cls.__name__} derives from {len(parents)} classes of objects; it must be one")
+    parent = parents[0]
+    parent_index = OBJECT
+    if parent is not Object:
+        if issubclass(parent, (Array, Map, Tensor, PackedFunc, Module)):
+            raise TypeError(f"{cls.__name__} cannot derive from {parent.__name__}; hold one in a field")
+        if "__portcall_key__" not in parent.__dict__:
+            raise TypeError(f"register {parent.__name__}, which {cls.__name__} derives from, first")
+        parent_index = _core.type_index_of(parent.__dict__["__portcall_key__"])
+        _refuse_to_hide(cls, _core.fields_of_class(parent) or ())
+    described = []
+    for name, hint in hints.items():
+        given = cls.__dict__.get(name, dataclasses.MISSING)
+        if isinstance(given, dataclasses.Field):
+            raise TypeError(f"{cls.__name__}.{name}: use portcall.field, not that of dataclasses")
+        said = given if isinstance(given, Field) else field(default=given)
+        declared, optional = declared_type(hint, cls, f"{cls.__name__}.{name}")
+        accepts = acceptor(hint)
+        if said.default is not dataclasses.MISSING and accepts is not None and not accepts(said.default):
+            raise TypeError(f"{key}.{name}: the default is no {spell(hint)} but {misfit(hint, said.default)}")
+        flags = 0 if frozen else _WRITABLE
+        flags |= _OPTIONAL if optional else 0
+        flags |= _HAS_DEFAULT if said.optional else 0
+        flags |= _FACTORY if said.default_factory is not None else 0
+        flags |= _IGNORE if said.compare is False else _IDENTITY if said.compare == "identity" else 0
+        flags |= _DEFINES if said.defines else 0
+        flags |= 0 if said.repr else _NOT_SHOWN
+        flags |= _KW_ONLY if (kw_only if said.kw_only is None else said.kw_only) else 0
+        default = said.default_factory or (None if said.default is dataclasses.MISSING else said.default)
+        schema = json.dumps({"type": spell(hint)})
+        described.append((name, said.doc, schema, flags, declared, default))
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
+
+
+def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
+    """Fields are attributes that no class has in another way."""
+    annotations = inspect.get_annotations(cls)
+    for name in names:
+        value = cls.__dict__.get(name)
+        if value is not None and name not in annotations and not isinstance(value, _core.FieldAccess):
+            raise TypeError(f"{cls.__name__}.{name} would hide a field of that name; give it another one")
+
+
+def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
+    """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field.
+
+    Parameters:
+        scope: what annotations may name beside the globals of their module; None when C++ defined the type.
+    """
+    _, _, doc, _, _, described, methods = _core.describe_type(index)
+    accesses = {access.__name__: access for access, *_ in described}
+    names = tuple(accesses)
+    body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    settable = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_IN_INIT)
+    places = [i for i, (_, flags, *_) in enumerate(described) if not flags & (_KW_ONLY | _NOT_IN_INIT)]
+    # On tvm-ffi's headers, constructors take the fields without a default first.
+    foreign = _core.type_attribute(index, _FINAL) is not None
+    positional = tuple(sorted(places, key=lambda i: foreign and described[i][1] & _HAS_DEFAULT))
+    body.setdefault("__match_args__", tuple(names[i] for i in places))
+    body |= {**accesses, "__slots__": (), "__portcall_key__": key, "__portcall_copy__": _copier(key, index)}
+    if scope is not None:
+        body["__portcall_own__"] = True
+    if doc and not body.get("__doc__"):
+        body["__doc__"] = doc
+    for name, text, flags, function in methods:
+        if name != _INIT:
+            body.setdefault(name, _method(key, name, text, flags, function))
+    body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
+    if scope is not None:
+        _register_hooks(cls, index)
+    left_out = _NOT_COMPARED if foreign else _NOT_COMPARED | _IGNORE
+    compared = [(access.__name__, flags) for access, flags, *_ in described if not flags & left_out]
+    body["__portcall_compared__"] = tuple((name, flags & _IDENTITY != 0) for name, flags in compared)
+    body["__portcall_hashed__"] = tuple(
+        (name, flags & _IDENTITY != 0) for name, flags in compared if not flags & _NOT_HASHED
+    )
+    shown = _core.type_attribute(index, "__ffi_repr__")
+    body["__portcall_repr__"] = None if shown is None else staticmethod(shown)
+    if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
+        for function in _COMMON:
+            body.setdefault(function.__name__, function)
+    init = _constructor(key, index)
+    if "__init__" not in body:
+        body.setdefault("__signature__", _signature(described, positional) if init is None else _ANY_POSITIONAL)
+    made = _rebuilt(cls, body)
+    hints = dict(getattr(made, "__portcall_hints__", {}))
+    if scope is not None:
+        hints |= hints_of(cls, key, made, scope)
+        made.__portcall_hints__ = hints
+    for name, access in accesses.items():
+        access.check = check_of(hints.get(name), f"{key}.{name}")
+    checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
+    post_init = hasattr(made, "__post_init__")
+    _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
+    if issubclass(made, _enum.Enum):
+        _core.register_object_class(key, made, _enum.adopt)
+        _enum.forget(key)
+    else:
+        _core.register_object_class(key, made)
+    return made
+
+
+def _finish_enum(cls: Any, key: str) -> Any:
+    entries = _enum.define(cls, key)
+    body = {name: value for name, value in cls.__dict__.items() if name not in (*entries, "__dict__", "__weakref__")}
+    return _finish(type(cls)(cls.__name__, cls.__bases__, body), key, _core.type_index_of(key))
+
+
+def _with(cls: Any, added: Mapping[str, Any]) -> Any:
+    """Add methods to a class that does not define them. Python has put ``__hash__ = None`` beside an ``__eq__``."""
+    for name, method in added.items():
+        if cls.__dict__.get(name) is None:
+            setattr(cls, name, method)
+    return cls
+
+
+def _register_hooks(cls: Any, index: int) -> None:
+    """Let the methods of a class with the names of hooks be those of its type."""
+    for name in _HOOKS:
+        method = cls.__dict__.get(name)
+        if method is not None:
+            _core.set_type_attribute(index, name, getattr(method, "__func__", method))
+
+
+def _rebuilt(cls: Any, body: dict[str, Any]) -> Any:
+    """Make the class anew with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
+    made = type(cls)(cls.__name__, cls.__bases__, body)
+    made.__qualname__ = cls.__qualname__
+    for value in body.values():
+        parts = [value, *(getattr(value, part, None) for part in ("__func__", "fget", "fset", "fdel"))]
+        for function in map(inspect.unwrap, filter(inspect.isfunction, parts)):
+            for cell in function.__closure__ or ():
+                with contextlib.suppress(ValueError):  # a name that is not bound yet, such as the class's own
+                    if cell.cell_contents is cls:
+                        cell.cell_contents = made
+    return made
+
+
+def _method(key: str, name: str, doc: str, flags: int, function: PackedFunc) -> Any:
+    if flags & _STATIC:
+        return staticmethod(function)
+
+    def method(self: Object, *args: Any) -> Any:
+        return function(self, *args)
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"{key}.{name}", doc
+    return method
+
+
+_ANY_POSITIONAL = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+
+
+def _constructor(key: str, index: int) -> Callable[..., Any] | None:
+    """What makes objects of a type of C++ that has a constructor of its own; None when its fields do."""
+    init: Callable[..., Any] | None = _core.type_attribute(index, _INIT)
+    if callable(init):
+        return init
+    by_fields = _core.type_attribute(index, "__portcall_init__") or _core.type_attribute(index, _FINAL) is None
+    _, _, _, creator, *_ = _core.describe_type(index)
+    if by_fields or not creator:
+        return None
+
+    def refuse(*_: Any) -> Any:
+        raise TypeError(f"objects of type '{key}' are made by C++ only")
+
+    return refuse
+
+
+def _copier(key: str, index: int) -> Callable[[Object], Any] | None:
+    """What copies an object of a type of C++; None when another one with the same fields is a copy."""
+    if _core.type_attribute(index, _FINAL) is None:
+        return None
+    copy: Callable[[Object], Any] | None = _core.type_attribute(index, "__ffi_shallow_copy__")
+
+    def refuse(_: Object) -> Any:
+        raise TypeError(f"objects of type '{key}' cannot be copied: their C++ type has no copy constructor")
+
+    return refuse if copy is None else staticmethod(copy)
+
+
+def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Signature:
+    parameters = []
+    by_name = [i for i, (_, flags, *_) in enumerate(described) if flags & _KW_ONLY and not flags & _NOT_IN_INIT]
+    for access, flags, schema, _, default in (described[i] for i in (*positional, *by_name)):
+        kind = inspect.Parameter.KEYWORD_ONLY if flags & _KW_ONLY else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        shown: Any = inspect.Parameter.empty
+        if flags & _HAS_DEFAULT:
+            shown = ... if flags & _FACTORY else default
+        annotation = json.loads(schema or "{}").get("type", inspect.Parameter.empty)
+        parameters.append(inspect.Parameter(access.__name__, kind, default=shown, annotation=annotation))
+    # A field with a default may stand before one without: the core does not mind, a Signature does.
+    return inspect.Signature(parameters, __validate_parameters__=False)
+
+
+def class_of_type(key: str) -> type[Object] | None:
+    """Make the class of a type that C++ described; None when it described nothing."""
+    _, ancestors, _, creator, _, described, methods = _core.describe_type(_core.type_index_of(key))
+    if not _enum.is_enum(ancestors) and not described and not methods and not creator:
+        return None
+    base: type[Object] = Object
+    for ancestor in reversed(ancestors[1:]):
+        cls = _core.registered_object_class(ancestor) or class_of_type(ancestor)
+        if cls is not None:
+            base = cls
+            break
+    name = key.rpartition(".")[2]
+    made: type[Object] = _finish(
+        type(name, (base,), {"__slots__": (), "__module__": MADE_FROM_DESCRIPTIONS}),
+        key,
+        _core.type_index_of(key),
+    )
+    return made
+
+
+# ---- What all of them can do -----------------------------------------------------------------------------------------
+
+
+@_printing.adopt
+def __repr__(self: Object) -> str:
+    return _printing.line(self)
+
+
+def _repr_html_(self: Object) -> str:
+    return _printing.as_html(self)
+
+
+def replace(self: Object, /, **changes: Any) -> Any:
+    """Return an object like this one with some fields changed.
+
+    Raises:
+        TypeError: a field that the class does not have, or a value that does not fit.
+    """
+    cls: Any = type(self)
+    if cls.__portcall_copy__ is None:
+        return _core.create_object(cls, {name: getattr(self, name) for name in fields(self)}, changes)
+    copy = cls.__portcall_copy__(self)
+    _core.change_fields(cls, copy, changes)
+    return copy
+
+
+def __replace__(self: Object, /, **changes: Any) -> Any:  # for copy.replace of Python 3.13
+    return replace(self, **changes)
+
+
+def __copy__(self: Object) -> Any:
+    return replace(self)
+
+
+_COMMON = (__repr__, _repr_html_, replace, __replace__, __copy__)

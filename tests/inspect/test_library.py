@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said about a library before it is loaded: its era, its functions, its needs, and what will go wrong."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+import portcall
+from portcall import toolchain
+from portcall.errors import ModuleLoadError
+from portcall.inspect import LibraryReport, inspect_library
+
+MODERN = """
+#include <portcall/c_api.h>
+int (*__TVMBackendParallelLaunch)(void*, void*, int);
+void* __tvm_ffi__library_ctx;
+int __tvm_ffi_add(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) {
+  const char* parts[] = {"no"};
+  TVMFFIErrorSetRaisedFromCStrParts("ValueError", parts, 1);
+  return -1;
+}
+int __tvm_ffi_main(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) { return __tvm_ffi_add(h, a, n, r); }
+int __tvm_ffi__doc_add(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) { return 0; }
+"""
+CLASSIC = """
+void* __tvm_module_ctx;
+int (*__TVMFuncCall)(void);
+const char __tvm_main__[] = "scale";
+int scale(void* args, int* codes, int n, void* ret, int* ret_code, void* resource) { return 0; }
+"""
+PORTCALL_CPP = """
+#include <portcall/portcall.h>
+PORTCALL_EXPORT_TYPED(mul, [](int64_t a, int64_t b) { return a * b; })
+"""
+
+
+def made(folder: Path, text: str, *options: str, name: str = "k.c", target: str | None = None) -> Path:
+    source = folder / name
+    source.write_text(text)
+    return toolchain.create_shared(source, folder / f"{source.stem}.so", target=target, options=options)
+
+
+def inspected(folder: Path, text: str, *options: str, name: str = "k.c", target: str | None = None) -> LibraryReport:
+    return inspect_library(made(folder, text, *options, name=name, target=target))
+
+
+def test_a_modern_library_is_described_by_its_symbols(tmp_path: Path) -> None:
+    report = inspected(tmp_path, MODERN)
+    assert (report.abi, report.origin, report.kind) == ("modern", "TVM 0.22 or later", "shared")
+    assert report.functions == ("add",)
+    assert report.entry
+    assert report.documented == ("add",)
+    assert report.contexts == ("__TVMBackendParallelLaunch", "__tvm_ffi__library_ctx")
+    assert report.runtime_imports == ("TVMFFIErrorSetRaisedFromCStrParts",)
+    assert [Path(dependency.path).name for dependency in report.needed] == [d.name for d in report.needed]
+    assert (report.missing, report.problems) == ((), ())
+
+
+def test_a_cpp_library_on_the_headers_is_known_by_its_mark(tmp_path: Path) -> None:
+    report = inspected(tmp_path, PORTCALL_CPP, name="k.cc")
+    assert (report.abi, report.origin) == ("modern", "C++ on portcall's headers")
+    assert report.functions == ("mul",)
+    assert (report.missing, report.problems) == ((), ())
+
+
+def test_a_classic_library_is_described_by_its_symbols(tmp_path: Path) -> None:
+    report = inspected(tmp_path, CLASSIC)
+    assert (report.abi, report.origin) == ("classic", "TVM 0.6 to 0.20")
+    assert (report.functions, report.entry) == (("scale",), True)
+    assert report.contexts == ("__TVMFuncCall", "__tvm_module_ctx")
+    assert report.problems == ()
+
+
+def test_tvm_0_21_is_told_from_its_neighbours(tmp_path: Path) -> None:
+    report = inspected(tmp_path, "void* __tvm_ffi_library_ctx; int f(void) { return 0; }")
+    assert (report.abi, report.functions) == ("modern 0.21", ("f",))
+
+
+def test_a_plain_library_lists_what_it_exports(tmp_path: Path) -> None:
+    report = inspected(tmp_path, "int f(void) { return 0; } int _private(void) { return 0; } int data;")
+    assert (report.abi, report.functions, report.contexts) == ("plain", ("f",), ())
+
+
+def test_modules_inside_are_listed_as_a_tree(tmp_path: Path) -> None:
+    def word(text: str) -> bytes:
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    body = struct.pack("<6Q", 3, 0, 1, 1, 1, 1) + word("_lib") + word("cuda") + word("kernel")
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    report = inspected(tmp_path, f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    assert [(module.kind, module.nbytes, module.imports) for module in report.modules] == [
+        ("_lib", None, (1,)),
+        ("cuda", 6, ()),
+    ]
+    assert report.problems == (
+        "it carries a module of kind 'cuda', which nothing here runs: what calls into it will fail",
+    )
+
+
+def test_a_module_inside_that_can_be_loaded_here_is_no_problem(tmp_path: Path) -> None:
+    name = "ffi.Module.load_from_bytes.mine"
+    body = struct.pack("<5Q", 2, 0, 0, 0, 4) + b"mine" + struct.pack("<Q", 0)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    library = made(tmp_path, f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    assert "module of kind 'mine'" in inspect_library(library).problems[0]
+    portcall.register_func(name, lambda data: None)
+    try:
+        assert inspect_library(library).problems == ()
+    finally:
+        portcall.remove_global_func(name)
+
+
+def test_damaged_modules_inside_are_a_problem_not_an_error(tmp_path: Path) -> None:
+    report = inspected(tmp_path, 'const char __tvm_ffi__library_bin[] = "rubbish rubbish";')
+    assert report.modules == ()
+    assert "the modules inside (__tvm_ffi__library_bin) cannot be read" in report.problems[0]
+
+
+def test_a_symbol_that_nobody_provides_is_named(tmp_path: Path) -> None:
+    report = inspected(tmp_path, "int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
+    assert report.missing == ("nobody_has_this",)
+    assert report.problems == (
+        "it needs the symbol 'nobody_has_this', which nobody provides: add the source or library that defines it",
+    )
+
+
+def test_a_symbol_of_this_process_or_of_a_library_asked_for_is_provided(tmp_path: Path) -> None:
+    other = made(tmp_path, "int other(void) { return 1; }", name="libother.c")
+    text = 'int other(void); int puts(const char*); int f(void) { return other() + puts(""); }'
+    report = inspected(tmp_path, text, str(other), "-Wl,-rpath,$ORIGIN")
+    assert report.problems == ()
+    other.unlink()
+    report = inspect_library(report.path)
+    assert report.missing == ("other",)
+    assert "it needs" in report.problems[0]
+    assert "libother.so, which was not found: install it, or set LD_LIBRARY_PATH" in report.problems[0]
+
+
+def test_libraries_are_found_along_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    made(place, "int other(void) { return 1; }", "-Wl,-soname,libother.so", name="libother.c")
+    text = "int other(void); int f(void) { return other(); }"
+    library = made(tmp_path, text, f"-L{place}", "-lother")
+    assert any("libother.so" in problem for problem in inspect_library(library).problems)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{place}")
+    report = inspect_library(library)
+    assert report.problems == ()
+    assert str(place / "libother.so") in {dependency.path for dependency in report.needed}
+
+
+def test_libraries_for_other_machines_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [tmp_path / "first", tmp_path / "second"]
+    for place, target in zip(places, ("riscv64-linux-gnu", None), strict=True):
+        place.mkdir()
+        made(place, "int other(void) { return 1; }", "-Wl,-soname,libother.so", name="libother.c", target=target)
+    text = "int other(void); int f(void) { return other(); }"
+    library = made(tmp_path, text, f"-L{places[1]}", "-lother")
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(map(str, places)))
+    report = inspect_library(library)
+    assert report.problems == ()
+    assert str(places[1] / "libother.so") in {dependency.path for dependency in report.needed}
+
+
+def test_what_a_needed_library_needs_in_turn_is_looked_for_too(tmp_path: Path) -> None:
+    inner = made(tmp_path, "int inner(void) { return 1; }", "-Wl,-soname,libinner.so", name="libinner.c")
+    links = ("-Wl,-soname,libouter.so", "-Wl,-rpath,$ORIGIN", f"-L{tmp_path}")
+    made(tmp_path, "int inner(void); int outer(void) { return inner(); }", *links, "-linner", name="libouter.c")
+    text = "int outer(void); int f(void) { return outer(); }"
+    library = made(tmp_path, text, f"-L{tmp_path}", "-louter", "-Wl,-rpath,$ORIGIN")
+    assert inspect_library(library).problems == ()
+    inner.unlink()
+    assert inspect_library(library).problems[0].startswith("libouter.so needs libinner.so, which was not found")
+
+
+def test_a_missing_symbol_version_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "map"
+    options = ("-Wl,-soname,libver.so", f"-Wl,--version-script={script}")
+    script.write_text("VER_1 { global: f; };\nVER_2 { global: g; } VER_1;\n")
+    made(tmp_path, "int f(void) { return 1; } int g(void) { return 2; }", *options, name="libver.c")
+    text = "int g(void); int h(void) { return g(); }"
+    library = made(tmp_path, text, f"-L{tmp_path}", "-lver", "-Wl,-rpath,$ORIGIN")
+    assert inspect_library(library).problems == ()
+    script.write_text("VER_1 { global: f; g; };\n")
+    made(tmp_path, "int f(void) { return 1; } int g(void) { return 2; }", *options, name="libver.c")
+    assert inspect_library(library).problems == (
+        "it needs VER_2 of libver.so, which is older here: build it on a system as old as this",
+    )
+
+
+def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: Path) -> None:
+    report = inspected(tmp_path, MODERN, target="riscv64-linux-gnu")
+    assert (report.machine, report.abi, report.functions) == ("riscv64", "modern", ("add",))
+    assert "made for riscv64 (64-bit, little-endian) and this machine is" in report.problems[0]
+    assert len(report.problems) == 1
+    assert {dependency.path for dependency in report.needed} <= {""}
+
+
+def test_an_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:
+    report = inspected(tmp_path, "void* __TVMFutureFunction; void* __tvm_ffi__library_ctx;")
+    assert "'__TVMFutureFunction' to be filled in, which portcall does not know" in report.problems[0]
+
+
+def test_an_object_file_is_described_and_to_be_linked_first(tmp_path: Path) -> None:
+    (tmp_path / "k.c").write_text(MODERN)
+    compiler = toolchain.find_compiler("c")
+    toolchain.execute(
+        (*compiler.command, f"-I{toolchain.include_dir()}", "-c", str(tmp_path / "k.c"), "-o", str(tmp_path / "k.o")),
+        "x",
+    )
+    report = inspect_library(tmp_path / "k.o")
+    assert (report.kind, report.functions) == ("object", ("add",))
+    assert any("link it first" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "No such file"),
+        (b"", "the file is empty"),
+        (b"\0asm\1\0\0\0", "a WebAssembly module, not an ELF file"),
+        (b"\x7fELF\2\1\1" + bytes(40), "damaged or was not copied whole"),
+    ],
+)
+def test_what_cannot_be_read_is_a_load_error_with_the_path(tmp_path: Path, content: bytes | None, text: str) -> None:
+    path = tmp_path / "k.so"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModuleLoadError, match=text) as caught:
+        inspect_library(path)
+    assert caught.value.path == str(path)
+
+
+def test_a_folder_is_a_load_error(tmp_path: Path) -> None:
+    with pytest.raises(ModuleLoadError, match="directory"):
+        inspect_library(tmp_path)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine is, what a library needs of it, and the words where the two do not fit; all of it as JSON, too."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portcall
+from portcall import toolchain
+from portcall.inspect._elf import Build, read_elf
+from portcall.inspect._machine import (
+    MOST_CHARACTERS,
+    MOST_NAMES,
+    Machine,
+    Needs,
+    Unmet,
+    from_json,
+    problems_of,
+    this_machine,
+    to_json,
+    unmet_here,
+)  # fmt: skip
+
+BOARD = Machine(
+    Build("aarch64", 64, "little"), "linux", "glibc", "2.31", "aarch64-linux-gnu", "0.1.0", ("modern", "classic")
+)
+LIBRARY = Needs(BOARD.build, "modern", ("libc.so.6",), ("$ORIGIN",), {"libc.so.6": ("GLIBC_2.17",)}, (), ("puts",))
+NOTHING = Unmet({}, {}, (), ())
+
+
+def there(needs: Needs = LIBRARY, machine: Machine = BOARD, **unmet: Any) -> list[str]:
+    return list(problems_of(needs, machine, dataclasses.replace(NOTHING, **unmet), here=False))
+
+
+# ---- Words --------------------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_fits_has_no_problems() -> None:
+    assert there() == []
+    assert there(dataclasses.replace(LIBRARY, abi="plain")) == []  # others may need it
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (Build("arm", 32, "little"), "arm (32-bit, little-endian)"),
+        (Build("aarch64", 64, "big"), "aarch64 (64-bit, big-endian)"),
+        (Build("aarch64", 32, "little"), "aarch64 (32-bit, little-endian)"),
+    ],
+)
+def test_another_machine_word_size_or_byte_order_is_told_with_how_to_compile(build: Build, said: str) -> None:
+    (problem,) = there(dataclasses.replace(LIBRARY, build=build))
+    assert problem == (
+        f"it is made for {said} and that machine is aarch64 (64-bit, little-endian), linux, glibc 2.31: compile it "
+        "with portcall.toolchain.create_shared(…, target='aarch64-linux-gnu')"
+    )
+
+
+def test_a_convention_that_the_runtime_there_does_not_know_is_told_with_those_that_it_knows() -> None:
+    assert there(dataclasses.replace(LIBRARY, abi="classic")) == []
+    (problem,) = there(dataclasses.replace(LIBRARY, abi="modern 0.21"))
+    assert problem == (
+        "its functions are called in the modern 0.21 way (TVM 0.21), and portcall 0.1.0 there knows modern, classic: "
+        "compile it with what makes those"
+    )
+
+
+def test_a_c_library_that_is_too_old_there_is_told_with_a_target_of_its_age() -> None:
+    (problem,) = there(versions={"libc.so.6": ("GLIBC_2.34", "GLIBC_2.38")})
+    assert problem == (
+        "it needs GLIBC_2.34, GLIBC_2.38 of libc.so.6 and that machine has glibc 2.31: compile it with "
+        "portcall.toolchain.create_shared(…, target='aarch64-linux-gnu.2.31')"
+    )
+    assert there(versions={"libstdc++.so.6": ("GLIBCXX_3.4.32",)}) == [
+        "it needs GLIBCXX_3.4.32 of libstdc++.so.6, which is older there: build it on a system as old as that"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("library", "libc", "said"),
+    [
+        ("libfoo.so", "glibc", "install it there, or upload it first and link with -Wl,-rpath,$ORIGIN"),
+        ("libtvm_ffi.so", "glibc", "pip install apache-tvm-ffi"),
+        ("libc.so", "glibc", "it is the C library of another system; compile it with portcall.toolchain."),
+        ("libc.musl-aarch64.so.1", "glibc", "it is the C library of another system; compile it with"),
+        ("libc.so.6", "musl", "it is the C library of another system; compile it with portcall.toolchain."),
+    ],
+)
+def test_a_library_that_is_not_there_is_told_with_what_to_do(library: str, libc: str, said: str) -> None:
+    machine = dataclasses.replace(BOARD, libc=libc)
+    assert there(machine=machine, libraries={library: "it"})[0].startswith(
+        f"it needs {library}, which was not found there: {said}"
+    )
+
+
+def test_the_first_few_symbols_are_named_and_the_rest_counted() -> None:
+    said = there(symbols=tuple(f"s{number}" for number in range(12)))
+    assert said[0] == (
+        "it needs the symbol 's0', which nobody there provides: add the source or library that defines it"
+    )
+    assert said[5:] == ["it needs 7 more symbols that nobody there provides"]
+    said = there(symbols=("s",), libraries={"libs.so": "it"})
+    assert said[1].endswith("nobody there provides: perhaps that library does")
+
+
+def test_a_variable_that_the_runtime_there_does_not_fill_is_told_with_its_version() -> None:
+    assert there(contexts=("__TVMNew",)) == [
+        "it expects '__TVMNew' to be filled in, which portcall 0.1.0 there does not know: calling it may crash"
+    ]
+
+
+# ---- What is here -------------------------------------------------------------------------------------------------
+
+
+def test_this_machine_is_what_its_compiler_makes_libraries_for(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int f(void) { return 1; }")
+    machine = this_machine()
+    assert read_elf(toolchain.create_shared(tmp_path / "a.c", tmp_path / "a.so").read_bytes()).build == machine.build
+    assert toolchain.is_this_machine(machine.target)
+    cross = toolchain.create_shared(tmp_path / "a.c", tmp_path / "b.so", f"{machine.target}.{machine.libc_version}")
+    assert read_elf(cross.read_bytes()).build == machine.build
+    assert machine.portcall == portcall.__version__
+
+
+@pytest.mark.parametrize("other", [{"machine": "s390x"}, {"bits": 32}, {"byte_order": "big"}])
+def test_of_another_machine_only_what_the_runtime_lacks_is_told(other: dict[str, Any]) -> None:
+    needs = Needs(
+        dataclasses.replace(this_machine().build, **other), "modern", ("libnone.so",), (), {"libc.so.6": ("GLIBC_9",)},
+        ("__TVMNew", "__TVMFuncCall"), ("TVMFFINone", "TVMFFIErrorSetRaised", "none"),
+    )  # fmt: skip
+    assert unmet_here(needs, Path("k.so")) == (Unmet({}, {}, ("__TVMNew",), ("TVMFFINone",)), None)
+
+
+# ---- As text ------------------------------------------------------------------------------------------------------
+
+words = st.text(st.characters(categories=("L", "N", "P", "S")), max_size=9)
+names = st.lists(words, max_size=4).map(tuple)
+builds = st.builds(Build, words, st.sampled_from([32, 64]), st.sampled_from(["little", "big"]))
+
+
+@given(st.builds(Needs, builds, words, names, names, st.dictionaries(words, names, max_size=3), names, names))
+def test_needs_come_back_from_text_as_they_were(needs: Needs) -> None:
+    assert Needs.from_dict(from_json(to_json(needs))) == needs
+
+
+@given(
+    st.builds(Machine, builds, words, words, words, words, words, names),
+    st.builds(Unmet, st.dictionaries(words, words, max_size=3), st.dictionaries(words, names), names, names),
+)
+def test_answers_come_back_from_text_as_they_were(machine: Machine, unmet: Unmet) -> None:
+    facts = from_json(to_json({"machine": machine, "unmet": unmet}))
+    assert Machine.from_dict(facts["machine"]) == machine
+    assert Unmet.from_dict(facts["unmet"]) == unmet
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+
+
+@given(st.data())
+def test_any_text_is_facts_or_a_value_error(data: st.DataObject) -> None:
+    whole = from_json(to_json({**vars(LIBRARY), **vars(BOARD), **vars(NOTHING)}))
+    for name in data.draw(st.sets(st.sampled_from(sorted(whole)))):
+        whole[name] = data.draw(values)
+    for text in (json.dumps(whole), json.dumps(data.draw(values)), data.draw(st.text())):
+        for read in (Needs.from_dict, Machine.from_dict, Unmet.from_dict):
+            with contextlib.suppress(ValueError):
+                read(from_json(text))
+
+
+def test_text_that_is_too_long_too_deep_or_has_too_many_names_is_refused() -> None:
+    with pytest.raises(ValueError, match="are too many; at most"):
+        from_json(" " * (MOST_CHARACTERS + 1))
+    with pytest.raises(ValueError, match="no JSON that can be read"):
+        from_json("[" * 100_000)
+    with pytest.raises(ValueError, match=f"'symbols' has {MOST_NAMES + 1} names; at most {MOST_NAMES}"):
+        Needs.from_dict(from_json(to_json(dataclasses.replace(LIBRARY, symbols=("s",) * (MOST_NAMES + 1)))))

@@ -1,0 +1,779 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of objects: defined by Python classes, or in C++ and seen here."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Generic, Literal, Optional, TypeVar
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import testing, toolchain
+
+
+@portcall.register_object("test.classes.Expr")
+class Expr(portcall.Object):
+    """An expression."""
+
+
+@portcall.register_object("test.classes.Var", compare="variable")
+class Var(Expr):
+    name: str
+
+
+@portcall.register_object("test.classes.Const")
+class Const(Expr):
+    value: int
+
+
+@portcall.register_object("test.classes.Add")
+class Add(Expr):
+    """The sum of two expressions."""
+
+    operator: ClassVar[str] = "+"
+    lhs: Expr
+    rhs: Expr
+    span: str = portcall.field(default="", compare=False, doc="where it stands")
+
+    def flipped(self) -> Add:
+        return Add(self.rhs, self.lhs, self.span)
+
+    def own_class(self) -> type:
+        return __class__  # type: ignore[name-defined]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+
+
+@portcall.register_object("test.classes.Block")
+class Block(Expr):
+    body: list[Expr]
+    names: dict[str, int] = portcall.field(default_factory=dict)
+    tag: Optional[str] = None  # noqa: UP045
+    outer: Block | None = None
+    mode: Literal["fast", "small"] = portcall.field(default="fast", kw_only=True)
+    anything: Any = None
+    weight: float = 1.0
+    either: int | str = 0
+    pair: tuple[int, Expr] | None = None
+
+
+@portcall.register_object("test.classes.Numbered")
+class Numbered(portcall.Object):
+    which: Literal[0, 1]
+    many: tuple[int, ...] = ()
+    nothing: None = None
+    floats: list[float] = portcall.field(default_factory=list)
+
+
+X, ONE = Var("x"), Const(1)
+
+
+# ---- Made here -------------------------------------------------------------------------------------------------------
+
+
+def test_fields_are_given_by_position_or_name() -> None:
+    both = [Add(X, ONE, "here"), Add(X, span="here", rhs=ONE), Add(lhs=X, rhs=ONE, span="here")]
+    for made in both:
+        assert (made.lhs, made.rhs, made.span) == (X, ONE, "here")
+    assert Add(X, ONE).span == ""
+    assert Add.operator == X.__class__.__mro__[1].__name__.replace("Expr", "+")
+
+
+def test_attributes_refer_to_the_same_objects() -> None:
+    made = Add(X, ONE)
+    assert made.lhs.same_as(X)
+    assert made.lhs == X
+    assert made != Add(X, ONE)
+    assert isinstance(made.lhs, Var)
+    assert {made: 1}[made] == 1
+
+
+def test_a_class_has_what_its_author_wrote() -> None:
+    made = Add(X, ONE, "s").flipped()
+    assert (made.lhs, made.rhs, made.span) == (ONE, X, "s")
+    assert made.own_class() is Add
+    assert Add.__doc__ == "The sum of two expressions."
+    assert str(inspect.signature(Add)) == ("(lhs: 'test.classes.Expr', rhs: 'test.classes.Expr', span: 'str' = '')")
+    assert str(inspect.signature(Block)).startswith(
+        "(body: 'list[test.classes.Expr]', names: 'dict[str, int]' = Ellipsis"
+    )
+    assert Add.span.__doc__ == "where it stands"  # type: ignore[attr-defined]
+    match made:
+        case Add(Const(value), _, span):
+            assert (value, span) == (1, "s")
+        case _:
+            pytest.fail("no match")
+    assert "mode" not in Block.__match_args__  # by name only, as in the constructor
+
+
+def test_objects_do_not_change() -> None:
+    made = Add(X, ONE)
+    with pytest.raises(AttributeError, match=r"^Add objects do not change: replace\(lhs=\.\.\.\) makes another one$"):
+        made.lhs = ONE
+    with pytest.raises(AttributeError):
+        made.colour = "red"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="is a field and stays"):
+        del made.lhs
+
+
+def test_replace_makes_another_object() -> None:
+    made = Add(X, ONE, "s")
+    other = made.replace(rhs=X)  # type: ignore[attr-defined]
+    assert (other.lhs, other.rhs, other.span) == (X, X, "s")
+    assert made.rhs == ONE
+    with pytest.raises(TypeError, match="Add\\(\\) has no field 'rsh'; did you mean 'rhs'\\?"):
+        made.replace(rsh=X)  # type: ignore[attr-defined]
+    assert made.__replace__(span="t").span == "t"  # type: ignore[attr-defined]
+    named = define("test.classes.Self", {"self": int})
+    assert named(self=1).replace(self=2).self == 2
+    shallow = copy.copy(made)
+    assert shallow != made
+    assert shallow.lhs == X
+
+
+def test_writable_fields_are_checked() -> None:
+    @portcall.register_object("test.classes.Mutable", frozen=False)
+    class Mutable(portcall.Object):
+        count: int = 0
+        expr: Expr | None = None
+
+    made = Mutable()
+    made.count = 3
+    made.expr = X
+    assert (made.count, made.expr) == (3, X)
+    with pytest.raises(TypeError, match=r"test\.classes\.Mutable\.count: expected int, got str"):
+        made.count = "three"  # type: ignore[assignment]
+    assert made.count == 3
+
+
+def test_what_is_written_is_checked_as_what_is_made_is() -> None:
+    @portcall.register_object("test.classes.Written", frozen=False)
+    class Written(portcall.Object):
+        items: list[Expr]
+        either: int | str = 0
+        anything: object = None
+
+    made = Written([X])
+    made.items = [ONE]
+    made.either = "text"
+    with pytest.raises(TypeError, match=r"Written.items: expected list\[test.classes.Expr\], got int 3 at \[1\]"):
+        made.items = [X, 3]  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"Written.either: expected int \| str, got float 1.5"):
+        made.either = 1.5  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=r"Written.anything: expected an array of numbers"):
+        made.anything = np.array(["x"], object)
+    assert (list(made.items), made.either, made.anything) == ([ONE], "text", None)
+
+
+def test_a_class_may_take_its_fields_by_name_only() -> None:
+    @portcall.register_object("test.classes.Named2", kw_only=True)
+    class Named(portcall.Object):
+        name: str
+        place: int = portcall.field(kw_only=False)
+
+    assert (Named(3, name="n").place, Named(name="n", place=4).place) == (3, 4)
+    assert Named.__match_args__ == ("place",)
+    with pytest.raises(TypeError, match=r"Named\(\) takes 1 positional arguments, got 2"):
+        Named("n", 3)  # type: ignore[misc]
+
+
+@portcall.register_object("test.classes.Holder")
+class Holder(portcall.Object):
+    items: portcall.List = portcall.field(default_factory=portcall.List)
+    table: portcall.Dict = portcall.field(default_factory=portcall.Dict)
+    fixed: dict = portcall.Map({"a": 1})  # type: ignore[type-arg,assignment]
+
+
+def test_containers_that_change_may_be_fields() -> None:
+    made = Holder()
+    assert made.fixed == {"a": 1}
+    made.items.append(X)
+    made.table["x"] = X
+    assert (list(made.items), dict(made.table), len(Holder().items)) == ([X], {"x": X}, 0)
+    with pytest.raises(TypeError, match=r"Holder.items: expected List, got Array"):
+        Holder([X])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Add(1, 2), "test.classes.Add.lhs: expected test.classes.Expr, got int 1"),
+        (lambda: Add(X), "test.classes.Add needs a value for 'rhs'"),
+        (lambda: Add(X, X, "", 4), r"Add\(\) takes 3 positional arguments, got 4"),
+        (lambda: Add(X, X, lhs=X), r"Add\(\) got 'lhs' twice: by position and by name"),
+        (lambda: Add(X, X, spam=1), r"Add\(\) has no field 'spam'; did you mean 'span'\?"),
+        (lambda: Add(X, None), "test.classes.Add.rhs: expected test.classes.Expr, got None"),
+        (lambda: Var(3), "test.classes.Var.name: expected str, got int 3"),
+        (lambda: Const(1.5), "test.classes.Const.value: expected int, got float"),
+        (lambda: Block([1]), r"test.classes.Block.body: expected list\[test.classes.Expr\], got int 1 at \[0\]"),
+        (lambda: Block([[X]]), r"test.classes.Block.body: expected list\[test.classes.Expr\], got list at \[0\]"),
+        (lambda: Block(3), "test.classes.Block.body: expected list.*, got int"),
+        (lambda: Block([], {"a": "b"}), r"test.classes.Block.names: expected dict\[str, int\], got str 'b' at \['a'\]"),
+        (lambda: Block([], {1: 2}), r"test.classes.Block.names: expected dict\[str, int\], got int 1 at key 1"),
+        (lambda: Block([], tag=3), "test.classes.Block.tag: expected str or None, got int 3"),
+        (lambda: Block([], outer=X), "test.classes.Block.outer: expected test.classes.Block or None"),
+        (lambda: Block([], mode="slow"), "test.classes.Block.mode: expected Literal.*, got str 'slow'"),
+        (lambda: Numbered(True), r"test.classes.Numbered.which: expected Literal\[0, 1\], got bool True"),
+        (lambda: Numbered(1, ("x",)), r"Numbered.many: expected tuple\[int, ...\], got str 'x' at \[0\]"),
+        (lambda: Numbered(1, nothing=0), r"Numbered.nothing: expected None, got int 0"),
+        (lambda: Block([], either=1.5), r"test.classes.Block.either: expected int \| str, got float 1.5"),
+        (
+            lambda: Block([], pair=(1, 2)),
+            r"Block.pair: expected tuple\[int, test.classes.Expr\] \| None, got int 2 at \[1\]",
+        ),
+        (lambda: Block([], pair=(1,)), "test.classes.Block.pair: expected tuple.*, got 1 items"),
+        (
+            lambda: Block([], anything=np.array(["x"], object)),
+            "test.classes.Block.anything: expected an array of numbers",
+        ),
+        (
+            lambda: Pair(1, [0, 0, 0, np.array(["x"], object)]),
+            "test.classes.Pair.second: item 3: expected an array of numbers",
+        ),
+        (lambda: Add(Add.__new__(Add), X), "test.classes.Add.lhs: expected an object, got a Add that was never made"),
+        (lambda: Block([], weight="x"), "test.classes.Block.weight: expected float, got str"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_with_its_field(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_values_of_every_kind_of_field() -> None:
+    numbered = Numbered(1, (1, np.int64(2), 3), None, [1, 2.5, np.float32(0.5)])
+    assert (list(numbered.many), list(numbered.floats)) == ([1, 2, 3], [1, 2.5, 0.5])
+    inner = Block([])
+    made = Block([X, ONE], {"a": 1}, "t", inner, {"b": [1.5, None]}, 2, "text", (7, X), mode="small")
+    assert list(made.body) == [X, ONE]
+    assert made.names == {"a": 1}
+    assert (made.tag, made.outer, made.mode) == ("t", inner, "small")
+    assert made.anything == {"b": [1.5, None]}
+    assert made.weight == 2.0
+    assert isinstance(made.weight, float)
+    assert made.either == "text"
+    assert made.pair is not None
+    assert list(made.pair) == [7, X]
+    assert inner.names == {}
+    assert inner.names.same_as(Block([]).names) is False  # type: ignore[attr-defined]
+
+
+def test_a_class_may_check_and_define_its_own_constructor() -> None:
+    @portcall.register_object("test.classes.Range")
+    class Range(portcall.Object):
+        low: int
+        high: int
+
+        def __post_init__(self) -> None:
+            if self.low > self.high:
+                raise ValueError(f"an empty range, {self.low} to {self.high}")
+
+    @portcall.register_object("test.classes.Upto")
+    class Upto(Range):
+        def __init__(self, high: int) -> None:
+            super().__init__(0, high)
+
+    assert Range(1, 2).high == 2
+    with pytest.raises(ValueError, match="an empty range, 2 to 1"):
+        Range(2, 1)
+    assert (Upto(5).low, Upto(5).high) == (0, 5)
+    assert isinstance(Upto(5).replace(high=6), Upto)  # type: ignore[attr-defined]
+
+
+class Text(str):
+    """A text of a kind of its own; as a value it is one like any other."""
+
+
+def test_a_copy_keeps_values_that_arrive_as_another_type_than_they_were_given() -> None:
+    @portcall.register_object("test.classes.Named")
+    class Named(portcall.Object):
+        name: Text
+        number: int = 0
+
+    made = Named(Text("n"))
+    assert (made.replace(number=2).name, copy.copy(made).name) == ("n", "n")  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"test.classes.Named.name: expected Text, got str 'm'"):
+        made.replace(name="m")  # type: ignore[attr-defined]
+
+
+def test_methods_of_a_class_in_a_function_refer_to_it() -> None:
+    class Before:
+        pass
+
+    @portcall.register_object("test.classes.Local")
+    class Local(portcall.Object):
+        before: Before  # both are names of this function only
+        others: list[Local]
+        fixed: Final[int] = 0
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Local) and len(self.others) == len(other.others)
+
+        def __hash__(self) -> int:
+            return len(self.others)
+
+        @property
+        def size(self) -> int:
+            return len(self.others)
+
+        @size.setter
+        def size(self, value: int) -> None:
+            assert __class__ is Local  # type: ignore[name-defined]
+
+    leaf = Local(Before(), [])
+    made = Local(Before(), [leaf])
+    assert made == Local(Before(), [made])
+    assert made != leaf
+    assert made.fixed == 0
+    made.size = 3
+    with pytest.raises(TypeError, match=r"Local.others: expected list\[test.classes.Local\], got Var at \[0\]"):
+        Local(Before(), [X])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"Local.before: expected Before, got int 5"):
+        Local(5, [])  # type: ignore[arg-type]
+
+
+def test_a_class_may_have_other_bases_too() -> None:
+    class Greets:
+        def greet(self) -> str:
+            return f"hello from {self!r}"
+
+    Item = TypeVar("Item")
+
+    @portcall.register_object("test.classes.Boxed")
+    class Boxed(portcall.Object, Greets, Generic[Item]):
+        item: Item
+
+    assert Boxed(1).greet() == "hello from Boxed(item=1)"
+    assert Boxed[int](1).replace(item=2).item == 2  # type: ignore[attr-defined]
+
+
+def test_annotations_of_a_base_class_mean_what_they_meant_there() -> None:
+    @portcall.register_object("test.classes.Calls")
+    class Calls(portcall.Object):
+        args: list[Expr]
+
+    # Of the same name as what the base class holds.
+    other = portcall.register_object("test.classes.OtherExpr")(
+        type("Expr", (Calls,), {"__annotations__": {"more": "list[Expr]"}})
+    )
+    made: Any = other([X], [other([ONE], [])])
+    assert list(made.args) == [X]
+    with pytest.raises(TypeError, match=r"OtherExpr.args: expected list\[test.classes.Expr\], got int 5 at \[0\]"):
+        other([5], [])
+    with pytest.raises(TypeError, match=r"OtherExpr.more: expected list\[test.classes.OtherExpr\], got Var"):
+        other([X], [X])
+
+
+def test_more_fields_than_a_call_keeps_on_the_stack() -> None:
+    body = {"__annotations__": {f"f{i}": int for i in range(40)}}
+    wide = portcall.register_object("test.classes.Wide")(type("Wide", (portcall.Object,), body))
+    made = wide(*range(20), **{f"f{i}": i for i in range(20, 40)})
+    assert [getattr(made, f"f{i}") for i in range(40)] == list(range(40))
+
+
+def test_arrays_and_functions_may_be_fields() -> None:
+    @portcall.register_object("test.classes.Kernel")
+    class Kernel(portcall.Object):
+        weights: portcall.Tensor
+        run: portcall.PackedFunc
+        shape: portcall.Shape
+
+    data = np.arange(6, dtype="float32").reshape(2, 3)
+    made = Kernel(data, lambda x: x + 1, portcall.Shape((2, 3)))
+    assert made.weights.numpy().tolist() == data.tolist()
+    assert made.run(1) == 2
+    assert made.shape == (2, 3)
+    with pytest.raises(TypeError, match=r"Kernel.weights: expected Tensor, got int 3"):
+        Kernel(3, len, portcall.Shape(()))  # type: ignore[arg-type]
+
+
+# ---- What may be registered ------------------------------------------------------------------------------------------
+
+
+def define(key: str, annotations: dict[str, Any], base: type = portcall.Object, **more: Any) -> Any:
+    return portcall.register_object(key)(type("Made", (base,), {"__annotations__": annotations, **more}))
+
+
+def test_annotations_may_be_types_or_texts() -> None:
+    made = define("test.classes.Types", {"a": int, "b": ClassVar[int], "c": ClassVar, "d": "ClassVar[int]"}, b=3, d=4)
+    assert (list(portcall.ir.fields(made)), made.b, made(1).d) == (["a"], 3, 4)
+
+
+def test_a_key_belongs_to_one_set_of_fields() -> None:
+    first = define("test.classes.Twice", {"a": int})
+    again = define("test.classes.Twice", {"a": int})
+    assert isinstance(portcall.get_global_func("testing.echo")(first(1)), again)
+    with pytest.raises(ValueError, match=r"type 'test.classes.Twice' exists already, with other fields"):
+        define("test.classes.Twice", {"a": str})
+
+
+def test_a_class_that_is_defined_again_takes_objects_of_the_earlier_one() -> None:
+    def first() -> Any:
+        return define("test.classes.Again", {"value": int})
+
+    def holder(of: Any) -> Any:
+        return define("test.classes.Holds", {"items": list[of]})
+
+    leaf = first()
+    old = leaf(1)
+    hold = holder(leaf)
+    leaf = first()
+    assert [item.value for item in hold([old, leaf(2)]).items] == [1, 2]
+    assert [item.value for item in holder(leaf)([old, leaf(2)]).items] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "more", "message"),
+    [
+        ({"a": int}, {"a": "x"}, "test.classes.Refused.a: the default is no int but str 'x'"),
+        ({"a": "int | str"}, {"a": 1.5}, r"Refused.a: the default is no int \| str but float 1.5"),
+        ({"a": "list[int]"}, {"a": (1, "x")}, r"Refused.a: the default is no list\[int\] but str 'x' at \[1\]"),
+        ({"a": list}, {"a": dataclasses.field(default_factory=list)}, "Made.a: use portcall.field, not that of datacl"),
+        ({"lhs": int}, {}, "'test.classes.Refused' has the field 'lhs' already; give this one another name"),
+        ({}, {"span": "other"}, "Made.span would hide a field of that name; give it another one"),
+        ({}, {"span": property(lambda self: 1)}, "Made.span would hide a field of that name; give it another one"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused_where_they_are_defined(
+    annotations: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        define("test.classes.Refused", annotations, Add, **more)
+    with pytest.raises(KeyError):  # the key is free still
+        portcall.ir.object_class("test.classes.Refused")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"default": 1, "default_factory": int}, ValueError, "not both"),
+        ({"default_factory": []}, TypeError, r"default_factory is called without arguments, got \[\]"),
+        ({"compare": "ident"}, ValueError, "compare is True, False or 'identity', got 'ident'"),
+        ({"default": []}, ValueError, r"a mutable default, \[\], would be shared: use default_factory=list$"),
+        ({"default": portcall.List()}, ValueError, "would be shared: use default_factory$"),
+        ({"default": np.zeros(1)}, ValueError, "would be shared: use default_factory$"),
+    ],
+)
+def test_field_refuses_what_no_field_can_have(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        portcall.field(**arguments)
+
+
+def test_what_cannot_be_registered_says_why() -> None:
+    with pytest.raises(TypeError, match=r"takes a subclass of portcall.Object, got <class 'int'>"):
+        portcall.register_object("test.classes.Int")(int)  # type: ignore[type-var]
+    unregistered = type("Base", (portcall.Object,), {})
+    with pytest.raises(TypeError, match="register Base, which Made derives from, first"):
+        define("test.classes.Orphan", {}, unregistered)
+    with pytest.raises(TypeError, match=r"Made.a: register Base first"):
+        define("test.classes.Orphan", {"a": unregistered})
+    with pytest.raises(TypeError, match=r"names something unknown: name 'Nothing' is not defined"):
+        define("test.classes.Orphan", {"a": "Nothing"})
+    with pytest.raises(ValueError, match=r"a mutable default, .*: use default_factory=list"):
+        define("test.classes.Orphan", {"a": list}, a=[])
+    with pytest.raises(TypeError, match=r'takes the key of a type, as in @register_object\("demo.Add"\); got <class'):
+        portcall.register_object(unregistered)  # type: ignore[arg-type]
+    for key in ("ffi.Array", "ffi.Object", "int"):
+        with pytest.raises(ValueError, match=f"'{key}' is a type of every program; give this one another key"):
+            define(key, {})
+    with pytest.raises(TypeError, match=r"Made cannot derive from List; hold one in a field"):
+        define("test.classes.Orphan", {}, portcall.List)
+    with pytest.raises(ValueError, match="compare is one of structure, identity, variable, shared; got 'size'"):
+        portcall.register_object("test.classes.Bad", compare="size")(type("Bad", (portcall.Object,), {}))  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"made by a function of portcall, .*; a class of your own is registered: @port"
+    ):
+        unregistered()
+
+
+def test_a_field_cannot_be_read_from_another_type() -> None:
+    with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of test.classes.Var"):
+        Add.lhs.__get__(X, Var)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of str"):
+        Add.lhs.__get__("text", str)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="was never made"):
+        _ = Add.__new__(Add).lhs
+    assert list(portcall.ir.fields(Add)) == ["lhs", "rhs", "span"]
+    with pytest.raises(TypeError, match="str is no class of a described type"):
+        portcall.ir.fields("text")  # type: ignore[arg-type]
+
+
+def test_objects_leave_nothing_behind() -> None:
+    with testing.no_leaks():
+        for _ in range(10):
+            made: Any = Block([X, Add(ONE, X)], {"a": 1}, outer=Block([]))
+            assert made.outer.body == []
+            with pytest.raises(TypeError):
+                Add(made, 3)  # type: ignore[arg-type]
+            del made
+
+
+def test_a_long_chain_is_printed_short_and_freed() -> None:
+    with testing.no_leaks():
+        chain: Any = ONE
+        for _ in range(200_000):
+            chain = Add(chain, ONE)
+        assert len(repr(chain)) < 1000
+        assert "Add(...)" in repr(chain)
+        del chain
+
+
+@portcall.register_object("test.classes.Quiet")
+class Quiet(portcall.Object):
+    secret: str = portcall.field(repr=False)
+    shown: int
+
+
+def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Add(X, Const(2), "s")
+    assert repr(made) == "Add(lhs=Var(name='x'), rhs=Const(value=2), span='s')"
+    assert repr(portcall.Array([made, 1])) == f"[{made!r}, 1]"
+    portcall.ir.show(Block([made, made], tag="t"))
+    shown = capsys.readouterr().out
+    assert "Block (test.classes.Block)" in shown
+    assert "rhs: Const (test.classes.Const)" in shown
+    assert shown.count("name: 'x'") == 1
+    assert "(the same as above)" in shown
+    quiet = Quiet("much", 5)
+    assert (repr(quiet), quiet.secret) == ("Quiet(shown=5)", "much")
+    portcall.ir.show(quiet)
+    assert "secret" not in capsys.readouterr().out
+    assert "secret" not in quiet._repr_html_()  # type: ignore[attr-defined]
+    page = Add(Var("<b>"), ONE)._repr_html_()  # type: ignore[attr-defined]
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+def test_what_is_long_or_deep_is_left_out_of_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    wide, deep = Block([Const(i) for i in range(100)], tag="t" * 100), Add(X, ONE)
+    for _ in range(9):
+        deep = Add(X, deep)
+    assert repr(wide).startswith("Block(body=[Const(value=0), Const(value=1), ")
+    assert repr(wide).count("Const(") == 29  # 60 values: the block, its list, 29 objects with a number each, ...
+    assert repr(deep).count("Add(") == 7
+    portcall.ir.show(wide)
+    shown = capsys.readouterr().out
+    assert f"tag: '{'t' * 58}…" in shown
+    assert "[99]: Const" in shown
+    portcall.ir.show(wide, max_nodes=20)
+    shown = capsys.readouterr().out
+    assert "… 100 more inside" in shown
+    assert "[0]" not in shown
+    portcall.ir.show(deep, max_depth=3)
+    shown = capsys.readouterr().out
+    assert shown.count("rhs: Add") == 3
+    assert "… 3 more inside" in shown
+    assert "value: 1" not in shown
+    assert deep._repr_html_().count("Add (test.classes.Add)") == 7  # type: ignore[attr-defined]
+    assert wide._repr_html_().count("value: ") < 100  # type: ignore[attr-defined]
+
+
+def test_an_author_may_print_objects_in_another_way() -> None:
+    @portcall.register_object("test.classes.Own")
+    class Own(portcall.Object):
+        value: int
+
+        def __repr__(self) -> str:
+            return f"<{self.value}>"
+
+    assert repr(Own(1)) == "<1>"
+    assert repr(Pair(Own(1), Own(2))) == "Pair(first=<1>, second=<2>)"
+
+
+@portcall.register_object("test.classes.Pair")
+class Pair(portcall.Object):
+    first: object
+    second: object
+
+
+# ---- Other types as values -------------------------------------------------------------------------------------------
+
+
+class Place(pathlib.PurePosixPath):
+    """An existing type."""
+
+
+@pytest.mark.usefixtures("registrations_undone")
+def test_an_existing_python_type_travels_as_a_value() -> None:
+    portcall.ir.register_value_type(Place, "test.classes.Place", to=str, back=Place)
+    echo = portcall.get_global_func("testing.echo")
+    assert echo(Place("/a/b")) == Place("/a/b")
+    made = Block([], anything=[Place("c"), 1])
+    assert made.anything == [Place("c"), 1]
+
+
+def test_a_type_whose_values_travel_already_is_refused() -> None:
+    class Size(int):
+        pass
+
+    with pytest.raises(TypeError, match="a Size is a int, and travels as one"):
+        portcall.ir.register_value_type(Size, "test.classes.Size", to=int, back=Size)
+    with pytest.raises(TypeError, match="a Var is a Object, and travels as one"):
+        portcall.ir.register_value_type(Var, "test.classes.Size", to=str, back=Var)
+
+
+@pytest.mark.usefixtures("registrations_undone")
+def test_a_type_of_both_languages_travels_as_a_value(objects: portcall.Module) -> None:
+    portcall.ir.register_value_type(complex, "test.complex", to=lambda z: [z.real, z.imag], back=lambda v: complex(*v))
+    square = portcall.get_global_func("cpp_objects.square")
+    assert square(2 + 3j) == (2 + 3j) ** 2
+    with pytest.raises(TypeError, match="argument #0: expected complex, got int 3"):
+        square(3)
+
+
+# ---- Types of C++ ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def objects(build_native: Callable[[str], pathlib.Path]) -> portcall.Module:
+    return portcall.load_module(build_native("objects.cc"))
+
+
+def test_a_type_of_cpp_appears_without_a_line_of_python(objects: portcall.Module) -> None:
+    named = portcall.ir.object_class("cpp.NamedAdd")
+    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
+    assert [cls.__name__ for cls in named.__mro__[:4]] == ["NamedAdd", "Add", "Expr", "Object"]
+    assert list(portcall.ir.fields(named(var("x"), var("y")))) == ["lhs", "rhs", "span", "name"]
+    made = add(var("x"), rhs=var("y"))
+    assert made.lhs.name == "x"  # type: ignore[attr-defined]
+    assert isinstance(made, portcall.ir.object_class("cpp.Expr"))
+    assert add.__doc__ == "The sum of two expressions."
+    assert add.lhs.__doc__ == "what is added to"  # type: ignore[attr-defined]
+    assert made.depth() == 1  # type: ignore[attr-defined]
+    assert add(made, made).depth() == 2  # type: ignore[attr-defined]
+    assert add.zero() == 0  # type: ignore[attr-defined]
+    assert add.depth.__doc__ == "levels of sums below"  # type: ignore[attr-defined]
+    assert repr(made) == "Add(lhs=Var(name='x'), rhs=Var(name='y'), span='')"
+    with pytest.raises(TypeError, match=r"cpp.Add.lhs: expected cpp.Expr, got int"):
+        add(3, made)
+    with pytest.raises(TypeError, match=r"cpp.Add needs a value for 'rhs'"):
+        add(made)
+
+
+def test_a_class_of_python_cannot_derive_from_a_type_of_cpp_with_members(objects: portcall.Module) -> None:
+    with pytest.raises(TypeError, match=r"cannot derive from 'cpp.Counter', whose objects may have members"):
+        define("test.classes.Orphan", {}, portcall.ir.object_class("cpp.Counter"))
+
+
+def test_writable_and_hidden_fields_of_cpp(objects: portcall.Module) -> None:
+    counter = portcall.ir.object_class("cpp.Counter")
+    made: Any = counter(3, up=False)
+    assert (made.count, made.step, made.up, made.seen, str(made.dtype)) == (3, 0.5, False, [], "float32")
+    made.count += 2
+    made.step = 2
+    assert (made.count, made.step) == (5, 2.0)
+    with pytest.raises(AttributeError, match="Counter objects do not change"):
+        made.up = True
+    with pytest.raises(TypeError, match=r"cpp.Counter.count: expected int, got str"):
+        made.count = "many"
+    with pytest.raises(TypeError, match=r"Counter\(\) takes 4 positional arguments, got 5"):
+        counter(1, 2.0, [], "int8", True)
+    assert repr(made) == "Counter(count=5, step=2.0, up=False, seen=[])"
+    assert made.replace(count=1).step == 2.0
+
+
+def test_a_type_of_cpp_that_cannot_be_made_here_can_be_read(objects: portcall.Module) -> None:
+    made = portcall.get_global_func("cpp_objects.sealed")(7)
+    assert made.value == 7
+    with pytest.raises(
+        TypeError, match=r"'cpp.Sealed' cannot be made from fields: its C\+\+ type has no default constr"
+    ):
+        type(made)(7)
+
+
+def test_cpp_changes_a_copy_when_others_hold_the_object(objects: portcall.Module) -> None:
+    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
+    made: Any = add(var("x"), var("y"))
+    swapped = portcall.get_global_func("cpp_objects.swap")(made)
+    assert (swapped.lhs.name, swapped.rhs.name) == ("y", "x")
+    assert made.lhs.name == "x"
+    assert portcall.get_global_func("cpp_objects.as_var")(var("z")) == "z"
+    with pytest.raises(TypeError, match=r"expected cpp.Var, got cpp.Add"):
+        portcall.get_global_func("cpp_objects.as_var")(made)
+
+
+@pytest.mark.usefixtures("registrations_undone")
+def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> None:
+    @portcall.register_object("cpp.Expr")
+    class MyExpr(portcall.Object):
+        def __add__(self, other: Any) -> Any:
+            return portcall.get_global_func("cpp_objects.add")(self, other)
+
+    @portcall.register_object("cpp.Var")
+    class MyVar(MyExpr):
+        def shout(self) -> str:
+            return str(self.name.upper())  # type: ignore[attr-defined]
+
+    @portcall.register_object("cpp.Add")
+    class MyAdd(MyExpr):
+        pass
+
+    total = MyVar("x") + MyVar("y")
+    assert isinstance(total, MyAdd)
+    assert total.lhs.shout() == "X"  # type: ignore[attr-defined]
+    with pytest.raises(
+        TypeError, match=r"type 'cpp.Var' is defined elsewhere.*leave out the annotations of \['name'\]"
+    ):
+        define("cpp.Var", {"name": str})
+
+
+def test_a_python_class_hides_no_field_of_the_type_that_it_takes_over(objects: portcall.Module) -> None:
+    with pytest.raises(TypeError, match=r"Made.count would hide a field of that name"):
+        define("cpp.Counter", {}, count=property(lambda self: 1))
+
+
+def test_a_library_whose_type_python_has_defined_is_refused(
+    build_native: Callable[[str], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    made = define("test.classes.late.Late", {"target": object, "number": int})(ONE, 2)
+    source = tmp_path / "late.cc"
+    source.write_text(LATE)
+    library = tmp_path / "late.so"
+    toolchain.create_shared([source], library)
+    with pytest.raises(
+        OSError, match=r"'test\.classes\.late\.Late' was defined at run time; load the library that des"
+    ):
+        portcall.load_module(library)
+    assert (made.target, made.number) == (ONE, 2)
+
+
+LATE = """
+#include <portcall/portcall.h>
+using namespace portcall;
+struct LateObj : Object {
+  int64_t number = 5;
+  ObjectRef target;
+  PORTCALL_OBJECT(LateObj, Object, "test.classes.late.Late")
+  static void Describe(Description<LateObj>* type) {
+    type->field("number", &LateObj::number);
+    type->field("target", &LateObj::target);
+  }
+};
+PORTCALL_REGISTER_OBJECT(LateObj);
+PORTCALL_EXPORT_TYPED(nothing, [] {})
+"""
+
+
+def test_cpp_makes_and_reads_objects_of_a_python_type(objects: portcall.Module) -> None:
+    create, get = portcall.get_global_func("cpp_objects.create"), portcall.get_global_func("cpp_objects.get")
+    made = create("test.classes.Add", X, ONE, "from C++")
+    assert isinstance(made, Add)
+    assert (made.lhs, made.rhs, made.span) == (X, ONE, "from C++")
+    assert get(made, "lhs") == X
+    with pytest.raises(TypeError, match=r"test.classes.Add.lhs: expected test.classes.Expr, got str"):
+        create("test.classes.Add", "x", ONE, "")
+    with pytest.raises(KeyError, match=r"no type has the key 'test.classes.Nobody'"):
+        create("test.classes.Nobody")
+    with pytest.raises(AttributeError, match=r"an object of type 'test.classes.Add' has no field 'middle'"):
+        get(made, "middle")
+
+
+def test_no_class_for_an_unknown_key() -> None:
+    with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
+        portcall.ir.object_class("cpp.Nothing")

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enums of Python and of C++, seen from both."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portcall
+
+
+@portcall.register_object("test.enums.Color")
+class Color(portcall.ir.Enum):
+    """A color."""
+
+    red = 0
+    green = enum.auto()
+
+    def dark(self) -> str:
+        return f"dark {self.name}"
+
+
+@portcall.register_object("test.enums.Level")
+class Level(portcall.ir.IntEnum):
+    low = 10
+    high = 20
+
+
+@portcall.register_object("test.enums.Mode")
+class Mode(portcall.ir.StrEnum):
+    fast = "fast"
+    safe = "safe"
+
+
+@portcall.register_object("test.enums.Car")
+class Car(portcall.Object):
+    color: Color
+
+
+def _defined() -> Any:
+    @portcall.register_object("test.enums.Again")
+    class Again(portcall.ir.Enum):
+        one = 1
+
+    return Again
+
+
+BEFORE = _defined().one
+Again = _defined()
+
+
+@pytest.fixture(scope="module")
+def library(libraries: dict[str, Path]) -> portcall.Module:
+    return portcall.load_module(libraries["tvm_ffi_hooks_unlinked"])
+
+
+def _check(color: Any, level: Any) -> None:
+    assert [(e.name, e.number) for e in color] == [("red", 0), ("green", 1)]
+    assert color.red is color("red") is color(0) is next(iter(color))
+    assert color.red == color("red") != color.green
+    assert (repr(color.green), len(color)) == (f"{color.__name__}.green", 2)
+    assert [level.low.value, int(level.high), level(20).name] == [10, 20, "high"]
+    assert level.low == 10 != level.high
+    assert [level.low != number for number in (10, level.low, 20, level.high)] == [False, False, True, True]
+    for wrong in ("blue", 7, True, None):
+        with pytest.raises(ValueError, match="has no entry"):
+            color(wrong)
+    with pytest.raises(AttributeError):
+        color.blue  # noqa: B018
+    for again in (copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))):
+        assert again(color.red) is color.red
+    assert portcall.ir.load_json(portcall.ir.save_json([color.red, level.high]))[1] is level.high
+
+
+def test_enums_of_python() -> None:
+    _check(Color, Level)
+    assert Color.red.dark() == "dark red"
+    assert (Mode.fast.value, Mode("safe").name) == ("fast", "safe")
+    assert Mode.fast == "fast"
+    assert {Level.low: 1}[10] == 1  # type: ignore[index]
+
+
+def test_enums_of_cpp(library: portcall.Module) -> None:
+    color: Any = portcall.ir.object_class("hooks.Color")
+    _check(color, portcall.ir.object_class("hooks.Level"))
+    assert library["color_of"]("red") is color.red
+    assert isinstance(color.red, portcall.ir.Enum)
+
+
+def test_entries_travel_to_cpp_and_into_fields(library: portcall.Module) -> None:
+    assert list(library["read_enum"](Color.green)) == [1, "green"]
+    car = Car(Color.red)
+    assert car.color is Color.red
+    with pytest.raises(TypeError):
+        Car(Level.low)  # type: ignore[arg-type]
+    assert portcall.ir.structural_equal(car, copy.deepcopy(car))
+    assert not portcall.ir.structural_equal(car, Car(Color.green))
+
+
+def test_what_is_no_enum_is_refused() -> None:
+    with pytest.raises(TypeError, match="a number"):
+
+        @portcall.register_object("test.enums.Wrong")
+        class Wrong(portcall.ir.Enum):
+            red = "red"
+
+    with pytest.raises(ValueError, match="another entry has the number 1"):
+
+        @portcall.register_object("test.enums.Twice")
+        class Twice(portcall.ir.Enum):
+            red = 1
+            green = 1
+
+    with pytest.raises(TypeError, match="no entries"):
+
+        @portcall.register_object("test.enums.Empty")
+        class Empty(portcall.ir.Enum):
+            pass
+
+    with pytest.raises(ValueError, match="exists already"):
+
+        @portcall.register_object("test.enums.Color")
+        class Other(portcall.ir.Enum):
+            red = 0
+            blue = 1
+
+
+def test_an_enum_that_is_defined_again_is_the_same() -> None:
+    assert Again.one == BEFORE
+    assert type(Again.one) is Again is not type(BEFORE)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eq=, order= and unsafe_hash= of register_object; deep copies, of graphs that contain themselves too."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+
+
+@portcall.register_object("test.values.Version", eq=True, order=True, unsafe_hash=True)
+class Version(portcall.Object):
+    parts: list[int]
+    label: Any = None
+    note: str = portcall.field(default="", compare=False)
+
+
+@portcall.register_object("test.values.Plain")
+class Plain(portcall.Object):
+    value: Any
+
+
+@portcall.register_object("test.values.Box", eq=True, frozen=False)
+class Box(portcall.Object):
+    value: Any = None
+
+
+@portcall.register_object("test.values.Modulo", eq=True, order=True, unsafe_hash=True)
+class Modulo(portcall.Object):
+    value: int
+
+    def __ffi_compare__(self, other: Any, compare: Any) -> int:
+        return int(compare(self.value % 10, other.value % 10))
+
+    def __ffi_hash__(self, hash_of: Any) -> int:
+        return int(hash_of(self.value % 10))
+
+    def __s_equal__(self, other: Any, equal: Any) -> bool:
+        return bool(equal(self.value % 10, other.value % 10, 0, "value"))
+
+    def __s_hash__(self, start: int, hash_of: Any) -> int:
+        return int(hash_of(self.value % 10, start, 0))
+
+    def __data_to_json__(self) -> Any:
+        return [self.value]
+
+    @staticmethod
+    def __data_from_json__(data: Any) -> Any:
+        return Modulo(data[0])
+
+
+_kept: list[Any] = []
+
+
+@portcall.register_object("test.values.Keeping")
+class Keeping(portcall.Object):
+    def __s_equal__(self, other: Any, equal: Any) -> bool:
+        _kept.append(equal)
+        return True
+
+    def __s_hash__(self, start: int, hash_of: Any) -> int:
+        _kept.append(hash_of)
+        return start
+
+
+def test_equality_is_of_the_fields_all_the_way_down() -> None:
+    assert Version([1, 2], Plain("x")) == Version([1, 2], Plain("x"), "a note")
+    assert Version([1, 2], Plain("x")) != Version([1, 2], Plain("y"))
+    assert Version([1], {"a": [1], 2: None}) == Version([1], {2: None, "a": [1]})
+    assert Version([1], {"a": 1}) != Version([1], {"b": 1})
+    assert Version([1]) != [1]
+    assert Plain(1) != Plain(1)
+
+
+def test_what_is_equal_does_not_differ() -> None:
+    assert [Version([1]) != other for other in (Version([1]), Version([2]), [1])] == [False, True, True]
+    one = Plain(1)
+    assert [one != other for other in (one, Plain(1), 1)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    list(itertools.combinations([None, 0, 0.0, False, "", b"", "0", [0], portcall.List([0]), {0: 0}, Plain(0)], 2)),
+    ids=repr,
+)
+def test_values_of_different_kinds_differ(left: Any, right: Any) -> None:
+    assert Box(left) != Box(right)
+
+
+def test_numbers_are_equal_as_numbers() -> None:
+    assert Box(float("nan")) == Box(float("nan"))
+    assert Box(0.0) == Box(-0.0)
+    assert Box(2**70) == Box(2**70) != Box(2**70 + 1)
+    assert Box(np.ones(2, "float32")) == Box(np.ones(2, "float32")) != Box(np.zeros(2, "float32"))
+
+
+def test_equal_objects_have_one_hash_and_others_none() -> None:
+    assert len({Version([1], Plain(0.0)), Version([1], Plain(-0.0)), Version([1], {"a": 1}), Version([2])}) == 3
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Box(1))
+    assert len({Plain(1), Plain(1)}) == 2
+
+
+def test_order_is_that_of_the_fields() -> None:
+    versions = [Version([1, 10]), Version([1]), Version([1, 2], "b"), Version([1, 2]), Version([1, 2], "a")]
+    assert [[*v.parts, v.label] for v in sorted(versions)] == [
+        [1, None], [1, 2, None], [1, 2, "a"], [1, 2, "b"], [1, 10, None],
+    ]  # fmt: skip
+    assert Version([1]) <= Version([1], None, "note") >= Version([1])
+    assert not Version([1]) < Version([1])
+    assert Version([2]) > Version([1], "x")
+    with pytest.raises(TypeError):
+        Version([1], "a") < Version([1], 1)  # noqa: B015
+    with pytest.raises(TypeError):
+        Version([1]) < 1  # type: ignore[operator]  # noqa: B015
+    with pytest.raises(ValueError, match="eq=True"):
+        portcall.register_object("test.values.Order", order=True)
+
+
+def test_a_class_keeps_the_methods_that_it_defines() -> None:
+    @portcall.register_object("test.values.Own", eq=True, order=True, unsafe_hash=True)
+    class Own(portcall.Object):
+        value: int
+        __match_args__ = ("value", "twice")
+
+        @property
+        def twice(self) -> int:
+            return 2 * self.value
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own) and self.value % 10 == other.value % 10
+
+        def __lt__(self, other: Any) -> bool:
+            return False
+
+    assert Own(1) == Own(11)
+    assert not Own(1) < Own(2)
+    assert Own(1) <= Own(2)
+    assert hash(Own(1)) == hash(Own(1))
+    match Own(3):
+        case Own(3, twice):
+            assert twice == 6
+        case _:
+            pytest.fail("__match_args__ of the class were replaced")
+
+
+def test_hooks_of_python_are_methods() -> None:
+
+    assert Modulo(1) == Modulo(11) < Modulo(2)
+    assert Plain([Modulo(1)]) != Plain([Modulo(11)])
+    assert Box([Modulo(1)]) == Box([Modulo(11)])
+    assert hash(Modulo(1)) == hash(Modulo(11))
+    assert portcall.ir.structural_equal([Modulo(1)], [Modulo(11)])
+    assert portcall.ir.structural_hash([Modulo(1)]) == portcall.ir.structural_hash([Modulo(11)])
+    assert portcall.ir.load_json(portcall.ir.save_json(Plain(Modulo(12)))).value.value == 12
+
+
+def test_a_function_of_a_hook_that_is_kept_too_long_is_an_error() -> None:
+    assert portcall.ir.structural_equal(Keeping(), Keeping())
+    portcall.ir.structural_hash(Keeping())
+    for function, arguments in zip(_kept, ([1, 1, 0, "x"], [1, 1, 0]), strict=True):
+        with pytest.raises(RuntimeError):
+            function(*arguments)
+    _kept.clear()
+    del function, arguments
+
+
+def test_hooks_of_cpp_decide_about_values(libraries: dict[str, Path]) -> None:
+    library = portcall.load_module(libraries["tvm_ffi_hooks_unlinked"])
+    money: Any = portcall.ir.object_class("hooks.Money")
+    assert Box([money(5)]) == Box([money(5).annotated("a note")]) != Box([money(6)])
+    assert Version([1], money(5)) < Version([1], money(6))
+    assert hash(Version([1], money(5))) == hash(Version([1], money(5).annotated("x")))
+    assert copy.deepcopy(Box([money(5)])) == Box([money(5)])
+    with pytest.raises(TypeError, match="copied"):
+        copy.deepcopy(Box(library["make_handle"]()))
+    made = copy.deepcopy(portcall.ir.object_class("hooks.Range")(5, 2))  # type: ignore[call-arg]
+    assert (made.low, made.high) == (2, 5)
+
+
+def test_what_contains_itself_is_copied_and_compared() -> None:
+    inner = portcall.List([1])
+    graph = Plain([inner, portcall.Dict({"a": inner})])
+    inner.append(graph)
+    made = copy.deepcopy(graph)
+    assert not made.same_as(graph)
+    assert made.value[0].same_as(made.value[1]["a"])
+    assert made.value[0][1].same_as(made)
+    assert (made.value[0][0], len(inner)) == (1, 2)
+    box, other = Box(), Box()
+    box.value, other.value = [box], [other]
+    assert box == other
+    again = copy.deepcopy(box)
+    assert again.value[0].same_as(again)
+    for looped in (inner, box, other):
+        if isinstance(looped, Box):
+            looped.value = None
+        else:
+            looped.clear()
+    made.value[0].clear()
+    again.value = None
+
+
+def test_deep_copies_share_functions_and_copy_tensors() -> None:
+    tensor, function = portcall.tensor(np.arange(3)), portcall.convert(len)
+    made = copy.deepcopy(Plain([tensor, function, tensor]))
+    assert not made.value[0].same_as(tensor)
+    assert made.value[0].same_as(made.value[2])
+    assert made.value[0].numpy().tolist() == [0, 1, 2]
+    assert made.value[1] == function
+    chain = None
+    for _ in range(50_000):
+        chain = Plain([chain])
+    assert portcall.ir.structural_equal(copy.deepcopy(chain), chain)
