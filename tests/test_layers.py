@@ -28,6 +28,7 @@ PYTHON_LAYERS = [
     ["inspect"],
     ["bench"],
     ["rpc", "graph"],
+    ["farm"],
     ["cli"],
     ["__main__"],
 ]
@@ -47,6 +48,7 @@ ABOVE_THE_ROOT = {
     "bench",
     "rpc",
     "graph",
+    "farm",
     "cli",
     "__main__",
 }

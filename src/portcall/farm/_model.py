@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of a farm: places, leases, events, and the rules that the state machine follows. No I/O here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from portcall.farm._constraints import Tag
+
+PlaceState = Literal["offline", "idle", "offered", "leased", "cleaning"]
+Health = Literal["good", "unknown", "suspect", "quarantined", "bad", "maintenance", "retired"]
+LeaseState = Literal["queued", "offered", "active", "ended"]
+Class = Literal["urgent", "normal", "batch"]
+Peer = Literal["portcall", "TVM"]
+
+USABLE: tuple[Health, ...] = ("good", "unknown", "suspect")
+CLASSES: tuple[Class, ...] = ("urgent", "normal", "batch")
+MOST_PRIORITY = 10.0  # and the same below zero
+
+Record = TypeVar("Record", bound="Stored")
+
+
+class Stored:
+    """A record that goes through JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that are to be kept, all of them values of JSON."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("kept", True)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_dict(cls: type[Record], values: dict[str, Any]) -> Record:
+        """Make a record of what ``to_dict`` returned; fields of other versions are left out."""
+        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        read = {name: tuple(v) if name == "keys" else v for name, v in values.items() if name in known}
+        return cls(**read)
+
+
+@dataclass(eq=False)
+class Place(Stored):
+    """One device that can be leased.
+
+    Attributes:
+        id: the same over restarts; TVM's servers get a new one with each connection.
+        peer: who serves it.
+        keys: the names that it is asked for by.
+        tags: facts and labels.
+        host, port: where clients connect directly; port 0: only through the farm.
+        match_key: of a TVM server, what its next client must present; empty when that is used up.
+        state, since, cause: what it does, since when, and why.
+        health, health_since, health_reason, health_until: whether it may be used; until 0: until somebody says so.
+        fence: grows with each lease; sessions of an older one are ended.
+        lease: id of the lease that has it; empty for none.
+        drain: no further leases after this one.
+        failures: when it failed lately.
+    """
+
+    id: str
+    peer: Peer = "portcall"
+    keys: tuple[str, ...] = ()
+    tags: dict[str, Tag] = field(default_factory=dict)
+    host: str = ""
+    port: int = 0
+    match_key: str = ""
+    state: PlaceState = "offline"
+    since: float = 0
+    cause: str = ""
+    health: Health = "unknown"
+    health_since: float = 0
+    health_reason: str = ""
+    health_until: float = 0
+    fence: int = 0
+    lease: str = ""
+    drain: bool = False
+    failures: list[float] = field(default_factory=list)
+    armed: float = field(default=0, metadata={"kept": False})
+
+    @property
+    def free(self) -> bool:
+        """Whether it may be offered now."""
+        return self.state == "idle" and self.health in USABLE and not self.drain
+
+
+@dataclass(eq=False)
+class Lease(Stored):
+    """The right to use a place, from the request to the end.
+
+    Attributes:
+        secret_hash: SHA-256 of what its holder shows; empty for TVM's clients.
+        want: the constraint, as it was written; ``key_only`` says that it is a TVM client's key.
+        rank: the moment at which it counts as having come; the smallest is served first.
+        ttl: seconds without a heartbeat until it ends.
+        ceiling: seconds that it may last in all; 0 for any time.
+        wait_until: when it leaves the queue; 0 for never.
+        expires: when it ends without a further heartbeat; ``ends_at`` whatever happens, 0 for never.
+        most: how many leases its user may have at once; 0 for any number.
+        sessions: when each open session began, by its id.
+        reason, by, detail: of the end.
+    """
+
+    id: str
+    user: str
+    want: str
+    peer: Peer = "portcall"
+    key_only: bool = False
+    secret_hash: str = ""
+    priority: float = 0
+    class_: Class = "normal"
+    rank: float = 0
+    number: int = 0
+    ttl: float = 60
+    ceiling: float = 0
+    wait_until: float = 0
+    most: int = 0
+    state: LeaseState = "queued"
+    created: float = 0
+    since: float = 0
+    place: str = ""
+    fence: int = 0
+    match_key: str = ""
+    expires: float = 0
+    ends_at: float = 0
+    sessions: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+    by: str = ""
+    detail: str = ""
+    armed: float = field(default=0, metadata={"kept": False})
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the history."""
+
+    time: float
+    what: str
+    place: str = ""
+    lease: str = ""
+    user: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What is to be said to a peer.
+
+    Attributes:
+        what: to the agent of a place ``offer`` (take this lease), ``admit`` (one more session of it) and ``end`` (end
+            the sessions of this fence and older ones, clean up); to the holder of a lease ``granted``, ``requeued`` and
+            ``ended``.
+        key: of ``admit``, the match key.
+        fence: of ``end``.
+    """
+
+    what: Literal["offer", "admit", "end", "granted", "requeued", "ended"]
+    place: Place | None = None
+    lease: Lease | None = None
+    key: str = ""
+    fence: int = 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the state machine goes by; durations are seconds.
+
+    Attributes:
+        claim: for a holder to show a first sign of life after the grant.
+        offer: for an agent to answer an offer.
+        clean: for an agent to clean up.
+        lost_agent: for an agent to come back during a lease.
+        priority: how much waiting one step of priority is worth.
+        class_: how much waiting a class is worth.
+        charge: how much later each further waiting request of a user counts.
+        half_life: after which half of what a user has used is forgotten.
+        failures, failure_window: so many failures in that time quarantine a place.
+        quarantine: for how long.
+        most_waiting: requests in the queue; and of one user.
+        tvm_ceiling: how long a session of a TVM client may last; 0 for any time.
+        keep_offline: how long an absent place is remembered.
+    """
+
+    claim: float = 10
+    offer: float = 5
+    clean: float = 30
+    lost_agent: float = 30
+    priority: float = 60
+    class_: float = 3600
+    charge: float = 10
+    half_life: float = 3600
+    failures: int = 3
+    failure_window: float = 600
+    quarantine: float = 600
+    most_waiting: int = 100_000
+    most_waiting_of_user: int = 10_000
+    tvm_ceiling: float = 0
+    keep_offline: float = 30 * 86400
+
+
+class Refused(Exception):
+    """A request that cannot be fulfilled.
+
+    Attributes:
+        reason: ``no-match``, ``quota``, ``full``, ``draining`` or ``invalid``.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason

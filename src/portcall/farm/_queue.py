@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is served next: waiting requests in lines, one for each constraint, ordered by rank. No I/O here.
+
+The rank is the moment at which a request counts as having come: its arrival, earlier for its class and priority, later
+for the recent use of its user and for each request that the same user has waiting already. The smallest rank is served
+first. It never changes while a request waits, so a decision looks at the heads of lines only, and nobody starves: a
+request that came long enough ago is before every new one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
+
+from portcall.farm._constraints import Constraint, key_constraint, parse_constraint
+from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules
+
+_KEPT_LINES = 256  # without anybody in them
+
+
+class Line:
+    """The requests with one constraint, and the places that match it."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self.heap: list[tuple[float, int, Lease]] = []
+        self.waiting = 0
+        self.places: set[str] = set()
+
+    def head(self) -> Lease | None:
+        """Return the request to serve first; those that left are dropped."""
+        while self.heap and (self.heap[0][2].state != "queued" or self.heap[0][2].number != self.heap[0][1]):
+            heapq.heappop(self.heap)
+        return self.heap[0][2] if self.heap else None
+
+
+class Use:
+    """What each user has used, in seconds, half of which is forgotten after a time."""
+
+    def __init__(self, half_life: float) -> None:
+        self._half_life = half_life
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def of(self, user: str, now: float) -> float:
+        amount, at = self._known.get(user, (0.0, now))
+        return amount * math.pow(0.5, max(0.0, now - at) / self._half_life)
+
+    def add(self, user: str, seconds: float, now: float) -> None:
+        self._known[user] = (self.of(user, now) + seconds, now)
+        if len(self._known) > 10_000:
+            self._known = {u: k for u, k in self._known.items() if self.of(u, now) >= 1.0}
+
+    def to_dict(self) -> dict[str, tuple[float, float]]:
+        return dict(self._known)
+
+    def load(self, values: Mapping[str, tuple[float, float]]) -> None:
+        self._known = {user: (float(v[0]), float(v[1])) for user, v in values.items()}
+
+
+class Queue:
+    """All waiting requests."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.use = Use(rules.half_life)
+        self._lines: dict[tuple[bool, str], Line] = {}
+        self._of_place: dict[str, set[tuple[bool, str]]] = {}
+        self._waiting: Counter[str] = Counter()
+        self._standing: defaultdict[str, Counter[tuple[int, float]]] = defaultdict(Counter)
+        self._blocked: defaultdict[str, deque[Lease]] = defaultdict(deque)
+        self._number = 0
+        self.size = 0
+
+    # ---- Requests ----
+
+    def rank(self, lease: Lease, now: float) -> float:
+        """Return when a request counts as having come."""
+        own = self._standing.get(lease.user, Counter())
+        urgency = (-CLASSES.index(lease.class_), lease.priority)
+        ahead = sum(count for standing, count in own.items() if standing >= urgency)
+        later = self.use.of(lease.user, now) + ahead * self._rules.charge
+        return lease.created + later - lease.priority * self._rules.priority + urgency_of_class(lease, self._rules)
+
+    def enter(self, lease: Lease) -> None:
+        """Let a request wait."""
+        line = self._lines[lease.key_only, lease.want]
+        self._number += 1
+        lease.number = self._number
+        heapq.heappush(line.heap, (lease.rank, lease.number, lease))
+        line.waiting += 1
+        self._count(lease, 1)
+
+    def leave(self, lease: Lease) -> None:
+        """Forget a request; its state is no longer ``queued``."""
+        self._lines[lease.key_only, lease.want].waiting -= 1
+        self._count(lease, -1)
+        if lease in self._blocked.get(lease.user, ()):
+            self._blocked[lease.user].remove(lease)
+
+    def _count(self, lease: Lease, step: int) -> None:
+        self.size += step
+        self._waiting[lease.user] += step
+        standing = (-CLASSES.index(lease.class_), lease.priority)
+        self._standing[lease.user][standing] += step
+        if not self._standing[lease.user][standing]:
+            del self._standing[lease.user][standing]
+        if not self._waiting[lease.user]:
+            del self._waiting[lease.user]
+            del self._standing[lease.user]
+
+    def waiting_of(self, user: str) -> int:
+        return self._waiting[user]
+
+    def block(self, lease: Lease) -> None:
+        """Set the head of a line aside, until its user has one lease less."""
+        heapq.heappop(self._lines[lease.key_only, lease.want].heap)
+        self._blocked[lease.user].append(lease)
+
+    def unblock(self, user: str) -> list[Lease]:
+        """Put back into line what waited for one of its user's leases to end; return it."""
+        back = list(self._blocked.pop(user, ()))
+        for lease in back:
+            heapq.heappush(self._lines[lease.key_only, lease.want].heap, (lease.rank, lease.number, lease))
+        return back
+
+    def position(self, lease: Lease) -> int:
+        """Return the place in line, from 1 on, among the requests with the same constraint."""
+        line = self._lines[lease.key_only, lease.want]
+        mine = (lease.rank, lease.number)
+        return 1 + sum((rank, n) < mine and o.state == "queued" and o.number == n for rank, n, o in line.heap)
+
+    def is_blocked(self, lease: Lease) -> bool:
+        """Return whether only its user's own leases keep a request waiting."""
+        return lease in self._blocked.get(lease.user, ())
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many wait for each constraint."""
+        return {line.constraint.text: line.waiting for line in self._lines.values() if line.waiting}
+
+    # ---- Lines and places ----
+
+    def line(self, key_only: bool, want: str, places: Mapping[str, Place]) -> Line:
+        """Return the line for a constraint.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        line = self._lines.get((key_only, want))
+        if line is None:
+            constraint = key_constraint(want) if key_only else parse_constraint(want)
+            self._drop_lines()
+            line = self._lines[key_only, want] = Line(constraint)
+            for place in places.values():
+                self._try_line(place, (key_only, want), line)
+        return line
+
+    def _drop_lines(self) -> None:
+        if len(self._lines) >= _KEPT_LINES:
+            for name in [name for name, line in self._lines.items() if not line.waiting]:
+                for place in self._lines.pop(name).places:
+                    self._of_place[place].discard(name)
+
+    def _try_line(self, place: Place, name: tuple[bool, str], line: Line) -> None:
+        if line.constraint.holds(place.keys, place.tags):
+            line.places.add(place.id)
+            self._of_place.setdefault(place.id, set()).add(name)
+
+    def add_place(self, place: Place) -> None:
+        """Take note of a place, or of its new keys and tags."""
+        self.remove_place(place)
+        for name, line in self._lines.items():
+            self._try_line(place, name, line)
+
+    def remove_place(self, place: Place) -> None:
+        for name in self._of_place.pop(place.id, ()):
+            self._lines[name].places.discard(place.id)
+
+    def heads(self, place: Place) -> Iterator[Lease]:
+        """Yield the first request of each line that the place matches."""
+        for name in self._of_place.get(place.id, ()):
+            head = self._lines[name].head()
+            if head is not None:
+                yield head
+
+
+def urgency_of_class(lease: Lease, rules: Rules) -> float:
+    """Return by how much a class moves the rank: urgent is served earlier, batch later."""
+    return (CLASSES.index(lease.class_) - 1) * rules.class_
+
+
+def settle_priority(value: float) -> float:
+    """Return a priority within the limits, in steps of a tenth; what is no number is 0."""
+    if value != value:
+        return 0.0
+    return round(max(-MOST_PRIORITY, min(MOST_PRIORITY, float(value))), 1)

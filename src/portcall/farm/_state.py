@@ -1,0 +1,610 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a farm: places, leases, the queue. No I/O, no clock: time comes in with ``advance``.
+
+    lease   queued -> offered -> active -> ended(reason)          an offer that fails goes back to queued
+    place   offline -> idle -> offered -> leased -> cleaning -> idle     and offline from any of them
+
+Whoever does the I/O calls ``advance`` and then one of the methods, sends what is in ``effects``, stores what is in
+``changed`` and ``events``, and empties the three.
+
+Rules:
+
+* A place has one lease at most. Each lease of a place has a higher fence than the one before.
+* Each change of a state goes through one of two functions, and has a cause and a time.
+* What a peer reports for another fence than the present one is ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from portcall.farm._constraints import Tag
+from portcall.farm._model import (
+    USABLE,
+    Class,
+    Effect,
+    Event,
+    Health,
+    Lease,
+    Peer,
+    Place,
+    PlaceState,
+    Refused,
+    Rules,
+)
+from portcall.farm._queue import Queue, settle_priority
+
+_NAMED = 3  # places that a refusal names as the nearest
+_SUFFIX_BYTES = 16  # of a match key
+
+
+def hash_secret(secret: str) -> str:
+    """Return what is stored of a secret of 128 bits or more."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class State:
+    """The places, leases and waiting requests of a farm.
+
+    Args:
+        rules: what it goes by.
+        random_text: makes ids and match keys: given a number of bytes, twice as many hexadecimal digits.
+
+    Attributes:
+        places, leases: all places, and all leases that have not ended, by id.
+        effects, events: what is to be sent and noted; the caller empties them.
+        changed: places and leases that are to be stored, ended leases among them.
+        draining: no new requests are taken.
+    """
+
+    def __init__(self, rules: Rules | None = None, random_text: Callable[[int], str] = secrets.token_hex) -> None:
+        self.rules = rules or Rules()
+        self.now = 0.0
+        self.places: dict[str, Place] = {}
+        self.leases: dict[str, Lease] = {}
+        self.queue = Queue(self.rules)
+        self.effects: list[Effect] = []
+        self.events: list[Event] = []
+        self.changed: dict[str, Place | Lease] = {}
+        self.forgotten: list[str] = []
+        self.draining = False
+        self._random = random_text
+        self._by_secret: dict[str, str] = {}
+        self._held: dict[str, int] = {}  # leases of each user that have a place
+        self._deadlines: list[tuple[float, int, Place | Lease]] = []
+        self._armed = 0
+
+    # ---- Time ----
+
+    def advance(self, now: float) -> None:
+        """Let time pass, and do what is due. Time never goes back."""
+        self.now = max(self.now, now)
+        while self._deadlines and self._deadlines[0][0] <= self.now:
+            _, _, thing = heapq.heappop(self._deadlines)
+            thing.armed = 0
+            if isinstance(thing, Place):
+                self._place_is_due(thing)
+            else:
+                self._lease_is_due(thing)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``advance`` has something to do at the latest."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _arm(self, thing: Place | Lease) -> None:
+        when = self._place_deadline(thing) if isinstance(thing, Place) else self._lease_deadline(thing)
+        if when and not 0 < thing.armed <= when:
+            thing.armed = when
+            self._armed += 1
+            heapq.heappush(self._deadlines, (when, self._armed, thing))
+
+    def _place_deadline(self, place: Place) -> float:
+        due = [place.health_until] if place.health == "quarantined" and place.health_until else []
+        if place.state in ("offered", "cleaning") and place.peer == "portcall":
+            due.append(place.since + (self.rules.offer if place.state == "offered" else self.rules.clean))
+        if place.state == "offline":
+            due.append(place.since + (self.rules.lost_agent if place.lease else self.rules.keep_offline))
+        return min(due, default=0.0)
+
+    def _place_is_due(self, place: Place) -> None:
+        due = self._place_deadline(place)
+        if self.places.get(place.id) is not place or not due:
+            return
+        if due > self.now:
+            self._arm(place)
+            return
+        if place.health == "quarantined" and 0 < place.health_until <= self.now:
+            self.set_health(place.id, "suspect", "the time of its quarantine is over")
+        elif place.state in ("offered", "cleaning"):
+            doing = "answer an offer" if place.state == "offered" else "clean up"
+            self.failed(place.id, f"its agent did not {doing} in time")
+            self.lost(place.id, f"its agent did not {doing} in time")
+        elif place.lease:
+            self._end(self.leases[place.lease], "agent lost", detail=place.cause)
+        else:
+            self._forget(place)
+            return
+        self._arm(place)
+
+    def _lease_deadline(self, lease: Lease) -> float:
+        due: list[float] = []
+        if lease.state == "queued":
+            due = [lease.wait_until, lease.expires]
+        elif lease.state == "active":
+            due = [lease.expires, lease.ends_at]
+        return min(filter(None, due), default=0.0)
+
+    def _lease_is_due(self, lease: Lease) -> None:
+        due = self._lease_deadline(lease)
+        if lease.state == "ended" or not due or due > self.now:
+            if lease.state != "ended":
+                self._arm(lease)
+            return
+        if lease.state == "queued":
+            out_of_time = lease.wait_until and lease.wait_until <= self.now
+            self._end(lease, "waited too long" if out_of_time else "withdrawn")
+        elif lease.ends_at and lease.ends_at <= self.now:
+            self._end(lease, "limit")
+        else:
+            self._end(lease, "never claimed" if lease.since + self.rules.claim >= lease.expires else "expired")
+
+    # ---- Every change goes through these ----
+
+    def _set_place(self, place: Place, state: PlaceState, cause: str) -> None:
+        if place.state != state:
+            self._note("place " + state, place=place.id, lease=place.lease, detail=cause)
+            place.since = self.now
+        place.state, place.cause = state, cause
+        self.changed[place.id] = place
+        self._arm(place)
+
+    def _set_lease(self, lease: Lease, state: str, detail: str = "") -> None:
+        lease.state = state  # type: ignore[assignment]
+        lease.since = self.now
+        self.changed[lease.id] = lease
+        self._note("lease " + state, place=lease.place, lease=lease.id, user=lease.user, detail=detail)
+        self._arm(lease)
+
+    def _note(self, what: str, *, place: str = "", lease: str = "", user: str = "", detail: str = "") -> None:
+        self.events.append(Event(self.now, what, place, lease, user, detail))
+
+    def _say(self, what: Any, lease: Lease | None = None, place: Place | None = None, **more: Any) -> None:
+        self.effects.append(Effect(what, place, lease, **more))
+
+    # ---- Places ----
+
+    def register(
+        self,
+        id: str,
+        keys: Sequence[str],
+        tags: Mapping[str, Tag] | None = None,
+        *,
+        peer: Peer = "portcall",
+        host: str = "",
+        port: int = 0,
+        match_key: str = "",
+        fence: int = 0,
+        sessions: Sequence[str] = (),
+    ) -> Place:
+        """Take in a place, or one that comes back; ``fence`` and ``sessions`` are what its agent knows of.
+
+        Raises:
+            ValueError: it has no key.
+        """
+        if not id or not keys or not all(keys):
+            raise ValueError("a place needs an id and at least one key")
+        place = self.places.get(id)
+        if place is None:
+            place = self.places[id] = Place(id, peer)
+            self._note("place registered", place=id, detail=", ".join(keys))
+        known = (place.keys, place.tags)
+        place.peer, place.keys, place.tags = peer, tuple(keys), dict(tags or {})
+        place.host, place.port, place.match_key = host, port, match_key
+        place.fence = max(place.fence, fence)
+        if known != (place.keys, place.tags):
+            self.queue.add_place(place)
+        self.changed[id] = place
+        if place.state == "offered" or (place.state == "leased" and place.fence > fence):
+            self.lost(id, "its agent started again")
+        self._came_back(place, fence, sessions)
+        return place
+
+    def _came_back(self, place: Place, fence: int, sessions: Sequence[str]) -> None:
+        lease = self.leases.get(place.lease)
+        if lease is not None and lease.fence == fence and lease.state == "active":
+            lease.sessions = {name: lease.sessions.get(name, self.now) for name in sessions}
+            self._set_place(place, "leased", "its agent came back")
+            if lease.peer == "TVM" and not sessions and lease.since + self.rules.claim < self.now:
+                self._end(lease, "released", detail="its session ended while the agent was away")
+            return
+        if lease is not None:
+            self._end(lease, "agent lost", detail="its agent started again")
+        if sessions:
+            self._set_place(place, "cleaning", "its agent has sessions of a lease that is over")
+            self._say("end", place=place, fence=place.fence)
+            return
+        self._set_place(place, "idle", "registered")
+        self._serve(place)
+
+    def put(self, id: str, host: str, port: int, match_key: str) -> None:
+        """Take the new match key of a TVM server: its session, if there was one, is over."""
+        place = self.places[id]
+        place.host, place.port, place.match_key = host, port, match_key
+        self.changed[id] = place
+        lease = self.leases.get(place.lease)
+        if lease is not None and lease.peer == "portcall" and lease.state == "active":
+            lease.sessions.clear()
+            return self._say("granted", lease)  # a key for its next session
+        if lease is not None:
+            self._end(lease, "released", detail="its session ended")
+        self._set_place(place, "idle", "the server waits for a client")
+        return self._serve(place)
+
+    def lost(self, id: str, cause: str) -> None:
+        """Take note that a place's agent is gone; a lease waits for it to come back, TVM's servers are forgotten."""
+        place = self.places.get(id)
+        if place is None or place.state == "offline":
+            return
+        lease = self.leases.get(place.lease)
+        if lease is not None and lease.state == "offered":
+            self._requeue(lease, cause)
+        self._set_place(place, "offline", cause)
+        if place.peer == "TVM":
+            if place.lease:
+                self._end(self.leases[place.lease], "agent lost", detail=cause)
+            self._forget(place)
+
+    def remove(self, id: str, cause: str = "its agent left") -> None:
+        """Forget a place that left in order; its lease ends."""
+        place = self.places.get(id)
+        if place is not None:
+            self._set_place(place, "offline", cause)
+            if place.lease:
+                self._end(self.leases[place.lease], "agent lost", detail=cause)
+            self._forget(place)
+
+    def _forget(self, place: Place) -> None:
+        del self.places[place.id]
+        self.queue.remove_place(place)
+        self.changed.pop(place.id, None)
+        self.forgotten.append(place.id)
+        self._note("place forgotten", place=place.id, detail=place.cause)
+
+    def accepted(self, id: str, fence: int) -> None:
+        """Take an agent's word that it is ready for the lease that it was offered."""
+        place = self.places.get(id)
+        if place is not None and place.state == "offered" and place.fence == fence:
+            self._activate(place, self.leases[place.lease])
+
+    def declined(self, id: str, fence: int, why: str) -> None:
+        """Take an agent's word that its place cannot be used: the request goes back to where it stood."""
+        place = self.places.get(id)
+        if place is None or place.state != "offered" or place.fence != fence:
+            return
+        self._requeue(self.leases[place.lease], why)
+        self._set_place(place, "cleaning", why)
+        self.failed(id, why)
+        self._say("end", place=place, fence=fence)
+
+    def cleaned(self, id: str, fence: int) -> None:
+        """Take an agent's word that nothing of the leases up to this fence is left."""
+        place = self.places.get(id)
+        if place is not None and place.state == "cleaning" and place.fence == fence:
+            self._set_place(place, "idle", "cleaned up")
+            self._serve(place)
+
+    def failed(self, id: str, why: str) -> None:
+        """Count a failure of a place; too many of them quarantine it."""
+        place = self.places[id]
+        place.failures = [t for t in place.failures if t > self.now - self.rules.failure_window] + [self.now]
+        self._note("place failed", place=id, lease=place.lease, detail=why)
+        if len(place.failures) >= self.rules.failures and place.health in USABLE:
+            text = f"failed {len(place.failures)} times within {self.rules.failure_window:g} s, at last: {why}"
+            self.set_health(id, "quarantined", text, until=self.now + self.rules.quarantine)
+        elif place.health in USABLE:
+            self.set_health(id, "suspect", why)
+
+    def set_health(self, id: str, health: Health, reason: str, by: str = "", until: float = 0) -> None:
+        """Say whether a place may be used; a lease that it has goes on."""
+        place = self.places[id]
+        if place.health != health:
+            place.health_since = self.now
+        if health == "good":
+            place.failures = []
+        place.health, place.health_reason, place.health_until = health, reason, until
+        self.changed[id] = place
+        self._note("place " + health, place=id, user=by, detail=reason)
+        self._arm(place)
+        self._serve(place)
+
+    def drain(self, id: str, wanted: bool, by: str = "") -> None:
+        """Hand a place out no more after its present lease, or again."""
+        place = self.places[id]
+        place.drain = wanted
+        self.changed[id] = place
+        self._note("place drained" if wanted else "place back in use", place=id, user=by)
+        self._serve(place)
+
+    # ---- Requests and leases ----
+
+    def request(
+        self,
+        want: str,
+        user: str,
+        *,
+        peer: Peer = "portcall",
+        secret: str = "",
+        priority: float = 0,
+        class_: Class = "normal",
+        ttl: float = 60,
+        ceiling: float = 0,
+        wait: float = 0,
+        most: int = 0,
+        key_only: bool = False,
+        hopeless: bool = False,
+    ) -> Lease:
+        """Ask for a place; the lease is offered at once where a place is free. The same secret gives the same lease.
+
+        Args:
+            want: a constraint; with ``key_only`` a TVM client's key.
+            wait: seconds to wait at most; 0 for ever.
+            most: how many leases the user may have at once; further requests wait. 0: any number.
+            hopeless: wait even where no known place could ever match.
+
+        Raises:
+            Refused: it can never be fulfilled, or the queue is full.
+        """
+        hashed = hash_secret(secret) if secret else ""
+        if hashed in self._by_secret:
+            return self.leases[self._by_secret[hashed]]
+        try:
+            line = self.queue.line(key_only, want, self.places)
+        except ValueError as error:
+            raise Refused(str(error), "invalid") from None
+        if self.draining:
+            raise Refused("the farm takes no new requests, since it is about to stop", "draining")
+        if self.queue.size >= self.rules.most_waiting or (
+            self.queue.waiting_of(user) >= self.rules.most_waiting_of_user
+        ):
+            raise Refused(f"too many requests wait already ({self.queue.size}, of {user} "
+                          f"{self.queue.waiting_of(user)})", "full")  # fmt: skip
+        if not hopeless and all(self.places[id].health == "retired" for id in line.places):
+            raise Refused(self.why_none(want, key_only), "no-match")
+        lease = Lease(self._random(8), user, want, peer, key_only, hashed, settle_priority(priority), class_)
+        lease.ttl, lease.ceiling, lease.most, lease.created = ttl, ceiling, most, self.now
+        lease.wait_until = self.now + wait if wait else 0
+        lease.expires = self.now + ttl if peer == "portcall" else 0
+        lease.rank = self.queue.rank(lease, self.now)
+        self.leases[lease.id] = lease
+        if hashed:
+            self._by_secret[hashed] = lease.id
+        self.queue.enter(lease)
+        self._set_lease(lease, "queued", want)
+        if not (most and self._held.get(user, 0) >= most):
+            place = min(filter(None, map(self._free, line.places)), key=self._preference, default=None)
+            if place is not None and line.head() is lease:
+                self._offer(place, lease)
+            elif place is not None:
+                self._serve(place)
+        return lease
+
+    def why_none(self, want: str, key_only: bool = False) -> str:
+        """Say why no known place could match, and which come nearest."""
+        constraint = self.queue.line(key_only, want, self.places).constraint
+        near = sorted(
+            (len(constraint.missing(p.keys, p.tags)), p.id) for p in self.places.values() if p.health != "retired"
+        )
+        said = []
+        for _, id in near[:_NAMED]:
+            place = self.places[id]
+            lacks = " and ".join(f"'{clause}'" for clause in constraint.missing(place.keys, place.tags))
+            said.append(f"{id} (keys {', '.join(place.keys)}) does not meet {lacks}")
+        return f"no place could ever match {want!r}; " + ("; ".join(said) or "none is registered")
+
+    def _free(self, id: str) -> Place | None:
+        place = self.places[id]
+        return place if place.free else None
+
+    def _preference(self, place: Place) -> tuple[bool, int, float]:
+        """The healthy first, the special last, then the one that has been idle longest."""
+        return place.health == "suspect", len(place.keys) + len(place.tags), place.since
+
+    def _serve(self, place: Place) -> None:
+        """Offer a free place to the request that counts as having come first."""
+        while place.free and self.places.get(place.id) is place:
+            best = min(self.queue.heads(place), key=lambda lease: (lease.rank, lease.number), default=None)
+            if best is None:
+                return
+            if best.most and self._held.get(best.user, 0) >= best.most:
+                self.queue.block(best)
+            else:
+                self._offer(place, best)
+
+    def _offer(self, place: Place, lease: Lease) -> None:
+        place.fence += 1
+        place.lease, lease.place, lease.fence = lease.id, place.id, place.fence
+        self._set_lease(lease, "offered")
+        self.queue.leave(lease)
+        self._held[lease.user] = self._held.get(lease.user, 0) + 1
+        if place.peer == "TVM":
+            lease.match_key = place.match_key
+            return self._activate(place, lease)
+        lease.match_key = self.new_match_key(place, lease)
+        self._set_place(place, "offered", f"to {lease.user}")
+        return self._say("offer", lease, place)
+
+    def new_match_key(self, place: Place, lease: Lease) -> str:
+        """Return a match key that nobody guesses, beginning with a key of the place as TVM's ends expect it."""
+        first = lease.want.partition("?")[0]
+        key = first if first in place.keys else place.keys[0]
+        return f"{key}:{self._random(_SUFFIX_BYTES)}"
+
+    def _activate(self, place: Place, lease: Lease) -> None:
+        lease.expires = self.now + self.rules.claim
+        if lease.peer == "TVM" and place.peer == "TVM":
+            lease.expires = 0  # nothing tells whether it is claimed but the server's polls: see ``unclaimed``
+        lease.ends_at = self.now + lease.ceiling if lease.ceiling else 0
+        self._set_place(place, "leased", f"to {lease.user}")
+        self._set_lease(lease, "active")
+        self._say("granted", lease, place)
+
+    def _requeue(self, lease: Lease, why: str) -> None:
+        """Let a request whose offer failed wait again, where it stood."""
+        place = self.places[lease.place]
+        place.lease = lease.place = lease.match_key = ""
+        self._give_back(lease)
+        lease.fence, lease.expires = 0, self.now + lease.ttl if lease.peer == "portcall" else 0
+        self.queue.line(lease.key_only, lease.want, self.places)
+        self._set_lease(lease, "queued", why)
+        self.queue.enter(lease)
+        self._say("requeued", lease)
+        line = self.queue.line(lease.key_only, lease.want, self.places)
+        other = min(filter(None, map(self._free, line.places)), key=self._preference, default=None)
+        if other is not None and other is not place:
+            self._serve(other)
+
+    def _give_back(self, lease: Lease) -> None:
+        self._held[lease.user] -= 1
+        if not self._held[lease.user]:
+            del self._held[lease.user]
+        for back in self.queue.unblock(lease.user):
+            line = self.queue.line(back.key_only, back.want, self.places)
+            for place in filter(None, map(self._free, sorted(line.places))):
+                self._serve(place)
+
+    def heard(self, id: str) -> None:
+        """Take a sign of life of a lease's holder."""
+        lease = self.leases[id]
+        lease.expires = self.now + lease.ttl
+        self._arm(lease)
+
+    def extend(self, id: str, seconds: float, most: float = 0) -> Lease:
+        """Let a lease last that many seconds from now on, within the ceiling ``most`` (0: none)."""
+        lease = self.leases[id]
+        if lease.ends_at:
+            limit = lease.since + most if most else float("inf")
+            lease.ends_at = min(self.now + seconds, limit)
+            self.changed[id] = lease
+            self._note("lease extended", place=lease.place, lease=id, user=lease.user)
+            self._arm(lease)
+        return lease
+
+    def release(self, id: str, by: str = "") -> None:
+        """End a lease, or take a request back, at the wish of its holder."""
+        lease = self.leases.get(id)
+        if lease is not None:
+            self._end(lease, "withdrawn" if lease.state == "queued" else "released", by=by)
+
+    def kick(self, id: str, by: str, why: str) -> None:
+        """End somebody's lease; the holder reads who did, and why."""
+        self._end(self.leases[id], "kicked", by=by, detail=why)
+
+    def unclaimed(self, id: str) -> None:
+        """Take note that a TVM server still waits for the client of its lease, long after the grant."""
+        lease = self.leases.get(self.places[id].lease)
+        if lease is not None:
+            self._end(lease, "never claimed")
+
+    def admit(self, id: str) -> str:
+        """Return the match key of one more session of an active lease; its agent is told of it."""
+        lease = self.leases[id]
+        place = self.places[lease.place]
+        key = self.new_match_key(place, lease)
+        self._say("admit", lease, place, key=key)
+        return key
+
+    def session_opened(self, id: str, fence: int, session: str) -> None:
+        """Take an agent's word that a session of its lease began."""
+        lease = self._lease_at(id, fence)
+        if lease is not None:
+            lease.sessions[session] = self.now
+            if lease.peer == "TVM":
+                lease.expires = 0  # it lasts as long as the session
+            self.changed[lease.id] = lease
+            self._note("session opened", place=id, lease=lease.id, user=lease.user)
+
+    def session_closed(self, id: str, fence: int, session: str, how: str) -> None:
+        """Take an agent's word that a session ended; a TVM client's lease ends with it."""
+        lease = self._lease_at(id, fence)
+        if lease is not None and session in lease.sessions:
+            del lease.sessions[session]
+            self.changed[lease.id] = lease
+            self._note("session closed", place=id, lease=lease.id, user=lease.user, detail=how)
+            if lease.peer == "TVM":
+                self._end(lease, "released", detail=f"its session ended: {how}")
+
+    def _lease_at(self, id: str, fence: int) -> Lease | None:
+        place = self.places.get(id)
+        lease = self.leases.get(place.lease) if place is not None and place.fence == fence else None
+        return lease if lease is not None and lease.state == "active" else None
+
+    def _end(self, lease: Lease, reason: str, by: str = "", detail: str = "") -> None:
+        before = lease.state
+        lease.reason, lease.by, lease.detail = reason, by, detail
+        if before == "active":
+            self.queue.use.add(lease.user, self.now - lease.since, self.now)
+        self._set_lease(lease, "ended", f"{reason}{f' by {by}' if by else ''}{f': {detail}' if detail else ''}")
+        del self.leases[lease.id]
+        self._by_secret.pop(lease.secret_hash, None)
+        place = self.places.get(lease.place)
+        if before == "queued":
+            self.queue.leave(lease)
+        if place is not None and place.lease == lease.id:
+            place.lease = ""
+            self.changed[place.id] = place
+            if place.state in ("offered", "leased"):
+                self._set_place(place, "cleaning", f"the lease of {lease.user} ended: {reason}")
+                self._say("end", lease, place, fence=place.fence)
+            else:
+                self._arm(place)
+        self._say("ended", lease, place)
+        if before in ("offered", "active"):
+            self._give_back(lease)
+
+    # ---- Restarts ----
+
+    def load(self, places: Sequence[Place], leases: Sequence[Lease], use: Mapping[str, Any], now: float) -> None:
+        """Take over what was stored: agents are away, holders get a time of grace, requests keep their rank."""
+        self.now = now
+        self.queue.use.load(use)
+        kept = {p.id: p for p in places if p.peer == "portcall"}
+        for place in kept.values():
+            self.places[place.id] = place
+            self._set_place(place, "offline", "the farm started again")
+            place.since = now
+        for lease in sorted(leases, key=lambda lease: lease.number):
+            self._load_lease(lease, kept.get(lease.place))
+        for place in kept.values():
+            if place.lease and place.lease not in self.leases:
+                place.lease = ""
+            self.queue.add_place(place)
+            self._arm(place)
+        for place in places:
+            if place.id not in kept:
+                self.forgotten.append(place.id)
+
+    def _load_lease(self, lease: Lease, place: Place | None) -> None:
+        waiting = lease.state in ("queued", "offered")
+        if (waiting and lease.peer == "TVM") or (not waiting and (place is None or place.lease != lease.id)):
+            lease.reason = "farm restarted"
+            return self._set_lease(lease, "ended", lease.reason)
+        self.leases[lease.id] = lease
+        if lease.secret_hash:
+            self._by_secret[lease.secret_hash] = lease.id
+        grace = lease.ttl if lease.peer == "portcall" else self.rules.lost_agent
+        if waiting:
+            if place is not None and place.lease == lease.id:
+                place.lease = ""
+            lease.place, lease.fence, lease.match_key = "", 0, ""
+            lease.expires = self.now + grace
+            self.queue.line(lease.key_only, lease.want, self.places)
+            self._set_lease(lease, "queued", "the farm started again")
+            return self.queue.enter(lease)
+        lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
+        self._held[lease.user] = self._held.get(lease.user, 0) + 1
+        self.changed[lease.id] = lease
+        return self._arm(lease)

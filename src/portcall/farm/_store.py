@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a farm keeps over a restart, in a file of SQLite.
+
+Every turn of the farm is one transaction, written before anybody is told of it. In write-ahead mode that survives the
+end of the process at any moment. A power cut may take the last turns: agents then know higher fences than the farm,
+which takes them over when they register.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from portcall.farm._model import Event, Lease, Place
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS places (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, time REAL NOT NULL, what TEXT NOT NULL,
+                                   place TEXT NOT NULL, lease TEXT NOT NULL, user TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS tokens (hash TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+FORMAT = 1
+_MOST_EVENTS = 1_000_000
+_TRIM_EVERY = 10_000
+
+
+class Store:
+    """One file, which one process has open.
+
+    Args:
+        path: of the file, which is made; ``:memory:`` keeps nothing.
+
+    Raises:
+        OSError: it cannot be opened, is in use, or is of a later version.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+        except sqlite3.Error as error:
+            hint = "another farm uses it: give --store another file" if "locked" in str(error) else "is it such a file?"
+            raise OSError(f"cannot open the farm's store '{path}': {error}; {hint}") from None
+        found = self.fact("format", FORMAT)
+        if found != FORMAT:
+            raise OSError(f"the farm's store '{path}' has format {found}, this version knows {FORMAT}")
+        self.set_fact("format", FORMAT)
+        self._since_trim = 0
+
+    def close(self) -> None:
+        self._db.close()
+
+    def load(self) -> tuple[list[Place], list[Lease]]:
+        """Return the places, and the leases that have not ended."""
+        places = [Place.from_dict(json.loads(text)) for (text,) in self._db.execute("SELECT record FROM places")]
+        leases = [Lease.from_dict(json.loads(text)) for (text,) in self._db.execute("SELECT record FROM leases")]
+        return places, leases
+
+    def save(
+        self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
+    ) -> None:
+        """Write one turn, whole or not at all. Ended leases stay in the history only."""
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for record in changed:
+                table = "places" if isinstance(record, Place) else "leases"
+                if isinstance(record, Lease) and record.state == "ended":
+                    db.execute("DELETE FROM leases WHERE id = ?", (record.id,))
+                else:
+                    db.execute(
+                        f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (record.id, json.dumps(record.to_dict()))
+                    )
+            db.executemany("DELETE FROM places WHERE id = ?", [(id,) for id in forgotten])
+            db.executemany(
+                "INSERT INTO events (time, what, place, lease, user, detail) VALUES (?, ?, ?, ?, ?, ?)",
+                [(e.time, e.what, e.place, e.lease, e.user, e.detail) for e in events],
+            )
+            self._set_fact("now", now)
+            if use is not None:
+                self._set_fact("use", use)
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        self._since_trim += len(events)
+        if self._since_trim >= _TRIM_EVERY:
+            self._since_trim = 0
+            db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
+
+    def history(
+        self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, limit: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Return the last events, the oldest first, of one place, lease or user where these are given."""
+        wheres, values = ["number > ?"], [after]
+        asked: list[Any] = list(values)
+        for name, value in (("place", place), ("lease", lease), ("user", user)):
+            if value:
+                wheres.append(f"{name} = ?")
+                asked.append(value)
+        names = ("number", "time", "what", "place", "lease", "user", "detail")
+        rows = self._db.execute(
+            f"SELECT {', '.join(names)} FROM events WHERE {' AND '.join(wheres)} ORDER BY number DESC LIMIT ?",
+            (*asked, limit),
+        ).fetchall()
+        return [dict(zip(names, row, strict=True)) for row in reversed(rows)]
+
+    # ---- Tokens and single facts ----
+
+    def tokens(self) -> dict[str, dict[str, Any]]:
+        """Return the records of all tokens, by their hashes."""
+        return {hash: json.loads(text) for hash, text in self._db.execute("SELECT hash, record FROM tokens")}
+
+    def set_token(self, hash: str, record: dict[str, Any] | None) -> None:
+        """Keep a token's record; None removes it."""
+        if record is None:
+            self._db.execute("DELETE FROM tokens WHERE hash = ?", (hash,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hash, json.dumps(record)))
+
+    def fact(self, name: str, default: Any) -> Any:
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def set_fact(self, name: str, value: Any) -> None:
+        self._set_fact(name, value)
+
+    def _set_fact(self, name: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a farm, case by case, without I/O."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.machine import Desk
+from portcall.farm._constraints import key_constraint, parse_constraint
+from portcall.farm._model import Lease, Place, Refused, Rules
+from portcall.farm._state import State
+
+BOARD = {"arch": "arm64", "ram": 4 << 30, "gpu": "mali", "flaky": False}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def states(desk: Desk, *leases: Lease) -> list[str]:
+    return [lease.state for lease in leases]
+
+
+# ---- Constraints ----
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("rasp4", True),
+        ("pi", False),
+        ("!rasp4", False),
+        ("rasp4 & ram>=4GiB", True),
+        ("ram>4GiB", False),
+        ("arch=arm64&gpu&!flaky", True),
+        ("flaky", False),
+        ("arch!=arm64", False),
+        ("arch>=arm64", False),  # text has no order
+        ("ram<1e12", True),
+        ('"rasp4"', True),
+        ("absent!=3", False),  # a tag that is not there has no value
+    ],
+)
+def test_constraints_hold_for_keys_and_tags(text: str, holds: bool) -> None:
+    assert parse_constraint(text).holds(("rasp4",), BOARD) is holds
+
+
+@pytest.mark.parametrize("text", ["", "&", "a &", "a & & b", "a b", "a >= ", "=3", "a=b=c", '"a', "x" * 2000])
+def test_a_constraint_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="constraint"):
+        parse_constraint(text)
+
+
+def test_the_key_of_a_tvm_client_is_any_text_and_may_carry_a_constraint() -> None:
+    assert key_constraint("127.0.0.1:5555").holds(("127.0.0.1:5555",), {})
+    assert key_constraint("a & b").holds(("a & b",), {})
+    assert key_constraint("rasp4?ram>=4GiB").holds(("rasp4",), BOARD)
+    assert not key_constraint("rasp4?ram>4GiB").holds(("rasp4",), BOARD)
+
+
+# ---- Leases ----
+
+
+def test_a_free_place_is_offered_accepted_granted_and_cleaned(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["rasp4"], BOARD)
+    lease = state.request("rasp4 & gpu", "ann")
+    assert [e.what for e in desk.take()] == ["offer"]
+    assert (state.places["board"].state, lease.state) == ("offered", "offered")
+    state.accepted("board", lease.fence)
+    assert [e.what for e in desk.take()] == ["granted"]
+    assert lease.match_key.startswith("rasp4:")
+    state.release(lease.id)
+    assert {e.what for e in desk.take()} == {"end", "ended"}
+    assert state.places["board"].state == "cleaning"
+    state.cleaned("board", lease.fence)
+    assert (state.places["board"].state, lease.reason) == ("idle", "released")
+
+
+def test_a_declined_offer_goes_back_to_its_rank_and_to_another_place(desk: Desk) -> None:
+    state = desk.state
+    state.register("one", ["k"])
+    state.register("two", ["k"], {"special": True})
+    lease = state.request("k", "ann")
+    assert lease.place == "one"
+    state.declined("one", lease.fence, "its disk is full")
+    assert (lease.place, lease.state) == ("two", "offered")
+    assert state.places["one"].health == "suspect"
+
+
+def test_what_is_said_about_an_older_fence_is_ignored(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    first = state.request("k", "ann")
+    state.accepted("board", 1)
+    state.release(first.id)
+    state.cleaned("board", 1)
+    second = state.request("k", "ann")
+    state.accepted("board", 1)
+    state.declined("board", 1, "late")
+    assert second.state == "offered"
+    state.accepted("board", 2)
+    state.session_opened("board", 1, "s")
+    state.cleaned("board", 1)
+    assert (second.state, second.sessions) == ("active", {})
+
+
+def test_a_request_that_nothing_could_match_fails_at_once_and_names_the_nearest(desk: Desk) -> None:
+    desk.state.register("board", ["rasp4"], BOARD)
+    with pytest.raises(Refused, match=r"board \(keys rasp4\) does not meet 'ram>=8GiB'") as caught:
+        desk.state.request("rasp4 & ram>=8GiB", "ann")
+    assert caught.value.reason == "no-match"
+    assert desk.state.request("rasp4 & ram>=8GiB", "ann", hopeless=True).state == "queued"
+
+
+def test_a_place_that_is_away_is_waited_for(desk: Desk) -> None:
+    desk.state.register("board", ["k"])
+    desk.state.lost("board", "unplugged")
+    lease = desk.state.request("k", "ann")
+    assert lease.state == "queued"
+    desk.state.register("board", ["k"])
+    assert lease.state == "offered"
+
+
+def test_the_same_secret_gives_the_same_lease(desk: Desk) -> None:
+    desk.state.register("board", ["k"])
+    lease = desk.state.request("k", "ann", secret="s" * 64)
+    assert desk.state.request("k", "ann", secret="s" * 64) is lease
+
+
+def test_a_lease_ends_without_heartbeats_at_its_ceiling_and_when_never_claimed(desk: Desk) -> None:
+    state = desk.state
+    desk.claims = False
+    for id in ("a", "b", "c"):
+        state.register(id, [id])
+    silent, long, unclaimed = (
+        state.request("a", "x", ttl=20),
+        state.request("b", "x", ttl=20, ceiling=50),
+        state.request("c", "x"),
+    )
+    desk.answer()
+    state.heard(silent.id)
+    for _ in range(10):
+        if long.state == "active":
+            state.heard(long.id)
+        desk.pass_time(6)
+    assert [silent.reason, long.reason, unclaimed.reason] == ["expired", "limit", "never claimed"]
+    assert {p.state for p in state.places.values()} == {"idle"}
+
+
+def test_an_agent_that_comes_back_in_time_resumes_its_lease(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann", ttl=1000)
+    desk.answer()
+    state.heard(lease.id)
+    state.session_opened("board", 1, "s1")
+    state.lost("board", "cable")
+    desk.pass_time(10)
+    state.register("board", ["k"], fence=1, sessions=["s1"])
+    assert (lease.state, state.places["board"].state, list(lease.sessions)) == ("active", "leased", ["s1"])
+    state.lost("board", "cable")
+    desk.pass_time(60)
+    assert lease.reason == "agent lost"
+    state.register("board", ["k"], fence=1, sessions=["s1"])
+    assert [e.what for e in desk.take() if e.place] == ["end"]
+    assert state.places["board"].state == "cleaning"
+
+
+def test_an_agent_that_started_again_ends_its_lease(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    desk.answer()
+    state.register("board", ["k"])
+    assert (lease.reason, state.places["board"].state) == ("agent lost", "idle")
+
+
+def test_an_agent_that_does_not_answer_an_offer_loses_it(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    state.advance(state.rules.offer)
+    assert (lease.state, state.places["board"].state, state.places["board"].health) == ("queued", "offline", "suspect")
+
+
+def test_failures_quarantine_a_place_until_its_time_is_over(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann", ttl=1e6)
+    for _ in range(3):
+        fence = state.places["board"].fence
+        state.declined("board", fence, "hot")
+        state.cleaned("board", fence)
+    assert (state.places["board"].health, lease.state) == ("quarantined", "queued")
+    desk.take()
+    desk.pass_time(state.rules.quarantine)
+    assert (state.places["board"].health, lease.state) == ("suspect", "active")
+
+
+def test_drained_and_unhealthy_places_are_not_offered(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    state.drain("board", True)
+    lease = state.request("k", "ann")
+    state.set_health("board", "maintenance", "new fan", "bob")
+    state.drain("board", False)
+    assert lease.state == "queued"
+    state.set_health("board", "good", "fan is in")
+    assert lease.state == "offered"
+
+
+def test_a_kick_names_who_and_why(desk: Desk) -> None:
+    desk.state.register("board", ["k"])
+    lease = desk.state.request("k", "ann")
+    desk.answer()
+    desk.state.kick(lease.id, "bob", "demo at ten")
+    assert (lease.reason, lease.by, lease.detail) == ("kicked", "bob", "demo at ten")
+
+
+# ---- TVM's ends ----
+
+
+def test_a_tvm_server_is_granted_at_once_and_free_when_it_puts_again(desk: Desk) -> None:
+    state = desk.state
+    state.register("tvm-1", ["k"], peer="TVM", host="h", port=9090, match_key="k:0.5")
+    lease = state.request("k", "tvm@h", peer="TVM", key_only=True, hopeless=True)
+    assert (lease.state, lease.match_key) == ("active", "k:0.5")
+    state.put("tvm-1", "h", 9090, "k:0.6")
+    assert (lease.reason, state.places["tvm-1"].state) == ("released", "idle")
+
+
+def test_the_lease_of_a_tvm_client_ends_with_its_session(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "tvm@h", peer="TVM", key_only=True)
+    desk.answer()
+    state.session_opened("board", 1, "s")
+    desk.pass_time(10_000)
+    assert lease.state == "active"
+    state.session_closed("board", 1, "s", "closed")
+    assert lease.state == "ended"
+
+
+# ---- Order ----
+
+
+def served(desk: Desk, wants: list[Lease]) -> list[str]:
+    """Return the users in the order in which one place serves them."""
+    order = []
+    while any(lease.state in ("queued", "active") for lease in wants):
+        desk.answer()
+        active = next(lease for lease in wants if lease.state == "active")
+        order.append(active.user)
+        desk.state.release(active.id)
+    return order
+
+
+def test_classes_and_priorities_come_first_and_arrival_breaks_ties(desk: Desk) -> None:
+    state = desk.state
+    wants = [
+        state.request("k", name, priority=priority, class_=class_, hopeless=True)
+        for name, priority, class_ in [
+            ("a", 0, "normal"),
+            ("b", 0, "normal"),
+            ("c", 2, "normal"),
+            ("d", 0, "urgent"),
+            ("e", 10, "batch"),
+            ("f", float("nan"), "normal"),
+        ]
+    ]
+    state.register("board", ["k"])
+    assert served(desk, wants) == ["d", "c", "a", "b", "f", "e"]
+
+
+def test_the_higher_priority_of_one_user_is_first_however_many_wait(desk: Desk) -> None:
+    wants = [desk.state.request("k", "a", hopeless=True) for _ in range(30)]
+    last = desk.state.request("k", "a", priority=1, hopeless=True)
+    desk.state.register("board", ["k"])
+    desk.answer()
+    assert last.state == "active"
+    assert states(desk, *wants) == ["queued"] * 30
+
+
+def test_a_user_with_many_requests_does_not_keep_others_waiting(desk: Desk) -> None:
+    wants = [desk.state.request("k", "greedy", hopeless=True) for _ in range(20)]
+    wants += [desk.state.request("k", "modest", hopeless=True) for _ in range(2)]
+    desk.state.register("board", ["k"])
+    assert "modest" in served(desk, wants)[:2]
+
+
+def test_what_was_used_of_late_counts_and_is_forgotten(desk: Desk) -> None:
+    state = desk.state
+    state.queue.use.add("greedy", 600, state.now)
+    wants = [state.request("k", "greedy", hopeless=True), state.request("k", "modest", hopeless=True)]
+    state.register("board", ["k"])
+    assert served(desk, wants) == ["modest", "greedy"]
+    assert state.queue.use.of("greedy", state.now + state.rules.half_life) == pytest.approx(300)
+
+
+def test_old_requests_of_a_low_class_are_served_under_constant_load(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    holder = state.request("k", "x", ttl=1e6)
+    old = state.request("k", "patient", class_="batch", priority=-10, ttl=1e6)
+    for _ in range(400):
+        desk.pass_time(30)
+        following = state.request("k", f"x{_}", class_="urgent", priority=10, ttl=1e6)
+        state.release(holder.id)
+        desk.answer()
+        holder = following
+        if old.state == "active":
+            return
+    raise AssertionError("the old request starves")
+
+
+def test_a_quota_keeps_a_user_waiting_and_others_not(desk: Desk) -> None:
+    state = desk.state
+    for id in "pq":
+        state.register(id, ["k"])
+    first = state.request("k", "ann", most=1)
+    second = state.request("k", "ann", most=1)
+    other = state.request("k", "bob", most=1)
+    desk.answer()
+    assert states(desk, first, second, other) == ["active", "queued", "active"]
+    state.release(other.id)
+    desk.answer()
+    assert second.state == "queued"
+    state.release(first.id)
+    desk.answer()
+    assert second.state == "active"
+
+
+def test_a_plain_place_is_preferred_to_a_special_one(desk: Desk) -> None:
+    desk.state.register("special", ["k"], BOARD)
+    desk.state.register("plain", ["k"])
+    assert desk.state.request("k", "ann").place == "plain"
+
+
+def test_too_many_requests_are_refused() -> None:
+    state = State(Rules(most_waiting_of_user=2, most_waiting=3))
+    for user in ("a", "a", "b"):
+        state.request("k", user, hopeless=True)
+    for user in ("a", "c"):
+        with pytest.raises(Refused) as caught:
+            state.request("k", user, hopeless=True)
+        assert caught.value.reason == "full"
+
+
+# ---- Restarts ----
+
+
+def test_leases_queue_and_places_outlive_a_restart(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"], BOARD)
+    held = state.request("k", "ann", secret="s" * 32, ttl=60)
+    waits = state.request("k", "bob", ttl=60)
+    tvm = state.request("k", "tvm@h", peer="TVM", key_only=True)
+    desk.answer()
+    state.heard(held.id)
+    desk.answer()
+    again = Desk()
+    leases = [Lease.from_dict(v) for v in desk.stored.values() if "want" in v]
+    places = [Place.from_dict(v) for v in desk.stored.values() if "want" not in v]
+    again.state.load(places, leases, state.queue.use.to_dict(), state.now + 5)
+    state = again.state
+    assert {lease.state for lease in state.leases.values()} == {"active", "queued"}
+    assert tvm.id not in state.leases
+    assert state.request("k", "ann", secret="s" * 32).id == held.id
+    state.register("board", ["k"], BOARD, fence=1)
+    again.answer()
+    assert state.places["board"].state == "leased"
+    state.release(held.id)
+    again.answer()
+    assert state.leases[waits.id].state == "active"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The farm's file: what was written is there again, also after the process was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.machine import Desk
+from portcall.farm._model import Event
+from portcall.farm._store import Store
+
+WRITER = """
+import sys
+from portcall.farm._model import Event, Lease, Place
+from portcall.farm._store import Store
+store = Store(sys.argv[1])
+for n in range(1 << 30):
+    place = Place(f"p{n}", keys=("k",))
+    store.save([place, Lease(f"l{n}", "ann", "k", place=place.id)], [], [Event(n, "made", place.id)], n, {"a": [n, n]})
+    print(n, flush=True)
+"""
+
+
+def test_places_leases_history_and_tokens_are_there_again(tmp_path: Path) -> None:
+    desk = Desk()
+    desk.state.register("board", ["k", "m"], {"ram": 4, "gpu": "mali"})
+    lease = desk.state.request("k", "ann", secret="s" * 32)
+    desk.state.accepted("board", 1)
+    path = str(tmp_path / "farm.db")
+    store = Store(path)
+    store.save(desk.state.changed.values(), [], desk.state.events, 5.0, None)
+    store.set_token("hash", {"user": "ann"})
+    store.set_token("gone", {"user": "bob"})
+    store.set_token("gone", None)
+    store.close()
+    store = Store(path)
+    places, leases = store.load()
+    assert places[0].to_dict() == desk.state.places["board"].to_dict()
+    assert leases[0].to_dict() == lease.to_dict()
+    assert store.tokens() == {"hash": {"user": "ann"}}
+    assert store.fact("now", 0) == 5.0
+    assert [e["what"] for e in store.history(lease=lease.id)][:2] == ["lease queued", "lease offered"]
+    store.save([], ["board"], [], 6.0, None)
+    assert store.load()[0] == []
+    store.close()
+
+
+def test_ended_leases_are_in_the_history_only(tmp_path: Path) -> None:
+    desk = Desk()
+    lease = desk.state.request("k", "ann", hopeless=True)
+    store = Store(str(tmp_path / "farm.db"))
+    store.save(desk.state.changed.values(), [], [], 0.0, None)
+    desk.state.release(lease.id)
+    store.save(desk.state.changed.values(), [], desk.state.events, 0.0, None)
+    assert store.load()[1] == []
+    assert store.history(user="ann", limit=1)[0]["what"] == "lease ended"
+    store.close()
+
+
+def test_a_turn_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "farm.db"))
+    desk = Desk()
+    desk.state.register("board", ["k"])
+    with pytest.raises(TypeError):
+        store.save(desk.state.changed.values(), [], [Event(0, "x")], 0.0, {"no": object()})
+    assert store.load()[0] == []
+    assert store.history() == []
+    store.close()
+
+
+def test_a_store_that_is_in_use_or_is_no_store_is_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "farm.db"))
+    with pytest.raises(OSError, match="another farm uses it"):
+        Store(str(tmp_path / "farm.db"))
+    store.set_fact("format", 99)
+    store.close()
+    with pytest.raises(OSError, match="format 99"):
+        Store(str(tmp_path / "farm.db"))
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(OSError, match="cannot open"):
+        Store(str(tmp_path / "text"))
+
+
+def test_what_was_written_survives_the_writer_being_killed(tmp_path: Path) -> None:
+    path = str(tmp_path / "farm.db")
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        last = -1
+        while last < 50:
+            last = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        last = max([last, *map(int, filter(str.isdigit, process.stdout.read().split()))])
+    store = Store(path)
+    places, leases = store.load()
+    assert len(places) == len(leases) >= last + 1
+    assert {lease.place for lease in leases} == {place.id for place in places}
+    assert len(store.history()) == len(places)
+    store.close()
