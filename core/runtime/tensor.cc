@@ -40,8 +40,8 @@ void CheckDescription(const DLTensor& tensor) {
       << "a tensor with " << tensor.ndim << " dimensions";
   PORTCALL_CHECK(tensor.ndim == 0 || tensor.shape, ValueError)
       << "a tensor of " << tensor.ndim << " dimensions without a shape";
-  PORTCALL_CHECK(tensor.dtype.bits > 0 && tensor.dtype.lanes > 0, ValueError)
-      << "a tensor of data type '" << ToString(tensor.dtype) << "'";
+  PORTCALL_CHECK(tensor.dtype.bits > 0 && static_cast<int16_t>(tensor.dtype.lanes) > 0, ValueError)
+      << "a tensor of data type '" << (tensor.dtype.bits ? ToString(tensor.dtype) : "void") << "'";
   // Sizes in bits stay below 2^62, so that no product here or later overflows.
   uint64_t limit = (uint64_t{1} << 62) / (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes);
   for (int32_t i = 0; i < tensor.ndim; ++i) {

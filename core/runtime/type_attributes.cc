@@ -5,6 +5,7 @@
 
 #include "portcall/container.h"
 #include "portcall/function.h"
+#include "portcall/reflection.h"
 
 namespace portcall {
 namespace {
@@ -89,9 +90,30 @@ Any Hook(TVMFFIAny (*hook)(Descent*, TVMFFIAny) noexcept) { return reinterpret_c
   return true;
 }();
 
+// Makes an object from the values of its fields, in order; those with defaults come last and may be left out.
+Any MakeOfFields(int32_t type_index, Args args) {
+  const std::vector<const TVMFFIFieldInfo*> fields = FieldsOf(type_index);
+  std::vector<TVMFFIAny> values(fields.size(), CellOf(kTVMFFIUnchanged));
+  int next = 0;
+  for (int64_t given : {0, +kTVMFFIFieldFlagBitMaskHasDefault}) {
+    for (size_t i = 0; i < fields.size() && next < args.size(); ++i) {
+      const int64_t which =
+          kTVMFFIFieldFlagBitMaskInitOff | kTVMFFIFieldFlagBitMaskKwOnly | kTVMFFIFieldFlagBitMaskHasDefault;
+      if ((fields[i]->flags & which) == given) values[i] = args[next++].cell();
+    }
+  }
+  PORTCALL_CHECK(next == args.size(), TypeError)
+      << DescribeType(type_index) << " takes " << next << " values, got " << args.size();
+  TVMFFIObjectHandle made;
+  Check(PortcallObjectCreate(type_index, values.data(), static_cast<int32_t>(values.size()), &made));
+  return ObjectRef::Steal(made);
+}
+
 // Called for a type that has no constructor of its own and is not to do without one: it is made from its fields.
 PORTCALL_REGISTER_GLOBAL("ffi._RegisterFFIInit").set_body_typed([](int32_t type_index) {
   Set(type_index, "__portcall_init__", true);
+  Set(type_index, "__ffi_init__",
+      PackedFunc([type_index](Args args, RetValue* rv) { *rv = MakeOfFields(type_index, args); }));
 });
 
 }  // namespace

@@ -44,7 +44,7 @@ struct NamedType {
 };
 
 // Longer names first where one starts with another.
-constexpr std::array<NamedType, 18> kNamedTypes = {{
+constexpr std::array<NamedType, 23> kNamedTypes = {{
     {"float8_e4m3b11fnuz", kDLFloat8_e4m3b11fnuz, 8},
     {"float8_e4m3fnuz", kDLFloat8_e4m3fnuz, 8},
     {"float8_e5m2fnuz", kDLFloat8_e5m2fnuz, 8},
@@ -63,6 +63,12 @@ constexpr std::array<NamedType, 18> kNamedTypes = {{
     {"uint", kDLUInt, 0},
     {"bool", kDLBool, 8},
     {"int", kDLInt, 0},
+    // Short names, which a number follows.
+    {"bf", kDLBfloat, 0},
+    {"f", kDLFloat, 0},
+    {"i", kDLInt, 0},
+    {"u", kDLUInt, 0},
+    {"c", kDLComplex, 0},
 }};
 
 // Parses a decimal number at the front of `text` and removes it. False when there is none.
@@ -78,6 +84,12 @@ bool ParseDataType(std::string_view text, DLDataType* out) {
     *out = {kDLOpaqueHandle, 0, 0};
     return true;
   }
+  // f8_e5m2 and fp8_e5m2 are float8_e5m2, and so with the others of few bits.
+  std::string longer;
+  const size_t at = text.find_first_of("0123456789");
+  if (at < text.size() - 1 && text[at + 1] == '_' && (text.substr(0, at) == "f" || text.substr(0, at) == "fp")) {
+    text = longer = "float" + std::string(text.substr(at));
+  }
   for (const NamedType& type : kNamedTypes) {
     std::string_view name = type.name;
     if (text.substr(0, name.size()) != name) continue;
@@ -85,14 +97,19 @@ bool ParseDataType(std::string_view text, DLDataType* out) {
     unsigned bits = type.bits, lanes = 1;
     if (bits == 0) {
       bits = type.code == kDLBfloat ? 16 : 32;
-      if (!rest.empty() && rest[0] != 'x' && !TakeNumber(&rest, &bits)) return false;
+      const bool short_name = name.size() <= 2;
+      if ((short_name || (!rest.empty() && rest[0] != 'x')) && !TakeNumber(&rest, &bits)) return false;
     }
-    if (!rest.empty()) {
-      if (rest[0] != 'x') return false;
+    if (bits == 4 && rest.substr(0, 2) == "_x") rest.remove_prefix(1);  // torch: float4_e2m1fn_x2
+    const bool scalable = rest.substr(0, 7) == "xvscale";
+    if (scalable) rest.remove_prefix(7);
+    if (!rest.empty() || scalable) {
+      if (rest.substr(0, 1) != "x") return false;
       rest.remove_prefix(1);
       if (!TakeNumber(&rest, &lanes) || !rest.empty()) return false;
     }
-    if (bits == 0 || bits > 255 || lanes == 0 || lanes > 65535) return false;
+    if (bits == 0 || bits > 255 || lanes == 0 || lanes > INT16_MAX) return false;
+    if (scalable) lanes = 0 - lanes;
     *out = {type.code, static_cast<uint8_t>(bits), static_cast<uint16_t>(lanes)};
     return true;
   }
@@ -100,7 +117,7 @@ bool ParseDataType(std::string_view text, DLDataType* out) {
 }
 
 std::string FormatDataType(DLDataType dtype) {
-  if (dtype.code == kDLOpaqueHandle && dtype.bits == 0 && dtype.lanes == 0) return "void";
+  if (dtype.code == kDLOpaqueHandle && dtype.bits == 0 && dtype.lanes == 0) return "";  // void
   std::string text = "dtype(" + std::to_string(dtype.code) + ")" + std::to_string(dtype.bits);
   for (const NamedType& type : kNamedTypes) {
     if (type.code != dtype.code) continue;
@@ -108,7 +125,8 @@ std::string FormatDataType(DLDataType dtype) {
     if (type.bits == 0 || type.bits != dtype.bits) text += std::to_string(dtype.bits);
     break;
   }
-  if (dtype.lanes != 1) text += "x" + std::to_string(dtype.lanes);
+  const auto lanes = static_cast<int16_t>(dtype.lanes);  // below zero: of a vector whose length the machine scales
+  if (lanes != 1) text += (lanes < 0 ? "xvscalex" : "x") + std::to_string(std::abs(lanes));
   return text;
 }
 
@@ -127,7 +145,7 @@ int TVMFFIBytesFromByteArray(const TVMFFIByteArray* input, TVMFFIAny* out) {
 
 int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out) {
   return Guard([&] {
-    PORTCALL_CHECK(words->size > 0 && words->size % 8 == 0, ValueError)
+    PORTCALL_CHECK(words->size % 8 == 0, ValueError)
         << "a wide integer is given in words of 8 bytes, got " << words->size << " bytes";
     // Words that only repeat the sign are left out; what fits into 64 bits then is no wide integer.
     auto word = [&](size_t i) {
@@ -137,9 +155,9 @@ int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out) {
     };
     size_t n = words->size / 8;
     while (n > 1 && word(n - 1) == (word(n - 2) < 0 ? -1 : 0)) --n;
-    if (n == 1) {
+    if (n <= 1) {
       detail::SetCell(out, kTVMFFIInt);
-      out->v_int64 = word(0);
+      out->v_int64 = n == 0 ? 0 : word(0);
       return;
     }
     auto* node = NewCountedNode<BigIntObj>(8 * n);

@@ -1146,7 +1146,7 @@ cdef class DataType:
         cdef TVMFFIAny text
         if core.data_type_to_string(&self.value, &text) != 0:
             raise_raised(None)
-        return take_value(&text)
+        return take_value(&text) or "void"  # which has no name in the ABI
 
     def __eq__(self, other):
         if isinstance(other, DataType):

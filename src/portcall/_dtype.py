@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types of tensors, by the names that compilers use: ``float32``, ``bfloat16``, ``float8_e4m3fn``, ``int8x4``.
 
-Short names count bits: ``f32``, ``bf16``, ``i64``, ``u16``. ``i8`` and ``u8`` are refused, because NumPy counts
-bytes there.
+Short names count bits: ``f32``, ``bf16``, ``i64``, ``u16``. Names such as ``i8`` and ``f4`` are refused, because NumPy
+counts bytes there.
 
 NumPy has no bfloat16, float8, float4 or int4 of its own; the ml_dtypes package defines them, and is imported only when
 such a tensor becomes a NumPy array.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _TYPE_INDEX = 5
 _PLAIN_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
-_SHORT_NAME = re.compile(r"(bf(?=16)|f(?=16|32|64)|[iu](?=8|16|32|64)|c(?=64|128))(8|16|32|64|128)(x[0-9]+)?")
-_LONG_NAMES = {"bf": "bfloat", "f": "float", "i": "int", "u": "uint", "c": "complex"}
+_SHORT_NAME = re.compile(r"(bf|[fiuc])[0-9]+")
+_CLEAR_NAMES = {"bf16", "f16", "f32", "f64", "i16", "i32", "i64", "u16", "u32", "u64", "c64", "c128"}
 
 
 class DataType(_core.DataType):
@@ -91,7 +91,9 @@ def dtype(value: Any) -> DataType:
     if isinstance(value, DataType):
         return value
     if isinstance(value, str):
-        return DataType(_long_name(value))
+        if _SHORT_NAME.fullmatch(value) and value not in _CLEAR_NAMES:
+            raise ValueError(f"{value!r} may count bits or, as in NumPy, bytes; write the full name, such as 'int8'")
+        return DataType(value)
     if _is_dtype_of("torch", value):
         return DataType(str(value).removeprefix("torch."))
     import numpy
@@ -100,17 +102,6 @@ def dtype(value: Any) -> DataType:
     if not found.isnative:
         raise ValueError(f"the elements of {found.str!r} are not in this machine's byte order; use {found.name!r}")
     return DataType(found.name)
-
-
-def _long_name(name: str) -> str:
-    match = _SHORT_NAME.fullmatch(name)
-    if match is None:
-        return name
-    kind, bits, lanes = match.groups(default="")
-    if bits == "8" and not lanes:
-        long = _LONG_NAMES[kind]
-        raise ValueError(f"{name!r} means {long}64 to NumPy and {long}8 to others; write {long}8 or {long}64")
-    return f"{_LONG_NAMES[kind]}{bits}{lanes}"
 
 
 def _is_dtype_of(package: str, value: Any) -> bool:

@@ -208,7 +208,8 @@ def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int,
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_the_call_ends_with_the_command_however_that_ends(kernels: str, number: int) -> None:
-    words = [sys.executable, "-m", "portcall", "run", kernels, "stay"]
+    # Under nohup the tests, and what they start, ignore SIGHUP.
+    words = ["env", "--default-signal=HUP", sys.executable, "-m", "portcall", "run", kernels, "stay"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"here\n"

@@ -48,6 +48,18 @@ def test_it_does_so_when_there_is_a_default_constructor_too() -> None:
         _class("Counter")()
 
 
+def test_cpp_finds_a_constructor_of_fields_where_a_type_has_none(library: portcall.Module) -> None:
+    make = library["make_by_key"]
+    named = make("hooks.Name", ["n"])
+    assert (named.text, named.item) == ("n", None)
+    assert make("hooks.Name", ["n", 5]).item == 5
+    for wrong, error in ([], "text"), (["n", 5, 6], "takes 2 values, got 3"), ([4], "text"):
+        with pytest.raises(TypeError, match=error):
+            make("hooks.Name", wrong)
+    with pytest.raises(TypeError, match="flag"):  # which is given by name only
+        make("hooks.Mixed", [3])
+
+
 def test_its_arguments_are_checked_and_have_no_names() -> None:
     with pytest.raises(TypeError):
         _class("Range")(5)

@@ -22,6 +22,7 @@
 #include <cctype>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace portcall_hooks {
 
@@ -261,6 +262,19 @@ void WriteField(ffi::ObjectRef object, ffi::String name, ffi::Any value) {
   });
 }
 
+// As C++ that knows a type's key alone makes an object.
+ffi::Any MakeByKey(ffi::String key, ffi::Array<ffi::Any> values) {
+  static refl::TypeAttrColumn constructors("__ffi_init__");
+  TVMFFIByteArray name{key.data(), key.size()};
+  int32_t index;
+  TVM_FFI_CHECK_SAFE_CALL(TVMFFITypeKeyToIndex(&name, &index));
+  std::vector<ffi::AnyView> packed(values.begin(), values.end());
+  ffi::Any made;
+  constructors[index].cast<ffi::Function>().CallPacked(packed.data(), static_cast<int32_t>(packed.size()), &made);
+  return made;
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(make_by_key, MakeByKey);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(write_field, WriteField);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(sum_integers, SumIntegers);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(increment, Increment);

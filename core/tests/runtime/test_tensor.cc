@@ -110,7 +110,8 @@ TEST("impossible shapes and data types are refused, not computed with") {
   CHECK(Contains(AllocError({int64_t{1} << 62}), "ValueError: the tensor is too large (axis 0"));
   CHECK(Contains(AllocError({int64_t{1} << 32, int64_t{1} << 32}), "too large (axis 1"));
   CHECK(Contains(AllocError({INT64_MAX, INT64_MAX, INT64_MAX}), "too large"));
-  CHECK(Contains(AllocError({int64_t{1} << 50}, {kDLFloat, 64, 65535}), "too large"));
+  CHECK(Contains(AllocError({int64_t{1} << 50}, {kDLFloat, 64, 32767}), "too large"));
+  CHECK(Contains(AllocError({2}, {kDLInt, 32, static_cast<uint16_t>(-4)}), "int32xvscalex4"));
   CHECK(Contains(AllocError({1}, {kDLFloat, 0, 1}), "ValueError: a tensor of data type"));
   CHECK(Contains(AllocError({1}, {kDLFloat, 32, 0}), "ValueError: a tensor of data type"));
   CHECK(Contains(AllocError(std::vector<int64_t>(1025, 1)), "1025 dimensions"));

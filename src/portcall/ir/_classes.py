@@ -353,12 +353,13 @@ _ANY_POSITIONAL = inspect.Signature([inspect.Parameter("args", inspect.Parameter
 
 def _constructor(key: str, index: int) -> Callable[..., Any] | None:
     """What makes objects of a type of C++ that has a constructor of its own; None when its fields do."""
+    if _core.type_attribute(index, "__portcall_init__"):
+        return None
     init: Callable[..., Any] | None = _core.type_attribute(index, _INIT)
     if callable(init):
         return init
-    by_fields = _core.type_attribute(index, "__portcall_init__") or _core.type_attribute(index, _FINAL) is None
     _, _, _, creator, *_ = _core.describe_type(index)
-    if by_fields or not creator:
+    if not creator or _core.type_attribute(index, _FINAL) is None:
         return None
 
     def refuse(*_: Any) -> Any:
