@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
-COMPILED := pyproject.toml CMakeLists.txt core/CMakeLists.txt core/exports.map \
+COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/runtime core/loader core/classic core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 

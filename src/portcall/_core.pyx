@@ -179,55 +179,11 @@ cdef extern from "portcall/c_api.h" nogil:
         const char* name
         int32_t flags
 
-    ctypedef struct PortcallCore:
-        const char* version
-        int (*object_inc_ref)(void*) noexcept nogil
-        int (*object_dec_ref)(void*) noexcept nogil
-        int (*object_create_opaque)(void*, int32_t, void (*)(void*) noexcept nogil, void**) noexcept nogil
-        int (*any_view_to_owned)(const TVMFFIAny*, TVMFFIAny*) noexcept nogil
-        const TVMFFITypeInfo* (*get_type_info)(int32_t) noexcept nogil
-        void (*error_set_raised)(void*) noexcept nogil
-        void (*error_move_from_raised)(void**) noexcept nogil
-        int (*error_create)(const TVMFFIByteArray*, const TVMFFIByteArray*, const TVMFFIByteArray*, void*, void*, void**) noexcept nogil
-        int (*function_create)(void*, TVMFFISafeCallType, void (*)(void*) noexcept nogil, int32_t, const char*, void**) noexcept nogil
-        void (*function_get_info)(void*, PortcallFunctionInfo*) noexcept nogil
-        int (*function_get_global)(const TVMFFIByteArray*, void**) noexcept nogil
-        int (*function_set_global)(const TVMFFIByteArray*, void*, int) noexcept nogil
-        int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
-        int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
-        int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*) noexcept nogil
-        TVMFFIByteArray (*big_int_get_content)(const TVMFFIAny*) noexcept nogil
-        int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*) noexcept nogil
-        int (*data_type_to_string)(const DLDataType*, TVMFFIAny*) noexcept nogil
-        int (*shape_create)(const int64_t*, size_t, void**) noexcept nogil
-        int (*array_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
-        int (*map_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
-        int64_t (*map_size)(void*) noexcept nogil
-        int (*map_find)(void*, const TVMFFIAny*, const TVMFFIAny**) noexcept nogil
-        const TVMFFIAny* (*map_next)(void*, const TVMFFIAny*) noexcept nogil
-        int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, void**) noexcept nogil
-        int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, void**) noexcept nogil
-        int (*tensor_to_dlpack)(void*, DLManagedTensor**) noexcept nogil
-        int (*tensor_to_dlpack_versioned)(void*, DLManagedTensorVersioned**) noexcept nogil
-        int (*tensor_from_memory)(const DLTensor*, uint64_t, void*, void (*)(void*) noexcept nogil, void**) noexcept nogil
-        int (*tensor_alloc)(const DLTensor*, void**) noexcept nogil
-        uint64_t (*tensor_get_flags)(void*) noexcept nogil
-        int (*tensor_copy)(const DLTensor*, const DLTensor*) noexcept nogil
-        int (*env_register_c_api)(const char*, void*) noexcept nogil
-        int (*type_key_to_index)(const TVMFFIByteArray*, int32_t*) noexcept nogil
-        int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t, int32_t*) noexcept nogil
-        int (*object_create)(int32_t, const TVMFFIAny*, int32_t, void**) noexcept nogil
-        int (*object_set_field)(void*, const TVMFFIFieldInfo*, const TVMFFIAny*) noexcept nogil
-        int (*list_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
-        int (*dict_create)(const TVMFFIAny*, int64_t, void**) noexcept nogil
-        int (*array_splice)(void**, int64_t, int64_t, const TVMFFIAny*, int64_t) noexcept nogil
-        int (*map_set)(void**, const TVMFFIAny*, const TVMFFIAny*) noexcept nogil
-        int (*map_erase)(void**, const TVMFFIAny*, int*) noexcept nogil
-        int (*tensor_create_view)(void*, const DLTensor*, void**) noexcept nogil
-        void* (*env_get_stream)(int32_t, int32_t) noexcept nogil
-        int (*type_register_attr)(int32_t, const TVMFFIByteArray*, const TVMFFIAny*) noexcept nogil
-        const TVMFFITypeAttrColumn* (*get_type_attr_column)(const TVMFFIByteArray*) noexcept nogil
+    ctypedef void* TVMFFIObjectHandle
 
+include "core_table.pxi"  # generated from c_api.h: struct PortcallCore
+
+cdef extern from "portcall/c_api.h" nogil:
     const PortcallCore* PortcallGetCore()
 
 cdef extern from *:

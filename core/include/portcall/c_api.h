@@ -489,58 +489,62 @@ PORTCALL_API int PortcallDeviceSync(DLDevice device, void* stream);
 // ---- The table for bindings ---------------------------------------------------------------------------------------
 
 // A binding that is loaded beside other runtimes which export the same TVMFFI names must not find those by accident.
-// It imports this one function and calls the core through the table.
+// It imports PortcallGetCore and calls the core through the table. Entries are added at the end. The Cython binding's
+// declaration of the table is made from this list (scripts/core_table.py).
+#define PORTCALL_CORE_FUNCTIONS(X)                                 \
+  X(object_inc_ref, TVMFFIObjectIncRef)                            \
+  X(object_dec_ref, TVMFFIObjectDecRef)                            \
+  X(object_create_opaque, TVMFFIObjectCreateOpaque)                \
+  X(any_view_to_owned, TVMFFIAnyViewToOwnedAny)                    \
+  X(get_type_info, TVMFFIGetTypeInfo)                              \
+  X(error_set_raised, TVMFFIErrorSetRaised)                        \
+  X(error_move_from_raised, TVMFFIErrorMoveFromRaised)             \
+  X(error_create, TVMFFIErrorCreateWithCauseAndExtraContext)       \
+  X(function_create, PortcallFunctionCreate)                       \
+  X(function_get_info, PortcallFunctionGetInfo)                    \
+  X(function_get_global, TVMFFIFunctionGetGlobal)                  \
+  X(function_set_global, TVMFFIFunctionSetGlobal)                  \
+  X(string_from_byte_array, TVMFFIStringFromByteArray)             \
+  X(bytes_from_byte_array, TVMFFIBytesFromByteArray)               \
+  X(big_int_from_byte_array, TVMFFIBigIntFromByteArray)            \
+  X(big_int_get_content, TVMFFIBigIntGetContentByteArray)          \
+  X(data_type_from_string, TVMFFIDataTypeFromString)               \
+  X(data_type_to_string, TVMFFIDataTypeToString)                   \
+  X(shape_create, PortcallShapeCreate)                             \
+  X(array_create, PortcallArrayCreate)                             \
+  X(map_create, PortcallMapCreate)                                 \
+  X(map_size, PortcallMapSize)                                     \
+  X(map_find, PortcallMapFind)                                     \
+  X(map_next, PortcallMapNext)                                     \
+  X(tensor_from_dlpack, TVMFFITensorFromDLPack)                    \
+  X(tensor_from_dlpack_versioned, TVMFFITensorFromDLPackVersioned) \
+  X(tensor_to_dlpack, TVMFFITensorToDLPack)                        \
+  X(tensor_to_dlpack_versioned, TVMFFITensorToDLPackVersioned)     \
+  X(tensor_from_memory, PortcallTensorFromMemory)                  \
+  X(tensor_alloc, PortcallTensorAlloc)                             \
+  X(tensor_get_flags, PortcallTensorGetFlags)                      \
+  X(tensor_copy, PortcallTensorCopy)                               \
+  X(env_register_c_api, TVMFFIEnvRegisterCAPI)                     \
+  X(type_key_to_index, TVMFFITypeKeyToIndex)                       \
+  X(type_define, PortcallTypeDefine)                               \
+  X(object_create, PortcallObjectCreate)                           \
+  X(object_set_field, PortcallObjectSetField)                      \
+  X(list_create, PortcallListCreate)                               \
+  X(dict_create, PortcallDictCreate)                               \
+  X(array_splice, PortcallArraySplice)                             \
+  X(map_set, PortcallMapSet)                                       \
+  X(map_erase, PortcallMapErase)                                   \
+  X(tensor_create_view, TVMFFITensorCreateUnsafeView)              \
+  X(env_get_stream, TVMFFIEnvGetStream)                            \
+  X(type_register_attr, TVMFFITypeRegisterAttr)                    \
+  X(get_type_attr_column, TVMFFIGetTypeAttrColumn)
+
 typedef struct PortcallCore {
   uint32_t struct_size;
   const char* version;
-  int (*object_inc_ref)(TVMFFIObjectHandle);
-  int (*object_dec_ref)(TVMFFIObjectHandle);
-  int (*object_create_opaque)(void*, int32_t, void (*)(void*), TVMFFIObjectHandle*);
-  int (*any_view_to_owned)(const TVMFFIAny*, TVMFFIAny*);
-  const TVMFFITypeInfo* (*get_type_info)(int32_t);
-  void (*error_set_raised)(TVMFFIObjectHandle);
-  void (*error_move_from_raised)(TVMFFIObjectHandle*);
-  int (*error_create)(const TVMFFIByteArray*, const TVMFFIByteArray*, const TVMFFIByteArray*, TVMFFIObjectHandle,
-                      TVMFFIObjectHandle, TVMFFIObjectHandle*);
-  int (*function_create)(void*, TVMFFISafeCallType, void (*)(void*), int32_t, const char*, TVMFFIObjectHandle*);
-  void (*function_get_info)(TVMFFIObjectHandle, PortcallFunctionInfo*);
-  int (*function_get_global)(const TVMFFIByteArray*, TVMFFIObjectHandle*);
-  int (*function_set_global)(const TVMFFIByteArray*, TVMFFIObjectHandle, int);
-  int (*string_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
-  int (*bytes_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
-  int (*big_int_from_byte_array)(const TVMFFIByteArray*, TVMFFIAny*);
-  TVMFFIByteArray (*big_int_get_content)(const TVMFFIAny*);
-  int (*data_type_from_string)(const TVMFFIByteArray*, DLDataType*);
-  int (*data_type_to_string)(const DLDataType*, TVMFFIAny*);
-  int (*shape_create)(const int64_t*, size_t, TVMFFIObjectHandle*);
-  int (*array_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
-  int (*map_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
-  int64_t (*map_size)(TVMFFIObjectHandle);
-  int (*map_find)(TVMFFIObjectHandle, const TVMFFIAny*, const TVMFFIAny**);
-  const TVMFFIAny* (*map_next)(TVMFFIObjectHandle, const TVMFFIAny*);
-  int (*tensor_from_dlpack)(DLManagedTensor*, int32_t, int32_t, TVMFFIObjectHandle*);
-  int (*tensor_from_dlpack_versioned)(DLManagedTensorVersioned*, int32_t, int32_t, TVMFFIObjectHandle*);
-  int (*tensor_to_dlpack)(TVMFFIObjectHandle, DLManagedTensor**);
-  int (*tensor_to_dlpack_versioned)(TVMFFIObjectHandle, DLManagedTensorVersioned**);
-  int (*tensor_from_memory)(const DLTensor*, uint64_t, void*, void (*)(void*), TVMFFIObjectHandle*);
-  int (*tensor_alloc)(const DLTensor*, TVMFFIObjectHandle*);
-  uint64_t (*tensor_get_flags)(TVMFFIObjectHandle);
-  int (*tensor_copy)(const DLTensor*, const DLTensor*);
-  int (*env_register_c_api)(const char*, void*);
-  int (*type_key_to_index)(const TVMFFIByteArray*, int32_t*);
-  int (*type_define)(const TVMFFIByteArray*, int32_t, const TVMFFITypeMetadata*, const PortcallFieldSpec*, int32_t,
-                     int32_t*);
-  int (*object_create)(int32_t, const TVMFFIAny*, int32_t, TVMFFIObjectHandle*);
-  int (*object_set_field)(TVMFFIObjectHandle, const TVMFFIFieldInfo*, const TVMFFIAny*);
-  int (*list_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
-  int (*dict_create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*);
-  int (*array_splice)(TVMFFIObjectHandle*, int64_t, int64_t, const TVMFFIAny*, int64_t);
-  int (*map_set)(TVMFFIObjectHandle*, const TVMFFIAny*, const TVMFFIAny*);
-  int (*map_erase)(TVMFFIObjectHandle*, const TVMFFIAny*, int*);
-  int (*tensor_create_view)(TVMFFIObjectHandle, const DLTensor*, TVMFFIObjectHandle*);
-  void* (*env_get_stream)(int32_t, int32_t);
-  int (*type_register_attr)(int32_t, const TVMFFIByteArray*, const TVMFFIAny*);
-  const TVMFFITypeAttrColumn* (*get_type_attr_column)(const TVMFFIByteArray*);
+#define PORTCALL_CORE_MEMBER(name, function) __typeof__(&(function)) name;
+  PORTCALL_CORE_FUNCTIONS(PORTCALL_CORE_MEMBER)
+#undef PORTCALL_CORE_MEMBER
 } PortcallCore;
 
 PORTCALL_API const PortcallCore* PortcallGetCore(void);
