@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import sys
 import pytest
 
 import portcall
+from portcall._module import GRAPH_KINDS
 
 LAZY = ("bench", "graph", "inspect", "ir", "rpc", "testing", "toolchain")
 
@@ -57,14 +59,38 @@ def test_numpy_may_be_imported_before_or_after() -> None:
     run(f'import portcall\nportcall.get_global_func("testing.echo")(object())\nimport numpy as np\n{use}')
 
 
-def test_importing_starts_nothing_and_registers_nothing_of_python() -> None:
-    code = """
-import os, threading, portcall
-assert threading.active_count() == 1
-assert len(os.listdir("/proc/self/task")) == 1
-print(portcall.get_global_func("portcall.LiveNodes")())
+# The state of a process: at its start, with the binding alone, and after `import portcall`.
+STATES = """
+import importlib.util, json, os, sys
+
+def names():
+    at = _core.get_global("ffi.FunctionListGlobalNamesFunctor")()
+    return [at(i) for i in range(at(-1))]
+
+def state(names):
+    files = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in "0123456789" if os.path.exists(f"/proc/self/fd/{fd}")}
+    mapped = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+    libraries = sorted(os.path.basename(path) for path in mapped if "/lib-dynload/" not in path)  # Python's own
+    return {"names": names, "files": files, "threads": len(os.listdir("/proc/self/task")), "libraries": libraries}
+
+start = state([])
+sys.modules["portcall"] = importlib.util.module_from_spec(importlib.util.find_spec("portcall"))  # without its __init__
+from portcall import _core
+binding = state(names())
+del sys.modules["portcall"]
+import portcall
+print(json.dumps([start, binding, state(names())]))
 """
-    assert run(code).strip() != ""
+
+
+def test_importing_starts_nothing_opens_nothing_and_registers_two_loaders() -> None:
+    start, binding, after = json.loads(run(STATES))
+    assert (after["threads"], after["files"]) == (start["threads"], start["files"])
+    assert after["libraries"] == binding["libraries"]
+    assert [name for name in after["libraries"] if "portcall" in name] == ["libportcall.so"]
+    loaders = {f"ffi.Module.load_from_bytes.{kind}" for kind in GRAPH_KINDS}
+    assert set(after["names"]) == set(binding["names"]) | loaders
+    assert not loaders & set(binding["names"])
 
 
 @pytest.mark.parametrize("name", LAZY)
@@ -90,9 +116,17 @@ def second_library() -> None:
 def test_dir_lists_what_there_is() -> None:
     names = dir(portcall)
     assert names == sorted(names)
-    assert {*LAZY, "register_func", "load_module", "empty", "Tensor", "errors"} <= set(names)
     for name in names:
         getattr(portcall, name)
+    assert {name for name in names if not name.startswith("__")} == {*portcall.__all__, *LAZY} - {"__version__"}
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib"} & set(names)
+
+
+def test_all_lists_what_a_star_import_gives() -> None:
+    names: dict[str, object] = {}
+    exec("from portcall import *", names)
+    assert set(names) - {"__builtins__"} == set(portcall.__all__)
+    assert len(portcall.__all__) <= 35
 
 
 def test_there_is_a_version() -> None:

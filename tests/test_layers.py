@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point down. The tables here are the judge: a module may import what stands before it in its table, only."""
+"""Imports point down. The tables here are the judge: a module imports only what stands before it in its table."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,61 +14,63 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "portcall"
 CORE = ROOT / "core"
 
-# From the bottom up. Modules of one line do not know each other. A folder stands for all that is in it.
-PYTHON_LAYERS = [
-    ["errors", "_html"],
-    ["_core"],
-    ["_dtype", "_container", "_function"],
-    ["_device", "_arraylike"],
-    ["_tensor", "_module"],
-    ["ir"],
-    ["__init__"],
-    ["_input"],
-    ["_archive", "_signature", "_compare"],
-    ["toolchain", "testing"],
-    ["inspect"],
-    ["bench"],
-    ["rpc", "graph"],
-    ["farm"],
-    ["cli"],
-    ["__main__"],
+# Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
+# import each other. `portcall` itself is the last line but one: it only names what others define.
+HOUSE = [
+    ("", "errors _html _input _signature", "_archive", "toolchain"),
+    ("bench", "_units", "_result", "_conditions", "__init__"),
+    ("", "_core", "_dtype _container _function", "_device _arraylike", "_tensor _module"),
+    (
+        "ir",
+        "_operations _printing _passes",
+        "_values _enum _annotations",
+        "_classes",
+        "__init__",
+    ),
+    ("inspect", "_elf _embedded", "_linkage", "_machine", "_library", "__init__"),
+    ("", "_compare", "testing"),
+    (
+        "graph",
+        "_spec _params",
+        "_storage",
+        "_plan",
+        "_module _memory _serve _profile",
+        "_builder _bundle _debug _draw _factory ir",
+        "_difference",
+        "__init__",
+    ),
+    ("rpc/wire", "_address _handshake _tls", "__init__"),
+    ("rpc/client", "_socket _activity _library_check", "_remote", "_session", "_connect", "__init__"),
+    (
+        "rpc/server",
+        "_options _loop _link _endings _directories _base_directory _log_writer",
+        "_listen _log _connections _directory_process _files _zygote_process",
+        "_admission _worker",
+        "_zygote _supervisor",
+        "_server",
+        "__init__",
+    ),
+    ("rpc", "_local _popen _transport", "__init__"),
+    ("farm", "_constraints", "_model", "_queue _store", "_state", "__init__"),
+    (
+        "cli",
+        "_arguments _counts _errors",
+        "_output _store",
+        "_command _progress",
+        "_isolate _remote _graph_report",
+        "_call _params_report",
+        "_model",
+        "bench bundle demo doctor help inspect remote run serve version",
+        "__init__",
+    ),
+    ("", "__init__", "__main__"),
 ]
 
-# The rooms of portcall.rpc, from the bottom up; a server may be a client of another one.
-RPC_ROOMS = ["wire", "client", "server", "above the rooms"]
+# Two ways to use the same modules: neither knows the other.
+STRANGERS = [("graph", "rpc")]
 
-# The root itself is imported by what builds on the public names.
-ABOVE_THE_ROOT = {
-    "toolchain",
-    "testing",
-    "_archive",
-    "_input",
-    "_signature",
-    "_compare",
-    "inspect",
-    "bench",
-    "rpc",
-    "graph",
-    "farm",
-    "cli",
-    "__main__",
-}
-
-# Optional dependencies, what only printing needs, and subpackages that load on first use: no other imports may stand
-# inside a function.
-LATE_IMPORTS = {
-    "numpy",
-    "ml_dtypes",
-    "importlib",
-    "rich.console",
-    "rich.table",
-    "rich.text",
-    "rich.tree",
-    "portcall.bench",
-    "portcall.graph._factory",
-    "portcall.toolchain",
-}
-
+# Imports inside of functions: optional dependencies, what only printing needs, and portcall's own (judged as all are).
+LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "rich.console", "rich.table", "rich.text", "rich.tree"}
 
 # What the extra `peers` installs: tests that need it are marked so, and are collected without it.
 PEERS = {"tvm", "tvm_ffi", "torch"}
@@ -77,99 +80,173 @@ def rank(table: list[list[str]], name: str) -> int:
     return next(k for k, line in enumerate(table) if name in line)
 
 
-def layer_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
 def python_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(path: Path) -> list[tuple[str, bool]]:
-    """(module, whether for types only or late) of each import of something in the package."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        for child in ast.iter_child_nodes(node):
-            child.parent = node
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name} imports relatively; write the name of the package"
-            whole = node.module == "portcall"
-            names = [f"portcall.{alias.name}" if whole else str(node.module) for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name.partition(".")[0] == "portcall":
-                found.append((name, is_for_types(node) or (name in LATE_IMPORTS and is_in_a_function(node))))
+def binding_files() -> list[Path]:
+    return [PACKAGE / "_core.pyx", *sorted((PACKAGE / "_core").glob("*.pxi"))]
+
+
+def name_of(path: Path) -> str:
+    """The module of a file, such as ``portcall.graph._plan``; the binding's files are all ``portcall._core``."""
+    if path.suffix != ".py":
+        return "portcall._core"
+    return ".".join(("portcall", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def house() -> list[list[str]]:
+    """The lines of HOUSE, modules with their whole names."""
+    lines = []
+    for folder, *rows in HOUSE:
+        prefix = ".".join(("portcall", *filter(None, folder.split("/"))))
+        lines += [[f"{prefix}.{name}".removesuffix(".__init__") for name in row.split()] for row in rows]
+    return lines
+
+
+RANKS = {name: k for k, line in enumerate(house()) for name in line}
+MODULES = {name_of(path) for path in python_files()} | {"portcall._core"}
+
+
+def exports(package: str) -> dict[str, str]:
+    """The names that the file of a package takes from other files: name -> module that defines it."""
+    path = PACKAGE.joinpath(*package.split(".")[1:], "__init__.py")
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("portcall"):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found[alias.asname or alias.name] = whole if whole in MODULES else str(node.module)
     return found
 
 
-def surroundings(node: ast.AST) -> list[ast.AST]:
-    """What a statement stands in, from the inside out."""
-    outer = []
-    while (node := getattr(node, "parent", None)) is not None:
-        outer.append(node)
-    return outer
+ROOT_NAMES = exports("portcall")
 
 
-def is_for_types(node: ast.AST) -> bool:
-    return any(isinstance(o, ast.If) and ast.unparse(o.test) == "TYPE_CHECKING" for o in surroundings(node))
+def resolved(name: str) -> str:
+    """The module that an imported name stands for. A name of the root stands for the module that defines it."""
+    found = name
+    while found not in MODULES:
+        found = found.rpartition(".")[0]
+    return ROOT_NAMES.get(name.split(".")[1], found) if found == "portcall" and found != name else found
 
 
-def is_in_a_function(node: ast.AST) -> bool:
-    return any(isinstance(o, (ast.FunctionDef, ast.AsyncFunctionDef)) for o in surroundings(node))
+def names_in_source(source: str, where: str) -> Iterator[str]:
+    """Yield what a Python source refers to in the package, however and at any depth: by import statements, by
+    attributes of ``portcall``, and by texts that name a module, which something imports later."""
+    tree = ast.parse(source)
+    compared = {part for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name != "portcall")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{where} imports relatively; write the name of the package"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            chain = ast.unparse(node)
+            if re.fullmatch(r"portcall(\.\w+)+", chain):
+                yield chain
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node not in compared and node.value in MODULES - {"portcall"}:
+                yield node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            assert not isinstance(node.args[0], ast.JoinedStr), f"{where}: write the names of modules in full"
 
 
-def target_layer(name: str) -> str:
-    part = name.split(".")[1] if "." in name else "__init__"
-    return part if any(part in line for line in PYTHON_LAYERS) else "__init__"  # a public name of the root
+def names_in_binding(source: str) -> Iterator[str]:
+    """The same of a Cython source: ``import``, ``from``, ``cimport`` at any depth, and texts that name a module."""
+    for module, names in re.findall(r"^\s*from\s+(portcall[\w.]*)\s+c?import\s+\(?([\w, ]+)", source, re.MULTILINE):
+        yield from (f"{module}.{name.split()[0]}" for name in names.split(","))
+    yield from re.findall(r"^\s*c?import\s+(portcall[\w.]+)", source, re.MULTILINE)
+    yield from (name for name in re.findall(r"""["'](portcall[\w.]+)["']""", source) if name in MODULES)
 
 
-def test_every_module_has_a_layer() -> None:
-    layers = {layer_of(path) for path in python_files()} | {"_core"}
-    assert layers == {name for line in PYTHON_LAYERS for name in line}
+def used_modules(path: Path) -> set[str]:
+    """The modules of the package that a file refers to."""
+    source = path.read_text()
+    names = names_in_source(source, name_of(path)) if path.suffix == ".py" else names_in_binding(source)
+    used = {resolved(name) for name in names if name.partition(".")[0] == "portcall"}
+    return used - {name_of(path), "portcall"}
 
 
-@pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from portcall.graph import _plan",
+        "from portcall.graph._plan import plan",
+        "import portcall.graph._plan as p",
+        "def f():\n    from portcall.graph._plan import plan",
+        "if TYPE_CHECKING:\n    from portcall.graph._plan import plan",
+        "import portcall\nx = lambda: portcall.graph._plan.plan()",
+        "importlib.import_module('portcall.graph._plan')",
+        "LATER = {'plan': ('portcall.graph._plan', 'plan')}",
+    ],
+)
+def test_every_kind_of_python_import_is_seen(source: str) -> None:
+    assert "portcall.graph._plan" in {resolved(name) for name in names_in_source(source, "here")}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from portcall.graph._plan cimport plan",
+        "cimport portcall.graph._plan",
+        "cdef f():\n    from portcall.graph._plan import a, b",
+        "import portcall.graph._plan",
+        'cdef g():\n    return import_module("portcall.graph._plan")',
+    ],
+)
+def test_every_kind_of_import_in_the_binding_is_seen(source: str) -> None:
+    assert "portcall.graph._plan" in {resolved(name) for name in names_in_binding(source)}
+
+
+def test_a_name_of_the_root_counts_as_the_module_that_defines_it() -> None:
+    assert resolved("portcall.load_module") == "portcall._module"
+    assert resolved("portcall.register_object") == "portcall.ir._classes"
+    assert resolved("portcall.graph.create") == "portcall.graph"
+
+
+def test_every_module_stands_in_the_house() -> None:
+    assert MODULES - set(RANKS) == set(), "write these into HOUSE, above what they import"
+    assert set(RANKS) - MODULES == set(), "these are in HOUSE, but there are no such files"
+    assert len(RANKS) == sum(len(line) for line in house()), "a module stands in HOUSE twice"
+
+
+@pytest.mark.parametrize("path", [*python_files(), *binding_files()], ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_python_imports_point_down(path: Path) -> None:
-    here = layer_of(path)
-    for name, exempt in imported(path):
-        there = target_layer(name)
-        if exempt or there == here:
-            continue
-        if here == "__init__":
-            assert there not in ABOVE_THE_ROOT, f"the root imports {name}, which is to load on first use"
-        assert rank(PYTHON_LAYERS, there) < rank(PYTHON_LAYERS, here), (
-            f"{path.name} imports {name}, which is not below it"
-        )
+    here = name_of(path)
+    above = [name for name in sorted(used_modules(path)) if RANKS[name] >= RANKS[here]]
+    assert not above, f"{here} imports {', '.join(above)}: not below it in HOUSE"
 
 
-def rpc_room(name: str) -> int:
-    """The place in RPC_ROOMS of a module of portcall.rpc, such as ``portcall.rpc.wire._tls``."""
-    part = name.split(".")[2] if name.count(".") > 1 else ""
-    return RPC_ROOMS.index(part) if part in RPC_ROOMS else len(RPC_ROOMS) - 1
+@pytest.mark.parametrize("path", [*python_files(), *binding_files()], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_root_is_imported_for_its_names_only(path: Path) -> None:
+    """``import portcall`` counts as an import of the modules whose names are used; so all of it must be visible."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert "portcall" not in [alias.name for alias in node.names if alias.asname], f"{path}: portcall as …"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "rpc").rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_rooms_of_rpc_import_what_is_below_them(path: Path) -> None:
-    here = rpc_room(".".join(("portcall", *path.relative_to(PACKAGE).with_suffix("").parts)))
-    for name, _ in imported(path):
-        if name.split(".")[1:2] == ["rpc"]:
-            assert rpc_room(name) <= here, f"{path.name} imports {name}, which is not below it"
+def test_packages_that_are_strangers_do_not_import_each_other() -> None:
+    for pair in STRANGERS:
+        for here, there in (pair, pair[::-1]):
+            for path in (PACKAGE / here).rglob("*.py"):
+                assert not [name for name in used_modules(path) if name.split(".")[1] == there], path
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)
 def test_the_command_line_uses_public_names_only(path: Path) -> None:
-    for name, exempt in imported(path):
-        inside = name.split(".")[1:2] == ["cli"]
-        assert exempt or inside or not any(part.startswith("_") for part in name.split(".")), f"{path.name}: {name}"
+    for name in names_in_source(path.read_text(), path.name):
+        inside = name.startswith("portcall.cli.")
+        private = any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+        assert inside or not (name.startswith("portcall.") and private), f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_only_optional_dependencies_are_imported_inside_functions(path: Path) -> None:
+    if path.is_relative_to(PACKAGE / "cli"):
+        return  # `portcall --help` answers before any command is loaded
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -180,8 +257,16 @@ def test_only_optional_dependencies_are_imported_inside_functions(path: Path) ->
                 names = [str(statement.module)]
             else:
                 continue
-            late = layer_of(path) == "cli"  # `portcall --help` answers before any command is loaded
-            assert late or set(names) <= LATE_IMPORTS, f"{path.name}: {names} inside {node.name}()"
+            outside = {name for name in names if name.partition(".")[0] != "portcall"}
+            assert outside <= LATE_IMPORTS, f"{path.name}: {names} inside {node.name}()"
+
+
+def test_the_binding_declares_functions_of_public_headers_only() -> None:
+    headers = {f"portcall/{path.name}" for path in (CORE / "include" / "portcall").glob("*.h")}
+    for path in binding_files():
+        named = set(re.findall(r'cdef extern from "([^"]+)"', path.read_text()))
+        inside = {name for name in named if any((folder / name).exists() for folder in (CORE, CORE / "include"))}
+        assert inside <= headers, path.name
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.name)
@@ -190,12 +275,6 @@ def test_tests_are_collected_where_no_peer_is_installed(path: Path) -> None:
         names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
         names += [str(statement.module)] if isinstance(statement, ast.ImportFrom) else []
         assert not {name.partition(".")[0] for name in names} & PEERS, f"{path.name}: import it inside of the test"
-
-
-def test_the_binding_imports_errors_only() -> None:
-    source = (PACKAGE / "_core.pyx").read_text()
-    assert set(re.findall(r"^(?:from|import) (portcall[\w.]*)", source, re.MULTILINE)) == {"portcall"}
-    assert re.findall(r"^from portcall import (.+)$", source, re.MULTILINE) == ["errors"]
 
 
 # ---- C++ -------------------------------------------------------------------------------------------------------------

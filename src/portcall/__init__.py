@@ -8,9 +8,10 @@ Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.ir``, …) and Num
 """
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from portcall import errors
+from portcall import _core, errors
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import In, Object, PackedFunc, __version__
 from portcall._device import Device, cpu, cuda, device
@@ -23,7 +24,7 @@ from portcall._function import (
     register_func,
     remove_global_func,
 )
-from portcall._module import Module, load_module, system_lib
+from portcall._module import GRAPH_KINDS, Module, load_module, system_lib
 from portcall._tensor import Tensor, alignment_copies, empty, from_dlpack, set_alignment_policy, tensor
 
 if TYPE_CHECKING:
@@ -73,9 +74,37 @@ __all__ = [
     "tensor",
 ]
 
-# These load on first use.
-_SUBPACKAGES = ("bench", "graph", "inspect", "ir", "rpc", "testing", "toolchain")
-_LATE = {"field": "portcall.ir._annotations", "register_object": "portcall.ir._classes"}
+# These load on first use: subpackages, and two names that are defined in one.
+_SUBPACKAGES = {
+    "bench": "portcall.bench",
+    "graph": "portcall.graph",
+    "inspect": "portcall.inspect",
+    "ir": "portcall.ir",
+    "rpc": "portcall.rpc",
+    "testing": "portcall.testing",
+    "toolchain": "portcall.toolchain",
+}
+_NAMES = {"field": "portcall.ir._annotations", "register_object": "portcall.ir._classes"}
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that loads ``module`` when it is called, and calls ``name`` there."""
+
+    def call(*args: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args)
+
+    return call
+
+
+# What lower layers call of upper ones.
+_core.provide(
+    class_of_type=_later("portcall.ir._classes", "class_of_type"),
+    deep_copy=_later("portcall.ir._operations", "deep_copy"),
+    reduce=_later("portcall.ir._operations", "reduce"),
+)
+for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libraries with the kernels
+    register_func(f"ffi.Module.load_from_bytes.{_kind}", _later("portcall.graph._factory", "from_bytes"), override=True)
+del _kind
 
 # Names of TVM's package that this one does not have, and what to write instead.
 _COMPILER = "portcall compiles no models: compile with TVM, and load the library with portcall.load_module(path)"
@@ -97,9 +126,9 @@ _OF_TVM = {
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
-        return importlib.import_module(f"portcall.{name}")
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
+        return importlib.import_module(_SUBPACKAGES[name])
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     hint = f" as TVM has; {_OF_TVM[name]}" if name in _OF_TVM else ""
     raise AttributeError(f"module 'portcall' has no attribute {name!r}{hint}", name=name)
 

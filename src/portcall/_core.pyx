@@ -520,9 +520,15 @@ cdef extern from "Python.h":
     PyObject* PyList_GET_ITEM(object, Py_ssize_t)
     PyObject* Py_True
 
-import importlib
-
 from portcall import errors
+
+cdef dict later = {}  # what upper layers do for objects, by name: they are loaded when it is called
+
+
+def provide(**functions):
+    """Set functions of upper layers that this one calls: ``class_of_type``, ``deep_copy`` and ``reduce``."""
+    later.update(functions)
+
 
 cdef const PortcallCore* core = PortcallGetCore()
 
@@ -615,13 +621,11 @@ cdef class Object:
 
     def __reduce__(self):
         if type(self) in reflected_classes or (<TVMFFIObject*>made(self)).type_index in kContainers:
-            from portcall.ir._operations import reduce  # here: few programs pickle objects
-            return reduce(self)
+            return later["reduce"](self)
         raise TypeError(f"a {type(self).__name__} lives in this process and cannot be pickled")
 
     def __deepcopy__(self, memo):
-        from portcall.ir._operations import deep_copy  # here: few programs copy objects
-        return deep_copy(self)
+        return later["deep_copy"](self)
 
 
 cdef void* made(Object obj) except NULL:
@@ -690,8 +694,7 @@ cdef object class_of_dynamic(int32_t type_index):
     key = type_key_of(type_index)
     cls = keyed_classes.get(key)
     if cls is None and core.get_type_info(type_index) != NULL:
-        from portcall.ir._classes import class_of_type  # here: few programs meet such a type
-        cls = class_of_type(key)
+        cls = later["class_of_type"](key)
     if cls is None:
         cls = Object
     while len(dynamic_classes) <= type_index - kTVMFFIDynObjectBegin:
@@ -2161,7 +2164,8 @@ cdef class PackedFunc(Object):
         core.function_get_info(made(self), &info)
         python = <object>self.self_ if <void*>self.call == <void*>call_python else None
         text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
-        return importlib.import_module("portcall._signature").signature_of(self, python, text.decode(errors="replace"))
+        from portcall._signature import signature_of  # here: few programs ask, and it loads a lot
+        return signature_of(self, python, text.decode(errors="replace"))
 
     def __repr__(self):
         return f"PackedFunc({self.name or 'at ' + hex(<uintptr_t>self.handle)})"

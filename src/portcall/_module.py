@@ -14,7 +14,7 @@ from portcall import _core, errors
 from portcall._core import PackedFunc
 from portcall._device import Device
 from portcall._device import device as as_device
-from portcall._function import convert, get_global_func, not_found, register_func
+from portcall._function import convert, get_global_func, not_found
 from portcall._html import facts_as_html
 
 if TYPE_CHECKING:
@@ -233,18 +233,6 @@ def _linked(path: str) -> str:
 def _load(path: str) -> Module:
     module: Module = get_global_func("ffi.ModuleLoadFromFile")(path)
     return module
-
-
-def _load_graph(payload: bytes) -> Module:
-    """Make the module of a graph that a compiler embedded in a library with its kernels."""
-    from portcall.graph._factory import from_bytes  # subpackages load on first use
-
-    return from_bytes(payload)
-
-
-for _kind in GRAPH_KINDS:
-    register_func(f"ffi.Module.load_from_bytes.{_kind}", _load_graph)
-del _kind
 
 
 def _load_foreign_runtime() -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from portcall import _core
 from portcall._arraylike import ArrayLike, Extents, extents_of
@@ -16,8 +16,6 @@ from portcall._html import facts_as_html
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from portcall.rpc import RemoteDevice, RemoteTensor
 
 _TYPE_INDEX = 70
 _CPU = 1
@@ -172,11 +170,22 @@ def tensor_over_array(array: Any) -> Tensor:
     return made
 
 
+Remote_co = TypeVar("Remote_co", covariant=True)
+
+
+class DeviceOfSession(Protocol[Remote_co]):
+    """A device whose tensors are in the memory of a session, as ``portcall.rpc`` has them."""
+
+    @property
+    def session(self) -> Any: ...
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> Remote_co: ...
+
+
 @overload
-def empty(shape: Extents, dtype: Any = ..., *, device: RemoteDevice) -> RemoteTensor: ...  # type: ignore[overload-overlap]
+def empty(shape: Extents, dtype: Any = ..., *, device: DeviceOfSession[Remote_co]) -> Remote_co: ...
 @overload
 def empty(shape: Extents, dtype: Any = ..., device: Device | str | None = ...) -> Tensor: ...
-def empty(shape: Extents, dtype: Any = "float32", device: Device | str | None = None) -> Tensor | RemoteTensor:
+def empty(shape: Extents, dtype: Any = "float32", device: Any = None) -> Any:
     """Return a tensor of uninitialised memory, aligned to 64 bytes, on ``cpu:0`` unless a device is given.
 
     On a device of a session it is a tensor of that session.
@@ -187,15 +196,14 @@ def empty(shape: Extents, dtype: Any = "float32", device: Device | str | None = 
         MemoryError: the device has not that much memory.
     """
     target = cpu() if device is None else as_device(device)
-    made: Tensor | RemoteTensor = target._empty(extents_of(shape), as_dtype(dtype))
-    return made
+    return target._empty(extents_of(shape), as_dtype(dtype))
 
 
 @overload
-def tensor(source: Any, dtype: Any = ..., *, device: RemoteDevice) -> RemoteTensor: ...
+def tensor(source: Any, dtype: Any = ..., *, device: DeviceOfSession[Remote_co]) -> Remote_co: ...
 @overload
 def tensor(source: Any, dtype: Any = ..., device: Device | str | None = ...) -> Tensor: ...
-def tensor(source: Any, dtype: Any = None, device: Device | str | None = None) -> Tensor | RemoteTensor:
+def tensor(source: Any, dtype: Any = None, device: Any = None) -> Any:
     """Return a tensor with a copy of an array's elements, or of numbers in lists, aligned to 64 bytes.
 
     It is on the array's device unless another is given; on a device of a session it is a tensor of that session.

@@ -6,13 +6,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import re
-import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from portcall import _core, errors
 from portcall._arraylike import ArrayLike
+from portcall._core import PackedFunc
 from portcall._device import Device
 from portcall._dtype import DataType
 from portcall._dtype import dtype as as_dtype
@@ -24,11 +24,20 @@ from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from portcall.rpc.client._session import Session
+
+class Session(Protocol):
+    """What devices, tensors and objects use of the session that owns them (``portcall.rpc.Session``)."""
+
+    name: str
+    module: Module
+
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def get_function(self, name: str) -> PackedFunc: ...
+    def empty(self, shape: Any, dtype: Any = ..., device: Any = ...) -> RemoteTensor: ...
 
 
-# The sessions whose Session is alive, by the number that the core gives each.
-sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 _finders: list[Callable[[Any], Session]] = []
 
 

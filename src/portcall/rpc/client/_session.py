@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,7 @@ from portcall._tensor import array_like, tensor_over_array
 from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
-from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by, sessions
+from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 
 _PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
 _SMALL = 256 << 10  # and of one that goes as a message
@@ -406,6 +407,10 @@ class Session:
             ("received", f"{counts['bytes_received']:,} bytes"),
         ]
         return facts_as_html("portcall.rpc.Session", facts)
+
+
+# The sessions whose Session is alive, by the number that the core gives each.
+sessions: weakref.WeakValueDictionary[int, Session] = weakref.WeakValueDictionary()
 
 
 def session_of(module: Module) -> Session:
