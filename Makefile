@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 BUILT := $(VENV)/.built
-EXTRAS := test peers lint bench
+NODE_MODULES := js/node_modules/.package-lock.json
+EXTRAS := test peers lint bench js
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -14,7 +15,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core/include core/runtime core/loader core/classic core/rpc core/graph core/ir -type f 2>/dev/null) \
 	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs wheel test-pythons test-shuffled clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-js wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -42,7 +43,7 @@ demo: build ## compile, run, check and time kernels, here and on a server; sets 
 	$(VENV)/bin/portcall demo --rpc
 	@echo "  (after: source $(VENV)/bin/activate)"
 
-test: venv build lint core-test core-test-asan core-test-tsan ## everything that CI runs: half an hour on 2 cores
+test: venv build lint core-test core-test-asan core-test-tsan test-js ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -78,19 +79,32 @@ fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for
 		build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=6000 -artifact_prefix=build/fuzz/ \
 			build/fuzz/found/$$target core/fuzz/corpus/$$target; done
 
-lint: $(VENV)/dev.txt ## formatting, types and likely mistakes, in C++ and Python
+lint: $(VENV)/dev.txt $(NODE_MODULES) ## formatting, types and likely mistakes, in C++, Python and TypeScript
 	ruff check
 	ruff format --check
 	mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
+	cd js && npm run --silent lint
 
 tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
 	printf '%s\n' $(filter-out core/include/% core/tests/% core/fuzz/% %.h,$(filter core/%,$(CPP_FILES))) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
 
-format: $(VENV)/dev.txt ## lay out all sources
+format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	ruff check --fix-only
 	ruff format
 	clang-format -i $(CPP_FILES)
+	cd js && npm run --silent format
+
+# Node and npm come from PyPI, into .venv; what the package is developed with comes from npm.
+$(NODE_MODULES): js/package.json $(VENV)/dev.txt
+	cd js && npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	touch $@
+
+js: $(NODE_MODULES) ## compile the JavaScript package
+	cd js && npm run --silent build
+
+test-js: js build ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
+	cd js && npm test --silent
 
 bench: venv build ## ratios against the peers
 	mkdir -p build/bench
@@ -158,4 +172,4 @@ test-pythons: venv ## the Python tests under each supported Python on this machi
 	scripts/test_pythons.sh
 
 clean: ## remove what was built; .venv stays
-	rm -rf build dist $(BUILT)
+	rm -rf build dist js/build $(BUILT)

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// portcall: the same calls in Node and in the browser.
+
+export { Device, device } from "./device.js";
+export { DataType, dtype, type TypedArray } from "./dtype.js";
+export * from "./errors.js";
+export * as rpc from "./rpc/index.js";

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a session: connect, shake hands, wait in the server's queue, prove who we are; and ask why a session ended.
+
+import {
+  AuthenticationError,
+  ConnectError,
+  RemoteCrashError,
+  RemoteError,
+  RPCError,
+  SessionBrokenError,
+  SessionTimeoutError,
+  VersionMismatchError,
+} from "../../errors.js";
+import { type Address, addressText, openTransport, parseAddress, type Transport } from "../transport/transport.js";
+import { decodeLeniently, encodeText } from "../wire/bytes.js";
+import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
+import {
+  checkAccepted,
+  checkKey,
+  checkSeconds,
+  EXTENSION_VERSION,
+  fromHex,
+  type Greeting,
+  greeting,
+  HandshakeReader,
+  NOTICE,
+  newNonce,
+  parseGreeting,
+  printable,
+  proof,
+  sameBytes,
+} from "../wire/handshake.js";
+import { type WireValue, writeSequence } from "../wire/values.js";
+import { expectValues, Pipeline } from "./pipeline.js";
+import { askCopyLimit, Session } from "./session.js";
+
+export interface ConnectOptions {
+  /** The key that the server was started with. */
+  key?: string;
+  /** The server's token; in Node that of the environment variable PORTCALL_TOKEN unless given. With one, a server that
+   * does not prove that it knows it is refused. */
+  token?: string;
+  /** Seconds until the session must be open, the time in the server's queue included; 10 unless given, 0 for no limit. */
+  timeout?: number;
+  /** Seconds that the session may last, on the server's clock; 0 for the server's own limit. */
+  sessionTimeout?: number;
+  /** Seconds that the server may take for an answer; 0 for no limit. */
+  callTimeout?: number;
+  /** The name of a session constructor of the server, and its arguments: `["rpc.Connect", host, port, key, false]` goes
+   * one hop further. */
+  constructorArgs?: readonly WireValue[];
+  /** Gives up opening the session. */
+  signal?: AbortSignal;
+  /** Called with what is waited for, such as the server's words on its queue. */
+  onWait?: (what: string) => void;
+}
+
+/** What a portcall server gives to ask later why a session ended. */
+interface Ticket {
+  readonly id: string;
+  readonly secret: string;
+}
+
+/** The time that opening a session may take, and what it waits for. */
+class Patience {
+  waitingFor = "the connection";
+  readonly signal: AbortSignal;
+  readonly #controller = new AbortController();
+  readonly #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #onWait: ConnectOptions["onWait"];
+
+  constructor(peer: string, seconds: number, options: Pick<ConnectOptions, "signal" | "onWait">) {
+    this.signal = this.#controller.signal;
+    this.#onWait = options.onWait;
+    const late = () => {
+      const text = `${peer}: no session within ${seconds} s; waited for: ${this.waitingFor}`;
+      this.#controller.abort(new SessionTimeoutError(text, { peer, reason: "no-session" }));
+    };
+    if (seconds) this.#timer = setTimeout(late, seconds * 1000);
+    const given = options.signal;
+    if (given?.aborted) this.#controller.abort(given.reason);
+    else given?.addEventListener("abort", () => this.#controller.abort(given.reason), { signal: this.signal });
+  }
+
+  waitFor(what: string): void {
+    this.waitingFor = what;
+    this.#onWait?.(what);
+  }
+
+  done(): void {
+    clearTimeout(this.#timer);
+    if (!this.signal.aborted) this.#controller.abort(); // removes the listener; nobody listens any more
+  }
+}
+
+/** Open a session with a server of portcall or of TVM.
+ *
+ * @param address `board.local:9090`, `[::1]:9090`, `unix:/run/portcall`, `ws://lab:9190/ws` or `wss://…`; browsers know
+ *   the last two.
+ * @throws ConnectError Nobody listens there.
+ * @throws KeyMismatchError, AuthenticationError, VersionMismatchError The server refused, or is not to be trusted.
+ * @throws SessionTimeoutError No session in time. */
+export async function connect(address: string, options: ConnectOptions = {}): Promise<Session> {
+  const target = parseAddress(address);
+  const peer = addressText(target);
+  const key = checkKey(options.key ?? "");
+  const timeout = checkSeconds(options.timeout ?? 10, "timeout");
+  const callTimeout = checkSeconds(options.callTimeout ?? 0, "callTimeout");
+  const words = new Map([
+    ["portcall", EXTENSION_VERSION],
+    ["nonce", newNonce()],
+  ]);
+  const sessionTimeout = checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout");
+  if (sessionTimeout) words.set("timeout", String(sessionTimeout));
+  const token = options.token ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "";
+  if (token && !token.trim()) throw new TypeError("the token is blank");
+
+  const patience = new Patience(peer, timeout, options);
+  try {
+    patience.waitFor("the connection");
+    const transport = await openTransport(target, patience.signal);
+    const abort = () => transport.abort();
+    patience.signal.addEventListener("abort", abort);
+    try {
+      patience.signal.throwIfAborted();
+      const hello = greeting("client", key, words);
+      const { reply, rest } = await shakeHands(transport, hello, key, token, patience);
+      const ticket = ticketOf(reply);
+      const explain = ticket ? { explain: () => whyEnded(target, ticket) } : {};
+      const pipeline = new Pipeline(transport, { callTimeout, ...explain });
+      patience.waitFor("the session to open");
+      return await openSession(pipeline, rest, ticket ? "portcall" : "TVM", options.constructorArgs);
+    } catch (error) {
+      transport.abort();
+      throw patience.signal.aborted ? patience.signal.reason : error;
+    } finally {
+      patience.signal.removeEventListener("abort", abort);
+    }
+  } finally {
+    patience.done();
+  }
+}
+
+/** Open a session over a connection whose handshake is done; `rest` came behind it. */
+export async function openSession(
+  pipeline: Pipeline,
+  rest: Uint8Array,
+  peerKind: Session["peerKind"],
+  constructorArgs: readonly WireValue[] = [],
+): Promise<Session> {
+  pipeline.start(rest);
+  const opened = initServer(pipeline, constructorArgs);
+  const copyLimit = askCopyLimit(pipeline);
+  copyLimit.catch(() => {}); // an error of InitServer says more
+  await opened;
+  return new Session(pipeline, peerKind, await copyLimit);
+}
+
+function ticketOf(reply: Greeting): Ticket | undefined {
+  const id = reply.options.get("session");
+  return id === undefined ? undefined : { id, secret: reply.options.get("secret") ?? "" };
+}
+
+async function initServer(pipeline: Pipeline, args: readonly WireValue[]): Promise<void> {
+  try {
+    await pipeline.request(
+      Code.InitServer,
+      (writer) => {
+        writer.counted(encodeText(PROTOCOL_VERSION));
+        writeSequence(writer, args, "init");
+      },
+      (reader) => expectValues(reader, 1),
+    );
+  } catch (error) {
+    pipeline.close();
+    if (error instanceof RemoteError && error.kind === "VersionMismatchError") {
+      throw new VersionMismatchError(`${pipeline.peer}: ${error.remoteMessage}`, { peer: pipeline.peer });
+    }
+    throw error;
+  }
+}
+
+// ---- The handshake -------------------------------------------------------------------------------------------------
+
+/** Reads the messages of a handshake from a transport. */
+class Handshake {
+  readonly #reader = new HandshakeReader();
+  #wake: (() => void) | undefined;
+  #closed = false;
+
+  constructor(transport: Transport) {
+    transport.receive({
+      data: (bytes) => {
+        this.#reader.feed(bytes);
+        this.#wake?.();
+      },
+      closed: () => {
+        this.#closed = true;
+        this.#wake?.();
+      },
+    });
+  }
+
+  /** Return the next message; undefined when the peer closes instead. */
+  async next() {
+    for (;;) {
+      const message = this.#reader.next();
+      if (message || this.#closed) return message;
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  get rest(): Uint8Array {
+    return this.#reader.rest;
+  }
+}
+
+async function shakeHands(
+  transport: Transport,
+  hello: Uint8Array,
+  key: string,
+  token: string,
+  patience: Patience,
+): Promise<{ reply: Greeting; rest: Uint8Array }> {
+  const { peer } = transport;
+  const handshake = new Handshake(transport);
+  let queued = false;
+  const nextReply = async () => {
+    for (;;) {
+      const message = await handshake.next();
+      if (message?.code !== NOTICE) return message;
+      queued = true;
+      patience.waitFor(printable(decodeLeniently(message.text)));
+    }
+  };
+  const closed = () =>
+    new ConnectError(`${peer} closed the connection in the handshake; is it an RPC server?`, {
+      peer,
+      reason: "closed",
+    });
+  try {
+    patience.waitFor("the server's answer");
+    transport.send(hello);
+    const first = await nextReply();
+    if (!first) throw closed();
+    checkAccepted(first.code, key);
+    const reply = parseGreeting(first.text, "server");
+    if (!wantsProof(reply, token)) return { reply, rest: handshake.rest };
+    patience.waitFor("the server's proof that it knows the token");
+    const transcript = [hello, first.bytes];
+    transport.send(await proof(token, "client", transcript));
+    const second = await nextReply();
+    if (!second && queued) throw closed();
+    if (!second) {
+      throw new AuthenticationError("the server refused the token; is it the one it was started with?", {
+        reason: "wrong-token",
+      });
+    }
+    checkAccepted(second.code, key);
+    const proven = parseGreeting(second.text, "server");
+    if (!sameBytes(fromHex(proven.options.get("proof") ?? ""), await proof(token, "server", transcript))) {
+      throw new AuthenticationError("the server does not know the token", { reason: "wrong-token" });
+    }
+    return { reply: proven, rest: handshake.rest };
+  } catch (error) {
+    if (!(error instanceof RPCError) || error.peer) throw error;
+    const Class = error.constructor as new (message: string, facts: object) => RPCError;
+    throw new Class(`${peer}: ${error.message}`, { peer, reason: error.reason });
+  }
+}
+
+function wantsProof(reply: Greeting, token: string): boolean {
+  const wanted = reply.options.get("auth") === "token";
+  if (wanted && !token) {
+    throw new AuthenticationError("the server wants a token; pass { token } or set PORTCALL_TOKEN", {
+      reason: "no-token",
+    });
+  }
+  if (token && !wanted) {
+    throw new AuthenticationError("the server did not prove that it knows the token; it has none, or is another one", {
+      reason: "not-asked",
+    });
+  }
+  return wanted;
+}
+
+// ---- How a session ended -------------------------------------------------------------------------------------------
+
+const ASK_TIMEOUT = 5; // seconds for a server to say why a session ended
+const ASK_AGAIN = [20, 50, 100, 300]; // milliseconds after which it is asked again, where it does not know yet
+const ENDINGS: Record<string, string> = {
+  disk: "its files took more than the server allows",
+  abandoned: "the connection was lost and its work did not end",
+  lost: "the connection was lost in the middle of a message",
+  stopped: "the server was stopped",
+  orphaned: "the process that its sessions start from ended",
+  failed: "the server ran into an error of its own; its log says which",
+};
+
+/** Ask a portcall server, on a new connection, why a session ended; undefined where it does not know. */
+async function whyEnded(target: Address, ticket: Ticket): Promise<RPCError | undefined> {
+  const peer = addressText(target);
+  for (let attempt = 0; ; ++attempt) {
+    const words = await askWhyEnded(target, ticket);
+    const pause = ASK_AGAIN[attempt];
+    if (words.get("ended") !== "unknown" || pause === undefined) return explain(peer, words);
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
+
+async function askWhyEnded(target: Address, ticket: Ticket): Promise<Greeting["options"]> {
+  const patience = new Patience(addressText(target), ASK_TIMEOUT, {});
+  const transport = await openTransport(target, patience.signal);
+  const abort = () => transport.abort();
+  patience.signal.addEventListener("abort", abort);
+  try {
+    const question = new Map([
+      ["portcall", EXTENSION_VERSION],
+      ["reason", `${ticket.id}.${ticket.secret}`],
+    ]);
+    const handshake = new Handshake(transport);
+    transport.send(greeting("client", "", question));
+    const message = await handshake.next();
+    return message ? parseGreeting(message.text, "server").options : new Map();
+  } finally {
+    transport.abort();
+    patience.done();
+  }
+}
+
+function explain(peer: string, words: Greeting["options"]): RPCError | undefined {
+  const how = words.get("ended") ?? "";
+  if (how === "expired") {
+    return new SessionTimeoutError(`the time of the session with ${peer} is over`, { peer, reason: "expired" });
+  }
+  if (how === "crash" || how === "exit") {
+    const signal = words.get("signal") ?? "";
+    const cause = how === "crash" ? `crashed with ${signal}` : `exited with code ${words.get("code") ?? "?"}`;
+    const text = `the session with ${peer} ended: its process ${cause}; the server goes on, so connect again`;
+    return new RemoteCrashError(text, { peer, signal, reason: how });
+  }
+  const text = ENDINGS[how];
+  return text ? new SessionBrokenError(`${peer} ended the session: ${text}`, { peer, reason: how }) : undefined;
+}
