@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BUILT := $(VENV)/.built
 NODE_MODULES := js/node_modules/.package-lock.json
-EXTRAS := test peers lint bench js
+EXTRAS := test farm peers lint bench js
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -1,2 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm: many boards, many people. Places are leased, requests wait in a fair queue, a restart loses nothing."""
+"""The farm: many boards, many people. Places are leased, requests wait in a fair queue, a restart loses nothing.
+
+A farm is a command, ``portcall farm``. It needs the extra ``portcall[farm]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "FarmOptions": "portcall.farm._server",
+    "serve": "portcall.farm._server",
+    "Rules": "portcall.farm._model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'portcall.farm' has no attribute {name!r}")

@@ -238,7 +238,8 @@ class State:
         lease = self.leases.get(place.lease)
         if lease is not None and lease.peer == "portcall" and lease.state == "active":
             lease.sessions.clear()
-            return self._say("granted", lease)  # a key for its next session
+            lease.match_key = match_key
+            return self._say("granted", lease, place)  # a key for its next session
         if lease is not None:
             self._end(lease, "released", detail="its session ended")
         self._set_place(place, "idle", "the server waits for a client")

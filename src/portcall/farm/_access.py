@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: tokens with a user and a role, kept as hashes, and pairing codes that are used once.
+
+A farm that only this machine can reach needs no tokens; then everybody is an administrator.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from portcall.farm._model import CLASSES, Class
+from portcall.farm._state import hash_secret
+from portcall.farm._store import Store
+
+Role = Literal["viewer", "user", "agent", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "user", "agent", "operator", "admin")
+
+_SEES = {"status", "history", "who", "lease"}
+_USES = {*_SEES, "request", "wait", "renew", "release", "extend", "session"}
+_RUNS = {*_USES, "kick", "drain", "undrain", "maintain", "quarantine", "good", "retire"}
+RIGHTS: dict[Role, frozenset[str]] = {
+    "viewer": frozenset(_SEES),
+    "user": frozenset(_USES),
+    "agent": frozenset({"register", "next", "leave"}),
+    "operator": frozenset(_RUNS),
+    "admin": frozenset({*_RUNS, "register", "next", "leave", "token-make", "token-list", "token-revoke", "pair"}),
+}
+_CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+_CODE_LENGTH = 12  # of 31 letters: 59 bits, good for minutes and one use
+PAIR_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a token allows; the token itself is not kept.
+
+    Attributes:
+        user: who it was made for.
+        role: what its owner may do.
+        keys: the only keys that it may ask for, or serve; empty for all.
+        most_leases: leases at once; 0 for any number.
+        top_class: the most urgent class that it may ask for.
+        expires: when it ends; 0 for never.
+        hint: its first letters, by which people tell tokens apart.
+    """
+
+    user: str
+    role: Role = "user"
+    keys: tuple[str, ...] = ()
+    most_leases: int = 0
+    top_class: Class = "normal"
+    expires: float = 0
+    made: float = field(default_factory=time.time)
+    by: str = ""
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"invalid role {self.role!r} (must be one of {', '.join(ROLES)})")
+        if self.top_class not in CLASSES:
+            raise ValueError(f"invalid class {self.top_class!r} (must be one of {', '.join(CLASSES)})")
+        if not self.user or len(self.user) > 200:
+            raise ValueError("a token needs a user's name of 1-200 characters")
+
+    def may(self, command: str) -> bool:
+        return command in RIGHTS[self.role]
+
+
+class Access:
+    """The tokens of a farm.
+
+    Args:
+        store: keeps them.
+        required: whether callers need one.
+    """
+
+    def __init__(self, store: Store, required: bool) -> None:
+        self.required = required
+        self._store = store
+        self._tokens = {hashed: _read(record) for hashed, record in store.tokens().items()}
+        self._codes: dict[str, Token] = {}
+
+    def caller(self, token: str, user: str) -> Token | None:
+        """Return what a caller may do; None where it needs a token and has none that counts.
+
+        Args:
+            token: as the caller sent it, or empty.
+            user: the name that the caller gives, which counts only where no tokens are needed.
+        """
+        if token:
+            found = self._tokens.get(hash_secret(token))
+            return found if found is not None and not 0 < found.expires < time.time() else None
+        return None if self.required else Token(user[:200] or "anybody", "admin", top_class="urgent")
+
+    def make(self, by: str, **what: Any) -> str:
+        """Make a token, and return the only copy of it.
+
+        Raises:
+            ValueError, TypeError: a value is out of range, or not of a token.
+        """
+        text = secrets.token_urlsafe(32)
+        token = Token(**{**what, "keys": tuple(what.get("keys", ()))}, by=by, hint=text[:6])
+        self._tokens[hash_secret(text)] = token
+        self._store.set_token(hash_secret(text), asdict(token))
+        return text
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return all tokens, without what would let anybody use them."""
+        return [asdict(token) for token in self._tokens.values()]
+
+    def revoke(self, hint: str) -> int:
+        """End the tokens that begin with ``hint``, or belong to the user of that name; return how many."""
+        gone = [h for h, t in self._tokens.items() if hint and (hint in (t.hint, t.user))]
+        for hashed in gone:
+            del self._tokens[hashed]
+            self._store.set_token(hashed, None)
+        return len(gone)
+
+    def pair(self, **what: Any) -> str:
+        """Return a code that becomes a token once, within ten minutes."""
+        code = "".join(secrets.choice(_CODE_LETTERS) for _ in range(_CODE_LENGTH))
+        now = time.time()
+        self._codes = {c: t for c, t in self._codes.items() if t.made + PAIR_SECONDS > now}
+        self._codes[hash_secret(code)] = Token(**{**what, "keys": tuple(what.get("keys", ()))})
+        return "-".join(code[n : n + 4] for n in range(0, _CODE_LENGTH, 4))
+
+    def redeem(self, code: str) -> str:
+        """Return the token for a pairing code, which counts no more afterwards.
+
+        Raises:
+            ValueError: it is none, was used, or is too old.
+        """
+        wanted = self._codes.pop(hash_secret(code.replace("-", "").upper()), None)
+        if wanted is None or wanted.made + PAIR_SECONDS <= time.time():
+            raise ValueError("this pairing code is wrong, was used already, or is older than ten minutes")
+        return self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
+
+
+def _read(record: dict[str, Any]) -> Token:
+    """Return a stored token; fields of other versions are left out."""
+    known = {f.name for f in fields(Token)}
+    values: dict[str, Any] = {k: tuple(v) if k == "keys" else v for k, v in record.items() if k in known}
+    return Token(**values)

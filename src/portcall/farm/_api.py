@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of portcall's peers: JSON objects with a ``do``, answered by one object each. They come in by HTTP.
+
+Clients and agents ask again and again: a ``wait`` or ``next`` is answered when there is news, or after a while. So a
+connection may be lost at any moment, and a farm may start again, without anything being lost but time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import math
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from portcall.farm._access import Access, Token
+from portcall.farm._hub import Hub
+from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
+from portcall.farm._state import State, hash_secret
+
+HOLD = 20.0  # seconds that an answer is held back at most
+LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
+AGENT_SILENCE = 10.0  # seconds between two questions of an agent
+ADMIT_PATIENCE = 5.0
+_MOST_TAGS = 100
+_MOST_TEXT = 500
+
+
+class ApiError(Exception):
+    """A command that was refused.
+
+    Attributes:
+        status: the code of HTTP that fits.
+        reason: a word for programs.
+    """
+
+    def __init__(self, text: str, reason: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.status = status
+
+
+class Agent:
+    """The agent of a place, between two of its questions."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+        self.orders: list[dict[str, Any]] = []
+        self.news = asyncio.Event()
+        self.silence: asyncio.TimerHandle | None = None
+        self.admitted: dict[str, asyncio.Event] = {}
+
+    def order(self, effect: Effect) -> None:
+        """Keep an effect for the next answer."""
+        lease, place = effect.lease, effect.place
+        assert place is not None
+        if effect.what == "end":
+            self.orders.append({"do": "end", "fence": effect.fence, "why": lease.reason if lease else "lease is over"})
+        elif lease is not None:
+            key = effect.key or lease.match_key
+            self.orders.append(
+                {"do": effect.what, "fence": lease.fence, "lease": lease.id, "key": key, "user": lease.user,
+                 "limit": lease.ceiling}
+            )  # fmt: skip
+        self.news.set()
+
+
+class Api:
+    """Answers commands.
+
+    Args:
+        hub: the farm.
+        access: who may do what.
+    """
+
+    def __init__(self, hub: Hub, access: Access) -> None:
+        self.hub = hub
+        self.access = access
+        self._agents: dict[str, Agent] = {}
+        self._news: dict[str, asyncio.Event] = {}
+
+    async def call(self, command: Mapping[str, Any], token: str) -> dict[str, Any]:
+        """Answer one command.
+
+        Raises:
+            ApiError: it is refused; the message says why.
+        """
+        name = command.get("do")
+        if name == "redeem":
+            return self._redeem(command)
+        caller = self.access.caller(token, _text(command, "user", ""))
+        if caller is None:
+            wrong = "the token is wrong, was revoked, or has expired" if token else "this farm needs a token"
+            raise ApiError(wrong, "token", 401)
+        method = _COMMANDS.get(str(name))
+        if method is None:
+            raise ApiError(f"there is no command {str(name)[:40]!r}", "invalid")
+        if not caller.may(str(name)):
+            raise ApiError(f"'{name}' is not for the role {caller.role}", "role", 403)
+        try:
+            answer = getattr(self, method)(command, caller)
+            return dict(await answer if asyncio.iscoroutine(answer) else answer)
+        except Refused as refused:
+            raise ApiError(str(refused), refused.reason, 409) from None
+        except (ValueError, TypeError) as error:
+            raise ApiError(str(error), "invalid") from None
+
+    # ---- Leases ----
+
+    async def _request(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        want, secret = _text(command, "want"), _text(command, "secret")
+        if len(secret) < 32:
+            raise ValueError("the secret of a request must have 32 characters or more")
+        class_ = _text(command, "class", "normal")
+        if class_ not in CLASSES:
+            raise ValueError(f"invalid class {class_!r} (must be one of {', '.join(CLASSES)})")
+        if CLASSES.index(class_) < CLASSES.index(caller.top_class):
+            raise ApiError(f"the class {class_} is not for you; the most urgent is {caller.top_class}", "role", 403)
+        if caller.keys and want.partition("&")[0].strip() not in caller.keys:
+            raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
+        with self.hub.turn() as state:
+            lease = state.request(
+                want, caller.user, secret=secret, class_=class_,
+                priority=_number(command, "priority", 0, -10, 10), ttl=_number(command, "ttl", 60, 1, 86400),
+                ceiling=_number(command, "limit", 0, 0, 1e9), wait=_number(command, "wait", 0, 0, 1e9),
+                most=caller.most_leases, hopeless=bool(command.get("hopeless", False)),
+            )  # fmt: skip
+        return await self._wait_for(lease, command)
+
+    async def _wait(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return await self._wait_for(self._lease(command, caller), command)
+
+    async def _wait_for(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer once the lease is granted or over, or its place in the queue has changed; or after a while."""
+        until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
+        seen = int(_number(command, "seen", 0, 0, 1e9))
+        news = self._news.setdefault(lease.id, asyncio.Event())
+        self.hub.holders[lease.id] = self._on_news
+        while True:
+            with self.hub.turn() as state:
+                if lease.id in state.leases:
+                    state.heard(lease.id)
+            view = self.view(lease, secret=True)
+            left = until - time.monotonic()
+            if lease.state in ("active", "ended") or left <= 0 or view.get("position", seen) != seen:
+                break
+            news.clear()
+            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), min(left, LOOK))
+        if lease.state == "ended":
+            self._news.pop(lease.id, None)
+        if lease.state == "active":
+            lease.match_key = ""  # it is for one session
+        return view
+
+    def _on_news(self, effect: Effect) -> None:
+        assert effect.lease is not None
+        news = self._news.get(effect.lease.id)
+        if news is not None:
+            news.set()
+        if effect.what == "ended":
+            self._news.pop(effect.lease.id, None)
+
+    def _lease(self, command: Mapping[str, Any], caller: Token, others: bool = False) -> Lease:
+        """Return the lease of a command, which must be the caller's own unless ``others``."""
+        id, secret = _text(command, "lease"), _text(command, "secret", "")
+        lease = self.hub.state.leases.get(id)
+        if lease is None:
+            ended = [e for e in self.hub.store.history(lease=id) if e["what"] == "lease ended"]
+            if ended:
+                raise ApiError(f"the lease {id} is over: {ended[-1]['detail']}", "ended", 410)
+            raise ApiError(f"there is no lease {id!r}", "unknown", 404)
+        proven = secret and hmac.compare_digest(hash_secret(secret), lease.secret_hash)
+        owner = self.access.required and caller.user == lease.user
+        if not (proven or owner or others or caller.role == "admin"):
+            raise ApiError(f"the lease {id} is of {lease.user}", "role", 403)
+        return lease
+
+    def _renew(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        lease = self._lease(command, caller)
+        with self.hub.turn() as state:
+            state.heard(lease.id)
+        return self.view(lease)
+
+    def _release(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        lease = self._lease(command, caller)
+        with self.hub.turn() as state:
+            state.release(lease.id, "" if caller.user == lease.user else caller.user)
+        return self.view(lease)
+
+    def _extend(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        lease = self._lease(command, caller)
+        with self.hub.turn() as state:
+            state.extend(lease.id, _number(command, "seconds", 0, 1, 1e9), lease.ceiling)
+        return self.view(lease)
+
+    def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        lease = self._lease(command, caller, others=True)
+        with self.hub.turn() as state:
+            state.kick(lease.id, caller.user, _text(command, "why"))
+        return self.view(lease)
+
+    async def _session(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Answer with the match key of one more session of an active lease."""
+        lease = self._lease(command, caller)
+        if lease.state != "active":
+            raise ApiError(f"the lease {lease.id} is {lease.state}", lease.state, 409)
+        agent = self._agents.get(lease.place)
+        if lease.match_key:
+            pass
+        elif agent is None:
+            await self._key_of_tvm(lease)
+        else:
+            with self.hub.turn() as state:
+                key = state.admit(lease.id)
+            told = agent.admitted[key] = asyncio.Event()
+            try:
+                await asyncio.wait_for(told.wait(), ADMIT_PATIENCE)
+            except (TimeoutError, asyncio.TimeoutError):
+                raise ApiError(f"the agent of {lease.place} does not answer", "agent", 503) from None
+            finally:
+                agent.admitted.pop(key, None)
+            lease.match_key = key
+        view = self.view(lease, secret=True)
+        lease.match_key = ""
+        return view
+
+    async def _key_of_tvm(self, lease: Lease) -> None:
+        """Wait until a TVM server is ready for the next session of its lease."""
+        news = self._news.setdefault(lease.id, asyncio.Event())
+        self.hub.holders[lease.id] = self._on_news
+        until = time.monotonic() + HOLD
+        while not lease.match_key and lease.state == "active":
+            news.clear()
+            try:
+                await asyncio.wait_for(news.wait(), max(0.0, until - time.monotonic()))
+            except (TimeoutError, asyncio.TimeoutError):
+                raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503) from None
+        if lease.state != "active":
+            raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
+
+    # ---- Places ----
+
+    def _place(self, command: Mapping[str, Any]) -> Place:
+        id = _text(command, "place")
+        place = self.hub.state.places.get(id)
+        if place is None:
+            raise ApiError(f"there is no place {id!r}", "unknown", 404)
+        return place
+
+    def _change_place(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        place, what = self._place(command), _text(command, "do")
+        why = _text(command, "why", "")
+        seconds = _number(command, "seconds", 0, 0, 1e9)
+        with self.hub.turn() as state:
+            if what in ("drain", "undrain"):
+                state.drain(place.id, what == "drain", caller.user)
+            elif what == "quarantine":
+                state.set_health(place.id, "quarantined", why, caller.user, state.now + seconds if seconds else 0)
+            elif what == "maintain":
+                state.set_health(place.id, "maintenance", why, caller.user)
+            else:
+                state.set_health(place.id, "good" if what == "good" else "retired", why, caller.user)
+        return self.view_place(place)
+
+    # ---- Agents ----
+
+    def _register(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        id, keys, tags = _text(command, "place"), command.get("keys"), command.get("tags", {})
+        if not isinstance(keys, list) or not keys or not all(isinstance(k, str) and 0 < len(k) < 200 for k in keys):
+            raise ValueError("the keys of a place must be a list of texts")
+        if caller.keys and not set(keys) <= set(caller.keys):
+            raise ApiError(f"your token serves the keys {', '.join(caller.keys)} only", "role", 403)
+        if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
+            raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
+        for name, value in tags.items():
+            if not isinstance(value, (str, int, float, bool)) or len(str(value)) + len(name) > _MOST_TEXT:
+                raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
+        sessions = [str(name) for name in command.get("sessions", [])]
+        with self.hub.turn() as state:
+            known = state.places.get(id)
+            if known is not None and known.peer == "TVM":
+                raise ValueError(f"the name {id!r} is that of a TVM server")
+            old = self._agents.pop(id, None)
+            if old is not None:
+                old.news.set()
+                if old.silence is not None:
+                    old.silence.cancel()
+            agent = self._agents[id] = Agent(secrets.token_hex(16))
+            self.hub.agents[id] = agent.order
+            state.register(
+                id, keys, tags, host=_text(command, "host", ""), port=int(_number(command, "port", 0, 0, 65535)),
+                fence=int(_number(command, "fence", 0, 0, 1e15)), sessions=sessions,
+            )  # fmt: skip
+        self._expect(id, agent)
+        return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
+
+    async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Take what an agent has done, and answer with what it is to do."""
+        id = _text(command, "place")
+        agent = self._agents.get(id)
+        if agent is None or not hmac.compare_digest(agent.secret, _text(command, "agent")):
+            raise ApiError(f"the place {id!r} is not registered by you", "register", 409)
+        if agent.silence is not None:
+            agent.silence.cancel()
+        reports = command.get("done", [])
+        with self.hub.turn() as state:
+            for report in reports if isinstance(reports, list) else []:
+                self._report(state, id, agent, report)
+        try:
+            if not agent.orders:
+                agent.news.clear()
+                await asyncio.wait_for(agent.news.wait(), _number(command, "hold", HOLD, 0, HOLD))
+        except (TimeoutError, asyncio.TimeoutError):
+            pass
+        except asyncio.CancelledError:  # its connection ended
+            self._lose(id, agent, "its connection ended")
+            raise
+        if self._agents.get(id) is not agent:
+            raise ApiError(f"the place {id!r} was registered again", "register", 409)
+        self._expect(id, agent)
+        orders, agent.orders = agent.orders, []
+        return {"orders": orders}
+
+    def _report(self, state: State, id: str, agent: Agent, report: Any) -> None:
+        if not isinstance(report, dict):
+            raise ValueError("a report must be an object")
+        what, fence = report.get("what"), int(_number(report, "fence", 0, 0, 1e15))
+        why = _text(report, "why", "")
+        if what == "accepted":
+            state.accepted(id, fence)
+        elif what == "declined":
+            state.declined(id, fence, why)
+        elif what == "cleaned":
+            state.cleaned(id, fence)
+        elif what == "opened":
+            state.session_opened(id, fence, _text(report, "session"))
+        elif what == "closed":
+            state.session_closed(id, fence, _text(report, "session"), why)
+        elif what == "admitted":
+            told = agent.admitted.get(_text(report, "key"))
+            if told is not None:
+                told.set()
+        else:
+            raise ValueError(f"there is no report {str(what)[:40]!r}")
+
+    def _expect(self, id: str, agent: Agent) -> None:
+        loop = asyncio.get_running_loop()
+        agent.silence = loop.call_later(AGENT_SILENCE, self._lose, id, agent, "its agent is silent")
+
+    def _lose(self, id: str, agent: Agent, why: str) -> None:
+        if self._agents.get(id) is agent:
+            del self._agents[id]
+            self.hub.agents.pop(id, None)
+            with self.hub.turn() as state:
+                state.lost(id, why)
+
+    def _leave(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        id = _text(command, "place")
+        agent = self._agents.get(id)
+        if agent is not None and hmac.compare_digest(agent.secret, _text(command, "agent")):
+            del self._agents[id]
+            agent.news.set()
+            if agent.silence is not None:
+                agent.silence.cancel()
+            with self.hub.turn() as state:
+                state.remove(id)
+        return {}
+
+    # ---- Tokens ----
+
+    def _token_make(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return {"token": self.access.make(caller.user, **_token_fields(command))}
+
+    def _token_list(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return {"tokens": self.access.list()}
+
+    def _token_revoke(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return {"revoked": self.access.revoke(_text(command, "token"))}
+
+    def _pair(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return {"code": self.access.pair(by=caller.user, **_token_fields(command))}
+
+    def _redeem(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"token": self.access.redeem(_text(command, "code"))}
+        except ValueError as error:
+            raise ApiError(str(error), "code", 403) from None
+
+    # ---- Seeing ----
+
+    def view(self, lease: Lease, secret: bool = False) -> dict[str, Any]:
+        """Return what is shown of a lease; with ``secret`` its match key and its route, too."""
+        state = self.hub.state
+        shown: dict[str, Any] = {
+            "lease": lease.id, "state": lease.state, "user": lease.user, "want": lease.want, "peer": lease.peer,
+            "class": lease.class_, "priority": lease.priority, "created": lease.created, "since": lease.since,
+            "place": lease.place, "fence": lease.fence, "sessions": len(lease.sessions), "ttl": lease.ttl,
+            "expires": lease.expires, "ends_at": lease.ends_at, "now": state.now,
+        }  # fmt: skip
+        if lease.state == "ended":
+            shown |= {"reason": lease.reason, "by": lease.by, "detail": lease.detail}
+        elif lease.state == "queued":
+            shown |= {"position": state.queue.position(lease), "why": self._why_waiting(lease)}
+        place = state.places.get(lease.place)
+        if secret and lease.state == "active" and place is not None:
+            shown |= {"host": place.host, "port": place.port, "key": lease.match_key}
+        return shown
+
+    def _why_waiting(self, lease: Lease) -> str:
+        """Say what a request waits for: who has each place that matches, since when, or why it is not handed out."""
+        state = self.hub.state
+        if state.queue.is_blocked(lease):
+            return f"{lease.user} has {lease.most} leases already, which is the limit"
+        said = []
+        for id in sorted(state.queue.line(lease.key_only, lease.want, state.places).places):
+            place = state.places[id]
+            holder = state.leases.get(place.lease)
+            if place.state == "offline":
+                said.append(f"{id} is offline for {_age(state.now - place.since)} ({place.cause})")
+            elif holder is not None:
+                said.append(f"{id} has been with {holder.user} for {_age(state.now - holder.since)}")
+            elif not place.free:
+                doing = "drained" if place.drain else place.health if place.state == "idle" else place.state
+                said.append(f"{id} is {doing}{f' ({place.health_reason})' if place.health_reason else ''}")
+        more = f" and {len(said) - 5} more" if len(said) > 5 else ""
+        return ("; ".join(said[:5]) + more) or "no place of this kind is there yet"
+
+    def view_place(self, place: Place) -> dict[str, Any]:
+        """Return what is shown of a place."""
+        holder = self.hub.state.leases.get(place.lease)
+        return {
+            "place": place.id, "peer": place.peer, "keys": list(place.keys), "tags": place.tags,
+            "state": place.state, "since": place.since, "cause": place.cause, "health": place.health,
+            "health_since": place.health_since, "health_reason": place.health_reason, "drain": place.drain,
+            "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
+            "lease": place.lease, "user": holder.user if holder else "",
+        }  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        """Return all places, leases and waiting requests."""
+        state = self.hub.state
+        held = sorted((x for x in state.leases.values() if x.state != "queued"), key=lambda lease: lease.since)
+        waiting = sorted((x for x in state.leases.values() if x.state == "queued"), key=lambda x: (x.rank, x.number))
+        shown = [self.view(lease) for lease in waiting[:200]] if waiting else []
+        return {
+            "now": self.hub.now(), "started": self.hub.started, "draining": state.draining,
+            "places": [self.view_place(place) for place in state.places.values()],
+            "leases": [self.view(lease) for lease in held], "waiting": shown, "waiting_total": len(waiting),
+        }  # fmt: skip
+
+    def _status(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return self.status()
+
+    def _show(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return self.view(self._lease(command, caller, others=True))
+
+    def _history(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        return {
+            "events": self.hub.store.history(
+                place=_text(command, "place", ""), lease=_text(command, "lease", ""), user=_text(command, "of", ""),
+                limit=int(_number(command, "limit", 100, 1, 100_000)),
+            )
+        }  # fmt: skip
+
+
+_COMMANDS = {
+    "request": "_request", "wait": "_wait", "renew": "_renew", "release": "_release", "extend": "_extend",
+    "session": "_session", "kick": "_kick", "lease": "_show", "status": "_status", "history": "_history",
+    "drain": "_change_place", "undrain": "_change_place", "maintain": "_change_place", "good": "_change_place",
+    "quarantine": "_change_place", "retire": "_change_place", "register": "_register", "next": "_next",
+    "leave": "_leave", "token-make": "_token_make", "token-list": "_token_list", "token-revoke": "_token_revoke",
+    "pair": "_pair",
+}  # fmt: skip
+
+
+def _token_fields(command: Mapping[str, Any]) -> dict[str, Any]:
+    days = _number(command, "days", 0, 0, 36500)
+    return {
+        "user": _text(command, "for"), "role": _text(command, "role", "user"), "keys": list(command.get("keys", [])),
+        "most_leases": int(_number(command, "most_leases", 0, 0, 1e6)),
+        "top_class": _text(command, "top_class", "normal"), "expires": time.time() + days * 86400 if days else 0,
+    }  # fmt: skip
+
+
+def _text(command: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = command.get(name, default)
+    if not isinstance(value, str) or len(value) > 1000 or (default is None and not value):
+        raise ValueError(f"the field {name!r} must be a text of at most 1000 characters")
+    return value
+
+
+def _number(command: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = command.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or not low <= value <= high:
+        raise ValueError(f"invalid {name} {str(value)[:40]} (must be {low:g}-{high:g})")
+    return value
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

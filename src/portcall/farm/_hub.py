@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine with a clock, a store and listeners: what the protocols of a farm work on.
+
+Each change is a *turn*: time passes, the state changes, the change is stored, and then those concerned are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+
+from portcall.farm._model import Effect, Event, Rules
+from portcall.farm._state import State
+from portcall.farm._store import Store
+
+Listener = Callable[[Effect], None]
+Log = Callable[[str, str], None]
+
+_USE_EVERY = 30.0  # seconds after which the use of users is stored again
+
+
+class Hub:
+    """The farm without its protocols.
+
+    Args:
+        store: what outlives the process.
+        rules: what the state machine goes by.
+        log: called with a kind and a text.
+
+    Attributes:
+        agents: who speaks for each place, by its id.
+        holders: who is told of each lease, by its id.
+        watchers: called after each turn with its events.
+    """
+
+    def __init__(self, store: Store, rules: Rules | None = None, log: Log = lambda kind, text: None) -> None:
+        self.store = store
+        self.log = log
+        self.state = State(rules)
+        self.agents: dict[str, Listener] = {}
+        self.holders: dict[str, Listener] = {}
+        self.watchers: list[Callable[[list[Event]], None]] = []
+        self.store_error = ""
+        self.started = time.time()
+        self._offset = 0.0
+        self._depth = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._use_stored = 0.0
+        self._load()
+
+    def _load(self) -> None:
+        """Take over what was stored; the clock goes on from the later of the system's time and the last turn."""
+        now = max(time.time(), float(self.store.fact("now", 0.0)))
+        self._offset = now - time.monotonic()
+        places, leases = self.store.load()
+        self.state.load(places, leases, self.store.fact("use", {}), now)
+        self._flush()
+
+    def now(self) -> float:
+        """Return the farm's time: seconds since 1970, which never go back."""
+        return time.monotonic() + self._offset
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[State]:
+        """Change the state. Turns inside of turns end with the outermost."""
+        self._depth += 1
+        try:
+            self.state.advance(self.now())
+            yield self.state
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._flush()
+                self._set_timer()
+
+    def _flush(self) -> None:
+        state = self.state
+        while state.changed or state.events or state.effects or state.forgotten:
+            self._save()
+            effects, state.effects = state.effects, []
+            self._depth += 1
+            try:
+                for effect in effects:
+                    self._tell(effect)
+            finally:
+                self._depth -= 1
+
+    def _save(self) -> None:
+        state = self.state
+        events = list(state.events)
+        use = state.queue.use.to_dict() if state.now - self._use_stored > _USE_EVERY else None
+        try:
+            self.store.save(state.changed.values(), state.forgotten, events, state.now, use)
+        except sqlite3.Error as error:  # it is written with a later turn; who has a lease keeps it
+            if not self.store_error:
+                self.log("store", f"cannot write '{self.store.path}': {error}")
+            self.store_error = str(error)
+            if not state.effects:
+                self._forget_noted(events)
+                return
+        else:
+            self.store_error = ""
+            self._use_stored = state.now if use is not None else self._use_stored
+            state.changed.clear()
+            state.forgotten.clear()
+        self._forget_noted(events)
+
+    def _forget_noted(self, events: list[Event]) -> None:
+        self.state.events.clear()
+        for watcher in list(self.watchers):
+            watcher(events)
+
+    def _tell(self, effect: Effect) -> None:
+        to_agent = effect.what in ("offer", "admit", "end")
+        listener = None
+        if to_agent and effect.place is not None:
+            listener = self.agents.get(effect.place.id)
+        elif effect.lease is not None:
+            listener = self.holders.get(effect.lease.id)
+            if effect.what == "ended":
+                self.holders.pop(effect.lease.id, None)
+        if listener is None:
+            return
+        try:
+            listener(effect)
+        except Exception as error:
+            self.log("error", f"telling somebody of {effect.what!r} failed: {type(error).__name__}: {error}")
+
+    def _set_timer(self) -> None:
+        due = self.state.next_deadline()
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self.now()) + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        with self.turn():
+            pass
+
+    def close(self) -> None:
+        """Store the last facts and close the store."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(sqlite3.Error):
+            self.store.save([], [], [], self.now(), self.state.queue.use.to_dict())
+        self.store.close()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One port for all: the first bytes of a connection say which protocol it speaks; TLS has the same inside.
+
+71 f2 02 00   TVM's tracker          71 f2 0f 00   a session through the proxy
+16 03         TLS                    letters       HTTP
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from portcall.farm import _tracker_wire
+from portcall.rpc.wire._tls import tune
+
+SESSION_MAGIC = b"\x71\xf2\x0f\x00"
+_HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
+_SNIFFED = 4
+_BACKLOG = 512
+_PAUSE = 0.2  # seconds without accepting, where there are no descriptors left
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class Sniffer(asyncio.Protocol):
+    """Waits for the first bytes, and hands the connection on.
+
+    Args:
+        protocols: what makes the protocol for each beginning: a magic number, or ``b"HTTP"``.
+        patience: seconds for the first bytes.
+        secure: whether TLS is around it.
+    """
+
+    def __init__(
+        self, protocols: dict[bytes, Callable[[bool], asyncio.BaseProtocol]], patience: float, secure: bool
+    ) -> None:
+        self._protocols = protocols
+        self._patience = patience
+        self._secure = secure
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(self._patience, transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) < _SNIFFED:
+            return
+        self._timer.cancel()
+        first = self._data[:_SNIFFED]
+        make = self._protocols.get(b"HTTP" if first in _HTTP else first)
+        if make is None:
+            self._transport.close()
+            return
+        protocol: Any = make(self._secure)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        hand_over(protocol, self._data)
+
+
+def hand_over(protocol: Any, data: bytes) -> None:
+    """Give bytes that were read already to a protocol of either kind."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.data_received(data)
+        return
+    while data:
+        buffer = protocol.get_buffer(len(data))
+        size = min(memoryview(buffer).nbytes, len(data))
+        memoryview(buffer)[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
+
+
+class Port:
+    """A listening socket whose connections are told apart.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        protocols: as of ``Sniffer``.
+        tls: speak TLS with who begins so; with ``tls_only`` with nobody else.
+        patience: seconds for the first bytes, TLS included.
+        most: connections at once; further ones wait.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        protocols: dict[bytes, Callable[[bool], asyncio.BaseProtocol]],
+        *,
+        tls: ssl.SSLContext | None = None,
+        tls_only: bool = False,
+        patience: float = 10,
+        log: Callable[[str, str], None] = lambda kind, text: None,
+    ) -> None:
+        self._protocols = protocols
+        self._tls, self._tls_only = tls, tls_only
+        self._patience = patience
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._socket = _listen(host, port)
+        self.host, self.port = self._socket.getsockname()[:2]
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_BACKLOG):
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._log("overload", f"cannot accept a connection: {error}; trying again in {_PAUSE:g} s")
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(_PAUSE, self._resume)
+                return
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                tune(sock)
+            task = self._loop.create_task(self._begin(sock))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    async def _begin(self, sock: socket.socket) -> None:
+        try:
+            secure = self._tls is not None and await self._begins_with_tls(sock)
+            if self._tls_only and not secure:
+                sock.close()
+                return
+            await self._loop.connect_accepted_socket(
+                lambda: Sniffer(self._protocols, self._patience, secure),
+                sock,
+                ssl=self._tls if secure else None,
+                ssl_handshake_timeout=self._patience if secure else None,
+            )
+        except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # of this peer: it left, or does not speak TLS
+            sock.close()
+            self._log("refused", f"a connection ended before it said anything: {error}")
+
+    async def _begins_with_tls(self, sock: socket.socket) -> bool:
+        """Look at the first byte, and leave it there."""
+        ready = asyncio.Event()
+        self._loop.add_reader(sock.fileno(), ready.set)
+        try:
+            await asyncio.wait_for(ready.wait(), self._patience)
+            return sock.recv(1, socket.MSG_PEEK) == b"\x16"
+        finally:
+            self._loop.remove_reader(sock.fileno())
+
+    def close(self) -> None:
+        """Take no more connections."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+            sock.setblocking(False)
+        except BaseException:
+            sock.close()
+            raise
+    except socket.gaierror as error:
+        raise OSError(f"cannot listen on '{host}': {error.strerror}") from None
+    except OSError as error:
+        hint = "; another program has it, --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}{hint}") from None
+    return sock
+
+
+TRACKER_MAGIC = _tracker_wire.MAGIC

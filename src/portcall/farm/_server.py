@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running a farm: its options, its port, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from portcall.farm._access import Access
+from portcall.farm._api import Api
+from portcall.farm._http import make_app
+from portcall.farm._hub import Hub
+from portcall.farm._model import Rules
+from portcall.farm._port import TRACKER_MAGIC, Port
+from portcall.farm._store import Store
+from portcall.farm._tracker import Tracker
+from portcall.rpc.server._options import is_loopback
+from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._tls import load_certificate
+
+
+@dataclass(frozen=True)
+class FarmOptions:
+    """The options of a farm.
+
+    Attributes:
+        host, port: where it listens; port 0 takes a free one.
+        store: the file that it keeps everything in; ``:memory:`` for none.
+        tls_certificate, tls_key: PEM files; portcall's peers and browsers then need TLS.
+        insecure: listen beyond this machine without TLS.
+        tvm_networks: from where TVM's servers and clients, which know no tokens, may come.
+        rules: what the state machine goes by.
+        silent: log nothing.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 9190
+    store: str = "farm.db"
+    tls_certificate: str = ""
+    tls_key: str = ""
+    insecure: bool = False
+    tvm_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    rules: Rules = field(default_factory=Rules)
+    silent: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"invalid port {self.port} (must be 0-65535)")
+        for network in self.tvm_networks:
+            ipaddress.ip_network(network)
+        if not (self.local or self.tls_certificate or self.insecure):
+            raise ValueError(
+                f"tokens would cross the network in clear on {self.host}: give --tls-cert and --tls-key, or say "
+                "--insecure in a network that you trust"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether only processes of this machine can connect."""
+        return is_loopback(self.host)
+
+
+class Server:
+    """A farm in the running event loop.
+
+    Raises:
+        OSError: it cannot listen there, or its store cannot be opened.
+    """
+
+    def __init__(self, options: FarmOptions) -> None:
+        self.options = options
+        self._networks = [ipaddress.ip_network(network) for network in options.tvm_networks]
+        self._trackers: set[Tracker] = set()
+
+    async def start(self) -> Address:
+        """Listen, and return the address."""
+        options = self.options
+        tls = None
+        if options.tls_certificate:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            load_certificate(tls, options.tls_certificate, options.tls_key)
+        self.hub = Hub(Store(options.store), options.rules, self.log)
+        self.access = Access(self.hub.store, required=not options.local)
+        self.api = Api(self.hub, self.access)
+        self._runner = web.AppRunner(
+            make_app(self.api), handler_cancellation=True, access_log=None, keepalive_timeout=120
+        )
+        await self._runner.setup()
+        self._http = self._runner.server
+        assert self._http is not None
+        try:
+            self._port = Port(
+                options.host,
+                options.port,
+                {TRACKER_MAGIC: self._tracker, b"HTTP": self._make_http},
+                tls=tls,
+                log=self.log,
+            )
+        except BaseException:
+            await self._runner.cleanup()
+            self.hub.close()
+            raise
+        return Address(self._port.host, self._port.port)
+
+    def log(self, kind: str, text: str) -> None:
+        if not self.options.silent:
+            print(f"{kind}: {text}", file=sys.stderr, flush=True)
+
+    def may_be_tvm(self, address: str) -> bool:
+        """Return whether TVM's ends may come from there."""
+        try:
+            ip = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(ip, "ipv4_mapped", None)
+        return any((mapped or ip) in network for network in self._networks)
+
+    def _tracker(self, secure: bool) -> asyncio.BaseProtocol:
+        return Tracker(self.hub, self._trackers, self.may_be_tvm)
+
+    def _make_http(self, secure: bool) -> asyncio.BaseProtocol:
+        if self.options.tls_certificate and not secure:
+            return _Refusing()
+        assert self._http is not None
+        return self._http()
+
+    async def stop(self) -> None:
+        """Close all connections; places, leases and requests stay in the store."""
+        self._port.close()
+        self.hub.state.draining = True
+        for tracker in list(self._trackers):
+            tracker.close()
+        await self._runner.cleanup()
+        self.hub.close()
+
+
+class _Refusing(asyncio.Protocol):
+    """Tells who speaks HTTP where TLS is needed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        body = b"this farm speaks TLS: use https\n"
+        transport.write(
+            b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        transport.close()
+
+
+def serve(options: FarmOptions, on_ready: Callable[[Address, Access], Any]) -> int:
+    """Run a farm in this process until SIGTERM or SIGINT, and return the signal's number.
+
+    Args:
+        options: what it is told.
+        on_ready: called with its address and its tokens once peers can connect.
+
+    Raises:
+        ValueError, OSError: it cannot start; the message says what to do.
+    """
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Queue[int] = asyncio.Queue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.put_nowait, number)
+        server = Server(options)
+        address = await server.start()
+        try:
+            on_ready(address, server.access)
+            return await ended.get()
+        finally:
+            await server.stop()
+
+    if options.store != ":memory:":
+        os.umask(os.umask(0o077) | 0o077)  # the store has secrets of leases, as hashes, and who did what
+    return asyncio.run(run())
