@@ -39,14 +39,22 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
-    ("rpc/wire", "_address _handshake _tls", "__init__"),
-    ("rpc/client", "_socket _activity _library_check", "_remote", "_session", "_connect", "__init__"),
+    ("rpc/wire", "_address _endings _handshake _tls", "__init__"),
+    (
+        "rpc/client",
+        "_activity _deadline _library_check _socket",
+        "_end_reason _remote",
+        "_session",
+        "_connect",
+        "__init__",
+    ),
     (
         "rpc/server",
-        "_options _loop _link _endings _directories _base_directory _log_writer",
-        "_listen _log _connections _directory_process _files _zygote_process",
-        "_admission _worker",
-        "_zygote _supervisor",
+        "_base_directory _directories _ended_sessions _log_writer _loop _messages _options",
+        "_files _link _listen _log",
+        "_connections _directory_process _worker _zygote_process",
+        "_admission _cleanup _zygote",
+        "_supervisor",
         "_server",
         "__init__",
     ),
@@ -244,6 +252,13 @@ def test_packages_that_are_strangers_do_not_import_each_other() -> None:
         for here, there in (pair, pair[::-1]):
             for path in (PACKAGE / here).rglob("*.py"):
                 assert not [name for name in used_modules(path) if name.split(".")[1] == there], path
+
+
+def test_the_page_on_architecture_lists_every_file_of_rpc() -> None:
+    house = (ROOT / "docs/architecture.md").read_text().partition("## The house")[2].partition("\nImports point")[0]
+    named = set(re.findall(r"\w+", house))
+    files = [*(PACKAGE / "rpc").rglob("_*.py"), *(CORE / "rpc").glob("*.cc"), *(CORE / "rpc").glob("*.h")]
+    assert {path.stem for path in files if path.stem != "__init__"} <= named
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)

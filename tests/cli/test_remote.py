@@ -111,11 +111,11 @@ def test_bench_measures_over_there(
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("refuse",), 1, "refuse raised on {peer} ValueError: refused by the kernel"),
-    (("crash",), 5, "the session with {peer} crashed over there with SIGSEGV"),
+    (("crash",), 5, "the session with {peer} crashed on the server with SIGSEGV"),
     (("hang", "--timeout", "300ms"), 4, "{peer} did not answer in time: a call took more than"),
     (("nothing",), 1, "has no function 'nothing'"),
     (("add_onne",), 1, "did you mean add_one"),
-    (("leave", "--arg", "0"), 5, "exited over there with code 0"),
+    (("leave", "--arg", "0"), 5, "exited with code 0"),
     (("add_one", "--device", "cuda:0"), 3, "there is no device cuda:0 on {peer}"),
     (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
 ])  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_crash_is_told_with_its_signal_and_again_to_whoever_asks(session: rpc.
     crash, tensor = session["demo.crash"], session.tensor([1])
     for use in (lambda: crash(int(signal.Signals[name])), lambda: crash(0), tensor.numpy, session.listdir):
         with pytest.raises(
-            errors.RemoteCrashError, match=f"with {session.name} crashed over there with {name}"
+            errors.RemoteCrashError, match=f"with {session.name} crashed on the server with {name}"
         ) as raised:
             use()
         assert (raised.value.signal, raised.value.peer) == (name, session.name)
@@ -116,7 +116,7 @@ def test_a_crash_is_told_with_its_signal_and_again_to_whoever_asks(session: rpc.
 
 
 def test_an_exit_over_there_is_told_with_its_code(session: rpc.Session) -> None:
-    with pytest.raises(errors.RemoteCrashError, match="exited over there with code 3") as raised:
+    with pytest.raises(errors.RemoteCrashError, match="exited with code 3") as raised:
         session["demo.exit"](3)
     assert raised.value.signal == ""
 

@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from portcall import rpc
 from portcall.rpc import ServerOptions
 from portcall.rpc.server._link import Link
+from portcall.rpc.server._messages import ZYGOTE_REPORTS, SessionEnded, StartSession
 from portcall.rpc.server._zygote import Zygote
 from rpc.processes import children_of, command_of, descendants_of
 from rpc.raw_client import RETURN, RawClient, integer, text
@@ -203,30 +203,32 @@ def test_a_session_that_cannot_be_started_is_reported(
     def fail(*_: object) -> int:
         raise BlockingIOError(errno.EAGAIN, "no more processes")
 
-    def start(descriptors: list[int]) -> dict[str, Any]:
-        process._start(5, "/nowhere", descriptors)
-        received = link.receive()
+    def report() -> SessionEnded:
+        received = link.receive(ZYGOTE_REPORTS)
         assert received is not None
+        assert isinstance(received[0], SessionEnded)
         return received[0]
+
+    def start(descriptors: list[int]) -> SessionEnded:
+        process._start(StartSession(5, "/nowhere"), descriptors)
+        return report()
 
     def three() -> list[int]:
         return [os.open("/dev/null", os.O_RDONLY) for _ in range(3)]
 
     before = len(os.listdir("/proc/self/fd"))
-    assert "too many open files" in start([os.open("/dev/null", os.O_RDONLY)])["error"]
+    assert "too many open files" in start([os.open("/dev/null", os.O_RDONLY)]).error
     monkeypatch.setattr(process, "_fork", fail)
-    assert "no more processes" in start(three())["error"]
+    assert "no more processes" in start(three()).error
     monkeypatch.setattr(process, "_fork", lambda _: sleeping.pid)
     monkeypatch.setattr(os, "pidfd_open", fail)
-    assert start(three())["ended"] == 5
+    assert start(three()).number == 5
     with pytest.raises(ChildProcessError):  # it has been killed, and waited for
         os.waitpid(sleeping.pid, 0)
     sleeping.returncode = -signal.SIGKILL
     assert len(os.listdir("/proc/self/fd")) == before
     process._kill(5)
-    received = link.receive()
-    assert received is not None
-    assert received[0]["ended"] == 5  # again, in case that the first report was lost
+    assert report().number == 5  # again, in case that the first report was lost
 
 
 def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_the_server(tmp_path: Path) -> None:

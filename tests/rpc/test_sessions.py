@@ -402,7 +402,7 @@ def test_a_crash_at_the_end_of_a_chain_is_told_with_its_signal_and_its_hop(middl
         ):
             crash, tensor = session["demo.crash"], session.tensor([1.0])
             for use in (lambda: crash(signal.SIGSEGV), lambda: crash(0), tensor.numpy, session.listdir):
-                words = f"^{near.address}: the session with {far.address} crashed over there with SIGSEGV"
+                words = f"^{near.address}: the session with {far.address} crashed on the server with SIGSEGV"
                 with pytest.raises(errors.RemoteCrashError, match=words) as raised:
                     use()
                 assert (raised.value.signal, raised.value.peer) == ("SIGSEGV", near.address)
@@ -428,7 +428,7 @@ def test_a_crash_in_the_middle_of_a_chain_is_that_of_the_server_that_we_know() -
 
 def test_an_exit_at_the_end_of_a_chain_has_no_signal() -> None:
     with chain() as session:
-        with pytest.raises(errors.RemoteCrashError, match="exited over there with code 3") as raised:
+        with pytest.raises(errors.RemoteCrashError, match="exited with code 3") as raised:
             session["demo.exit"](3)
         assert raised.value.signal == ""
 

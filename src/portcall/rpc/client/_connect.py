@@ -3,72 +3,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from portcall import errors
 from portcall._function import get_global_func
 from portcall._module import Module
+from portcall.rpc.client._deadline import Deadline, OnWait, read_some
+from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._remote import without_escapes
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
-from portcall.rpc.wire._address import Address, parse_address
+from portcall.rpc.wire._address import parse_address
 from portcall.rpc.wire._tls import TLSOptions
-
-ASK_TIMEOUT = 5.0  # seconds for a server to say why a session ended
-RETRY_DELAYS = (0.02, 0.05, 0.1, 0.3)  # seconds after which it is asked again, where it has not noticed yet
-OnWait = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class SessionCredential:
-    """Allows its holder to ask a portcall server, later, why a session ended."""
-
-    session_id: str
-    secret: str
-
-
-class Deadline:
-    """The time that opening a session may take, and what it waits for."""
-
-    def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
-        if timeout is not None and not timeout <= _handshake.MOST_SECONDS:
-            raise ValueError(f"invalid timeout {timeout!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds, or None)")
-        self.peer = peer
-        self.timeout = timeout
-        self.waiting_for = "the connection"
-        self._until = None if timeout is None else time.monotonic() + timeout
-        self._on_wait = on_wait
-
-    def remaining(self) -> float | None:
-        """Return the seconds that are left; None for ever.
-
-        Raises:
-            SessionTimeoutError: there are none.
-        """
-        if self._until is None:
-            return None
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise self.timeout_error()
-        return left
-
-    def timeout_error(self) -> errors.SessionTimeoutError:
-        text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
-        hint = "raise timeout= to wait longer"
-        return errors.SessionTimeoutError(text, peer=self.peer, reason="no-session", hint=hint)
-
-    def wait_for(self, what: str) -> None:
-        """Say what is waited for from now on."""
-        self.waiting_for = what
-        if self._on_wait:
-            self._on_wait(what)
 
 
 def connect(
@@ -218,26 +169,12 @@ def _read_reply(
     """
     while True:
         # One byte more than a message has could belong to the session: read what is missing and no more.
-        message = reader.feed(_read_some(sock, reader.missing(), deadline))
+        message = reader.feed(read_some(sock, reader.missing(), deadline))
         if isinstance(message, _handshake.Hello):
             return message
         if message is not None:
             queue.start()
             deadline.wait_for(without_escapes(message.text))
-
-
-def _read_some(sock: socket.socket, size: int, deadline: Deadline | None = None) -> bytes:
-    """Return between one byte and ``size``.
-
-    Raises:
-        EOFError: the peer has closed.
-    """
-    if deadline is not None:
-        sock.settimeout(deadline.remaining())
-    data = sock.recv(size)
-    if not data:
-        raise EOFError
-    return data
 
 
 def _proof_is_wanted(reply: _handshake.Hello, secret: str, peer: str) -> bool:
@@ -258,63 +195,3 @@ def _proof_is_wanted(reply: _handshake.Hello, secret: str, peer: str) -> bool:
             reason="not-asked",
         )  # fmt: skip
     return wanted
-
-
-# ---- How a session ended ------------------------------------------------------------------------------------------
-
-
-class EndReasonQuery:
-    """Asks a portcall server, on a new connection, why a session ended."""
-
-    def __init__(self, address: Address, name: str, tls: TLSOptions | None, credential: SessionCredential) -> None:
-        self._address = address
-        self._name = name
-        self._tls = tls
-        self._credential = credential
-
-    def __call__(self) -> errors.RPCError | None:
-        """Return what is to be raised; None where the server does not know, or cannot be asked."""
-        with contextlib.suppress(errors.RPCError, OSError, EOFError):
-            for pause in (*RETRY_DELAYS, None):
-                words = self._ask()
-                if words.get("ended") != "unknown" or pause is None:
-                    return self._explain(words)
-                time.sleep(pause)
-        return None
-
-    def _ask(self) -> dict[str, str]:
-        deadline = Deadline(self._name, ASK_TIMEOUT, None)
-        with open_socket(self._address, ASK_TIMEOUT, self._tls) as sock:
-            sock.sendall(_handshake.reason_hello(self._credential.session_id, self._credential.secret))
-            reader = _handshake.ReplyReader("")
-            while not isinstance(
-                message := reader.feed(_read_some(sock, reader.missing(), deadline)), _handshake.Hello
-            ):
-                pass
-        return message.options
-
-    def _explain(self, words: dict[str, str]) -> errors.RPCError | None:
-        peer, how = self._name, words.get("ended", "")
-        crashed = f"the session with {peer} crashed over there with {words.get('signal', '')}"
-        exited = f"the process of the session with {peer} exited over there with code {words.get('code', '?')}"
-        if how == "expired":
-            hint = "ask for more with session_timeout=, unless the server's own limit is less"
-            text = f"the time of the session with {peer} is over"
-            return errors.SessionTimeoutError(text, peer=peer, reason="expired", hint=hint)
-        if how in ("crash", "exit"):
-            text = f"{crashed if how == 'crash' else exited}; the server goes on: connect again"
-            return errors.RemoteCrashError(text, peer=peer, signal=words.get("signal", ""))
-        if how in _ENDINGS:
-            return errors.SessionBrokenError(f"{peer} ended the session: {_ENDINGS[how]}", peer=peer, reason=how)
-        return None
-
-
-# What servers say beside crashes and time, in words for the user.
-_ENDINGS = {
-    "disk": "its files took more than the server allows (--disk-limit)",
-    "abandoned": "the connection was lost and its work did not end",
-    "lost": "the connection was lost in the middle of a message",
-    "stopped": "the server was stopped",
-    "orphaned": "the process that its sessions start from ended",
-    "failed": "the server ran into an error of its own; its log says which",
-}

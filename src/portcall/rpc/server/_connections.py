@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a server: a record for each connection, and the states that it goes through.
+"""The connections of a server: a record for each, and the table of states that it goes through.
 
-GREETING -- hello --> PROVING -- proof --> WAITING -- its turn --> SERVING
-    (PROVING only where there is a token; ENDING from any of them, once the client has been refused)
+    GREETING ── hello ──> WAITING ── its turn ──> SERVING
+        └── hello ──> PROVING ── proof ──┘             where there is a token
+    any of the first three ── refused, or answered ──> CLOSING
+
+A process's end is possible in every state, and removes the connection.
 """
 
 from __future__ import annotations
@@ -11,34 +14,79 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
-from portcall.rpc.server._endings import Ending
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._loop import Loop, Timer
+from portcall.rpc.server._messages import Accepted, HandshakeFailed, HelloReceived, Message, ProofReceived
+from portcall.rpc.wire._endings import Ending
 
-GREETING, PROVING, WAITING, SERVING, ENDING = "greeting", "proving", "waiting", "serving", "ending"
+
+class State(Enum):
+    """Where a connection is."""
+
+    GREETING = "greeting"  # its hello is on the way
+    PROVING = "proving"  # it was asked to prove that it knows the token
+    WAITING = "waiting"  # in the queue
+    SERVING = "serving"  # its session is open
+    CLOSING = "closing"  # it was refused, or had a question and was answered
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may happen in a state.
+
+    Attributes:
+        accepts: the messages of the worker that have a meaning; others are an error of the client's.
+        ignores: whether a message that comes too late is dropped instead.
+        following: the states that may come next.
+        out_of_time: how the connection ends at its deadline.
+        client_gone: how it ends if the client leaves and its process does not end by itself.
+    """
+
+    accepts: Accepted
+    following: tuple[State, ...]
+    out_of_time: str = "silent"
+    client_gone: str = "left"
+    ignores: bool = False
+
+
+_S = State
+RULES = {
+    _S.GREETING: Rules((HelloReceived, HandshakeFailed), (_S.PROVING, _S.WAITING, _S.CLOSING)),
+    _S.PROVING: Rules((ProofReceived, HandshakeFailed), (_S.WAITING, _S.CLOSING)),
+    _S.WAITING: Rules((HandshakeFailed,), (_S.SERVING, _S.CLOSING)),
+    _S.SERVING: Rules((), (), "expired", "abandoned", ignores=True),
+    _S.CLOSING: Rules((), (), ignores=True),
+}
+HANDSHAKE = (_S.GREETING, _S.PROVING, _S.WAITING)  # on the way to a session
+
+
+class StateError(Exception):
+    """A step that the table of states does not have: a bug of the server's, which ends the connection."""
 
 
 @dataclass(eq=False)
-class Client:
+class Connection:
     """A connection and the process that serves it.
 
     Attributes:
         number: of the session.
         sock: a copy of the connection, so that the client sees its end only after the reason has been noted.
-        peer: who it is, for the log.
+        peer: the client's address, for the log.
         link: to the process that serves it.
-        progress: descriptor of the shared memory that tells how far the session is.
+        progress: descriptor of the shared memory in which the process says how far the session is.
         directory: of the session.
-        since: when it came.
+        since: when the client connected.
+        state: change it with ``enter``.
         limit: seconds that the session may last; 0 for no limit.
-        peer_kind: portcall or TVM, once it has said hello.
-        secret: what the client may ask with, why its session ended.
-        transcript: what both sides said, which the proofs are of.
-        kill_reason: why it was killed.
-        queue_position: in the queue, as last reported.
+        peer_kind: portcall or TVM, once its hello has come.
+        secret: what the client may ask with, later, why its session ended.
+        transcript: all bytes that both sides sent; the proofs are computed from them.
+        kill_reason: why the process was killed.
+        queue_position: as last reported.
         pid: of the process that serves it; 0 before it runs.
-        deadline: when it is ended.
+        deadline: when the connection is ended.
     """
 
     number: int
@@ -48,7 +96,7 @@ class Client:
     progress: int
     directory: str
     since: float
-    state: str = GREETING
+    state: State = State.GREETING
     limit: float = 0
     peer_kind: str = ""
     secret: str = field(default="", repr=False)
@@ -59,45 +107,67 @@ class Client:
     deadline: float | None = None
     timer: Timer | None = None
 
+    @property
+    def rules(self) -> Rules:
+        return RULES[self.state]
 
-class Clients:
-    """All clients, by number, and their deadlines.
+    @property
+    def serving(self) -> bool:
+        return self.state is State.SERVING
+
+    def enter(self, state: State) -> None:
+        """Change the state.
+
+        Raises:
+            StateError: the table does not have that step.
+        """
+        if state not in self.rules.following:
+            raise StateError(f"a connection cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def accepts(self, message: Message) -> bool:
+        """Whether a message of the worker has a meaning now."""
+        return isinstance(message, self.rules.accepts)
+
+
+class Connections:
+    """All connections, by number, and their deadlines.
 
     Args:
         loop: keeps the deadlines.
-        on_deadline: called with a client whose time is over.
+        on_deadline: called with a connection whose time is over.
     """
 
-    def __init__(self, loop: Loop, on_deadline: Callable[[Client], None]) -> None:
+    def __init__(self, loop: Loop, on_deadline: Callable[[Connection], None]) -> None:
         self._loop = loop
         self._on_deadline = on_deadline
-        self._by_number: dict[int, Client] = {}
+        self._by_number: dict[int, Connection] = {}
 
-    def add(self, client: Client) -> None:
-        self._by_number[client.number] = client
+    def add(self, connection: Connection) -> None:
+        self._by_number[connection.number] = connection
 
-    def remove(self, client: Client) -> None:
-        self._by_number.pop(client.number, None)
-        self.end_after(client, None)
+    def remove(self, connection: Connection) -> None:
+        self._by_number.pop(connection.number, None)
+        self.end_after(connection, None)
 
-    def get(self, number: int) -> Client | None:
+    def get(self, number: int) -> Connection | None:
         return self._by_number.get(number)
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._by_number.values()))
 
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def in_state(self, *states: str) -> list[Client]:
-        """Return the clients in any of these states, the oldest first."""
-        return [client for client in self._by_number.values() if client.state in states]
+    def in_state(self, *states: State) -> list[Connection]:
+        """Return the connections in any of these states, the oldest first."""
+        return [connection for connection in self._by_number.values() if connection.state in states]
 
-    def end_after(self, client: Client, seconds: float | None) -> None:
-        """Give a client that much time from now on; None for any time."""
-        if client.timer is not None:
-            client.timer.cancel()
-            client.timer = client.deadline = None
+    def end_after(self, connection: Connection, seconds: float | None) -> None:
+        """Give a connection that much time from now on; None for any time."""
+        if connection.timer is not None:
+            connection.timer.cancel()
+            connection.timer = connection.deadline = None
         if seconds is not None:
-            client.deadline = time.monotonic() + seconds
-            client.timer = self._loop.call_at(client.deadline, lambda: self._on_deadline(client))
+            connection.deadline = time.monotonic() + seconds
+            connection.timer = self._loop.call_at(connection.deadline, lambda: self._on_deadline(connection))

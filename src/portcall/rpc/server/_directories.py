@@ -155,8 +155,8 @@ def _move(name: str, parent: int, new_name: str, new_parent: int) -> None:
 def main() -> None:
     """Carry out orders until nobody can give any more, and then what is left of them.
 
-    The only argument is the descriptor of a socket. Orders and reports are JSON, one a packet: ``delete`` with a
-    directory is answered by ``deleted``; ``count`` with a directory and ``enough`` by ``counted`` with ``bytes``.
+    The only argument is the descriptor of a socket. Orders are ``DIRECTORY_ORDERS``, reports ``DIRECTORY_REPORTS`` in
+    ``_messages``, one a packet.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
@@ -171,7 +171,7 @@ def main() -> None:
         thread.start()
     while data := link.recv(1 << 16):
         order = json.loads(data)
-        (counts if "count" in order else deletions).put(order)
+        (counts if order["message"] == "CountDirectory" else deletions).put(order)
     for orders in queues:
         orders.put(None)
     for thread in threads:
@@ -180,12 +180,13 @@ def main() -> None:
 
 def _work(link: socket.socket, orders: queue.SimpleQueue[_Order | None]) -> None:
     while (order := orders.get()) is not None:
-        report: _Order = {}
-        if "count" in order:
-            report = {"counted": order["count"], "bytes": disk_usage(str(order["count"]), int(order["enough"]))}
+        directory = str(order["directory"])
+        report: _Order = {"message": "DirectoryDeleted", "directory": directory}
+        if order["message"] == "CountDirectory":
+            nbytes = disk_usage(directory, int(order["enough"]))
+            report = {"message": "DirectoryCounted", "directory": directory, "nbytes": nbytes}
         else:
-            delete_tree(str(order["delete"]))
-            report = {"deleted": order["delete"]}
+            delete_tree(directory)
         with contextlib.suppress(OSError):  # nobody listens any more
             link.send(json.dumps(report).encode())
 

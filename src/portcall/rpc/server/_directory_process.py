@@ -8,10 +8,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from portcall.rpc.server import _directories
 from portcall.rpc.server._link import Link
+from portcall.rpc.server._messages import (
+    DIRECTORY_REPORTS,
+    CountDirectory,
+    DeleteDirectory,
+    DirectoryCounted,
+    DirectoryDeleted,
+    Message,
+)
 
 REPORT_TIMEOUT = 60.0  # seconds without a report at the end of the server, after which the process is given up
 
@@ -36,7 +43,7 @@ class DirectoryProcess:
         self._watch = watch
         self._forget = forget
         self._on_counted = on_counted
-        self._orders: dict[tuple[str, str], dict[str, Any]] = {}  # without a report yet, oldest first
+        self._orders: dict[tuple[str, str], Message] = {}  # without a report yet, oldest first
         self._unsent: list[tuple[str, str]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
@@ -49,11 +56,11 @@ class DirectoryProcess:
 
     def delete(self, directory: str) -> None:
         """Have a directory deleted; what cannot be deleted stays."""
-        self._order(("delete", directory), {"delete": directory})
+        self._order(("delete", directory), DeleteDirectory(directory))
 
     def count(self, directory: str, enough: int) -> None:
         """Have a directory's files counted, unless that is under way; counting ends once it is more than ``enough``."""
-        self._order(("count", directory), {"count": directory, "enough": enough})
+        self._order(("count", directory), CountDirectory(directory, enough))
 
     def finish(self) -> None:
         """Wait until all directories are deleted, and end the process."""
@@ -70,8 +77,8 @@ class DirectoryProcess:
                     self._process.kill()
             self._end()
         for order in self._orders.values():  # nobody else does it any more
-            if "delete" in order:
-                _directories.delete_tree(order["delete"])
+            if isinstance(order, DeleteDirectory):
+                _directories.delete_tree(order.directory)
         self._orders.clear()
 
     def _start(self) -> None:
@@ -93,7 +100,7 @@ class DirectoryProcess:
         self._watch(ours.fileno(), self._on_report)
         self._send()
 
-    def _order(self, key: tuple[str, str], order: dict[str, Any]) -> None:
+    def _order(self, key: tuple[str, str], order: Message) -> None:
         if key not in self._orders:
             self._orders[key] = order
             self._unsent.append(key)
@@ -122,17 +129,17 @@ class DirectoryProcess:
     def _take(self, link: Link) -> bool:
         """Take a report; return whether there was one."""
         try:
-            received = link.receive()
+            received = link.receive(DIRECTORY_REPORTS)
         except BlockingIOError:
             return True
         if received is None:
             return False
         report = received[0]
-        if "counted" in report:
-            self._orders.pop(("count", report["counted"]), None)
-            self._on_counted(report["counted"], report["bytes"])
-        else:
-            self._orders.pop(("delete", report["deleted"]), None)
+        if isinstance(report, DirectoryCounted):
+            self._orders.pop(("count", report.directory), None)
+            self._on_counted(report.directory, report.nbytes)
+        elif isinstance(report, DirectoryDeleted):
+            self._orders.pop(("delete", report.directory), None)
         return True
 
     def _end(self) -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the processes of a server: small JSON objects over a pair of sockets, with file descriptors."""
+"""Carries messages between two processes of a server, over a pair of sockets, with file descriptors."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import socket
 from collections.abc import Sequence
-from typing import Any
 
-_MAX_BYTES = 64 << 10
+from portcall.rpc.server._messages import MAX_BYTES, Accepted, Message, MessageError, decode, encode
+
 _MAX_DESCRIPTORS = 8
 
 
@@ -32,24 +32,40 @@ class Link:
         return self._sock.fileno()
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Let ``send`` and ``receive`` raise TimeoutError after that time; None waits for ever."""
+        """Let ``send`` and ``receive`` raise TimeoutError after that time; None waits forever."""
         self._sock.settimeout(seconds)
 
-    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send a message and copies of descriptors.
 
         Raises:
             OSError: the other end is gone, or does not read.
         """
-        socket.send_fds(self._sock, [json.dumps(message).encode()], list(descriptors))
+        socket.send_fds(self._sock, [encode(message)], list(descriptors))
 
-    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the next message and its descriptors, which the caller must close; None when the other end is gone."""
+    def receive(self, accepted: Accepted) -> tuple[Message, list[int]] | None:
+        """Return the next message and its descriptors, which the caller must close; None when the other end is gone.
+
+        There are fewer descriptors than the message has where this process may not open that many.
+
+        Raises:
+            MessageError: it is none of the accepted messages, or has too many descriptors; they are closed.
+        """
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._sock, _MAX_BYTES, _MAX_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self._sock, MAX_BYTES, _MAX_DESCRIPTORS)
         except ConnectionResetError:
             return None
-        return (json.loads(data), descriptors) if data else None
+        if not data:
+            return None
+        try:
+            message = decode(data, accepted)
+            if len(descriptors) > message.descriptors:
+                raise MessageError(f"a {type(message).__name__} came with {len(descriptors)} descriptors")
+            return message, descriptors
+        except MessageError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
 
     def end_sending(self) -> None:
         """Let the other end receive what was sent, and then the end; ``receive`` goes on."""

@@ -128,3 +128,8 @@ class Log:
         loop.call_after(PAUSE, self._start_process)
         if lines is not None and process is not None:
             run_all(lambda: loop.forget(lines.fileno()), lines.close, process.kill, process.wait)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things in words: "1 session", "2 sessions"."""
+    return f"{number} {noun}{'s'[: number != 1]}"

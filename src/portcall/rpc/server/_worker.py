@@ -16,7 +16,6 @@ import gc
 import importlib
 import importlib.util
 import io
-import json
 import os
 import re
 import resource
@@ -28,7 +27,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,17 @@ from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect
 from portcall.rpc.server import _files
 from portcall.rpc.server._link import Link
+from portcall.rpc.server._messages import (
+    WORKER_ARGUMENTS,
+    WORKER_ORDERS,
+    Configure,
+    HandshakeFailed,
+    HelloReceived,
+    ProofReceived,
+    SendToClient,
+    StartWorker,
+    decode,
+)
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
 from portcall.rpc.wire import _handshake, _tls
 
@@ -47,23 +56,6 @@ _LINE_BUFFERED = 1  # _IOLBF
 _prctl = ctypes.CDLL(None).prctl  # looked up before the fork: each session would spend a quarter of a millisecond on it
 _FNMATCH_SPECIAL = re.compile(r"([\\*?\[\]])")
 _loaded: list[Module] = []  # libraries stay loaded as long as the process lives
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a session begins with.
-
-    Attributes:
-        directory: its own, empty; ``files`` in it is for what the client sends, ``tmp`` for what comes and goes.
-        client: descriptor of the connection.
-        link: descriptor of the link to the supervisor.
-        progress: descriptor of the shared memory that tells the supervisor how far the session is.
-    """
-
-    directory: str
-    client: int
-    link: int
-    progress: int
 
 
 def line_buffer_output() -> None:
@@ -110,7 +102,7 @@ def run_python_file(number: int, path: str) -> None:
     spec.loader.exec_module(module)
 
 
-def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
+def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
     """Serve one client in this process; return the exit code. ``patterns`` is called once the client is let in."""
     isolate_process(start)
     connection = admit_client(start, options)
@@ -130,7 +122,7 @@ def run_session(start: Start, options: ServerOptions, patterns: Callable[[], Ite
     return 0
 
 
-def admit_client(start: Start, options: ServerOptions) -> tuple[int, int] | None:
+def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int] | None:
     """Shake hands; return the descriptor to serve and the process that pumps TLS. None: the client is refused."""
     with Link.adopt(start.link) as link:
         client = accept_client(socket.socket(fileno=start.client), options, link)
@@ -139,7 +131,7 @@ def admit_client(start: Start, options: ServerOptions) -> tuple[int, int] | None
     return detach_socket(client)
 
 
-def isolate_process(start: Start) -> None:
+def isolate_process(start: StartWorker) -> None:
     """Become a process of its own, which ends with its parent, in the session's directory."""
     with contextlib.suppress(PermissionError):
         os.setsid()
@@ -199,7 +191,7 @@ def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> so
     try:
         return tls_context(options).wrap_socket(sock, server_side=True)
     except OSError as error:  # no TLS, no certificate of its own, or gone
-        link.send({"failed": f"did not manage TLS: {error}"})
+        link.send(HandshakeFailed(f"did not manage TLS: {error}"))
         sock.close()
         return None
 
@@ -210,21 +202,21 @@ def shake_hands(client: socket.socket, link: Link) -> bool:
     try:
         while reader.feed(receive(client, reader.missing())) is None:
             pass
-        link.send({"hello": reader.transcript.hex()})
+        link.send(HelloReceived(reader.transcript))
         while (order := wait_for_order(client, link)) is not None:
-            client.sendall(bytes.fromhex(order["send"]))
-            if order["then"] in ("serve", "end"):
-                return bool(order["then"] == "serve")
-            if order["then"] == "proof":
+            client.sendall(order.data)
+            if order.then in ("serve", "end"):
+                return order.then == "serve"
+            if order.then == "proof":
                 proof = b""
                 while len(proof) < _handshake.PROOF_BYTES:
                     proof += receive(client, _handshake.PROOF_BYTES - len(proof))
-                link.send({"proof": proof.hex()})
+                link.send(ProofReceived(proof))
     except RemoteProtocolError as error:
         if reader.transcript:  # it speaks the protocol, but said nonsense
             with contextlib.suppress(OSError):
                 client.sendall(_handshake.refusal(_handshake.MISMATCH))
-        link.send({"failed": str(error)})
+        link.send(HandshakeFailed(str(error)))
     except (OSError, EOFError):  # the client is gone
         pass
     return False
@@ -237,15 +229,17 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def wait_for_order(client: socket.socket, link: Link) -> dict[str, Any] | None:
+def wait_for_order(client: socket.socket, link: Link) -> SendToClient | None:
     """Wait for the supervisor; None when it, or the client, has gone."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     poll.register(client, select.POLLRDHUP)
     for descriptor, _ in poll.poll():
         if descriptor == link.fileno():
-            received = link.receive()
-            return received[0] if received else None
+            received = link.receive(WORKER_ORDERS)
+            if received is not None:
+                assert isinstance(received[0], SendToClient)
+                return received[0]
     return None
 
 
@@ -340,6 +334,8 @@ def exit_with(session: Callable[[], int]) -> None:
 def main() -> None:
     """Serve a session in a fresh process: the way where forking is not safe."""
     line_buffer_output()
-    options = ServerOptions.from_dict(json.loads(sys.argv[1]))
-    start = Start(**json.loads(sys.argv[2]))
+    given, start = (decode(os.fsencode(text), WORKER_ARGUMENTS) for text in sys.argv[1:3])
+    assert isinstance(given, Configure)
+    assert isinstance(start, StartWorker)
+    options = ServerOptions.from_dict(given.options)
     exit_with(lambda: run_session(start, options, lambda: load_user_code(options)))

@@ -8,34 +8,46 @@ user's code started threads, a fork would take half of their work along: then ea
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import gc
-import json
 import os
 import select
 import signal
 import sys
 import traceback
 from collections import deque
-from typing import Any
 
 from portcall.inspect._machine import look_around
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
+from portcall.rpc.server._messages import (
+    ZYGOTE_CONFIGURATION,
+    ZYGOTE_ORDERS,
+    Configure,
+    ImportFailed,
+    KillSession,
+    Message,
+    SessionEnded,
+    SessionKilled,
+    SessionStarted,
+    StartSession,
+    StartWorker,
+    StopZygote,
+    ZygoteReady,
+    encode,
+)
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.server._worker import Start, exit_with, line_buffer_output, load_user_code, run_session
+from portcall.rpc.server._worker import exit_with, line_buffer_output, load_user_code, run_session
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
-_SPAWN = "from portcall.rpc.server._worker import main; main()"
+_SPAWN = b"from portcall.rpc.server._worker import main; main()"
 
 
 class Zygote:
     """Starts sessions as the supervisor orders, and tells it how they end.
 
-    Orders: ``start`` with a number, a directory and three descriptors; ``kill`` with a number; ``stop``.
-    Reports: ``ready`` or ``failed`` once; then ``started`` with a number and a process, ``killing`` with a
-    number, which answer the orders, and ``ended`` with a number and a wait status.
+    Its orders are ``ZYGOTE_ORDERS`` and its reports ``ZYGOTE_REPORTS`` in ``_messages``. Each order is answered by a
+    report; SessionEnded comes also by itself.
     """
 
     def __init__(self, link: Link, options: ServerOptions, base: str) -> None:
@@ -47,7 +59,7 @@ class Zygote:
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
         self._children: dict[int, tuple[int, int]] = {}  # by handle: process, number of the session
-        self._reports: deque[dict[str, Any]] = deque()
+        self._reports: deque[Message] = deque()
         self._supervisor_stopped = False
 
     def prepare(self) -> None:
@@ -62,7 +74,7 @@ class Zygote:
             look_around()  # so that sessions need not, each anew
         gc.collect()
         gc.freeze()
-        self._link.send({"ready": "spawn" if self._reason else "fork", "why": self._reason})
+        self._link.send(ZygoteReady(self._reason))
 
     def run(self) -> None:
         """Work until the supervisor says stop, or is gone."""
@@ -78,18 +90,18 @@ class Zygote:
                 self._look_at_supervisor()
 
     def _obey(self) -> bool:
-        received = self._link.receive()
+        received = self._link.receive(ZYGOTE_ORDERS)
         if received is None:
             log_line(f"the supervisor of this server has ended, and {len(self._children)} of its sessions with it")
             self._end_all()
             delete_tree(self._base)
             return False
         order, descriptors = received
-        if "start" in order:
-            self._start(order["start"], order["directory"], descriptors)
-        elif "kill" in order:
-            self._kill(order["kill"])
-        elif "stop" in order:
+        if isinstance(order, StartSession):
+            self._start(order, descriptors)
+        elif isinstance(order, KillSession):
+            self._kill(order.number)
+        elif isinstance(order, StopZygote):
             self._end_all()
             return False
         return True
@@ -102,7 +114,7 @@ class Zygote:
             log_line(f"the supervisor of this server is stopped: no clients, no limits until kill -CONT {parent}")
         self._supervisor_stopped = stopped
 
-    def _report(self, **report: Any) -> None:
+    def _report(self, report: Message) -> None:
         self._reports.append(report)
         self._send_reports()
 
@@ -113,23 +125,23 @@ class Zygote:
                 self._link.send(self._reports[0])
                 self._reports.popleft()
 
-    def _start(self, number: int, directory: str, descriptors: list[int]) -> None:
-        pid = 0
+    def _start(self, order: StartSession, descriptors: list[int]) -> None:
+        pid, number = 0, order.number
         try:
-            if len(descriptors) != 3:
+            if len(descriptors) != order.descriptors:
                 raise OSError(errno.EMFILE, "too many open files")
-            start = Start(directory, *descriptors)
+            start = StartWorker(order.directory, *descriptors)
             pid = self._spawn(start) if self._reason else self._fork(start)
             handle = os.pidfd_open(pid)
         except OSError as error:
             if pid:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            self._report(ended=number, status=1 << 8, error=f"cannot start a process: {error}")
+            self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
         else:
             self._children[handle] = pid, number
             self._poll.register(handle, select.POLLIN)
-            self._report(started=number, pid=pid)
+            self._report(SessionStarted(number, pid))
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -138,11 +150,11 @@ class Zygote:
             if number == wanted:
                 kill_group(pid)
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                self._report(killing=number)
+                self._report(SessionKilled(number))
                 return
-        self._report(ended=wanted, status=signal.SIGKILL)  # it has never begun, or its end was reported before
+        self._report(SessionEnded(wanted, signal.SIGKILL.value))  # it has never begun, or its end was reported before
 
-    def _fork(self, start: Start) -> int:
+    def _fork(self, start: StartWorker) -> int:
         flush_output()  # or the session would write it once more
         pid = os.fork()
         if pid == 0:
@@ -152,12 +164,12 @@ class Zygote:
             exit_with(lambda: run_session(start, self._options, lambda: self._patterns))
         return pid
 
-    def _spawn(self, start: Start) -> int:
+    def _spawn(self, start: StartWorker) -> int:
         descriptors = (start.client, start.link, start.progress)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
-        facts = [json.dumps(self._options.to_dict()), json.dumps(dataclasses.asdict(start))]
-        return os.posix_spawn(sys.executable, [sys.executable, "-c", _SPAWN, *facts], os.environ)
+        facts = [encode(Configure(self._options.to_dict(), self._base)), encode(start)]
+        return os.posix_spawn(sys.executable, [os.fsencode(sys.executable), b"-c", _SPAWN, *facts], os.environ)
 
     def _reap(self, handle: int) -> None:
         pid, number = self._children.pop(handle)
@@ -165,7 +177,7 @@ class Zygote:
         status = os.waitpid(pid, 0)[1]
         self._poll.unregister(handle)
         os.close(handle)
-        self._report(ended=number, status=status)
+        self._report(SessionEnded(number, status))
 
     def _end_all(self) -> None:
         for handle, (pid, _) in list(self._children.items()):
@@ -225,15 +237,16 @@ def main() -> None:
     link = Link.adopt(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line_buffer_output()
-    received = link.receive()
+    received = link.receive(ZYGOTE_CONFIGURATION)
     if received is None:
         return
-    order: dict[str, Any] = received[0]
-    zygote = Zygote(link, ServerOptions.from_dict(order["options"]), order["base"])
+    given = received[0]
+    assert isinstance(given, Configure)
+    zygote = Zygote(link, ServerOptions.from_dict(given.options), given.base)
     try:
         zygote.prepare()
     except BaseException as error:
         trace = "".join(traceback.format_exception(error))
-        link.send({"failed": f"{type(error).__name__}: {error}"[:4000], "trace": trace[-16000:]})
+        link.send(ImportFailed.of(f"{type(error).__name__}: {error}", trace))
         return
     zygote.run()

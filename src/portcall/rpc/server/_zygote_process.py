@@ -11,10 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._loop import Loop, Timer, run_all
+from portcall.rpc.server._messages import (
+    ZYGOTE_REPORTS,
+    Configure,
+    ImportFailed,
+    Message,
+    MessageError,
+    SessionEnded,
+    SessionStarted,
+    StopZygote,
+    ZygoteReady,
+)
 from portcall.rpc.server._options import ServerOptions
 
 STOP_TIMEOUT = 5.0  # seconds for the zygote to stop
@@ -22,15 +33,18 @@ REPLY_TIMEOUT = 30.0  # seconds without an answer to an order, after which it is
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 30.0  # seconds between two attempts to start it; each pause is twice the one before
 STEADY = 5.0  # seconds after which a zygote counts as one that works
 _PROGRAM = "from portcall.rpc.server._zygote import main; main()"
-Report = dict[str, Any]
 
 
 class Owner(Protocol):
     """Whom a zygote's process reports to."""
 
-    def on_zygote_ready(self, report: Report) -> None: ...
+    def on_zygote_ready(self, report: ZygoteReady) -> None: ...
 
-    def on_zygote_report(self, report: Report) -> None: ...
+    def on_zygote_error(self, error: MessageError) -> None: ...
+
+    def on_session_started(self, report: SessionStarted) -> None: ...
+
+    def on_session_ended(self, report: SessionEnded) -> None: ...
 
     def on_zygote_lost(self, why: str, attempt: int, pause: float) -> None:
         """All sessions have ended with it; the next one starts after ``pause`` seconds."""
@@ -81,7 +95,7 @@ class ZygoteProcess:
             with contextlib.suppress(ProcessLookupError):  # the supervisor's own limit is higher
                 resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, self._files_limit)
             ours.set_timeout(0)
-            ours.send({"options": self._options.to_dict(), "base": self._base})
+            ours.send(Configure(self._options.to_dict(), self._base))
             self._loop.watch(ours.fileno(), self._on_report)
         except BaseException:
             ours.close()
@@ -91,7 +105,7 @@ class ZygoteProcess:
             theirs.close()
         self._link = ours
 
-    def order(self, message: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    def order(self, message: Message, descriptors: Sequence[int] = ()) -> None:
         """Send an order, which is answered with a report soon.
 
         Raises:
@@ -112,7 +126,7 @@ class ZygoteProcess:
     def _ask_to_stop(self) -> None:
         if self._link is not None and self._process is not None and self.ready:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                self._link.send({"stop": True})
+                self._link.send(StopZygote())
                 self._process.wait(STOP_TIMEOUT)
 
     # ---- Reports ----
@@ -120,8 +134,11 @@ class ZygoteProcess:
     def _on_report(self) -> None:
         assert self._link is not None
         try:
-            received = self._link.receive()
+            received = self._link.receive(ZYGOTE_REPORTS)
         except BlockingIOError:
+            return
+        except MessageError as error:  # the next one may be right
+            self._owner.on_zygote_error(error)
             return
         if received is None:
             self._lost()
@@ -130,13 +147,15 @@ class ZygoteProcess:
         if self._reply_timer is not None:
             self._reply_timer.cancel()
             self._reply_timer = None
-        if "failed" in report:
-            self._failure = f"the imported code failed: {report['failed']}\n{report['trace']}".rstrip()
-        elif "ready" in report:
+        if isinstance(report, ImportFailed):
+            self._failure = f"the imported code failed: {report.error}\n{report.trace}".rstrip()
+        elif isinstance(report, ZygoteReady):
             self._ready_since = time.monotonic()
             self._owner.on_zygote_ready(report)
-        else:
-            self._owner.on_zygote_report(report)
+        elif isinstance(report, SessionStarted):
+            self._owner.on_session_started(report)
+        elif isinstance(report, SessionEnded):
+            self._owner.on_session_ended(report)
 
     def _on_reply_timeout(self) -> None:
         self._reply_timer = None

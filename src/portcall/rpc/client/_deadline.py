@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time that opening a session may take."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from portcall import errors
+from portcall.rpc.wire import _handshake
+
+OnWait = Callable[[str], None]
+
+
+class Deadline:
+    """The time that opening a session may take, and what it waits for."""
+
+    def __init__(self, peer: str, timeout: float | None, on_wait: OnWait | None) -> None:
+        if timeout is not None and not timeout <= _handshake.MOST_SECONDS:
+            raise ValueError(f"invalid timeout {timeout!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds, or None)")
+        self.peer = peer
+        self.timeout = timeout
+        self.waiting_for = "the connection"
+        self._until = None if timeout is None else time.monotonic() + timeout
+        self._on_wait = on_wait
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left; None for ever.
+
+        Raises:
+            SessionTimeoutError: there are none.
+        """
+        if self._until is None:
+            return None
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self.timeout_error()
+        return left
+
+    def timeout_error(self) -> errors.SessionTimeoutError:
+        text = f"{self.peer}: no session within {self.timeout:g} s; waited for: {self.waiting_for}"
+        hint = "raise timeout= to wait longer"
+        return errors.SessionTimeoutError(text, peer=self.peer, reason="no-session", hint=hint)
+
+    def wait_for(self, what: str) -> None:
+        """Say what is waited for from now on."""
+        self.waiting_for = what
+        if self._on_wait:
+            self._on_wait(what)
+
+
+def read_some(sock: socket.socket, size: int, deadline: Deadline | None = None) -> bytes:
+    """Return between one byte and ``size``.
+
+    Raises:
+        EOFError: the peer has closed.
+    """
+    if deadline is not None:
+        sock.settimeout(deadline.remaining())
+    data = sock.recv(size)
+    if not data:
+        raise EOFError
+    return data

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a connection: say how it ended, close everything that it had, delete its files; and watch their size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from portcall.rpc.server._connections import Connection, Connections, State
+from portcall.rpc.server._directory_process import DirectoryProcess
+from portcall.rpc.server._ended_sessions import EndedSessions
+from portcall.rpc.server._log import Log
+from portcall.rpc.server._loop import Loop, run_all
+from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending, Progress, ending_of, last_message
+
+LINGER = 5.0  # seconds for a client to read the last message
+DISK_INTERVAL = 1.0
+
+
+class Cleanup:
+    """Ends connections whose process has ended.
+
+    Args:
+        connections: all of them; one that is cleaned up has been removed.
+        ended: gets the endings that clients may ask for.
+        on_disk_limit: called with a connection whose files take too much.
+    """
+
+    def __init__(
+        self, options: ServerOptions, connections: Connections, ended: EndedSessions, loop: Loop, log: Log,
+        on_disk_limit: Callable[[Connection], None],
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._connections = connections
+        self._ended = ended
+        self._loop = loop
+        self._log = log
+        self._on_disk_limit = on_disk_limit
+        self._lingering: dict[int, socket.socket] = {}
+        self._directories = DirectoryProcess(
+            lambda descriptor, action: loop.watch(descriptor, lambda: action(descriptor)), loop.forget, self._on_counted
+        )
+
+    def finish(self, connection: Connection, status: int) -> None:
+        """Note how a session ended, tell its client where that is possible, and release everything that it had.
+
+        Args:
+            status: the wait status of its process.
+        """
+        progress = Progress()
+        with contextlib.suppress(OSError):
+            progress = Progress.from_bytes(os.pread(connection.progress, PROGRESS_BYTES, 0))
+        ending = ending_of(status, progress, connection.kill_reason)
+        if connection.serving:
+            self._ended.add(connection.number, connection.secret, ending)
+        self._log_end(connection, ending, progress)
+        message = b""
+        if connection.serving and progress.at_boundary and not self._options.tls_certificate:
+            message = last_message(ending, connection.peer_kind, connection.limit)
+        run_all(
+            lambda: self._loop.forget(connection.link.fileno()),
+            connection.link.close,
+            lambda: os.close(connection.progress),
+            lambda: self._loop.forget(connection.sock.fileno()),
+            lambda: self._linger(connection.sock, message) if message else connection.sock.close(),
+            lambda: self._remove(connection.directory),
+        )
+
+    def close(self) -> None:
+        """Close connections that still linger, and wait until all directories are deleted."""
+        run_all(*(sock.close for sock in self._lingering.values()), self._directories.finish)
+
+    def _log_end(self, connection: Connection, ending: Ending, progress: Progress) -> None:
+        if connection.serving:
+            seconds = time.monotonic() - connection.since
+            self._log.write(
+                "ended", f"ended after {seconds:.1f} s: {ending.text}", connection.number, peer=connection.peer,
+                how=ending.how, signal=ending.signal, code=ending.code, seconds=round(seconds, 3),
+                received=progress.received, sent=progress.sent,
+            )  # fmt: skip
+        elif connection.state is not State.CLOSING:
+            end = Ending("left") if ending == Ending("exit") else ending
+            self._log.write(
+                "dropped", f"{connection.peer} {end.text}", connection.number, peer=connection.peer, how=end.how
+            )
+
+    # ---- The last message ----
+
+    def _linger(self, sock: socket.socket, data: bytes) -> None:
+        """Send a last message and give the client time to read it, taking what it still sends."""
+        try:
+            sock.setblocking(False)
+            sock.send(data)
+            sock.shutdown(socket.SHUT_WR)
+            self._loop.watch(sock.fileno(), lambda: self._on_linger(sock), failed=lambda _: self._end_linger(sock))
+        except OSError:
+            sock.close()
+            return
+        self._lingering[sock.fileno()] = sock
+        self._loop.call_after(LINGER, lambda: self._end_linger(sock))
+
+    def _on_linger(self, sock: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not sock.recv(1 << 16):
+                self._end_linger(sock)
+
+    def _end_linger(self, sock: socket.socket) -> None:
+        if self._lingering.get(sock.fileno()) is sock:
+            del self._lingering[sock.fileno()]
+            run_all(lambda: self._loop.forget(sock.fileno()), sock.close)
+
+    # ---- Directories ----
+
+    def delete(self, directory: str) -> None:
+        """Have a directory deleted by a process of its own: it may hold a million files."""
+        self._directories.delete(directory)
+
+    def _remove(self, directory: str) -> None:
+        try:
+            for name in ("files", "tmp", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(os.path.join(directory, name))
+        except OSError:
+            self.delete(directory)
+
+    def check_disk(self) -> None:
+        """Have the files of all sessions counted, now and regularly from now on."""
+        self._loop.call_after(DISK_INTERVAL, self.check_disk)
+        for connection in self._connections.in_state(State.SERVING):
+            self._directories.count(connection.directory, self._options.disk_limit)
+
+    def _on_counted(self, directory: str, nbytes: int) -> None:
+        for connection in self._connections.in_state(State.SERVING):
+            if connection.directory == directory and nbytes > self._options.disk_limit:
+                self._on_disk_limit(connection)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the processes of a server: the only list of them, and the only place that reads or writes one.
+
+A message is a JSON object: ``message`` is the name of its class, and each field has its own name; bytes are written in
+hexadecimal. File descriptors travel beside it. ``_directories`` writes its reports by hand, because it imports the
+standard library alone; tests compare the two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, get_origin, get_type_hints
+
+MAX_BYTES = 160 << 10  # of an encoded message
+_MAX_ERROR, _MAX_TRACE = 4000, 16000  # characters
+
+
+class MessageError(ValueError):
+    """Bytes that are not one of the expected messages."""
+
+
+class Message:
+    """The base of all messages.
+
+    Attributes:
+        descriptors: how many file descriptors come with it.
+    """
+
+    descriptors: ClassVar[int] = 0
+
+
+# ---- Supervisor and zygote ----
+
+
+@dataclass(frozen=True)
+class Configure(Message):
+    """The first message to the zygote: the server's options, and the directory to delete when the supervisor ends."""
+
+    options: dict[str, Any]
+    base: str
+
+
+@dataclass(frozen=True)
+class StartSession(Message):
+    """Start a worker. Three descriptors come with it: the connection, the link to the supervisor, the progress."""
+
+    descriptors: ClassVar[int] = 3
+    number: int
+    directory: str
+
+
+@dataclass(frozen=True)
+class KillSession(Message):
+    """Kill the worker of a session, with all its processes."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class StopZygote(Message):
+    """End all sessions, then the zygote."""
+
+
+@dataclass(frozen=True)
+class ZygoteReady(Message):
+    """The user's code is loaded. ``spawn_reason`` says why sessions cannot be forked; it is empty when they can."""
+
+    spawn_reason: str
+
+
+@dataclass(frozen=True)
+class ImportFailed(Message):
+    """The user's code raised an error; the zygote ends."""
+
+    error: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: str, trace: str) -> ImportFailed:
+        """Make the message, with both texts cut to what a message holds."""
+        return cls(error[:_MAX_ERROR], trace[-_MAX_TRACE:])
+
+
+@dataclass(frozen=True)
+class SessionStarted(Message):
+    """The answer to StartSession: the worker's process id."""
+
+    number: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class SessionKilled(Message):
+    """The answer to KillSession; SessionEnded follows."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class SessionEnded(Message):
+    """A worker ended with a wait status. ``error`` says why it could not be started, if it could not."""
+
+    number: int
+    status: int
+    error: str = ""
+
+
+# ---- Worker and supervisor, during the handshake ----
+
+
+@dataclass(frozen=True)
+class HelloReceived(Message):
+    """All bytes of the client's hello."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ProofReceived(Message):
+    """The client's proof that it knows the token."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class HandshakeFailed(Message):
+    """The client did not complete its part of the handshake; ``reason`` is for the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SendToClient(Message):
+    """Send bytes to the client. ``then`` is the next step: ``wait``, ``proof``, ``serve`` or ``end``."""
+
+    data: bytes
+    then: str
+
+    def __post_init__(self) -> None:
+        if self.then not in ("wait", "proof", "serve", "end"):
+            raise MessageError(f"invalid next step {self.then[:40]!r} (must be wait, proof, serve or end)")
+
+
+# ---- Zygote and a worker that is spawned ----
+
+
+@dataclass(frozen=True)
+class StartWorker(Message):
+    """Everything that a worker needs.
+
+    Attributes:
+        directory: the session's own, empty. The worker makes ``files`` in it, for what the client sends, and ``tmp``.
+        client: descriptor of the connection.
+        link: descriptor of the link to the supervisor.
+        progress: descriptor of the shared memory in which the supervisor reads how far the session is.
+    """
+
+    directory: str
+    client: int
+    link: int
+    progress: int
+
+
+# ---- Supervisor and directory process ----
+
+
+@dataclass(frozen=True)
+class DeleteDirectory(Message):
+    """Delete a directory and everything in it."""
+
+    directory: str
+
+
+@dataclass(frozen=True)
+class CountDirectory(Message):
+    """Count the bytes of a directory's files; stop once there are more than ``enough``."""
+
+    directory: str
+    enough: int
+
+
+@dataclass(frozen=True)
+class DirectoryDeleted(Message):
+    """The answer to DeleteDirectory."""
+
+    directory: str
+
+
+@dataclass(frozen=True)
+class DirectoryCounted(Message):
+    """The answer to CountDirectory."""
+
+    directory: str
+    nbytes: int
+
+
+# Which messages each process accepts, by sender.
+Accepted = tuple[type[Message], ...]
+ZYGOTE_CONFIGURATION: Accepted = (Configure,)
+ZYGOTE_ORDERS: Accepted = (StartSession, KillSession, StopZygote)
+ZYGOTE_REPORTS: Accepted = (ZygoteReady, ImportFailed, SessionStarted, SessionKilled, SessionEnded)
+WORKER_ORDERS: Accepted = (SendToClient,)
+WORKER_REPORTS: Accepted = (HelloReceived, ProofReceived, HandshakeFailed)
+WORKER_ARGUMENTS: Accepted = (Configure, StartWorker)  # of a worker that is spawned
+DIRECTORY_ORDERS: Accepted = (DeleteDirectory, CountDirectory)
+DIRECTORY_REPORTS: Accepted = (DirectoryDeleted, DirectoryCounted)
+
+
+ALL = {
+    cls
+    for accepted in (
+        ZYGOTE_CONFIGURATION, ZYGOTE_ORDERS, ZYGOTE_REPORTS, WORKER_ARGUMENTS, WORKER_ORDERS, WORKER_REPORTS,
+        DIRECTORY_ORDERS, DIRECTORY_REPORTS,
+    )
+    for cls in accepted
+}  # fmt: skip
+
+
+def _field_types(cls: Any) -> dict[str, type]:
+    hints = get_type_hints(cls)
+    return {field.name: get_origin(hints[field.name]) or hints[field.name] for field in fields(cls)}
+
+
+_FIELDS = {cls.__name__: _field_types(cls) for cls in ALL}
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message.
+
+    Raises:
+        MessageError: it is longer than ``MAX_BYTES``.
+    """
+    values = {name: getattr(message, name) for name in _FIELDS[type(message).__name__]}
+    written = {name: value.hex() if isinstance(value, bytes) else value for name, value in values.items()}
+    text = json.dumps({"message": type(message).__name__, **written}, ensure_ascii=False)
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) > MAX_BYTES:
+        raise MessageError(f"a {type(message).__name__} has {len(data)} bytes (at most {MAX_BYTES})")
+    return data
+
+
+def decode(data: bytes, accepted: Iterable[type[Message]]) -> Message:
+    """Return the message that bytes encode.
+
+    Raises:
+        MessageError: they encode none of the accepted messages.
+    """
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MessageError(f"not a message: {data[:80]!r}") from None
+    if not isinstance(values, dict):
+        raise MessageError(f"not a message: {data[:80]!r}")
+    name = values.pop("message", None)
+    cls = next((cls for cls in accepted if cls.__name__ == name), None)
+    if cls is None:
+        expected = " or ".join(cls.__name__ for cls in accepted)
+        raise MessageError(f"unexpected message {str(name)[:40]!r} (expected {expected})")
+    types = _FIELDS[cls.__name__]
+    if values.keys() != types.keys():
+        raise MessageError(f"a {name} has the fields {', '.join(map(str, values))[:200]!r} (expected {list(types)})")
+    return cls(**{field: _read(f"{name}.{field}", values[field], kind) for field, kind in types.items()})
+
+
+def _read(field: str, value: object, kind: type) -> object:
+    if kind is bytes and isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise MessageError(f"{field} is not hexadecimal") from None
+    if type(value) is not kind:
+        raise MessageError(f"{field} is {type(value).__name__} (expected {kind.__name__})")
+    return value

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How sessions end: one table for the server's log, its last message and the client's errors. No I/O here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from dataclasses import dataclass
+
+from portcall import errors
+
+PROGRESS_BYTES = 24
+_PROGRESS = struct.Struct("<IxxxxQQ")
+_BETWEEN, _CLOSED, _LOST = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a session's process is, as it says itself: see ``Progress`` in core/rpc/serve.cc.
+
+    Attributes:
+        state: 1 when every answer has been sent whole, 2 and 3 once it ended, between messages or within one.
+        received, sent: bytes.
+    """
+
+    state: int = 0
+    received: int = 0
+    sent: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Progress:
+        return cls(*_PROGRESS.unpack(data)) if len(data) == _PROGRESS.size else cls()
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether a message may follow on the connection."""
+        return self.state == _BETWEEN
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way in which a session ends. ``{signal}``, ``{code}``, ``{detail}`` and ``{peer}`` are filled in.
+
+    Attributes:
+        log: what the server's log says.
+        client: what the client's error says; empty where the client is not told, or where there is no session yet.
+        error: the class of that error.
+        hint: what the user can do.
+        last_message: whether a TVM client is told on its connection, where it waits for an answer.
+    """
+
+    log: str
+    client: str = ""
+    error: type[errors.RPCError] = errors.SessionBrokenError
+    hint: str = ""
+    last_message: bool = True
+
+
+_CRASH = "; the server goes on: connect again"
+_MORE_TIME = "ask for more with session_timeout=, unless the server's own limit is less"
+KINDS = {
+    "closed": Kind("closed by the client", last_message=False),
+    "lost": Kind(
+        "the connection was lost in the middle of a message",
+        "{peer} ended the session: the connection was lost in the middle of a message", last_message=False,
+    ),
+    "crash": Kind(
+        "crashed with {signal}",
+        "the session with {peer} crashed on the server with {signal}" + _CRASH, errors.RemoteCrashError,
+    ),
+    "exit": Kind(
+        "its process exited with code {code}",
+        "the process of the session with {peer} exited with code {code}" + _CRASH, errors.RemoteCrashError,
+    ),
+    "expired": Kind(
+        "its time of {detail} is over",
+        "the time of the session with {peer} is over", errors.SessionTimeoutError, _MORE_TIME,
+    ),
+    "disk": Kind(
+        "its files took more than {detail}",
+        "{peer} ended the session: its files took more than the server allows (--disk-limit)",
+    ),
+    "abandoned": Kind(
+        "its client was gone and its work did not end",
+        "{peer} ended the session: the connection was lost and its work did not end", last_message=False,
+    ),
+    "stopped": Kind(
+        "the server was stopped", "{peer} ended the session: the server was stopped", last_message=False,
+    ),
+    "orphaned": Kind(
+        "the process that starts sessions ended, and this session with it",
+        "{peer} ended the session: the process that starts its sessions ended",
+    ),
+    "failed": Kind(
+        "the server could not continue it: {detail}",
+        "{peer} ended the session: the server ran into an error of its own; its log says which",
+    ),
+    # Before the session is open:
+    "silent": Kind("sent nothing for {detail} during the handshake"),
+    "crowded": Kind("was silent while others wanted to connect"),
+    "left": Kind("left during the handshake"),
+    "unstarted": Kind("{detail}"),
+}  # fmt: skip
+UNKNOWN = "unknown"  # the answer to a client that asks about a session the server does not remember
+_OUT_OF_MEMORY = " (it was killed, possibly by the OOM killer)"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a session ended.
+
+    Attributes:
+        how: a key of ``KINDS``.
+        signal: the name of the signal that it crashed with.
+        code: the status that it exited with.
+        detail: the limit that it exceeded, or what went wrong.
+    """
+
+    how: str
+    signal: str = ""
+    code: int = 0
+    detail: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.how]
+
+    @property
+    def text(self) -> str:
+        """What the log says."""
+        text = self.kind.log.format(signal=self.signal, code=self.code, detail=self.detail)
+        return text + _OUT_OF_MEMORY if self.signal == "SIGKILL" else text
+
+    def words(self) -> dict[str, str]:
+        """Return the options of an answer to a client that asks."""
+        words = {"ended": self.how}
+        if self.signal:
+            words["signal"] = self.signal
+        if self.how == "exit":
+            words["code"] = str(self.code)
+        return words
+
+
+def error_of(words: dict[str, str], peer: str) -> errors.RPCError | None:
+    """Return the error that a server's words on an ending stand for; None where they say nothing that helps."""
+    how = words.get("ended", "")
+    kind = KINDS.get(how)
+    if kind is None or not kind.client:
+        return None
+    signal_name = words.get("signal", "")
+    text = kind.client.format(peer=peer, signal=signal_name, code=words.get("code", "?"))
+    if issubclass(kind.error, errors.RemoteCrashError):
+        return kind.error(text, peer=peer, signal=signal_name)
+    return kind.error(text, peer=peer, reason=how, hint=kind.hint)
+
+
+def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> Ending:
+    """Return how a process ended.
+
+    Args:
+        status: its wait status.
+        progress: how far it said it was.
+        kill_reason: why the server killed it, if it did.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    if progress.state in (_CLOSED, _LOST) and code == 0:
+        return Ending("closed" if progress.state == _CLOSED else "lost")
+    if kill_reason is not None:
+        return kill_reason
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:  # a real-time signal has no name of its own
+            name = f"SIG{-code}"
+        return Ending("crash", signal=name)
+    return Ending("exit", code=code)
+
+
+def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:
+    """Return the frame that tells a client on its connection how its session ended; empty for none.
+
+    A portcall client asks for everything but the end of its time.
+
+    Args:
+        peer_kind: ``portcall`` or ``TVM``.
+        seconds: the time that the session had.
+    """
+    if ending.how == "expired":  # in the words that TVM clients know
+        text = f'Your {float(seconds)}s session has expired, try to increase the "session_timeout" value.'
+        return exception_frame(f"RPCSessionTimeoutError: {text}")
+    if peer_kind == "TVM" and ending.kind.last_message:
+        return exception_frame(f"the session ended on the server: {ending.text}")
+    return b""
+
+
+def exception_frame(text: str) -> bytes:
+    """Return the message of the RPC protocol that says that something failed: see docs/wire.md."""
+    data = text.encode()
+    body = struct.pack("<iiiQ", 5, 1, 8, len(data)) + data
+    return struct.pack("<Q", len(body)) + body
