@@ -107,6 +107,26 @@ def test_equal_objects_have_one_hash_and_others_none() -> None:
     assert len({Plain(1), Plain(1)}) == 2
 
 
+def test_the_hash_of_a_map_is_of_its_keys_too() -> None:
+    hashes = {hash(Version([1], {key: 1})) for key in ("a", "b", 1, 1.5, b"a", True)}
+    assert len(hashes) == 6
+    assert hash(Version([1], {"a": 1, "b": 2})) != hash(Version([1], {"a": 2, "b": 1}))
+    assert hash(Version([1], {"a": 1, "b": 2})) == hash(Version([1], {"b": 2, "a": 1}))
+    assert hash(Version([1], {(1, 2): 0})) == hash(Version([1], {(1, 2): 0}))
+    assert hash(Version([1], {Modulo(1): 0})) == hash(Version([1], {Modulo(11): 0}))
+
+
+def test_maps_have_no_order_but_may_be_equal() -> None:
+    same = Version([1], {"a": Plain(1)}), Version([1], {"a": Plain(1)})
+    assert same[0] <= same[1] >= same[0]
+    assert not same[0] < same[1]
+    assert Version([1], {"a": 1}) < Version([2], {"a": 2})
+    with pytest.raises(TypeError, match="no order"):
+        Version([1], {"a": 1}) < Version([1], {"a": 2})  # noqa: B015
+    function = portcall.convert(len)
+    assert Version([1], function) <= Version([1], function)
+
+
 def test_order_is_that_of_the_fields() -> None:
     versions = [Version([1, 10]), Version([1]), Version([1, 2], "b"), Version([1, 2]), Version([1, 2], "a")]
     assert [[*v.parts, v.label] for v in sorted(versions)] == [
@@ -171,15 +191,19 @@ def test_a_function_of_a_hook_that_is_kept_too_long_is_an_error() -> None:
     del function, arguments
 
 
-def test_hooks_of_cpp_decide_about_values(libraries: dict[str, Path]) -> None:
-    library = portcall.load_module(libraries["tvm_ffi_hooks_unlinked"])
+@pytest.fixture(scope="module")
+def hooks(libraries: dict[str, Path]) -> portcall.Module:
+    return portcall.load_module(libraries["tvm_ffi_hooks_unlinked"])
+
+
+def test_hooks_of_cpp_decide_about_values(hooks: portcall.Module) -> None:
     money: Any = portcall.ir.object_class("hooks.Money")
     assert Box([money(5)]) == Box([money(5).annotated("a note")]) != Box([money(6)])
     assert Version([1], money(5)) < Version([1], money(6))
     assert hash(Version([1], money(5))) == hash(Version([1], money(5).annotated("x")))
     assert copy.deepcopy(Box([money(5)])) == Box([money(5)])
     with pytest.raises(TypeError, match="copied"):
-        copy.deepcopy(Box(library["make_handle"]()))
+        copy.deepcopy(Box(hooks["make_handle"]()))
     made = copy.deepcopy(portcall.ir.object_class("hooks.Range")(5, 2))  # type: ignore[call-arg]
     assert (made.low, made.high) == (2, 5)
 

@@ -82,6 +82,14 @@ Any EveryKind() {
   return Array<Any>(items);
 }
 
+// Empties a List or Dict: a loop is freed in no other way, since objects count their holders.
+void TakeApart(const Any& loop) {
+  if (auto list = loop.try_cast<List<Any>>()) list->clear();
+  if (auto dict = loop.try_cast<Dict<Any, Any>>()) {
+    for (const auto& [key, value] : dict->items()) dict->erase(key);
+  }
+}
+
 }  // namespace
 
 TEST("every kind of value comes back from both forms as it was") {
@@ -197,6 +205,68 @@ TEST("every shortened and every changed copy of saved bytes is refused, or read 
     std::string changed = saved.str();
     changed[i] = static_cast<char>(changed[i] ^ (1 << i % 8));
     CHECK(Contains(RefusedBytes(changed), "ValueError: byte "));
+  }
+}
+
+TEST("graphs that contain themselves through a List or a Dict come back from both forms") {
+  List<Any> items{1};
+  Dict<Any, Any> table;
+  ObjectRef graph = Pair(Map<Any, Any>({{"table", table}, {"items", Array<Any>{items, Pair(items, table)}}}), items);
+  items.push_back(graph);
+  items.push_back(table);
+  table.Set("self", table);
+  table.Set("graph", graph);
+  for (const Any& again : {ir::LoadJson(ir::SaveJson(graph, 1)), ir::FromBytes(ir::ToBytes(graph))}) {
+    auto second = GetField(again.cast<ObjectRef>(), "second").cast<List<Any>>();
+    auto made = GetField(again.cast<ObjectRef>(), "first").cast<Map<Any, Any>>().at("table").cast<Dict<Any, Any>>();
+    CHECK_EQ(second.size(), 3);
+    CHECK(second[1].cast<ObjectRef>().same_as(again.cast<ObjectRef>()));
+    CHECK(second[2].cast<ObjectRef>().same_as(made));
+    CHECK(made.at("self").cast<ObjectRef>().same_as(made));
+    CHECK(made.at("graph").cast<ObjectRef>().same_as(again.cast<ObjectRef>()));
+    CHECK_EQ(ir::SaveJson(again), ir::SaveJson(graph));
+    TakeApart(second);
+    TakeApart(made);
+  }
+  TakeApart(items);
+  TakeApart(table);
+}
+
+TEST("a loop 100,000 objects long needs no stack") {
+  List<Any> first;
+  List<Any> last = first;
+  for (int i = 0; i < 100000; ++i) {
+    List<Any> next;
+    last.push_back(Pair(next, i));
+    last = next;
+  }
+  last.push_back(first);
+  List<Any> again = ir::FromBytes(ir::ToBytes(first)).cast<List<Any>>();
+  CHECK_EQ(ir::SaveJson(again), ir::SaveJson(first));
+  TakeApart(again);
+  TakeApart(first);
+}
+
+TEST("every shortened and every changed copy of a saved loop is refused or read, and leaves nothing behind") {
+  List<Any> items{Dict<Any, Any>()};
+  items[0].cast<Dict<Any, Any>>().Set("items", items);
+  const std::string text = ir::SaveJson(items), bytes(ir::ToBytes(items).view());
+  TakeApart(items);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    CHECK(Contains(RefusedBytes(bytes.substr(0, i)), "byte"));
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = bytes;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      Thrown([&] { TakeApart(ir::FromBytes(changed)); });
+    }
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    CHECK(!Refused(text.substr(0, i)).empty());
+    for (char c : {'0', '1', '9', '-', '"', '[', ']', '{', '}', ',', ' '}) {
+      std::string changed = text;
+      changed[i] = c;
+      Thrown([&] { TakeApart(ir::LoadJson(changed)); });
+    }
   }
 }
 

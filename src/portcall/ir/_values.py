@@ -33,10 +33,10 @@ def equal(left: Any, right: Any) -> bool:
 def compare(left: Any, right: Any) -> int:
     """Return a number below, equal to or above 0, as ``left`` comes before ``right``, is equal to it, or comes after.
 
-    None comes before all, NaN after all other numbers.
+    None comes before all, NaN after all other numbers. What has no order, such as a Map, may be equal.
 
     Raises:
-        TypeError: values of different kinds, or of a kind without an order.
+        TypeError: values of different kinds, or different values of a kind without an order.
         ValueError: objects that contain themselves.
     """
     return _compare(left, right, True, set())
@@ -97,12 +97,12 @@ def _compare_objects(left: Object, right: Object, order: bool, busy: _Pairs) -> 
     if isinstance(left, (Array, List)) and isinstance(right, (Array, List)):
         longer = (len(left) > len(right)) - (len(left) < len(right))
         return _compare_all(iter(left), iter(right), order, busy) or longer
-    if isinstance(left, (Map, Dict)) and not order:
-        return int(not _equal_maps(left, right, busy))
-    if _core.fields_of_class(type(left)) is None:
-        if order:
+    is_map = isinstance(left, (Map, Dict))
+    if is_map or _core.fields_of_class(type(left)) is None:
+        same = _equal_maps(left, right, busy) if is_map else _operations.structural_equal(left, right)
+        if order and not same:
             raise _Unordered(f"objects of type {_kind(left)} have no order")
-        return int(not _operations.structural_equal(left, right))
+        return int(not same)
     hook = None if order else _hook(left, "__ffi_eq__")
     if hook is not None:
         return int(not hook(left, right, lambda a, b: _compare(a, b, False, busy) == 0))
@@ -145,7 +145,7 @@ def _hash_object(value: Any, busy: set[int]) -> int:
     if isinstance(value, (Array, List)):
         return hash((key, *(_hash(item, busy) for item in value)))
     if isinstance(value, (Map, Dict)):
-        return hash((key, len(value), frozenset(_hash(item, busy) for item in value.values())))
+        return hash((key, frozenset((_hash_key(name), _hash(item, busy)) for name, item in value.items())))
     if _core.fields_of_class(type(value)) is None:
         return _operations.structural_hash(value)
     hook = _hook(value, "__ffi_hash__")
@@ -154,6 +154,11 @@ def _hash_object(value: Any, busy: set[int]) -> int:
     if _hook(value, "__ffi_eq__") or _hook(value, "__ffi_compare__"):
         raise TypeError(f"type '{key}' has an equality of its own, but no __ffi_hash__")
     return hash((key, *(_hash(part, busy) for part in _compared(value, hashed=True))))
+
+
+def _hash_key(key: Any) -> int:
+    """Hash a key of a map. Whether two objects are one key is not for their fields to say, so all of a type are one."""
+    return hash(key.type_key) if isinstance(key, Object) else _hash(key, set())
 
 
 def _compared(value: Object, hashed: bool = False) -> Iterator[Any]:
