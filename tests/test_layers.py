@@ -322,8 +322,8 @@ HEADER_LAYERS = [
 ]
 
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
-FOLDER_LAYERS = [["runtime"], ["classic"], ["loader"], ["rpc", "graph"]]
-# Libraries of their own: they include public headers and their own files only.
+FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"]]
+# Libraries of their own: they include public headers, core/bytes (headers alone) and their own files.
 LIBRARY_FOLDERS = ["ir"]
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
@@ -351,7 +351,7 @@ def core_files() -> list[Path]:
 def allowed_folders(folder: str) -> set[str]:
     """The folders whose files a file of this folder may include."""
     if folder in LIBRARY_FOLDERS:
-        return {folder, "portcall"}
+        return {folder, "portcall", "bytes"}
     below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
     return {folder, "portcall"} | {name for line in below for name in line}
 

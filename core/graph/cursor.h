@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// A place in bytes that nobody has checked. Whatever does not add up is a GraphError that says where.
+// Reads parameters and bundles. Damaged bytes are a GraphError that says where.
 #ifndef PORTCALL_GRAPH_CURSOR_H_
 #define PORTCALL_GRAPH_CURSOR_H_
 
-#include <cstdint>
-#include <cstring>
 #include <initializer_list>
 #include <string_view>
-#include <type_traits>
 
+#include "bytes/cursor.h"
 #include "graph/plan.h"
 
 namespace portcall::graph {
 
-class Cursor {
+class Cursor : public bytes::Cursor<Cursor> {
  public:
   // `what` names the bytes in messages, such as "the parameter blob".
-  Cursor(std::string_view bytes, const char* what) : bytes_(bytes), what_(what) {}
+  Cursor(std::string_view bytes, const char* what) : bytes::Cursor<Cursor>(bytes), what_(what) {}
 
-  size_t left() const { return bytes_.size() - at_; }
-  [[noreturn]] void Fail(std::initializer_list<Piece> why) const;
-
-  std::string_view Bytes(uint64_t n, const char* name);
-  template <typename T> T Take(const char* name) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value;
-    std::memcpy(&value, Bytes(sizeof(T), name).data(), sizeof(T));
-    return value;
+  [[noreturn]] void Fail(std::initializer_list<Piece> why) const {
+    ThrowGraphError({what_, " is damaged at byte ", at_, ": ", Join(why)});
   }
+  [[noreturn]] void FailShort(const char* name, uint64_t n) const {
+    Fail({name, " takes ", n, " bytes, and ", left(), " are left"});
+  }
+
   // Bytes that follow their number.
   std::string_view Text(const char* name) { return Bytes(Take<uint64_t>(name), name); }
-  // How many of something follow, each of which takes `at_least` bytes: nothing is allocated on a number's word alone.
-  size_t Count(size_t at_least, const char* name);
-  void ExpectEnd() const;
+  // The number of things that follow; each takes at least `least` bytes.
+  size_t Count(size_t least, const char* name) {
+    auto count = Take<uint64_t>(name);
+    if (CanHold(count, least)) return count;
+    at_ -= sizeof(count);
+    Fail({name, " is ", count, ", more than the bytes that follow can hold"});
+  }
+  void ExpectEnd() const {
+    if (left()) Fail({left(), " bytes follow the end"});
+  }
 
  private:
-  std::string_view bytes_;
   const char* what_;
-  size_t at_ = 0;
 };
 
 }  // namespace portcall::graph

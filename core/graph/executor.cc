@@ -2,6 +2,7 @@
 #include "graph/executor.h"
 
 #include "graph/views.h"
+#include "runtime/tensor_view.h"
 
 namespace portcall::graph {
 namespace {
@@ -62,12 +63,7 @@ Executor::Executor(std::shared_ptr<const Program> program) : program_(std::move(
     description.dtype = entry.dtype;
     description.ndim = static_cast<int32_t>(entry.shape.size());
     description.shape = const_cast<int64_t*>(entry.shape.data());
-    auto release = [](void* owner) { Release(static_cast<TVMFFIObject*>(owner)); };
-    TVMFFIObject* library = program_->linked_params.get();  // it keeps what it points into
-    TVMFFIObjectHandle handle = nullptr;
-    Check(PortcallTensorFromMemory(&description, DLPACK_FLAG_BITMASK_READ_ONLY, library, release, &handle));
-    Retain(library);
-    SetParam(i, ObjectRef::Steal<Tensor>(handle));
+    SetParam(i, ViewInto(program_->linked_params, description, DLPACK_FLAG_BITMASK_READ_ONLY));
   }
 }
 

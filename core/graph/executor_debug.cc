@@ -48,14 +48,7 @@ template <typename DeviceOf> Device WorkDevice(const Node& node, DeviceOf device
 
 // `repeat` doubles, seconds a call: zeros for a node that calls nothing. Its inputs are as they are, and it is called.
 std::string Executor::TimeNode(size_t node, Args args, int first) const {
-  TimeEvaluatorOptions options;
-  int* const fields[] = {&options.number,
-                         &options.repeat,
-                         &options.min_repeat_ms,
-                         &options.limit_zero_time_iterations,
-                         &options.cooldown_interval_ms,
-                         &options.repeats_to_cooldown};
-  for (int i = first; i < args.size(); ++i) *fields[i - first] = args[i];
+  TimingOptions options = TimingOptions::FromArgs(args, first, args.size());
   timing::CheckOptions(options);
   uint32_t step = program_->first_step[node];
   if (step == program_->first_step[node + 1]) {

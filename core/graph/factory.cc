@@ -7,6 +7,7 @@
 #include "graph/bundle.h"
 #include "graph/executor.h"
 #include "loader/mapped_file.h"
+#include "runtime/tensor_view.h"
 
 namespace portcall::graph {
 namespace {
@@ -154,10 +155,7 @@ Tensors TensorsOf(const std::vector<Param>& params, const Tensor& owner) {
   for (const Param& param : params) {
     Tensor tensor;
     if (owner.defined()) {
-      DLTensor view = param.View();
-      TVMFFIObjectHandle handle = nullptr;
-      Check(TVMFFITensorCreateUnsafeView(owner.get(), &view, &handle));
-      tensor = ObjectRef::Steal<Tensor>(handle);
+      tensor = ViewInto(owner, param.View(), DLPACK_FLAG_BITMASK_READ_ONLY);
     } else {
       tensor = param.Copy();
     }

@@ -2,8 +2,10 @@
 #include "graph/plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
+
+#include "bytes/cursor.h"
+#include "bytes/utf8.h"
 
 namespace portcall::graph {
 namespace {
@@ -32,76 +34,44 @@ uint32_t Crc32(std::string_view bytes) {  // zlib's, four bits at a time
   return ~crc;
 }
 
-bool IsUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    auto lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x80) continue;
-    int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4) return false;
-    uint32_t code = lead & (0x3f >> more);
-    for (int k = 0; k < more; ++k, ++i) {
-      if (i == text.size() || (text[i] & 0xc0) != 0x80) return false;
-      code = code << 6 | (text[i] & 0x3f);
-    }
-    if ((more == 2 && code < 0x800) || (more == 3 && (code < 0x10000 || code > 0x10ffff))) return false;
-    if (code >= 0xd800 && code < 0xe000) return false;
-  }
-  return true;
-}
-
 // Takes values from the front, and knows what it is reading for messages.
-class Reader {
+class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+  explicit Reader(std::string_view bytes) : Cursor(bytes) {}
 
   void At(const char* what, uint32_t index) {
     what_ = what;
     index_ = index;
   }
   [[noreturn]] void Refuse(std::initializer_list<Piece> why) const { Fail(Join({what_, " ", index_}), why); }
+  [[noreturn]] void FailShort(const char*, uint64_t) const { Refuse({"the plan ends in the middle of it"}); }
 
-  template <typename T> T Take() {
-    T value;
-    std::memcpy(&value, Bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
   std::string Text(const char* role) {
     std::string_view text = Bytes(Take<uint32_t>());
-    if (!IsUtf8(text)) Refuse({"its ", role, " is not UTF-8"});
+    if (!bytes::IsUtf8(text)) Refuse({"its ", role, " is not UTF-8"});
     return std::string(text);
   }
-  // A count of things that take at least `least` bytes each.
+  // The number of things that follow; each takes at least `least` bytes.
   uint32_t Count(const char* things, size_t least) {
-    if (rest_.size() < 4) Fail(things, {"the plan ends before their count"});
+    if (left() < 4) Fail(things, {"the plan ends before their count"});
     auto count = Take<uint32_t>();
-    if (count > rest_.size() / least) {
-      Fail(things, {"it counts ", count, ", more than the ", rest_.size(), " bytes that are left can hold"});
+    if (!CanHold(count, least)) {
+      Fail(things, {"it counts ", count, ", more than the ", left(), " bytes that are left can hold"});
     }
     return count;
   }
-  size_t left() const { return rest_.size(); }
 
  private:
-  std::string_view Bytes(size_t n) {
-    if (n > rest_.size()) Refuse({"the plan ends in the middle of it"});
-    std::string_view part = rest_.substr(0, n);
-    rest_.remove_prefix(n);
-    return part;
-  }
-
-  std::string_view rest_;
   const char* what_ = "";
   uint32_t index_ = 0;
 };
 
 std::string_view BodyOf(std::string_view bytes) {
   if (bytes.size() < kHeaderBytes) Fail("header", {"a plan has at least 24 bytes, got ", bytes.size()});
-  uint64_t magic, size;
-  uint32_t version, crc;
-  std::memcpy(&magic, bytes.data(), 8);
-  std::memcpy(&version, bytes.data() + 8, 4);
-  std::memcpy(&crc, bytes.data() + 12, 4);
-  std::memcpy(&size, bytes.data() + 16, 8);
+  Reader reader(bytes);
+  auto magic = reader.Take<uint64_t>();
+  auto version = reader.Take<uint32_t>(), crc = reader.Take<uint32_t>();
+  auto size = reader.Take<uint64_t>();
   if (magic != kMagic) Fail("header", {"these bytes are no plan: they do not begin with PCGPLAN"});
   if (version != kPlanVersion) {
     Fail("header",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include "runtime/tensor_view.h"
 
 namespace portcall::graph {
 namespace {
@@ -47,9 +48,7 @@ Tensor View(const Tensor& base, uint64_t offset, const Entry& entry, bool flat) 
     view.ndim = 1;
     view.shape = &size;
   }
-  TVMFFIObjectHandle handle = nullptr;
-  Check(TVMFFITensorCreateUnsafeView(base.get(), &view, &handle));
-  return ObjectRef::Steal<Tensor>(handle);
+  return ViewInto(base, view, PortcallTensorGetFlags(base.get()));
 }
 
 std::string Describe(const Entry& entry) { return DescribeTensor(entry.dtype, entry.shape.data(), entry.shape.size()); }
@@ -82,11 +81,7 @@ void CheckInPlace(const Entry& entry, const DLTensor& tensor, Device device, con
 }
 
 Tensor ReadOnlyView(const Tensor& tensor) {
-  auto release = [](void* owner) { Release(static_cast<TVMFFIObject*>(owner)); };
-  TVMFFIObjectHandle handle = nullptr;
-  Check(PortcallTensorFromMemory(tensor.dl_tensor(), DLPACK_FLAG_BITMASK_READ_ONLY, tensor.get(), release, &handle));
-  Retain(tensor.get());
-  return ObjectRef::Steal<Tensor>(handle);
+  return ViewInto(tensor, *tensor.dl_tensor(), DLPACK_FLAG_BITMASK_READ_ONLY);
 }
 
 }  // namespace portcall::graph

@@ -4,20 +4,17 @@
 #include <cstring>
 #include <limits>
 
+#include "bytes/cursor.h"
 #include "ir/binary.h"
 #include "ir/load.h"
 
 namespace portcall::ir {
 namespace {
 
-class BinaryReader {
+class BinaryReader : public bytes::Cursor<BinaryReader> {
  public:
   BinaryReader(Types* types, std::string_view bytes, const PortcallLoadLimits* limits)
-      : types_(types),
-        begin_(bytes.data()),
-        at_(begin_),
-        end_(begin_ + bytes.size()),
-        builder_(limits, [this](const std::string& reason) { Fail(reason); }) {}
+      : Cursor(bytes), types_(types), builder_(limits, [this](const std::string& reason) { Fail(reason); }) {}
 
   Any Read() {
     CheckFrame();
@@ -29,9 +26,14 @@ class BinaryReader {
     in_node_ = false;
     builder_.Begin(0);
     Any root = Any::Copy(Value());
-    if (at_ != end_) Fail(std::to_string(end_ - at_) + " bytes too many");
+    if (left()) Fail(std::to_string(left()) + " bytes too many");
     builder_.Finish(types_);
     return root;
+  }
+
+  [[noreturn]] void FailShort(const char* what, uint64_t wanted) const {
+    if (*what == 0) Fail("the bytes end too early");
+    Fail(std::string(what) + " of " + std::to_string(wanted) + " bytes where " + std::to_string(left()) + " are left");
   }
 
  private:
@@ -40,38 +42,30 @@ class BinaryReader {
     std::vector<uint32_t> fields;  // their places in the type
   };
 
-  [[noreturn]] void Fail(const std::string& reason) {
-    std::string where = "byte " + std::to_string(at_ - begin_);
+  [[noreturn]] void Fail(const std::string& reason) const {
+    std::string where = "byte " + std::to_string(at_);
     if (in_node_) where += ", node " + std::to_string(node_);
     if (in_node_ && type_) where.append(" (").append(type_->key).append(")");
     PORTCALL_THROW(ValueError) << where << ": " << reason;
   }
 
   void CheckFrame() {
-    if (Left() < kMagic.size() || std::string_view(at_, kMagic.size()) != kMagic) {
-      Fail("not the bytes of an object");
-    }
-    at_ += kMagic.size();
+    if (bytes_.substr(0, kMagic.size()) != kMagic) Fail("not the bytes of an object");
+    at_ = kMagic.size();
     uint8_t version = Byte();
     if (version != kBinaryVersion) {
       Fail("version " + std::to_string(version) + " of the format; this portcall reads version " +
            std::to_string(kBinaryVersion));
     }
-    if (Left() < kChecksumSize) Fail("the bytes end too early");
-    end_ -= kChecksumSize;
-    uint64_t checksum;
-    std::memcpy(&checksum, end_, sizeof checksum);
-    if (checksum != HashBytes({begin_, static_cast<size_t>(end_ - begin_)})) {
+    if (left() < kChecksumSize) Fail("the bytes end too early");
+    std::string_view content = bytes_.substr(0, bytes_.size() - kChecksumSize);
+    if (bytes::NumberAt<uint64_t>(content.data() + content.size()) != HashBytes(content)) {
       Fail("the checksum is wrong: the bytes were cut short or changed");
     }
+    bytes_ = content;
   }
 
-  size_t Left() const { return static_cast<size_t>(end_ - at_); }
-
-  uint8_t Byte() {
-    if (at_ == end_) Fail("the bytes end too early");
-    return static_cast<uint8_t>(*at_++);
-  }
+  uint8_t Byte() { return Take<uint8_t>(); }
   uint64_t Number() {
     uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
@@ -83,26 +77,12 @@ class BinaryReader {
     Fail("a number beyond 64 bits");
   }
   int64_t Signed() { return Unzigzag(Number()); }
-  template <typename T> T Raw() {
-    T value;
-    if (Left() < sizeof value) Fail("the bytes end too early");
-    std::memcpy(&value, at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-  std::string_view Text() {
-    uint64_t size = Number();
-    if (size > Left())
-      Fail("a text of " + std::to_string(size) + " bytes where " + std::to_string(Left()) + " are left");
-    std::string_view text(at_, size);
-    at_ += size;
-    return text;
-  }
+  std::string_view Text() { return Bytes(Number(), "a text"); }
   // A number of things, each of which needs so many bytes at least.
   uint64_t Count(const char* what, size_t least) {
     uint64_t n = Number();
-    if (n > Left() / least) {
-      Fail(std::to_string(n) + " " + what + " where " + std::to_string(Left()) + " bytes are left");
+    if (!CanHold(n, least)) {
+      Fail(std::to_string(n) + " " + what + " where " + std::to_string(left()) + " bytes are left");
     }
     return n;
   }
@@ -181,7 +161,7 @@ class BinaryReader {
 
   void TensorNode() {
     builder_.Begin(0);
-    DLDataType dtype = DataType();
+    DLDataType dtype = Take<DLDataType>();
     std::vector<int64_t> shape = Extents();
     size_t size = builder_.TensorBytes(dtype, shape);
     std::string_view content = Text();
@@ -189,14 +169,6 @@ class BinaryReader {
       Fail(std::to_string(content.size()) + " bytes of a tensor that needs " + std::to_string(size));
     }
     builder_.MakeTensor(dtype, shape, [&](char* to) { std::memcpy(to, content.data(), size); });
-  }
-
-  DLDataType DataType() {
-    DLDataType dtype;
-    dtype.code = Byte();
-    dtype.bits = Byte();
-    dtype.lanes = Raw<uint16_t>();
-    return dtype;
   }
 
   std::vector<int64_t> Extents() {
@@ -223,7 +195,7 @@ class BinaryReader {
         return cell;
       case Tag::kFloat:
         cell.type_index = kTVMFFIFloat;
-        cell.v_float64 = Raw<double>();
+        cell.v_float64 = Take<double>();
         return cell;
       case Tag::kNode:
         return builder_.Refer(builder_.num_nodes() - Number());  // too far back is far too large
@@ -237,7 +209,7 @@ class BinaryReader {
       case Tag::kText:
         return String(Text());
       case Tag::kBytes:
-        return Bytes(Text());
+        return portcall::Bytes(Text());
       case Tag::kWideInt: {
         TVMFFIByteArray words = ToByteArray(Text());
         if (words.size == 0 || words.size % 8 != 0) Fail("a wide integer of " + std::to_string(words.size) + " bytes");
@@ -246,7 +218,7 @@ class BinaryReader {
         return value;
       }
       case Tag::kDataType:
-        return DataType();
+        return Take<DLDataType>();
       case Tag::kDevice: {
         int64_t kind = Signed(), number = Signed();
         constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -261,7 +233,6 @@ class BinaryReader {
   }
 
   Types* types_;
-  const char *begin_, *at_, *end_;
   Builder builder_;
   std::vector<FileType> file_types_;
   const Type* type_ = nullptr;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "bytes/utf8.h"
 #include "ir/load.h"
 #include "ir/text.h"
 
@@ -76,7 +77,7 @@ class Scanner {
     }
     std::string_view text(start, static_cast<size_t>(at_ - start));
     if (at_ >= end_ || *at_ != '"') text = EscapedText(start, &ascii);
-    if (!ascii && !IsUtf8(text)) Fail("a text that is not UTF-8");
+    if (!ascii && !bytes::IsUtf8(text)) Fail("a text that is not UTF-8");
     ++at_;
     return text;
   }

@@ -16,6 +16,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "bytes/utf8.h"
 #include "ir/save.h"
 #include "ir/text.h"
 #include "portcall/ir.h"
@@ -196,7 +197,7 @@ class JsonWriter {
   void Text(std::string_view text) {
     bool plain = true;
     for (char c : text) plain &= c >= ' ' && c != '"' && c != '\\';
-    if (!plain && !IsUtf8(text)) return Base64("str", text);
+    if (!plain && !bytes::IsUtf8(text)) return Base64("str", text);
     out_ += '"';
     if (plain) out_ += text;
     else AppendEscaped(text, &out_);

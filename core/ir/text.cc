@@ -35,27 +35,6 @@ void Negate(std::vector<uint64_t>* words) {
 
 }  // namespace
 
-bool IsUtf8(std::string_view bytes) {
-  const auto* at = reinterpret_cast<const uint8_t*>(bytes.data());
-  const uint8_t* end = at + bytes.size();
-  while (at < end) {
-    if (*at < 0x80) {
-      ++at;
-      continue;
-    }
-    int more = *at >= 0xf0 ? 3 : *at >= 0xe0 ? 2 : 1;
-    if (*at < 0xc2 || *at > 0xf4 || end - at <= more) return false;
-    uint32_t code = *at++ & (0x3f >> more);
-    for (int i = 0; i < more; ++i, ++at) {
-      if ((*at & 0xc0) != 0x80) return false;
-      code = code << 6 | (*at & 0x3f);
-    }
-    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-  }
-  return true;
-}
-
 void AppendUtf8(uint32_t code, std::string* out) {
   auto put = [&](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
   if (code < 0x80) return put(code);

@@ -9,8 +9,6 @@
 
 namespace portcall::ir {
 
-// Whether the bytes are UTF-8: shortest forms only, no surrogates, nothing beyond U+10FFFF.
-bool IsUtf8(std::string_view bytes);
 void AppendUtf8(uint32_t code_point, std::string* out);
 
 void AppendBase64(std::string_view bytes, std::string* out);

@@ -3,64 +3,46 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
+#include "bytes/cursor.h"
 #include "portcall/error.h"
 
 namespace portcall::loader {
 namespace {
 
-class Reader {
+class Reader : public bytes::Cursor<Reader> {
  public:
-  Reader(const char* data, size_t size) : data_(data), size_(size) {}
+  Reader(const char* data, size_t size) : Cursor({data, size}) {}
 
-  bool done() const { return size_ == 0; }
-  template <typename T> T Number() {
-    T value;
-    std::memcpy(&value, Take(sizeof(T)).data(), sizeof(T));
-    return value;
+  [[noreturn]] void FailShort(const char*, uint64_t) const {
+    PORTCALL_THROW(ModuleLoadError) << "the modules embedded in the library are damaged: a length goes past the end";
   }
-  uint64_t U64() { return Number<uint64_t>(); }
-  std::string_view Text() { return Take(U64()); }
+  std::string_view Text() { return Bytes(Take<uint64_t>()); }
   std::vector<uint64_t> Numbers() {
-    uint64_t count = U64();
-    PORTCALL_CHECK(count <= size_ / 8, ModuleLoadError) << kDamaged;
+    auto count = Take<uint64_t>();
+    if (!CanHold(count, sizeof(uint64_t))) FailShort("", count);
     std::vector<uint64_t> numbers;
-    for (uint64_t i = 0; i < count; ++i) numbers.push_back(U64());
+    for (uint64_t i = 0; i < count; ++i) numbers.push_back(Take<uint64_t>());
     return numbers;
   }
-  std::string_view Rest() { return Take(size_); }
+  std::string_view Rest() { return Bytes(left()); }
 
   // A graph with its parameters, as compilers embedded it: json, count, names, as many tensors, a name.
   std::string_view GraphFactory() {
-    const char* start = data_;
+    const size_t start = at_;
     Text();
-    uint64_t tensors = U64();
-    for (uint64_t names = U64(); names > 0; --names) Text();
+    auto tensors = Take<uint64_t>();
+    for (auto names = Take<uint64_t>(); names > 0; --names) Text();
     for (; tensors > 0; --tensors) {
-      Take(8 + 8 + 4 + 4);  // mark, reserved, device
-      uint64_t ndim = Number<uint32_t>();
-      Take(4 + 8 * ndim);  // element type, extents
-      Text();              // size and data
+      Bytes(8 + 8 + 4 + 4);  // mark, reserved, device
+      uint64_t ndim = Take<uint32_t>();
+      Bytes(4 + 8 * ndim);  // element type, extents
+      Text();               // size and data
     }
     Text();
-    return {start, static_cast<size_t>(data_ - start)};
+    return bytes_.substr(start, at_ - start);
   }
-
- private:
-  static constexpr const char* kDamaged = "the modules embedded in the library are damaged: a length goes past the end";
-
-  std::string_view Take(uint64_t n) {
-    PORTCALL_CHECK(n <= size_, ModuleLoadError) << kDamaged;
-    std::string_view part(data_, n);
-    data_ += n;
-    size_ -= n;
-    return part;
-  }
-
-  const char* data_;
-  size_t size_;
 };
 
 // Imports by compressed rows: those of module i are children[rows[i] .. rows[i + 1]].
@@ -117,8 +99,8 @@ bool IsGraphFactory(const std::string& kind) { return kind == "GraphExecutorFact
 // ends. That of a graph is known; any other takes all that follows, and is kept as an import.
 std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
   std::vector<EmbeddedModule> modules;
-  uint64_t count = reader.U64();
-  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
+  uint64_t count = reader.Take<uint64_t>();
+  for (uint64_t i = 0; i < count && reader.left(); ++i) {
     std::string key(reader.Text());
     if (key == "_import_tree") {
       std::vector<uint64_t> rows = reader.Numbers();

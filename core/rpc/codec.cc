@@ -263,7 +263,7 @@ WireValue Reader::Value() {
 
 Sequence Reader::Values() {
   auto count = Take<int32_t>();
-  if (count < 0 || count > kMaxValues || static_cast<uint64_t>(count) > left() / sizeof(int32_t)) {
+  if (count < 0 || count > kMaxValues || !CanHold(static_cast<uint64_t>(count), sizeof(int32_t))) {
     ThrowProtocolError("a sequence of " + std::to_string(count) + " values in " + std::to_string(left()) + " bytes");
   }
   Sequence values;

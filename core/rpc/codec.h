@@ -12,11 +12,16 @@
 #include <string_view>
 #include <vector>
 
+#include "bytes/cursor.h"
 #include "portcall/error.h"
 #include "portcall/value.h"
-#include "rpc/byte_order.h"
 
 namespace portcall::rpc {
+
+using bytes::kBigEndian;
+using bytes::NumberAt;
+using bytes::Ordered;
+using bytes::OrderElements;
 
 constexpr std::string_view kProtocolVersion = "0.8.0";
 constexpr int32_t kRemoteObject = 115;  // type index of a reference to an object of the server
@@ -137,33 +142,23 @@ class Writer {
   size_t inset_bytes_ = 0;  // of the frame
 };
 
-class Reader {
+class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+  explicit Reader(std::string_view bytes) : Cursor(bytes) {}
 
-  template <typename T> T Take() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    return NumberAt<T>(Bytes(sizeof(T)).data());
-  }
-  std::string_view Bytes(uint64_t n) {
-    if (n > rest_.size()) ThrowProtocolError("a message ends in the middle of a value");
-    std::string_view part = rest_.substr(0, n);
-    rest_.remove_prefix(n);
-    return part;
+  [[noreturn]] void FailShort(const char*, uint64_t) const {
+    ThrowProtocolError("a message ends in the middle of a value");
   }
   std::string_view Text() { return Bytes(Take<uint64_t>()); }
   WireTensor Tensor();
   WireValue Value();
   Sequence Values();
-  size_t left() const { return rest_.size(); }
   void ExpectEnd() const {
-    if (!rest_.empty()) ThrowProtocolError("a message has " + std::to_string(rest_.size()) + " bytes too many");
+    if (left()) ThrowProtocolError("a message has " + std::to_string(left()) + " bytes too many");
   }
 
  private:
   WireValue AnyValue();
-
-  std::string_view rest_;
 };
 
 }  // namespace portcall::rpc

@@ -15,6 +15,7 @@
 #include "portcall/device.h"
 #include "portcall/module.h"
 #include "portcall/tensor.h"
+#include "runtime/tensor_view.h"
 
 namespace portcall::rpc {
 namespace {
@@ -224,7 +225,7 @@ class LocalSession : public Session {
   Tensor View(const WireTensor& tensor, const std::vector<int64_t>& shape, DLDataType dtype, uint64_t nbytes) const {
     Tensor block = handles_.GetMemory(tensor.data).cast<Tensor>();
     const DLTensor& dl = *block.dl_tensor();
-    uint64_t size = portcall::NumBytes(dl), flags = PortcallTensorGetFlags(block.get());
+    uint64_t size = portcall::NumBytes(dl);
     PORTCALL_CHECK(tensor.byte_offset <= size && nbytes <= size - tensor.byte_offset, ValueError)
         << nbytes << " bytes at offset " << tensor.byte_offset << " go past the end of memory of " << size << " bytes";
     DLTensor view = dl;
@@ -237,11 +238,7 @@ class LocalSession : public Session {
       view.data = static_cast<char*>(view.data) + view.byte_offset;
       view.byte_offset = 0;
     }
-    TVMFFIObjectHandle handle = nullptr;
-    auto release = [](void* owner) { Release(static_cast<TVMFFIObject*>(owner)); };
-    Check(PortcallTensorFromMemory(&view, flags, block.get(), release, &handle));
-    Retain(block.get());
-    return ObjectRef::Steal<Tensor>(handle);
+    return ViewInto(block, view, PortcallTensorGetFlags(block.get()));
   }
   Tensor Bytes(const WireTensor& tensor, uint64_t nbytes) const {
     return View(tensor, {static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, nbytes);

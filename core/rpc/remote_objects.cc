@@ -530,9 +530,6 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTe
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) {
   return RootModule(t->session);
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorOffset").set_body_typed([](RemoteTensor t) {
-  return static_cast<int64_t>(t->wire.byte_offset);
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
 });

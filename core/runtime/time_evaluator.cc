@@ -73,46 +73,36 @@ PackedFunc FunctionOf(const Module& module, const std::string& name) {
   return func;
 }
 
-TimeEvaluatorOptions OptionsOf(int number, int repeat, int min_repeat_ms, int limit_zero_time_iterations,
-                               int cooldown_interval_ms, int repeats_to_cooldown, int cache_flush_bytes) {
-  TimeEvaluatorOptions options;
-  options.number = number;
-  options.repeat = repeat;
-  options.min_repeat_ms = min_repeat_ms;
-  options.limit_zero_time_iterations = limit_zero_time_iterations;
-  options.cooldown_interval_ms = cooldown_interval_ms;
-  options.repeats_to_cooldown = repeats_to_cooldown;
-  options.cache_flush_bytes = cache_flush_bytes;
-  return options;
+// (function, device type, device number, the seven integers of TimingOptions, preproc)
+void LocalTimeEvaluator(Args args, RetValue* rv) {
+  if (args.size() != 11) detail::ThrowCountError(args.function(), 11, args.size());
+  TimingOptions options = TimingOptions::FromArgs(args, 3, 10);
+  options.preproc = args[10].cast<PackedFunc>();
+  *rv = TimeEvaluator(args[0], {args[1].cast<int>(), args[2].cast<int>()}, options);
 }
 
-// The signature that TVM's clients call across a wire: preproc is a global function's name, "" for none.
-PackedFunc RpcTimeEvaluator(Module module, std::string name, int device_type, int device_id, int number, int repeat,
-                            int min_repeat_ms, int limit_zero_time_iterations, int cooldown_interval_ms,
-                            int repeats_to_cooldown, int cache_flush_bytes, std::string preproc) {
+// The same across a wire, as TVM's clients call it. A module and a name in the place of the function; preproc is the
+// name of a global function, "" for none.
+void RpcTimeEvaluator(Args args, RetValue* rv) {
+  if (args.size() != 12) detail::ThrowCountError(args.function(), 12, args.size());
+  auto module = args[0].cast<Module>();
   if (auto* node = static_cast<ModuleNode*>(PortcallModuleGetNode(module.get()))) {
-    PackedFunc elsewhere =
-        node->TimeEvaluator({name, device_type, device_id, number, repeat, min_repeat_ms, limit_zero_time_iterations,
-                             cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, preproc});
-    if (elsewhere.defined()) return elsewhere;
+    std::vector<Any> rest;
+    for (int i = 1; i < args.size(); ++i) rest.push_back(Any::Copy(args[i].cell()));
+    PackedFunc elsewhere = node->TimeEvaluator(rest);
+    if (elsewhere.defined()) {
+      *rv = elsewhere;
+      return;
+    }
   }
-  TimeEvaluatorOptions options = OptionsOf(number, repeat, min_repeat_ms, limit_zero_time_iterations,
-                                           cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes);
+  TimingOptions options = TimingOptions::FromArgs(args, 4, 11);
+  auto preproc = args[11].cast<std::string>();
   if (!preproc.empty()) options.preproc = GlobalFunction(preproc, "run before each repeat (f_preproc)");
-  return TimeEvaluator(FunctionOf(module, name), {device_type, device_id}, options);
+  *rv = TimeEvaluator(FunctionOf(module, args[1]), {args[2].cast<int>(), args[3].cast<int>()}, options);
 }
 
-PackedFunc LocalTimeEvaluator(PackedFunc func, int device_type, int device_id, int number, int repeat,
-                              int min_repeat_ms, int limit_zero_time_iterations, int cooldown_interval_ms,
-                              int repeats_to_cooldown, int cache_flush_bytes, PackedFunc preproc) {
-  TimeEvaluatorOptions options = OptionsOf(number, repeat, min_repeat_ms, limit_zero_time_iterations,
-                                           cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes);
-  options.preproc = std::move(preproc);
-  return TimeEvaluator(std::move(func), {device_type, device_id}, options);
-}
-
-PORTCALL_REGISTER_GLOBAL("runtime.RPCTimeEvaluator").set_body_typed(RpcTimeEvaluator);
-PORTCALL_REGISTER_GLOBAL("portcall.TimeEvaluator").set_body_typed(LocalTimeEvaluator);
+PORTCALL_REGISTER_GLOBAL("runtime.RPCTimeEvaluator").set_body(RpcTimeEvaluator);
+PORTCALL_REGISTER_GLOBAL("portcall.TimeEvaluator").set_body(LocalTimeEvaluator);
 PORTCALL_REGISTER_GLOBAL("cache_flush_cpu_non_first_arg").set_body(FlushNonFirstArguments);
 
 }  // namespace

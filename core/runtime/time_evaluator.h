@@ -24,7 +24,7 @@
 
 namespace portcall {
 
-struct TimeEvaluatorOptions {
+struct TimingOptions {
   int number = 10;  // calls in a measuring loop; grows until a loop takes min_repeat_ms
   int repeat = 1;   // results
   int min_repeat_ms = 0;
@@ -33,6 +33,20 @@ struct TimeEvaluatorOptions {
   int repeats_to_cooldown = 1;
   int cache_flush_bytes = 0;  // copied on the device before each loop
   PackedFunc preproc;         // called with all arguments before each repeat, untimed; may be null
+
+  // Reads the integers above, in this order, from arguments `first` to `end` of a call. The others keep their defaults.
+  static TimingOptions FromArgs(Args args, int first, int end) {
+    TimingOptions options;
+    int* const fields[] = {&options.number,
+                           &options.repeat,
+                           &options.min_repeat_ms,
+                           &options.limit_zero_time_iterations,
+                           &options.cooldown_interval_ms,
+                           &options.repeats_to_cooldown,
+                           &options.cache_flush_bytes};
+    for (int i = first; i < end; ++i) *fields[i - first] = args[i];
+    return options;
+  }
 
   int64_t (*now_ns)() = nullptr;       // null: the steady clock
   void (*sleep_ms)(int ms) = nullptr;  // null: the thread sleeps
@@ -53,7 +67,7 @@ inline void CheckAtLeast(const char* name, int value, int least) {
   PORTCALL_CHECK(value >= least, ValueError) << name << " must be at least " << least << ", got " << value;
 }
 
-inline void CheckOptions(const TimeEvaluatorOptions& options) {
+inline void CheckOptions(const TimingOptions& options) {
   CheckAtLeast("number", options.number, 1);
   CheckAtLeast("repeat", options.repeat, 1);
   CheckAtLeast("min_repeat_ms", options.min_repeat_ms, 0);
@@ -84,7 +98,7 @@ class CacheFlusher {
 
 class Evaluator {
  public:
-  Evaluator(PackedFunc func, Device device, const TimeEvaluatorOptions& options)
+  Evaluator(PackedFunc func, Device device, const TimingOptions& options)
       : func_(std::move(func)), device_(device), options_(options), number_(options.number) {
     if (!options_.now_ns) options_.now_ns = SteadyNow;
     if (!options_.sleep_ms) options_.sleep_ms = SleepMilliseconds;
@@ -107,7 +121,7 @@ class Evaluator {
   PackedFunc func_;
   PortcallFunctionInfo info_;
   Device device_;
-  TimeEvaluatorOptions options_;
+  TimingOptions options_;
   std::atomic<int64_t> number_;
 };
 
@@ -174,7 +188,7 @@ inline void Evaluator::Grow(int64_t number, double elapsed_ms) {
 
 // A function of the arguments of `func` that times it and returns Bytes: `repeat` doubles in native order, seconds for a
 // call. It can be called often and from several threads. Throws ValueError that names the option which is out of range.
-inline PackedFunc TimeEvaluator(PackedFunc func, Device device, const TimeEvaluatorOptions& options) {
+inline PackedFunc TimeEvaluator(PackedFunc func, Device device, const TimingOptions& options) {
   PORTCALL_CHECK(func.defined(), ValueError) << "there is no function to time: it is None";
   timing::CheckOptions(options);
   DeviceApiOf(device);  // throws when nothing registered this kind

@@ -19,7 +19,6 @@
         ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
         ├── ProtocolError                                                 somebody broke the protocol
-        │   ├── LocalProtocolError                                        we did
         │   └── RemoteProtocolError                                       the peer did
         ├── RemoteError                                   .kind .message  a function over there raised
         └── RemoteCrashError                              .signal         the session over there crashed
@@ -49,7 +48,6 @@ __all__ = [
     "GraphError",
     "InternalError",
     "KeyMismatchError",
-    "LocalProtocolError",
     "ModuleLoadError",
     "PortcallError",
     "ProtocolError",
@@ -224,10 +222,6 @@ class SessionTimeoutError(RPCError, TimeoutError):
 
 class ProtocolError(RPCError):
     """Somebody broke the protocol."""
-
-
-class LocalProtocolError(ProtocolError):
-    """We were asked for something that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):

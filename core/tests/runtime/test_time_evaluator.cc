@@ -19,7 +19,7 @@ std::vector<int> sleeps;
 
 // A fresh clock and a log of what happened.
 struct Fixture {
-  TimeEvaluatorOptions options;
+  TimingOptions options;
   int64_t calls = 0;
   int preprocs = 0;
   int64_t ns_per_call = 1000;
@@ -112,7 +112,7 @@ TEST("the evaluator passes its arguments on") {
     sum += args[0].cast<int64_t>() + static_cast<int64_t>(args[1].cast<std::string>().size());
     *rv = Array<Any>{Any("a result that must be released")};
   };
-  TimeEvaluatorOptions options;
+  TimingOptions options;
   options.number = 1;
   CHECK_EQ(Seconds(TimeEvaluator(func, Cpu(), options)(40, "ab")).size(), 1);
   CHECK_EQ(sum, 84);
@@ -208,7 +208,7 @@ TEST("the error of the timed function passes unchanged, and so does that of prep
 }
 
 TEST("an option out of range is a ValueError that names it") {
-  using O = TimeEvaluatorOptions;
+  using O = TimingOptions;
   struct Case {
     const char* name;
     int O::* field;
@@ -262,7 +262,7 @@ TEST("the cache is flushed before each loop by a copy on the device") {
 
 TEST("one evaluator may be called from several threads") {
   std::atomic<int64_t> calls{0};
-  TimeEvaluatorOptions options;
+  TimingOptions options;
   options.number = 1;
   options.repeat = 3;
   options.min_repeat_ms = 1;

@@ -8,7 +8,7 @@ using namespace rpc_test;
 namespace {
 
 std::string Swapped(std::string bytes, DLDataType type) {
-  SwapElements(bytes.data(), bytes.size(), type);
+  portcall::bytes::SwapElements(bytes.data(), bytes.size(), type);
   return bytes;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte order: the wire is little-endian. A big-endian machine swaps numbers as they are written and read, and the
-// elements of tensors as they are copied; all of this is nothing on a little-endian one.
-#ifndef PORTCALL_RPC_BYTE_ORDER_H_
-#define PORTCALL_RPC_BYTE_ORDER_H_
+// Byte order: every format here is little-endian. A big-endian machine swaps numbers as they are written and read, and the
+// elements of tensors as they are copied. A little-endian machine does nothing.
+#ifndef PORTCALL_BYTES_BYTE_ORDER_H_
+#define PORTCALL_BYTES_BYTE_ORDER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "portcall/dlpack.h"
 
-namespace portcall::rpc {
+namespace portcall::bytes {
 
 constexpr bool kBigEndian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 
@@ -24,12 +24,12 @@ inline void SwapElements(void* data, uint64_t nbytes, DLDataType type) {
   for (auto* at = static_cast<char*>(data); nbytes >= size; at += size, nbytes -= size) std::reverse(at, at + size);
 }
 
-// The same where the machine's order is not the wire's: before elements are sent, and after they have come.
+// The same on a big-endian machine only: before elements are sent, and after they arrived.
 inline void OrderElements(void* data, uint64_t nbytes, DLDataType type) {
   if constexpr (kBigEndian) SwapElements(data, nbytes, type);
 }
 
-// A number, data type or device in the wire's order, or back.
+// A number, data type or device in little-endian order, or back.
 template <typename T> T Ordered(T value) {
   if constexpr (kBigEndian) {
     auto* bytes = reinterpret_cast<char*>(&value);
@@ -45,12 +45,12 @@ inline DLDevice Ordered(DLDevice value) {
   return {static_cast<DLDeviceType>(Ordered(static_cast<int32_t>(value.device_type))), Ordered(value.device_id)};
 }
 
-// A number of the wire that begins at `bytes`.
+// The little-endian number that begins at `bytes`.
 template <typename T> T NumberAt(const char* bytes) {
   T value;
   std::memcpy(&value, bytes, sizeof(value));
   return Ordered(value);
 }
 
-}  // namespace portcall::rpc
-#endif  // PORTCALL_RPC_BYTE_ORDER_H_
+}  // namespace portcall::bytes
+#endif  // PORTCALL_BYTES_BYTE_ORDER_H_
