@@ -13,7 +13,7 @@ CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core/include core/bytes core/runtime core/loader core/classic core/rpc core/graph core/ir -type f 2>/dev/null) \
-	$(wildcard src/portcall/*.pyx src/portcall/*.pxd)
+	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
 .PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-js wheel test-pythons test-shuffled clean
 

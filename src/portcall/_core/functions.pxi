@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+# Functions: calls in both directions, and the registry.
+
+cdef class PackedFunc(Object):
+    """A function of any language, called like a Python function. Positional arguments only."""
+
+    cdef vectorcallfunc vectorcall
+    cdef TVMFFISafeCallType call
+    cdef void* self_
+    cdef int32_t flags
+
+    def __init__(self, *args, **kwargs):
+        raise TypeError("use portcall.convert(callable) to make a PackedFunc")
+
+    def __call__(self, *args):
+        """Call the function. Its errors arrive as exceptions of their kind."""
+        return call_long(self, args)
+
+    @property
+    def name(self) -> str:
+        """The function's name in messages; empty when it has none."""
+        cdef PortcallFunctionInfo info
+        core.function_get_info(made(self), &info)
+        return (<bytes>info.name).decode(errors="replace")
+
+    @property
+    def is_short(self) -> bool:
+        """Whether calls keep the interpreter lock."""
+        return bool(self.flags & kPortcallFunctionShort)
+
+    def __getattr__(self, name):
+        """``__signature__``, for ``inspect.signature``; a property would stand for the class's signature too."""
+        if name != "__signature__":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        cdef PortcallFunctionInfo info
+        core.function_get_info(made(self), &info)
+        python = <object>self.self_ if <void*>self.call == <void*>call_python else None
+        text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
+        from portcall._signature import signature_of  # here: few programs ask, and it loads a lot
+        return signature_of(self, python, text.decode(errors="replace"))
+
+    def __repr__(self):
+        return f"PackedFunc({self.name or 'at ' + hex(<uintptr_t>self.handle)})"
+
+
+cdef object wrap_function(void* handle):
+    cdef PortcallFunctionInfo info
+    cdef PackedFunc func = PackedFunc.__new__(PackedFunc)
+    func.handle = handle
+    core.function_get_info(handle, &info)
+    func.call = info.call
+    func.self_ = info.self
+    func.flags = info.flags
+    func.vectorcall = <vectorcallfunc>call_function
+    return func
+
+
+cdef int invoke(PackedFunc func, const TVMFFIAny* cells, int32_t size, TVMFFIAny* result) noexcept:
+    cdef PyThreadState* state
+    cdef int status
+    if func.flags & kPortcallFunctionShort:
+        return func.call(func.self_, cells, size, result)
+    state = PyEval_SaveThread()
+    status = func.call(func.self_, cells, size, result)
+    ShieldedRestoreThread(state)
+    return status
+
+
+cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyObject* keywords):
+    """What Python calls: arguments on the stack, up to kStackArgs of them."""
+    cdef StackFrame frame
+    cdef TVMFFIAny result
+    cdef int i
+    cdef int32_t size = <int32_t>PyVectorcall_NARGS(nargsf)
+    cdef PackedFunc func = <PackedFunc>self
+    if unlikely(keywords != NULL):
+        refuse_keywords(func, <object>keywords)
+    if unlikely(size > kStackArgs):
+        return call_long(func, [<object>args[i] for i in range(size)])
+    frame.flags = func.flags
+    frame.func = <PyObject*>func
+    set_cell(&result, kTVMFFINone)
+    for i in range(size):
+        set_argument(&frame, i, args[i])
+    if unlikely(invoke(func, frame.cells, size, &result) != 0):
+        raise_raised(func)
+    return finish(&frame, &result, func)
+
+
+cdef inline object finish(Frame* frame, TVMFFIAny* result, PackedFunc func):
+    """Copy back what was copied, and convert the result."""
+    cdef int k
+    for k in range(frame.num_scratch):
+        memcpy(frame.scratch[k].original, frame.scratch[k].copy, frame.scratch[k].nbytes)
+    if unlikely(frame.copies != NULL):
+        copy_back(frame)
+    if unlikely(result.type_index == kTVMFFIDLTensorPtr):
+        raise errors.InternalError(
+            f"{func.name or 'the function'}() returned a borrowed tensor (DLTensor*), whose owner is not known")
+    return take_value(result)
+
+
+cdef object call_long(PackedFunc func, args):
+    cdef Cells cells = Cells(args, func)
+    cdef TVMFFIAny result
+    set_cell(&result, kTVMFFINone)
+    if invoke(func, cells.frame.cells, cells.size, &result) != 0:
+        raise_raised(func)
+    return finish(&cells.frame, &result, func)
+
+
+cdef refuse_keywords(PackedFunc func, names):
+    raise errors.ArgumentError(
+        f"{func.name or 'a PackedFunc'}() takes positional arguments only, got {', '.join(names)}=", function=func.name,
+        expected="positional arguments", got=f"keyword {names[0]!r}")
+
+
+cdef int call_python(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept nogil:
+    """What the core calls for a Python function."""
+    return shielded_call(call_with_lock, self, args, size, result)
+
+
+cdef int call_with_lock(void* self, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) noexcept with gil:
+    try:
+        return call_callable(<PyObject*>self, args, size, result)
+    except BaseException as error:
+        core_raise(error)
+        return -1
+
+
+cdef inline int call_callable(PyObject* callable_, const TVMFFIAny* args, int32_t size, TVMFFIAny* result) except -1:
+    cdef PythonArguments stack
+    cdef int i
+    cdef bint lent = False
+    if unlikely(size > kStackArgs):
+        return give_value((<object>callable_)(*[borrowed_value(&args[i]) for i in range(size)]), result)
+    for i in range(size):
+        stack.Add(borrowed_value(&args[i]))
+        lent |= args[i].type_index == kTVMFFIDLTensorPtr
+    if unlikely(lent):
+        return call_with_loans(callable_, stack.items, args, size, result)
+    return give_value(ShieldedVectorcall(callable_, stack.items, <size_t>size), result)
+
+
+cdef int call_with_loans(PyObject* callable_, PyObject** items, const TVMFFIAny* args, int32_t size,
+                         TVMFFIAny* result) except -1:
+    try:
+        return give_value(ShieldedVectorcall(callable_, items, <size_t>size), result)
+    finally:
+        for i in range(size):
+            if args[i].type_index == kTVMFFIDLTensorPtr:
+                end_loan(<Tensor>items[i])
+
+
+cdef int end_loan(Tensor tensor) except -1:
+    """A tensor that was lent for one call: whoever still holds it finds its memory gone rather than dangling."""
+    (<DLTensor*>(<char*>tensor.handle + 24)).data = NULL
+    return 0
+
+
+cdef int give_value(value, TVMFFIAny* out) except -1:
+    """An owned cell for a Python value, as the result of a call."""
+    cdef StackFrame frame
+    set_argument(&frame, 0, <PyObject*>value)
+    if frame.cells.type_index < kTVMFFIRawStr:
+        out[0] = frame.cells[0]
+    elif core.any_view_to_owned(frame.cells, out) != 0:
+        raise_raised(None)
+    return 0
+
+
+cdef void* function_handle(callable_, const char* name) except NULL:
+    cdef void* handle
+    if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, name, &handle) != 0:
+        raise_raised(None)
+    Py_INCREF(callable_)
+    return handle
+
+
+cdef PackedFunc make_function(callable_, name):
+    cdef bytes text = str(name).encode(errors="replace")
+    return wrap_function(function_handle(callable_, text))
+
+
+cdef class Module(Object):
+    """Base of portcall.Module: a set of functions that came from somewhere."""
+
+
+def convert_function(callable_, name=""):
+    """A Python callable as a PackedFunc; a PackedFunc as it is."""
+    return callable_ if isinstance(callable_, PackedFunc) else make_function(callable_, name)
+
+
+def get_global(str name not None):
+    """The global function of that name, or None."""
+    cdef TVMFFIByteArray view
+    cdef void* handle
+    text = name.encode()
+    view.data, view.size = PyBytes_AS_STRING(text), len(text)
+    if core.function_get_global(&view, &handle) != 0:
+        raise_raised(None)
+    return None if handle == NULL else wrap_function(handle)
+
+
+def set_global(str name not None, PackedFunc func not None, bint override):
+    """Register ``func`` under ``name``."""
+    cdef TVMFFIByteArray view
+    text = name.encode()
+    view.data, view.size = PyBytes_AS_STRING(text), len(text)
+    if core.function_set_global(&view, func.handle, override) != 0:
+        raise_raised(None)
+
+
+def registries():
+    """The tables of what was registered with the binding; for tests, which take out of them what they put in."""
+    dynamic_classes.clear()
+    return {"value type": boxers, "error class": error_classes, "class of objects": keyed_classes,
+            "alignment policy": {"copies": copies_allowed}}
