@@ -166,7 +166,7 @@ def test_tensor_that_does_not_fit(
     expected: str,
 ) -> None:
     signature, shapes = FITTING[function]
-    arguments = [describe(*fitting) for fitting in shapes]
+    arguments = [describe(*fitting) for fitting in shapes]  # type: ignore[attr-defined]
     assert checks(function, *arguments) is None
     arguments[position] = describe(*shape, **fields)
     text = message(kind, checks, function, *arguments)
@@ -287,7 +287,7 @@ def test_arrays_in_the_other_byte_order_are_refused(checks: Callable[..., Any]) 
 def test_keywords_are_refused(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
     kinds = portcall.load_module(libraries["checks"])["kinds"]
     with pytest.raises(errors.ArgumentError, match=r"^kinds\(\) takes positional arguments only, got A=$"):
-        kinds(A=1)
+        kinds(A=1)  # type: ignore[call-arg]
 
 
 # ---- Memory that generated code cannot use ---------------------------------------------------------------------------

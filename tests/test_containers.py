@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, call-overload, index, list-item, var-annotated"
 """Array, Map and Shape behave like Python's own; lists, tuples and mappings are taken wherever they are."""
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_a_device_is_named_in_every_usual_way(arguments: Any, kind: str, number:
 def test_a_device_is_a_value() -> None:
     assert portcall.device("cuda:1") == portcall.cuda(1)
     assert portcall.cuda(1) != portcall.cuda(0)
-    assert portcall.cpu() != "cpu:0"
+    assert portcall.cpu() != "cpu:0"  # type: ignore[comparison-overlap]
     assert len({portcall.cpu(), portcall.device("cpu:0"), portcall.cuda()}) == 2
     assert pickle.loads(pickle.dumps(portcall.cuda(1))) == portcall.cuda(1)
     assert copy.deepcopy(EXT) == EXT
@@ -144,7 +144,7 @@ def test_a_kind_that_nobody_registered_does_not_exist() -> None:
     assert portcall.device("vulkan:0").exist is False
     for use in (lambda d: d.sync(), lambda d: d.device_name, lambda d: portcall.empty(3, device=d)):
         with pytest.raises(errors.DeviceError, match="no support for device kind 'vulkan'"):
-            use(portcall.device("vulkan:0"))
+            use(portcall.device("vulkan:0"))  # type: ignore[no-untyped-call]
 
 
 def test_registered_kinds_are_listed() -> None:

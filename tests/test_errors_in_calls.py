@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="call-overload"
 """Errors cross the languages whole: the same object where both ends are Python, kind and frames where one is C++."""
 
 from __future__ import annotations

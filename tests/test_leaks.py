@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, func-returns-value"
 """Nothing is left behind by any kind of call, by errors, or at the end of the process; and the checks would see it."""
 
 from __future__ import annotations

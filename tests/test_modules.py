@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="index, union-attr"
 """Libraries: what a module says of itself, what it imports, how long it lives, and how bad files are refused."""
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def test_convert_leaves_a_packed_func_as_it_is() -> None:
 
 def test_keywords_are_refused_with_their_names() -> None:
     with pytest.raises(ArgumentError, match=r"testing.echo\(\) takes positional arguments only, got x=") as caught:
-        portcall.get_global_func("testing.echo")(x=1)
+        portcall.get_global_func("testing.echo")(x=1)  # type: ignore[call-arg]
     assert caught.value.function == "testing.echo"
 
 
@@ -254,7 +254,7 @@ def test_packed_funcs_are_equal_when_they_are_one_function() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one != portcall.get_global_func("testing.nop")
-    assert one != "testing.echo"
+    assert one != "testing.echo"  # type: ignore[comparison-overlap]
 
 
 def test_a_packed_func_is_not_made_by_its_class() -> None:

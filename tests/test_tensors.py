@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, misc, no-any-return"
 """Tensors: what is taken for one, what they share with whom, and what compiled code is given of them."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type, union-attr"
 """The compiler helper: what it makes with real compilers, for which machines, and what it says when it cannot."""
 
 from __future__ import annotations

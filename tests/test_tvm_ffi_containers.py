@@ -76,7 +76,7 @@ def test_maps_arrive_in_whatever_holds_them(lib: portcall.Module) -> None:
 
 
 def test_fields_and_methods_have_containers(lib: portcall.Module) -> None:
-    assert lib
+    assert lib is not None
     holder: Any = portcall.ir.object_class("portcall_test.Holder")({"a": 1}, portcall.Dict(), portcall.List([7]))
     for i in range(30):
         holder.put(i, str(i))

@@ -469,7 +469,7 @@ def test_complex_numbers_come_back_as_the_object_they_are(value: Any) -> None:
         NotImplemented,
         Ellipsis,
         os,
-        (x for x in ()),
+        (x for x in ()),  # type: ignore[var-annotated]
     ],
     ids=lambda x: type(x).__name__,
 )

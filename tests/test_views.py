@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, call-overload, no-untyped-call"
 """Parts of tensors, and arithmetic with them: on the host, on a device, in a session."""
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_a_result_is_a_value() -> None:
     assert result == BenchmarkResult((1.0, 2.0)) == pickle.loads(pickle.dumps(result))
     assert json.loads(json.dumps(result.to_dict()))["results_s"] == [1.0, 2.0]
     with pytest.raises(AttributeError):
-        result.results = ()
+        result.results = ()  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

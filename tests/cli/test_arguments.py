@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """Arguments written on the command line: what each form means, and what is refused with which words."""
 
 from __future__ import annotations

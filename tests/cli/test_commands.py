@@ -126,7 +126,7 @@ PORTCALL_REGISTER_GLOBAL("inspected.name").set_body_typed([](portcall::TensorVie
 def test_inspect_knows_parameters_and_arrays(invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path) -> None:
     arrays = {"w": np.ones((2, 3), "float32"), "b": np.zeros(5, "int8")}
     graph.save_params_to_file(arrays, tmp_path / "m.params")
-    np.savez(tmp_path / "m.npz", **arrays)
+    np.savez(tmp_path / "m.npz", **arrays)  # type: ignore[arg-type]
     tensors = [
         {"name": "w", "shape": [2, 3], "dtype": "float32", "nbytes": 24},
         {"name": "b", "shape": [5], "dtype": "int8", "nbytes": 5},

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """What a terminal would obey does not reach it: in names, paths, needs and errors; JSON has it as JSON writes it."""
 
 from __future__ import annotations

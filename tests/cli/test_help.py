@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type, call-overload, comparison-overlap, unreachable"
 """The command as a whole: help, what help loads, exit codes of wrong usage, JSON and colours."""
 
 from __future__ import annotations

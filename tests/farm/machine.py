@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="union-attr"
 """What tests of the state machine share: a farm without I/O whose agents answer, or not."""
 
 from __future__ import annotations

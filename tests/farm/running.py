@@ -28,7 +28,7 @@ class RunningFarm:
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
-            self._thread.join()
+            self._thread.join()  # type: ignore[unreachable]
             raise self._error
 
     async def _run(self) -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type, comparison-overlap"
 """The state machine of a farm, case by case, without I/O."""
 
 from __future__ import annotations

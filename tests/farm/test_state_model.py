@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="union-attr"
 """Random histories of a farm beside a slow model: one lease for a place, the right order, no loss, no starving."""
 
 from __future__ import annotations

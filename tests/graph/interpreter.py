@@ -99,7 +99,7 @@ def _add(draw: st.DrawFn, b: GraphBuilder, values: list[Entry], kind: str, devic
     elif kind == "dense" and len(b.params) < 2:
         weights, bias = draw(st.sampled_from([(2, columns), (6, columns)])), f"b{len(values)}"
         place = {"device": portcall.device(x.device_type)} if devices else {}
-        w = b.param(f"w{len(values)}", np.zeros(weights, "float32"), **place)
+        w = b.param(f"w{len(values)}", np.zeros(weights, "float32"), **place)  # type: ignore[arg-type]
         values.append(b.call(kind, [x, w, b.input(bias, weights[:1], **place)], (x.shape[0], weights[0])))
     elif kind in ("add", "add_flat"):
         values.append(b.call(kind, [x, draw(st.sampled_from(alike))], x.shape, flatten_data=kind == "add_flat"))

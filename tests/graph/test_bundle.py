@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """Bundles: one file with graph, parameters and kernels."""
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def test_the_numbers_of_a_measurement_arrive_under_their_names(lib: portcall.Mod
     if how != "run":  # whose first argument is the inputs
         for position, name in enumerate(names):
             with pytest.raises(ValueError, match=name):
-                call(*[1] * position, -1)
+                call(*[1] * position, -1)  # type: ignore[call-arg]
 
 
 def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_run_times_collects_dumps_and_prints(
         d.run({"x": X, "y": Y}, **QUICK)
         folder, report = d.dump_path, d.report
         assert folder == tmp_path / "dumps" / "_tvmdbg_device_CPU_0"
-        assert folder
+        assert folder is not None
         assert report
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         printed = capsys.readouterr().out

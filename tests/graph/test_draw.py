@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type, call-arg"
 """Pictures of graphs: read back as XML, and judged as a reader would: what is there, where, and what covers what."""
 
 from __future__ import annotations

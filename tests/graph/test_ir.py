@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """Graphs as objects: from JSON and back, passes of C++ and Python over them, the same results from the executor."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="comparison-overlap, no-untyped-call"
 """Parameter blobs: read, written, and exchanged with apache-tvm."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, union-attr"
 """The readers of ELF files and of module tables: what they say about real files, and that no bytes break them."""
 
 from __future__ import annotations

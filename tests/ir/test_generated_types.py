@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="misc, valid-type"
 """Laws that hold for any types: made at run time from generated annotations, with graphs of their objects."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """What is read of files that nobody vouches for: a value, or ValueError that says where and why."""
 
 from __future__ import annotations

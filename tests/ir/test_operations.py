@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="func-returns-value, index, misc, redundant-expr, type-arg"
 """Graphs of objects are compared, hashed, saved, walked and rewritten; laws hold for any graph."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined, index"
 """Objects and containers are pickled and copied by their binary form."""
 
 from __future__ import annotations

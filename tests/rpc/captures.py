@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="no-any-return, redundant-expr"
 """What apache-tvm said on the wire (captures.txt), and a reading of it that owes nothing to the core.
 
 A frame is ``(code, content)``; the content is made of ints, floats, str, bytes and the small classes below, so that two

@@ -19,7 +19,7 @@ from portcall.rpc.server import _admission, _cleanup, _loop, _supervisor, _zygot
 from portcall.rpc.server._server import ServerOptions, serve
 
 # What is tried again after a pause is tried again soon.
-_loop.PAUSE = _admission.PAUSE = _supervisor.KILL_AGAIN = _cleanup.LINGER = 0.05
+_loop.PAUSE = _admission.PAUSE = _supervisor.KILL_AGAIN = _cleanup.LINGER = 0.05  # type: ignore[attr-defined]
 _zygote_process.STEADY = 0.0
 
 MODULES = {"posix", "_socket", "select", "_posixsubprocess", "_signal", "resource", "fcntl"}

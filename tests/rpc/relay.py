@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type"
 """A relay that cuts, holds or slows what passes between client and server; and a server that says what it is told."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="unreachable"
 """``portcall serve``: what it prints, what it accepts, how it ends."""
 
 from __future__ import annotations

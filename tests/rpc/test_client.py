@@ -343,7 +343,7 @@ def test_an_exception_over_there_never_stops_this_program(ours: rpc.Session, kin
 def test_text_of_an_exception_cannot_steer_a_terminal(ours: rpc.Session) -> None:
     with pytest.raises(ValueError, match="red") as raised:
         ours["demo.fail"]("\x1b[31mred\x1b[0m\x1b]0;title\x07 \x9b2J\x08\r\nline")
-    assert raised.value.message == "red 2J\nline"
+    assert raised.value.message == "red 2J\nline"  # type: ignore[attr-defined]
 
 
 def test_functions_that_are_not_offered_are_refused_with_what_to_do(ours: rpc.Session) -> None:

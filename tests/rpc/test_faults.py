@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="arg-type, func-returns-value"
 """What goes wrong between two processes: crashes, cuts at every place, silence, lies, crowds. A session that is hit
 ends with an error that says what happened; the server and all other sessions go on, and nothing is left behind."""
 

@@ -259,7 +259,7 @@ def test_a_library_that_was_not_copied_whole_is_refused_at_any_length(remote: rp
 def test_a_damaged_archive_is_refused_or_sent_and_no_other_error(
     remote: rpc.Session, make: Make, tmp_path: Path, mode: str
 ) -> None:
-    with tarfile.open(tmp_path / "k.tar", mode) as made:
+    with tarfile.open(tmp_path / "k.tar", mode) as made:  # type: ignore[call-overload]
         made.add(make("k.o", PLAIN, "-c"), "k.o")
     whole = (tmp_path / "k.tar").read_bytes()
     for place in range(0, len(whole), len(whole) // 40):

@@ -357,7 +357,7 @@ def test_a_tensor_outlives_the_name_of_its_session(serving_functions: Serving) -
     assert tensor.numpy().tolist() == [1, 2]
     assert tensor.session.name == serving_functions.address
     assert str(tensor.device) == "cpu:0"
-    with tensor.session as session:
+    with tensor.session as session:  # type: ignore[attr-defined]
         assert repr(tensor) == f"<remote tensor int64[2] on cpu:0 of {session.name}>"
     with pytest.raises(errors.SessionClosedError):
         tensor.numpy()

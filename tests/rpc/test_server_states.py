@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="attr-defined"
 """The table of states of a connection, and how sessions end."""
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def test_a_child_ends_with_its_session_and_leaves_no_files() -> None:
         session.upload(b"1", "file")
         place = Path(session["tvm.rpc.server.workpath"]("file"))
         assert place.exists()
-        pid = session.pid
+        pid = session.pid  # type: ignore[attr-defined]
         os.kill(pid, 0)
     assert not place.parent.exists()
     with pytest.raises(ProcessLookupError):
@@ -208,7 +208,7 @@ def test_a_child_ends_with_its_session_and_leaves_no_files() -> None:
 
 def test_a_child_that_crashes_is_named_with_its_signal() -> None:
     with rpc.PopenSession() as session:
-        os.kill(session.pid, signal.SIGSEGV)
+        os.kill(session.pid, signal.SIGSEGV)  # type: ignore[attr-defined]
         for _ in range(2):
             with pytest.raises(errors.RemoteCrashError, match="crashed with SIGSEGV") as raised:
                 session["testing.nop"]()

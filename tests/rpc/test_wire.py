@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="func-returns-value, redundant-expr"
 """The laws of the wire, by an endpoint that is given bytes and gives bytes, and a codec of the tests' own: what was
 sent is what is understood; a split changes nothing; any bytes give messages or RemoteProtocolError."""
 
