@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.txt core/exports.map \
-	$(shell find core/include core/bytes core/runtime core/loader core/classic core/rpc core/graph core/ir -type f 2>/dev/null) \
+	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
 .PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-js wheel test-pythons test-shuffled clean
@@ -52,6 +52,7 @@ define core-test
 	cmake --build build/$1
 	$3 build/$1/core_tests
 	$3 build/$1/ir_tests
+	$3 build/$1/vm_tests
 endef
 
 core-test: $(VENV)/run.txt ## the core's C++ tests, warnings being errors

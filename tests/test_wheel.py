@@ -19,6 +19,7 @@ import portcall
 ROOT = Path(__file__).parents[1]
 WHEEL_LIMIT = 2_000_000
 CORE_LIMIT = 600_000
+VM_LIMIT = 150_000
 BINARIES = Path(sys.executable).parent
 
 pytestmark = pytest.mark.timeout(600)
@@ -71,11 +72,12 @@ def test_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size <= WHEEL_LIMIT
 
 
-def test_stripped_core_is_small(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("library", "limit"), [("libportcall.so", CORE_LIMIT), ("libportcall_vm.so", VM_LIMIT)])
+def test_stripped_libraries_are_small(library: str, limit: int, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        core = Path(archive.extract("portcall/lib/libportcall.so", tmp_path))
-    run("strip", core, folder=tmp_path)
-    assert core.stat().st_size <= CORE_LIMIT
+        path = Path(archive.extract(f"portcall/lib/{library}", tmp_path))
+    run("strip", path, folder=tmp_path)
+    assert path.stat().st_size <= limit
 
 
 def test_wheel_holds_the_package_its_headers_and_its_licence(wheel: Path) -> None:

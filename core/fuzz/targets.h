@@ -16,5 +16,6 @@ void FuzzRpcCodec(const uint8_t* data, size_t size);     // a stream of frames
 void FuzzRpcEndpoint(const uint8_t* data, size_t size);  // what a client sends
 void FuzzRpcClient(const uint8_t* data, size_t size);    // what a server answers
 // What is read of a saved graph is saved again, and read again to the same.
-void FuzzIrJson(const uint8_t* data, size_t size);    // JSON
-void FuzzIrBinary(const uint8_t* data, size_t size);  // the binary form, without the checksum: that is added here
+void FuzzIrJson(const uint8_t* data, size_t size);        // JSON
+void FuzzIrBinary(const uint8_t* data, size_t size);      // the binary form, without the checksum: that is added here
+void FuzzVmExecutable(const uint8_t* data, size_t size);  // an executable of the Relax VM: loaded, set up and run

@@ -33,6 +33,11 @@ namespace {
 constexpr const char* kPrefix = "__tvm_ffi_";     // of exported functions
 constexpr const char* kReserved = "__tvm_ffi__";  // of what belongs to the compiler
 
+// A name of a function may begin with underscores itself: `__vmtir__main` of a virtual machine.
+bool IsReserved(const std::string& symbol) {
+  return symbol.rfind(kReserved, 0) == 0 && symbol.compare(11, 1, "_") != 0;
+}
+
 enum class Abi {
   kModern,    // TVM 0.22 and later, tvm-ffi, portcall: __tvm_ffi_<name>
   kModern21,  // TVM 0.21: <name>, called like the above
@@ -126,9 +131,8 @@ class Library {
   }
 
   bool HasFunction() const {
-    return std::any_of(elf_.functions.begin(), elf_.functions.end(), [](const std::string& name) {
-      return name.rfind(kPrefix, 0) == 0 && name.rfind(kReserved, 0) != 0;
-    });
+    return std::any_of(elf_.functions.begin(), elf_.functions.end(),
+                       [](const std::string& name) { return name.rfind(kPrefix, 0) == 0 && !IsReserved(name); });
   }
 
   std::string path_;
@@ -149,7 +153,7 @@ class LibraryNode : public ModuleNode {
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
     if (library_->abi() == Abi::kClassic) return GetClassic(name, self);
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
-    if (symbol.rfind(kReserved, 0) == 0) return nullptr;
+    if (IsReserved(symbol)) return nullptr;
     void* address = library_->FindFunction(symbol);
     if (!address) return nullptr;
     auto call = reinterpret_cast<TVMFFISafeCallType>(address);
@@ -177,7 +181,7 @@ class LibraryNode : public ModuleNode {
     std::vector<std::string> names;
     for (const std::string& symbol : library_->elf().functions) {
       if (library_->abi() == Abi::kModern) {
-        if (symbol.rfind(kPrefix, 0) == 0 && symbol.rfind(kReserved, 0) != 0) names.push_back(symbol.substr(10));
+        if (symbol.rfind(kPrefix, 0) == 0 && !IsReserved(symbol)) names.push_back(symbol.substr(10));
       } else if (symbol[0] != '_') {
         names.push_back(symbol);
       }
@@ -403,7 +407,7 @@ class SystemNode : public ModuleNode {
     std::lock_guard<std::mutex> lock(System().mutex);
     std::vector<std::string> names;
     for (const auto& [symbol, address] : System().symbols) {
-      bool modern = symbol.rfind(kPrefix, 0) == 0 && symbol.rfind(kReserved, 0) != 0;
+      bool modern = symbol.rfind(kPrefix, 0) == 0 && !IsReserved(symbol);
       std::string name = modern ? symbol.substr(10) : symbol;
       if (!modern && symbol.find("__") != std::string::npos) continue;
       if (name.rfind(prefix_, 0) == 0) names.push_back(name);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "loader/embedded.h"
+#include "loader/symbols.h"
 #include "runtime/node.h"
 
 namespace portcall::loader {
@@ -94,10 +95,18 @@ void ImportModule(const Module& module, const Module& other) {
 
 // ---- Embedded modules ---------------------------------------------------------------------------------------------
 
+// Kinds of modules whose loader is in a library beside the core, which is opened when the first one comes.
+constexpr std::pair<const char*, const char*> kLibraryOfKind[] = {{"relax.VMExecutable", "libportcall_vm.so"}};
+
 Module MakeModule(const std::string& kind, std::string_view payload) {
-  if (PackedFunc load = Registry::Get("ffi.Module.load_from_bytes." + kind); load.defined()) {
-    return load(Bytes(payload)).cast<Module>();
+  std::string loader = "ffi.Module.load_from_bytes." + kind;
+  PackedFunc load = Registry::Get(loader);
+  for (const auto& [known, library] : kLibraryOfKind) {
+    if (load.defined() || kind != known) continue;
+    Module::LoadFromFile(BesideCore(library));
+    load = Registry::Get(loader);
   }
+  if (load.defined()) return load(Bytes(payload)).cast<Module>();
   return Module(std::make_unique<UnknownNode>(kind, std::string(payload)));
 }
 

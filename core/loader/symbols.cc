@@ -113,6 +113,10 @@ std::string OwnPath() {
   return info.dli_fname ? info.dli_fname : "";
 }
 
+std::string BesideCore(const char* library) {
+  return std::filesystem::path(OwnPath()).replace_filename(library).string();
+}
+
 std::string IrLibraryFor(const std::vector<std::string>& undefined) {
   std::string core = OwnPath();
   void* handle = dlopen(core.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
@@ -120,7 +124,7 @@ std::string IrLibraryFor(const std::vector<std::string>& undefined) {
                   return name.rfind("Portcall", 0) == 0 && !dlsym(handle, name.c_str());
                 });
   if (handle) dlclose(handle);
-  return needed ? std::filesystem::path(core).replace_filename("libportcall_ir.so").string() : std::string();
+  return needed ? BesideCore("libportcall_ir.so") : std::string();
 }
 
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }

@@ -20,6 +20,9 @@ bool IsRuntimeSymbol(std::string_view name);
 // Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library);
 
+// The path of a library in the core's folder.
+std::string BesideCore(const char* library);
+
 // The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; else "".
 std::string IrLibraryFor(const std::vector<std::string>& undefined);
 

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vm/executable.h"
+
+#include <cstring>
+
+namespace portcall::vm {
+namespace {
+
+constexpr uint64_t kMagic1 = 0xD225DE2F4214151D;  // up to TVM 0.22
+constexpr uint64_t kMagic2 = 0xD225DE2F4214151E;  // with memory scopes
+constexpr uint64_t kTensorMagic = 0xDD5E40F096B4A13F;
+constexpr const char* kVersion = "0.14";
+constexpr int64_t kMostRegisters = 1 << 20;
+constexpr int32_t kMostDimensions = 64;
+
+void Require(bool ok, const char* what) {
+  PORTCALL_CHECK(ok, ModuleLoadError) << "the executable is damaged: " << what;
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  bool done() const { return bytes_.empty(); }
+  std::string_view Take(uint64_t n) {
+    Require(n <= bytes_.size(), "it ends too early");
+    std::string_view part = bytes_.substr(0, n);
+    bytes_.remove_prefix(n);
+    return part;
+  }
+  template <typename T> T Number() {
+    T value;
+    std::memcpy(&value, Take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  // A number of items of at least so many bytes each.
+  uint64_t Count(size_t item_bytes) {
+    auto n = Number<uint64_t>();
+    Require(n <= bytes_.size() / item_bytes, "it ends too early");
+    return n;
+  }
+  std::string_view Text() { return Take(Number<uint64_t>()); }
+  std::vector<int64_t> Words() {
+    std::vector<int64_t> words(Count(sizeof(int64_t)));
+    std::string_view bytes = Take(words.size() * sizeof(int64_t));
+    if (!words.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+    return words;
+  }
+  DLDataType DataType() {
+    auto code = Number<uint8_t>(), bits = Number<uint8_t>();
+    return {code, bits, Number<uint16_t>()};
+  }
+
+  Tensor TensorConstant() {
+    Require(Number<uint64_t>() == kTensorMagic, "a tensor without its mark");
+    Take(8 + 8);  // reserved; the device, which is the host
+    auto ndim = Number<int32_t>();
+    DLDataType dtype = DataType();
+    Require(ndim >= 0 && ndim <= kMostDimensions, "the number of dimensions of a tensor");
+    std::vector<int64_t> shape;
+    uint64_t bits = uint64_t{dtype.bits} * dtype.lanes;
+    Require(bits > 0, "the data type of a tensor");
+    for (int32_t i = 0; i < ndim; ++i) {
+      shape.push_back(Number<int64_t>());
+      Require(shape.back() >= 0 && !__builtin_mul_overflow(bits, static_cast<uint64_t>(shape.back()), &bits),
+              "the shape of a tensor");
+    }
+    std::string_view data = Text();
+    Require(data.size() == bits / 8 + (bits % 8 != 0), "the size of a tensor");
+    Tensor tensor = Tensor::Empty(shape, dtype);
+    if (!data.empty()) std::memcpy(tensor.raw_data(), data.data(), data.size());
+    return tensor;
+  }
+
+  Any Constant() {
+    switch (auto tag = Number<int32_t>()) {
+      case kTVMFFIInt:
+        return Number<int64_t>();
+      case kTVMFFIFloat:
+        return Number<double>();
+      case kTVMFFIDataType:
+        return DataType();
+      case kTVMFFIStr:
+        return String(Text());
+      case kTVMFFIShape:
+        return Shape(Words());
+      case kTVMFFITensor:
+        return TensorConstant();
+      default:
+        PORTCALL_THROW(ModuleLoadError) << "the executable is damaged: a constant of type " << tag;
+    }
+  }
+
+  Function OneFunction() {
+    Function f;
+    f.kind = static_cast<FunctionKind>(Number<int32_t>());
+    Require(f.kind == kPacked || f.kind == kBytecode || f.kind == kCompiled, "the kind of a function");
+    f.name = Text();
+    f.begin = Number<int64_t>();
+    f.end = Number<int64_t>();
+    f.num_args = Number<int64_t>();
+    f.num_registers = Number<int64_t>();
+    for (uint64_t n = Count(8); n > 0; --n) f.params.emplace_back(Text());
+    return f;
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+// Checks the instructions of one function: then running them needs no checks. Jumps go forward only, as compilers
+// write them, so a function ends.
+class FunctionCheck {
+ public:
+  FunctionCheck(const Executable& executable, const Function& function)
+      : executable_(executable), function_(function) {}
+
+  void Run() const {
+    if (function_.kind == kPacked) return;
+    Require(function_.num_args >= 0 && function_.num_registers >= function_.num_args &&
+                function_.num_registers <= kMostRegisters,
+            "the number of registers of a function");
+    if (function_.kind == kCompiled) {
+      return Require(function_.num_registers > function_.num_args, "a function without a register for its result");
+    }
+    auto last = static_cast<int64_t>(executable_.offsets.size());
+    Require(function_.begin >= 0 && function_.begin < function_.end && function_.end <= last,
+            "where a function begins and ends");
+    for (int64_t at = function_.begin; at < function_.end; ++at) CheckInstruction(at);
+  }
+
+ private:
+  void CheckInstruction(int64_t at) const {
+    int64_t offset = executable_.offsets[static_cast<size_t>(at)];
+    auto size = static_cast<int64_t>(executable_.code.size());
+    Require(offset >= 0 && offset < size, "the offset of an instruction");
+    const int64_t* word = executable_.WordsAt(at);
+    int64_t left = size - offset;
+    switch (word[0]) {
+      case kCall:
+        Require(left >= 4 && word[3] >= 0 && word[3] <= left - 4, "the length of a call");
+        return CheckCall(CallWords(word), at);
+      case kReturn:
+        return Require(left >= 2 && IsRegister(word[1]), "a return");
+      case kGoto:
+        return Require(left >= 2 && IsJump(at, word[1]), "a jump");
+      case kIf:
+        return Require(left >= 3 && IsRegister(word[1]) && IsJump(at, word[2]) && at + 1 < function_.end, "a branch");
+      default:
+        Require(false, "an instruction that does not exist");
+    }
+  }
+  void CheckCall(const CallWords& call, int64_t at) const {
+    Require(IsFunction(call.function), "the function of a call");
+    Require(IsRegister(call.result), "the result of a call");
+    Require(at + 1 < function_.end, "a function without a return");
+    for (int64_t i = 0; i < call.num_operands; ++i) {
+      Operand operand(call.operands[i]);
+      bool ok = operand.kind == Operand::kRegister   ? IsRegister(operand.value)
+                : operand.kind == Operand::kConstant ? IsConstant(operand.value)
+                : operand.kind == Operand::kFunction ? IsFunction(operand.value)
+                                                     : operand.kind == Operand::kImmediate;
+      Require(ok, "an operand of a call");
+    }
+  }
+  bool IsRegister(int64_t r) const {
+    return r == kNoRegister || r == kMachineRegister || (r >= 0 && r < function_.num_registers);
+  }
+  bool IsFunction(int64_t i) const { return i >= 0 && i < static_cast<int64_t>(executable_.functions.size()); }
+  bool IsConstant(int64_t i) const { return i >= 0 && i < static_cast<int64_t>(executable_.constants.size()); }
+  bool IsJump(int64_t at, int64_t by) const { return by > 0 && by < function_.end - at; }
+
+  const Executable& executable_;
+  const Function& function_;
+};
+
+// Returns which of the two magic numbers it was.
+uint64_t ReadHead(Reader* in) {
+  auto magic = in->Number<uint64_t>();
+  if (magic != kMagic1 && magic != kMagic2) {
+    // TVM 0.20 and 0.21 put a length in front, and 0.20 numbers its constants in another way.
+    bool old = !in->done() && magic >= 16 && in->Number<uint64_t>() == kMagic1;
+    PORTCALL_CHECK(!old, ModuleLoadError)
+        << "TVM 0.20 or 0.21 compiled this executable; 0.22 and later can be run: compile the model again";
+    PORTCALL_THROW(ModuleLoadError) << "these bytes are not an executable of a Relax VM";
+  }
+  std::string_view version = in->Text();
+  PORTCALL_CHECK(version == kVersion, ModuleLoadError)
+      << "the executable has version '" << version.substr(0, 40) << "'; only " << kVersion << " is known";
+  return magic;
+}
+
+void ReadScopes(Reader* in) {
+  for (uint64_t n = in->Count(16); n > 0; --n) {
+    auto constant = in->Number<int64_t>();
+    std::string_view scope = in->Text();
+    PORTCALL_CHECK(scope == "global", ModuleLoadError)
+        << "constant " << constant << " is to be in memory of scope '" << scope.substr(0, 40)
+        << "'; only the scope 'global' is supported";
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Executable> ReadExecutable(std::string_view bytes) {
+  Reader in(bytes);
+  auto executable = std::make_shared<Executable>();
+  uint64_t magic = ReadHead(&in);
+  for (uint64_t n = in.Count(44); n > 0; --n) {
+    Function f = in.OneFunction();
+    bool fresh = executable->index.emplace(f.name, executable->functions.size()).second;
+    Require(fresh, "two functions have the same name");
+    executable->functions.push_back(std::move(f));
+  }
+  if (magic == kMagic2) ReadScopes(&in);
+  for (uint64_t n = in.Count(4); n > 0; --n) executable->constants.push_back(in.Constant());
+  executable->offsets = in.Words();
+  executable->code = in.Words();
+  Require(in.done(), "something follows its end");
+  for (const Function& f : executable->functions) FunctionCheck(*executable, f).Run();
+  return executable;
+}
+
+}  // namespace portcall::vm
