@@ -313,19 +313,19 @@ def test_misaligned_arrays_are_copied_in_and_out(libraries: dict[str, Path], off
     add_one = portcall.load_module(libraries["elementwise"])["add_one"]
     x, y = at_offset((100,), offset), at_offset((100,), offset)
     x[:] = np.arange(100)
-    copies, nbytes = portcall.alignment_copies()
+    copies, nbytes = portcall.alignment_copy_stats()
     add_one(x, y)
     np.testing.assert_array_equal(y, np.arange(100) + 1)
-    assert portcall.alignment_copies() == (copies + 2, nbytes + 800)
+    assert portcall.alignment_copy_stats() == (copies + 2, nbytes + 800)
 
 
 def test_aligned_arrays_are_not_copied(libraries: dict[str, Path]) -> None:
     add_one = portcall.load_module(libraries["elementwise"])["add_one"]
     x, y = at_offset((100,), 0), at_offset((100,), 64)
-    before = portcall.alignment_copies()
+    before = portcall.alignment_copy_stats()
     add_one(x, y)
     add_one(portcall.tensor(x), portcall.empty((100,), "float32"))
-    assert portcall.alignment_copies() == before
+    assert portcall.alignment_copy_stats() == before
 
 
 @pytest.mark.parametrize("offset", [4, 16, 32])

@@ -323,9 +323,9 @@ def test_device_tensors_are_never_copied_for_alignment(fake_device: portcall.Mod
     whole = portcall.tensor(np.arange(8, dtype=np.float32), device=EXT)
     part = fake_device["part_of"](whole, 1, 4)
     assert part.data_ptr % 64 != 0
-    before = portcall.alignment_copies()
+    before = portcall.alignment_copy_stats()
     fake_device["add_one"](part, part)
-    assert portcall.alignment_copies() == before
+    assert portcall.alignment_copy_stats() == before
     assert whole.numpy().tolist() == [0, 2, 3, 4, 5, 5, 6, 7]
 
 

@@ -85,7 +85,7 @@ LEAKS = {
     "a change of global function testing.echo": "portcall.register_func('testing.echo', abs, override=True)",
     "a change of error class Left": "portcall.register_error('Left', type('Left', (Exception,), {}))",
     "a change of value type <class 'complex'>": (
-        "portcall.ir.register_value_type(complex, 'test.left', to=repr, back=complex)"
+        "portcall.ir.register_value_type(complex, 'test.left', encode=repr, decode=complex)"
     ),
     "a change of class of objects ffi.EnumState": (
         "portcall.ir.Enum; portcall.register_object('ffi.EnumState')(type('Mine', (portcall.Object,), {}))"

@@ -59,11 +59,11 @@ class Copies:
     """How many tensors were copied for compiled code inside a ``with`` block."""
 
     def __enter__(self) -> Copies:
-        self.before = portcall.alignment_copies()
+        self.before = portcall.alignment_copy_stats()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        after = portcall.alignment_copies()
+        after = portcall.alignment_copy_stats()
         self.count, self.nbytes = after[0] - self.before[0], after[1] - self.before[1]
 
 

@@ -146,9 +146,9 @@ def test_a_callback_holds_the_lock_and_the_way_to_it_does_not(native: portcall.M
 
 
 def test_short_functions_say_so() -> None:
-    assert echo.is_short
-    assert portcall.convert(len).is_short
-    assert not portcall.get_global_func("testing.test_raise_error").is_short
+    assert echo.holds_gil
+    assert portcall.convert(len).holds_gil
+    assert not portcall.get_global_func("testing.test_raise_error").holds_gil
 
 
 # ---- Threads of C++ --------------------------------------------------------------------------------------------------

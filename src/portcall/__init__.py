@@ -25,7 +25,7 @@ from portcall._function import (
     remove_global_func,
 )
 from portcall._module import GRAPH_KINDS, Module, load_module, system_lib
-from portcall._tensor import Tensor, alignment_copies, empty, from_dlpack, set_alignment_policy, tensor
+from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
 
 if TYPE_CHECKING:
     from portcall import bench as bench
@@ -52,7 +52,7 @@ __all__ = [
     "Shape",
     "Tensor",
     "__version__",
-    "alignment_copies",
+    "alignment_copy_stats",
     "convert",
     "cpu",
     "cuda",

@@ -238,7 +238,7 @@ def set_alignment_policy(policy: Literal["copy", "error"]) -> None:
     _core.set_copies_allowed(policy == "copy")
 
 
-def alignment_copies() -> tuple[int, int]:
+def alignment_copy_stats() -> tuple[int, int]:
     """Return how many tensors were copied for compiled code so far, and their bytes in all."""
     count, nbytes = _core.copy_statistics()
     return count, nbytes

@@ -139,8 +139,8 @@ def create_shared(
     with folder_beside(place) as folder:
         plan = check_sources(sources, folder)
         linker = find_compiler(link_language(plan), target)
-        words = Words(tuple(options), linker.shared_flags(), (*options, "-lm"))
-        return build(plan, place, folder, linker, words)
+        extra = Flags(tuple(options), linker.shared_flags(), (*options, "-lm"))
+        return build(plan, place, folder, linker, extra)
 
 
 def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, options: Sequence[str] = ()) -> Path:
@@ -151,10 +151,10 @@ def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, opt
     """
     place, core = check_output(output), library_path()
     ir = ("-Wl,--as-needed", str(core.with_name("libportcall_ir.so")), "-Wl,--no-as-needed")
-    words = Words(tuple(options), (), (*options, *ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
+    extra = Flags(tuple(options), (), (*options, *ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
     with folder_beside(place) as folder:
         plan = check_sources(sources, folder)
-        return build(plan, place, folder, find_compiler(link_language(plan)), words)
+        return build(plan, place, folder, find_compiler(link_language(plan)), extra)
 
 
 def find_compiler(language: Language = "c++", target: str | None = None) -> Compiler:
@@ -191,8 +191,8 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What stands on the command lines beside the files: on each compile line, and on the link line."""
+class Flags:
+    """Flags of each compile step and of the link step."""
 
     compiling: tuple[str, ...]
     before_objects: tuple[str, ...]
@@ -258,18 +258,18 @@ def link_language(sources: Sources) -> Language:
     return "c" if not sources.linked and all(language == "c" for _, language in sources.compiled) else "c++"
 
 
-def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, words: Words) -> Path:
+def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, extra: Flags) -> Path:
     """Compile and link in a folder beside the output, and rename."""
     objects: list[str] = []
     for number, (source, language) in enumerate(sources.compiled):
         compiler = linker if language == linker.language else find_compiler(language, linker.target or None)
         made = str(Path(folder, f"{number}-{source.stem}.o"))
-        flags = (*compiler.flags(), f"-I{include_dir()}", *words.compiling)
+        flags = (*compiler.flags(), f"-I{include_dir()}", *extra.compiling)
         execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
         objects.append(made)
     objects += map(str, sources.linked)
     made = str(Path(folder, output.name))
-    command = (*linker.command, *words.before_objects, *objects, *words.after_objects, "-o", made)
+    command = (*linker.command, *extra.before_objects, *objects, *extra.after_objects, "-o", made)
     execute(command, f"linking '{output}'")
     os.replace(made, output)
     return output

@@ -19,7 +19,7 @@ from click.testing import Result
 
 import portcall
 from portcall.cli import COMMANDS
-from portcall.cli._command import settle_json
+from portcall.cli._command import normalize_json_option
 
 Invoke = Callable[..., Result]
 Shell = Callable[..., subprocess.CompletedProcess[str]]
@@ -153,7 +153,7 @@ def test_wrong_usage_exits_with_2_and_names_help(shell: Shell, words: list[str])
     ],
 )
 def test_json_takes_the_next_word_only_when_it_is_a_json_file(words: list[str], settled: list[str]) -> None:
-    assert list(settle_json(words)) == settled
+    assert list(normalize_json_option(words)) == settled
 
 
 def test_json_goes_into_a_file(invoke: Invoke, tmp_path: Path) -> None:

@@ -602,7 +602,7 @@ class Place(pathlib.PurePosixPath):
 
 @pytest.mark.usefixtures("registrations_undone")
 def test_an_existing_python_type_travels_as_a_value() -> None:
-    portcall.ir.register_value_type(Place, "test.classes.Place", to=str, back=Place)
+    portcall.ir.register_value_type(Place, "test.classes.Place", encode=str, decode=Place)
     echo = portcall.get_global_func("testing.echo")
     assert echo(Place("/a/b")) == Place("/a/b")
     made = Block([], anything=[Place("c"), 1])
@@ -614,14 +614,16 @@ def test_a_type_whose_values_travel_already_is_refused() -> None:
         pass
 
     with pytest.raises(TypeError, match="a Size is a int, and travels as one"):
-        portcall.ir.register_value_type(Size, "test.classes.Size", to=int, back=Size)
+        portcall.ir.register_value_type(Size, "test.classes.Size", encode=int, decode=Size)
     with pytest.raises(TypeError, match="a Var is a Object, and travels as one"):
-        portcall.ir.register_value_type(Var, "test.classes.Size", to=str, back=Var)
+        portcall.ir.register_value_type(Var, "test.classes.Size", encode=str, decode=Var)
 
 
 @pytest.mark.usefixtures("registrations_undone")
 def test_a_type_of_both_languages_travels_as_a_value(objects: portcall.Module) -> None:
-    portcall.ir.register_value_type(complex, "test.complex", to=lambda z: [z.real, z.imag], back=lambda v: complex(*v))
+    portcall.ir.register_value_type(
+        complex, "test.complex", encode=lambda z: [z.real, z.imag], decode=lambda v: complex(*v)
+    )
     square = portcall.get_global_func("cpp_objects.square")
     assert square(2 + 3j) == (2 + 3j) ** 2
     with pytest.raises(TypeError, match="argument #0: expected complex, got int 3"):

@@ -24,7 +24,7 @@ cdef class PackedFunc(Object):
         return (<bytes>info.name).decode(errors="replace")
 
     @property
-    def is_short(self) -> bool:
+    def holds_gil(self) -> bool:
         """Whether calls keep the interpreter lock."""
         return bool(self.flags & kPortcallFunctionShort)
 

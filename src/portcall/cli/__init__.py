@@ -57,24 +57,24 @@ cli = LazyGroup(
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    settle_output()
+    protect_output()
     cli.main(prog_name="portcall", obj=Settings(isolate=True))
 
 
-def settle_output() -> None:
+def protect_output() -> None:
     """Let no text fail for where it goes: a stream that is closed drops it, and the nearest bytes are printed."""
-    sys.stdout = sys.stdout or drop()
-    sys.stderr = sys.stderr or drop()
-    codecs.register_error("nearest", nearest)
+    sys.stdout = sys.stdout or open_null()
+    sys.stderr = sys.stderr or open_null()
+    codecs.register_error("nearest", encode_nearest)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="nearest")
 
 
-def drop() -> TextIO:
+def open_null() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
 
 
-def nearest(error: UnicodeError) -> tuple[bytes, int]:
+def encode_nearest(error: UnicodeError) -> tuple[bytes, int]:
     """Return a ``?`` for each character that an encoding lacks, and a name's bytes that are no text as they are."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end]

@@ -130,7 +130,7 @@ class Place:
             print_clocks(self.session)
 
 
-def names_model(given: dict[str, Any]) -> bool:
+def is_model(given: dict[str, Any]) -> bool:
     """Say whether the words mean a model rather than a function.
 
     Raises:
@@ -297,7 +297,7 @@ def functions_of(path: str) -> tuple[str, ...]:
         return ()
 
 
-def guarded(call: Call, work: Callable[[], Any]) -> Any:
+def calling(call: Call, work: Callable[[], Any]) -> Any:
     """Do the work; whatever the called function raises is an error of the call, not of this program."""
     try:
         return work()

@@ -60,7 +60,7 @@ class Command(click.Command):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, list(settle_json(args)))
+        rest = super().parse_args(ctx, list(normalize_json_option(args)))
         for param in self.params:
             if ctx.params.get(param.name or "") == "" and was_written(ctx, param) and param.name not in MAY_BE_EMPTY:
                 raise click.BadParameter("it is empty; is a variable of the shell not set?", ctx, param)
@@ -213,7 +213,7 @@ def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoR
     ctx.exit(problem.exit_code)
 
 
-def settle_json(args: Sequence[str]) -> Iterator[str]:
+def normalize_json_option(args: Sequence[str]) -> Iterator[str]:
     """Give each ``--json`` its value: the next word if that is a ``.json`` file, else ``-`` for stdout.
 
     So that in ``bench --json kernels.so f`` the library is not taken for a file to write.
@@ -230,7 +230,7 @@ def settle_json(args: Sequence[str]) -> Iterator[str]:
                 continue
             yield "--json=-"
             if following is not None:
-                yield from settle_json([following, *words])
+                yield from normalize_json_option([following, *words])
         else:
             yield word
 

@@ -140,12 +140,12 @@ def explain(error: BaseException, command: str = "") -> Explanation:
         if isinstance(error, family):
             reason = getattr(error, "reason", "")
             if reason == "refused":
-                cause, next_step = nobody_there(getattr(error, "peer", ""))
+                cause, next_step = explain_refused_connection(getattr(error, "peer", ""))
             else:
                 cause, next_step = REASONS.get(reason, (cause, next_step))
             if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):
                 next_step = ""
-            return Explanation(kind, in_words(error), cause, next_step.format_map(facts(error)), code)
+            return Explanation(kind, message_of(error), cause, next_step.format_map(facts(error)), code)
     return Explanation(kind, f"{kind}: {error}", *BUG, USER_ERROR)
 
 
@@ -154,7 +154,7 @@ def facts(error: BaseException) -> dict[str, str]:
     return {"peer": peer, "host": peer.rpartition(":")[0].strip("[]"), "name": getattr(error, "name", "") or "it"}
 
 
-def nobody_there(peer: str) -> tuple[str, str]:
+def explain_refused_connection(peer: str) -> tuple[str, str]:
     """Return the likely cause, and the next step, where nobody listens at an address."""
     host, _, port = peer.rpartition(":")
     if host == "unix":
@@ -167,7 +167,7 @@ def nobody_there(peer: str) -> tuple[str, str]:
     )
 
 
-def in_words(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an error's text without what is for Python; of the system's errors the file first, and no number."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"

@@ -167,17 +167,17 @@ class ModelFile:
             "path": self.path,
             "kind": self.kind,
             "nbytes": os.path.getsize(self.path),
-            "inputs": [described(name, value) for name, value in self.inputs() if name not in params],
-            "parameters": [described(name, value) for name, value in self.inputs() if name in params],
+            "inputs": [value_facts(name, value) for name, value in self.inputs() if name not in params],
+            "parameters": [value_facts(name, value) for name, value in self.inputs() if name in params],
             "parameters_known": self.params is not None,
-            "outputs": [described(name, value) for name, value in self.outputs()],
+            "outputs": [value_facts(name, value) for name, value in self.outputs()],
             "kernels": dict(self.kernels().most_common()),
             "nodes": [
                 {
                     "name": node.name,
                     "function": node.function,
                     "inputs": list(node.inputs),
-                    "outputs": [described("", graph.values[entry]) | {"entry": entry} for entry in node.outputs],
+                    "outputs": [value_facts("", graph.values[entry]) | {"entry": entry} for entry in node.outputs],
                 }
                 for node in graph.nodes
             ],
@@ -197,9 +197,9 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
 
     if not os.path.isfile(path):
         return None
-    with sound(cause=NO_PARAMS):
+    with explained_graph_errors(cause=NO_PARAMS):
         given = graph.load_params_from_file(params).infos if params else {}
-    with sound(f"{path}: "), warnings.catch_warnings(record=True) as caught:
+    with explained_graph_errors(f"{path}: "), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", graph.StorageWarning)
         kind = graph.file_kind(path)
         if kind == "bundle":
@@ -217,7 +217,9 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
 
 
 @contextlib.contextmanager
-def sound(name: str = "", cause: str = "the file is damaged, or made by a newer compiler") -> Iterator[None]:
+def explained_graph_errors(
+    name: str = "", cause: str = "the file is damaged, or made by a newer compiler"
+) -> Iterator[None]:
     """Say of a graph, or of parameters, that are damaged what to think of them."""
     try:
         yield
@@ -226,6 +228,6 @@ def sound(name: str = "", cause: str = "the file is damaged, or made by a newer 
         raise CommandError(text, cause, "", kind="GraphError") from error
 
 
-def described(name: str, value: Any) -> dict[str, object]:
+def value_facts(name: str, value: Any) -> dict[str, object]:
     facts = {"shape": list(value.shape), "dtype": str(value.dtype), "nbytes": value.nbytes}
     return {"name": name, **facts} if name else facts

@@ -52,7 +52,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(reader)
-        end_with(parent)
+        end_with_parent(parent)
         if ctx.params.get("json_to") == "-":
             keep_output()
         atexit.register(os.write, writer, b"!")  # which exit() of C, in the library, does not come by
@@ -89,7 +89,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     ctx.exit(status)
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Let this process be killed when its parent ends, even by SIGKILL: it would hold the output open for ever."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:

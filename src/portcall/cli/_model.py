@@ -21,7 +21,7 @@ import click
 from portcall.cli._arguments import ARRAY, element_type, make_array, names_file, read_array
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._errors import CommandError
-from portcall.cli._graph_report import NO_PARAMS, sound
+from portcall.cli._graph_report import NO_PARAMS, explained_graph_errors
 from portcall.cli._output import print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
@@ -105,10 +105,10 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
 
     path, kernels = given["file"], given["second"]
     files = {"graph": path, "library": kernels} if kernels else {"bundle": path}
-    with explained(path), spoken_warnings(path):
-        with sound(cause=NO_PARAMS):
+    with explain_failures(path), warnings_as_messages(path):
+        with explained_graph_errors(cause=NO_PARAMS):
             params = graph.load_params_from_file(given["params"]) if given["params"] else None
-        with sound(f"{path}: "):
+        with explained_graph_errors(f"{path}: "):
             known, maker = read_model(given)
         inputs = read_inputs(known, given)
         with open_place(given, kernels or path, given["device"].split(",")) as place:
@@ -131,7 +131,7 @@ def read_model(given: dict[str, Any]) -> tuple[Graph, str]:
     if given["second"]:
         return graph.Graph.from_json(Path(path).read_bytes()), ""
     carried = graph.read_bundle(path) if graph.file_kind(path) == "bundle" else graph.read_embedded(path)
-    assert carried is not None, "names_model has seen a graph"
+    assert carried is not None, "is_model has seen a graph"
     return carried.graph, carried.name
 
 
@@ -293,7 +293,7 @@ def load_params(executor: GraphModule, params: ParamFile, status: StatusLine) ->
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
+def explain_failures(path: str) -> Iterator[None]:
     """Say of errors of graphs and their kernels what they are, and what to do."""
     inspect = f"portcall inspect {path}"
     try:
@@ -304,21 +304,21 @@ def explained(path: str) -> Iterator[None]:
         raise CommandError(str(error), DO_NOT_FIT, inspect, kind="ArgumentError") from error
     except RemoteError as error:
         text = f"{path} failed on {error.peer}: {error}"
-        raise CommandError(text, why(error.kind), inspect, kind=error.kind or "RemoteError") from error
+        raise CommandError(text, cause_of(error.kind), inspect, kind=error.kind or "RemoteError") from error
     except (RPCError, CommandError, click.ClickException, OSError, MemoryError):
         raise
     except Exception as error:
         text = f"{path} failed: {type(error).__name__}: {error}"
-        raise CommandError(text, why(type(error).__name__), inspect, kind=type(error).__name__) from error
+        raise CommandError(text, cause_of(type(error).__name__), inspect, kind=type(error).__name__) from error
 
 
-def why(kind: str) -> str:
+def cause_of(kind: str) -> str:
     """Return the likely cause of what a kernel raised, where the class tells."""
     return DO_NOT_FIT if kind in ("ArgumentError", "TypeError") else ""
 
 
 @contextlib.contextmanager
-def spoken_warnings(path: str) -> Iterator[None]:
+def warnings_as_messages(path: str) -> Iterator[None]:
     """Print warnings about a model as this program does."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -13,7 +13,7 @@ from typing import Any
 
 from portcall.bench import format_size
 from portcall.cli._errors import CommandError
-from portcall.cli._graph_report import sound
+from portcall.cli._graph_report import explained_graph_errors
 from portcall.cli._output import LISTED, console, print_facts, print_line, table
 
 PARAMS_MARK = (0xF7E58D4F05049CB7).to_bytes(8, "little")  # docs of the format: portcall.graph
@@ -74,7 +74,7 @@ def open_tensors_file(path: str) -> TensorsFile | None:
     if head == PARAMS_MARK:
         from portcall import graph
 
-        with sound():
+        with explained_graph_errors():
             infos = graph.load_params_from_file(path).infos
         return TensorsFile(path, "params", {n: (str(i.dtype), tuple(i.shape), i.nbytes) for n, i in infos.items()})
     if Path(path).suffix == ".npz":

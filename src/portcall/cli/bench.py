@@ -17,10 +17,10 @@ from portcall.cli._call import (
     Call,
     Place,
     call_options,
+    calling,
     find_function,
-    guarded,
+    is_model,
     isolate_here,
-    names_model,
     open_place,
 )
 from portcall.cli._command import Command
@@ -70,7 +70,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    timed = (bench_model if names_model(given) else bench_function)(ctx, given)
+    timed = (bench_model if is_model(given) else bench_function)(ctx, given)
     result, counts, place = timed.result, timed.counts, timed.place
     findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))
     if place.session is not None:  # the state of this machine does not matter to a run on another
@@ -139,7 +139,7 @@ def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
             evaluator = place.library.time_evaluator(
                 call.name, place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"]
             )
-            timed: BenchmarkResult = guarded(call, lambda: evaluator(*call.values()))
+            timed: BenchmarkResult = calling(call, lambda: evaluator(*call.values()))
             return timed
 
         result, counts = measure_well(measure, place, given)

@@ -13,7 +13,7 @@ from portcall.bench import format_size
 from portcall.cli._call import check_exists
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
-from portcall.cli._model import spoken_warnings
+from portcall.cli._model import warnings_as_messages
 from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
 from portcall.errors import GraphError
@@ -44,7 +44,7 @@ def command(
     if os.path.isfile(graph_file) and graph.file_kind(graph_file) != "graph":
         raise click.UsageError(f"'{graph_file}' is no graph (JSON): the graph comes first, then its kernels")
     try:
-        with spoken_warnings(graph_file), StatusLine() as status, status.expect(f"linking {output}", 0):
+        with warnings_as_messages(graph_file), StatusLine() as status, status.expect(f"linking {output}", 0):
             given = graph.load_params_from_file(params) if params else None
             lib = kernels[0] if len(kernels) == 1 else kernels
             made = graph.export_bundle(output, Path(graph_file), lib, given, name=name, target=target)

@@ -63,7 +63,7 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
     compiled = time.perf_counter() - start
     kernels = portcall.load_module(str(library))
     lines = measure(kernels)
-    refused = refusal(kernels)
+    refused = error_of_wrong_call(kernels)
     remote = measure_remote(library) if rpc else []
     if json_to is not None:
         report = {
@@ -97,13 +97,13 @@ def measure(kernels: portcall.Module) -> list[Line]:
             f"add_one, {ELEMENTS:,} elements",
             best(lambda: add_one(x, y), 3),
             best(lambda: np.add(x, 1, out=y), 3),
-            agree("add_one", y, x + 1),
+            check_close("add_one", y, x + 1),
         ),
         Line(
             f"matmul, {SIDE} x {SIDE}",
             best(lambda: matmul(a, b, c), 3),
             best(lambda: np.matmul(a, b, out=d), 3),
-            agree("matmul", c, a @ b),
+            check_close("matmul", c, a @ b),
         ),
     ]
 
@@ -130,15 +130,17 @@ def measure_remote(library: Path) -> list[Line]:
         size = f"{x.nbytes / 1e6:.0f} MB"
         return [
             Line("a call over there, and back", best(nothing, 100), None, None),
-            Line(f"add_one, {ELEMENTS:,} elements, timed there", over_there.min, None, agree("add_one", y, x + 1)),
+            Line(
+                f"add_one, {ELEMENTS:,} elements, timed there", over_there.min, None, check_close("add_one", y, x + 1)
+            ),
             Line(
                 f"matmul, {SIDE} x {SIDE}, arrays sent",
                 best(lambda: matmul(a, b, c), 3),
                 None,
-                agree("matmul", c, a @ b),
+                check_close("matmul", c, a @ b),
             ),
             Line(f"a copy of {size} to the server", best(lambda: there.copyfrom(x), 3), None, None),
-            Line(f"a copy of {size} from it", best(lambda: there.numpy(out=out), 3), None, agree("copy", out, x)),
+            Line(f"a copy of {size} from it", best(lambda: there.numpy(out=out), 3), None, check_close("copy", out, x)),
         ]
 
 
@@ -158,7 +160,7 @@ def best(work: Callable[[], Any], number: int) -> float:
     return BenchmarkResult(tuple(times)).min
 
 
-def agree(name: str, actual: Any, expected: Any) -> float:
+def check_close(name: str, actual: Any, expected: Any) -> float:
     """Return the largest difference; raise when it is too large."""
     from portcall.testing import compare_arrays
 
@@ -170,7 +172,7 @@ def agree(name: str, actual: Any, expected: Any) -> float:
     return comparison.largest_error
 
 
-def refusal(kernels: portcall.Module) -> str:
+def error_of_wrong_call(kernels: portcall.Module) -> str:
     """Return what the kernel's own check says about a wrong argument, as Python sees it."""
     import numpy as np
 

@@ -160,7 +160,7 @@ def examine_this_machine(json_to: str | None) -> None:
         ("system", platform.platform()),
         ("portcall", f"{portcall.__version__} ({library_path()})"),
         *((name, f"{version or 'not installed'} ({PACKAGES[name]})") for name, version in versions.items()),
-        *((f"{compiler.language} compiler", described(compiler)) for compiler in found),
+        *((f"{compiler.language} compiler", compiler_text(compiler)) for compiler in found),
         ("devices", ", ".join(name for name, exists in devices.items() if exists)),
         *((name.replace("_", " "), str(value)) for name, value in threads.items()),
     ]
@@ -187,7 +187,7 @@ def find_compilers() -> tuple[tuple[Compiler, ...], str]:
         return (), str(error)
 
 
-def described(compiler: Compiler) -> str:
+def compiler_text(compiler: Compiler) -> str:
     return f"{compiler.version()} ({' '.join(compiler.command)}, {compiler.origin})"
 
 

@@ -17,10 +17,10 @@ from portcall.cli._call import (
     Call,
     Place,
     call_options,
+    calling,
     find_function,
-    guarded,
+    is_model,
     isolate_here,
-    names_model,
     open_place,
 )
 from portcall.cli._command import Command
@@ -62,7 +62,7 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy, @data.npz:key. Its outputs have names of their
     own.
     """
-    done = (run_model if names_model(given) else run_function)(ctx, given)
+    done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])
     comparisons = check(done.arrays, given["check"], given["rtol"], given["atol"]) if given["check"] else []
@@ -109,7 +109,7 @@ def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
         arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
         call = Call(path, name, tuple(arguments))
         start = time.perf_counter()
-        returned = guarded(call, lambda: function(*call.values()))
+        returned = calling(call, lambda: function(*call.values()))
         place.device.sync()
         seconds = time.perf_counter() - start
         arrays = collect_arrays(call, returned)

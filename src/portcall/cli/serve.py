@@ -90,7 +90,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
     options, invitation = with_token(make_options(given))
 
-    def say_ready(address: Any) -> None:
+    def print_ready_line(address: Any) -> None:
         facts = rpc.ready_facts(address)
         if ready_file:
             write_whole(Path(ready_file), json.dumps(facts) + "\n")
@@ -101,7 +101,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        ended_by = rpc.serve(options, say_ready)
+        ended_by = rpc.serve(options, print_ready_line)
     except rpc.StartError as error:
         raise CommandError(
             without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"

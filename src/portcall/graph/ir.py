@@ -30,7 +30,7 @@ from portcall.graph._module import GraphSource, read_graph
 from portcall.graph._spec import CALL
 from portcall.graph._storage import storage_ids
 from portcall.ir import PassContext
-from portcall.ir._passes import noted
+from portcall.ir._passes import note_on_error
 
 _DERIVED = ("func_name", "num_inputs", "num_outputs")  # attributes that say again what a node is
 _PLACEHOLDER = "null"
@@ -422,7 +422,7 @@ class _Folder:
         return changed
 
     def _fold(self, node: Node) -> list[Node]:
-        with noted(f"at node '{node.name}' of the graph"):
+        with note_on_error(f"at node '{node.name}' of the graph"):
             results = self._compute(node)
         made = []
         for number, (kind, data) in enumerate(zip(node.outputs, results, strict=True)):

@@ -241,7 +241,7 @@ def this_machine() -> Machine:
     )
 
 
-def look_around() -> None:
+def read_loaded_libraries() -> None:
     """Find out beforehand what would cost the first question some milliseconds, and stays as it is."""
     this_machine()
     Linkage(Path("library.so"), COMMON_LIBRARIES, ())

@@ -135,7 +135,7 @@ def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
     raise TypeError(f"{where}: no value can have the type {hint!r}")
 
 
-def spell(hint: Any) -> str:
+def annotation_text(hint: Any) -> str:
     """An annotation as text, registered classes by their keys."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is type(None):
@@ -143,21 +143,21 @@ def spell(hint: Any) -> str:
     if isinstance(hint, type) and origin is None:
         return str(hint.__dict__.get("__portcall_key__", hint.__name__))
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(map(spell, args))
+        return " | ".join(map(annotation_text, args))
     if origin in _ITEMIZED:
-        return f"{origin.__name__}[{', '.join('...' if arg is ... else spell(arg) for arg in args)}]"
+        return f"{origin.__name__}[{', '.join('...' if arg is ... else annotation_text(arg) for arg in args)}]"
     return str(hint).replace("typing.", "")
 
 
 def check_of(hint: Any, where: str) -> Callable[[Any], None] | None:
     """What the core cannot check of an annotated field's values by their own type; None when that is all."""
-    accepts = acceptor(hint)
+    accepts = acceptance_test(hint)
     if accepts is None or not _needs_check(hint):
         return None
 
     def check(value: Any) -> None:
         if not accepts(value):
-            raise TypeError(f"{where}: expected {spell(hint)}, got {misfit(hint, value)}")
+            raise TypeError(f"{where}: expected {annotation_text(hint)}, got {describe_mismatch(hint, value)}")
 
     return check
 
@@ -177,13 +177,13 @@ def _needs_check(hint: Any) -> bool:
     return True
 
 
-def acceptor(hint: Any) -> Callable[[Any], bool] | None:
+def acceptance_test(hint: Any) -> Callable[[Any], bool] | None:
     """Whether a value fits an annotation; None when every value does."""
     if any(hint is known for known in (Any, object, None)) or isinstance(hint, TypeVar):
         return None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        parts = [acceptor(part) for part in args]
+        parts = [acceptance_test(part) for part in args]
         if None in parts:
             return None
         return lambda value: any(part(value) for part in parts if part)
@@ -191,18 +191,18 @@ def acceptor(hint: Any) -> Callable[[Any], bool] | None:
         return lambda value: any(value == choice and type(value) is type(choice) for choice in args)
     kind = origin or hint
     if kind is tuple and args and args[-1] is not ...:
-        items = [acceptor(arg) for arg in args]
+        items = [acceptance_test(arg) for arg in args]
         return lambda value: (
             isinstance(value, (list, tuple, Array))
             and len(value) == len(items)
             and all(item is None or item(part) for item, part in zip(items, value, strict=True))
         )
     if kind in _SEQUENCES or kind is tuple:
-        item = acceptor(args[0]) if args else None
+        item = acceptance_test(args[0]) if args else None
         kinds = List if kind is List else (list, tuple, Array)
         return lambda value: isinstance(value, kinds) and (item is None or all(map(item, value)))
     if kind in _MAPPINGS:
-        key, item = (acceptor(arg) for arg in args) if args else (None, None)
+        key, item = (acceptance_test(arg) for arg in args) if args else (None, None)
         return lambda value: (
             isinstance(value, Dict if kind is Dict else Mapping)
             and all((key is None or key(k)) and (item is None or item(v)) for k, v in value.items())
@@ -218,14 +218,14 @@ def acceptor(hint: Any) -> Callable[[Any], bool] | None:
     return lambda value: isinstance(value, accepted)
 
 
-def misfit(hint: Any, value: Any, at: str = "") -> str:
+def describe_mismatch(hint: Any, value: Any, at: str = "") -> str:
     """What a value that does not fit is, or the first part of it that does not, with its place."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     parts: list[tuple[Any, Any, str]] = []
     if origin in (typing.Union, types.UnionType):
         some = [part for part in args if part is not type(None)]
         if len(some) == 1:
-            return misfit(some[0], value, at)
+            return describe_mismatch(some[0], value, at)
     elif origin is tuple and args[-1] is not ... and isinstance(value, (list, tuple, Array)):
         if len(value) != len(args):
             return f"{len(value)} items{' at ' + at if at else ''}"
@@ -236,8 +236,8 @@ def misfit(hint: Any, value: Any, at: str = "") -> str:
         parts = [(args[0], key, f"key {key!r}{' of ' + at if at else ''}") for key in value]
         parts += [(args[1], item, f"{at}[{key!r}]") for key, item in value.items()]
     for part_hint, part, place in parts:
-        accepts = acceptor(part_hint)
+        accepts = acceptance_test(part_hint)
         if accepts is not None and not accepts(part):
-            return misfit(part_hint, part, place)
+            return describe_mismatch(part_hint, part, place)
     shown = f" {value!r}" if isinstance(value, (int, float, str)) and len(repr(value)) <= 40 else ""
     return f"{type(value).__name__}{shown}{' at ' + at if at else ''}"

@@ -32,14 +32,14 @@ from portcall.ir._annotations import (
     FIRST_DYNAMIC,
     OBJECT,
     Field,
-    acceptor,
+    acceptance_test,
+    annotation_text,
     check_of,
     declared_type,
+    describe_mismatch,
     field,
     hints_of,
     is_class_variable,
-    misfit,
-    spell,
 )
 from portcall.ir._operations import MADE_FROM_DESCRIPTIONS
 
@@ -123,18 +123,18 @@ def register_object(
         index = _core.type_index_of(key)
         known = _core.registered_object_class(key)
         if issubclass(cls, _enum.Enum):
-            return _finish_enum(cls, key)
+            return _make_enum_class(cls, key)
         if 0 <= index < FIRST_DYNAMIC:
             raise ValueError(f"'{key}' is a type of every program; give this one another key")
         if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
             index = _define(cls, key, hints_of(cls, key, cls, scope), frozen, kw_only, compare)
-            return _finish(_with(cls, added), key, index, scope)
+            return _make_class(_add_methods(cls, added), key, index, scope)
         _refuse_to_hide(cls, [access.__name__ for access, *_ in _core.describe_type(index)[5]])
         named = [name for name in inspect.get_annotations(cls) if not is_class_variable(cls, name)]
         if named:
             raise TypeError(f"type '{key}' is defined elsewhere, with its fields; leave out the annotations of {named}")
-        return _finish(_with(cls, added), key, index)
+        return _make_class(_add_methods(cls, added), key, index)
 
     return register
 
@@ -165,27 +165,29 @@ def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
     return {name: getattr(cls, name) for name in names}
 
 
-def register_value_type(kind: type, type_key: str, to: Callable[[Any], Any], back: Callable[[Any], Any]) -> None:
-    """Let values of an existing Python type travel through calls and live in fields and containers.
+def register_value_type(
+    cls: type, type_key: str, *, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
+) -> None:
+    """Let values of an existing Python type travel through calls, and live in fields and containers.
 
-        portcall.ir.register_value_type(pathlib.PurePath, "demo.Path", to=str, back=pathlib.PurePath)
+        portcall.ir.register_value_type(pathlib.PurePath, "demo.Path", encode=str, decode=pathlib.PurePath)
 
     Parameters:
-        kind: the type; values of derived types travel too.
+        cls: the type; values of derived types travel too.
         type_key: the type's name in every language: an object with the one field ``value``.
-        to: makes a value that can travel from one of ``kind``.
-        back: makes one of ``kind`` from that.
+        encode: returns what travels for a value of ``cls``: anything that calls take.
+        decode: returns a value of ``cls`` for what ``encode`` returned.
 
     Raises:
-        TypeError: values of ``kind`` travel already, as what they derive from.
+        TypeError: values of ``cls`` travel already, as an int, a float, a str, bytes or an object.
     """
     for known in (int, float, str, bytes, bytearray, Object):
-        if issubclass(kind, known):
-            raise TypeError(f"a {kind.__name__} is a {known.__name__}, and travels as one")
-    index = _core.define_type(type_key, OBJECT, f"a {kind.__name__}", 1, [("value", "", "{}", 0, ANY, None)])
-    cls = _finish(type(kind.__name__, (Object,), {"__slots__": ()}), type_key, index, {})
-    _core.register_object_class(type_key, cls, lambda obj: back(obj.value))
-    _core.register_boxer(kind, lambda value: cls(to(value)))
+        if issubclass(cls, known):
+            raise TypeError(f"a {cls.__name__} is a {known.__name__}, and travels as one")
+    index = _core.define_type(type_key, OBJECT, f"a {cls.__name__}", 1, [("value", "", "{}", 0, ANY, None)])
+    made = _make_class(type(cls.__name__, (Object,), {"__slots__": ()}), type_key, index, {})
+    _core.register_object_class(type_key, made, lambda obj: decode(obj.value))
+    _core.register_boxer(cls, lambda value: made(encode(value)))
 
 
 # ---- Defining --------------------------------------------------------------------------------------------------------
@@ -215,9 +217,11 @@ def _define(
             raise TypeError(f"{cls.__name__}.{name}: use portcall.field, not that of dataclasses")
         said = given if isinstance(given, Field) else field(default=given)
         declared, optional = declared_type(hint, cls, f"{cls.__name__}.{name}")
-        accepts = acceptor(hint)
+        accepts = acceptance_test(hint)
         if said.default is not dataclasses.MISSING and accepts is not None and not accepts(said.default):
-            raise TypeError(f"{key}.{name}: the default is no {spell(hint)} but {misfit(hint, said.default)}")
+            raise TypeError(
+                f"{key}.{name}: the default is no {annotation_text(hint)} but {describe_mismatch(hint, said.default)}"
+            )
         flags = 0 if frozen else _WRITABLE
         flags |= _OPTIONAL if optional else 0
         flags |= _HAS_DEFAULT if said.optional else 0
@@ -227,7 +231,7 @@ def _define(
         flags |= 0 if said.repr else _NOT_SHOWN
         flags |= _KW_ONLY if (kw_only if said.kw_only is None else said.kw_only) else 0
         default = said.default_factory or (None if said.default is dataclasses.MISSING else said.default)
-        schema = json.dumps({"type": spell(hint)})
+        schema = json.dumps({"type": annotation_text(hint)})
         described.append((name, said.doc, schema, flags, declared, default))
     doc = inspect.cleandoc(cls.__doc__ or "")
     return _core.define_type(key, parent_index, doc, _COMPARISONS[compare], described)
@@ -242,7 +246,7 @@ def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
             raise TypeError(f"{cls.__name__}.{name} would hide a field of that name; give it another one")
 
 
-def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
+def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
     """Make the class that stands for a type: without a dictionary of its own, with an attribute for each field.
 
     Parameters:
@@ -283,7 +287,7 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     init = _constructor(key, index)
     if "__init__" not in body:
         body.setdefault("__signature__", _signature(described, positional) if init is None else _ANY_POSITIONAL)
-    made = _rebuilt(cls, body)
+    made = _rebuild_class(cls, body)
     hints = dict(getattr(made, "__portcall_hints__", {}))
     if scope is not None:
         hints |= hints_of(cls, key, made, scope)
@@ -294,20 +298,20 @@ def _finish(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = No
     post_init = hasattr(made, "__post_init__")
     _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
     if issubclass(made, _enum.Enum):
-        _core.register_object_class(key, made, _enum.adopt)
-        _enum.forget(key)
+        _core.register_object_class(key, made, _enum.single_entry)
+        _enum.forget_entries(key)
     else:
         _core.register_object_class(key, made)
     return made
 
 
-def _finish_enum(cls: Any, key: str) -> Any:
+def _make_enum_class(cls: Any, key: str) -> Any:
     entries = _enum.define(cls, key)
     body = {name: value for name, value in cls.__dict__.items() if name not in (*entries, "__dict__", "__weakref__")}
-    return _finish(type(cls)(cls.__name__, cls.__bases__, body), key, _core.type_index_of(key))
+    return _make_class(type(cls)(cls.__name__, cls.__bases__, body), key, _core.type_index_of(key))
 
 
-def _with(cls: Any, added: Mapping[str, Any]) -> Any:
+def _add_methods(cls: Any, added: Mapping[str, Any]) -> Any:
     """Add methods to a class that does not define them. Python has put ``__hash__ = None`` beside an ``__eq__``."""
     for name, method in added.items():
         if cls.__dict__.get(name) is None:
@@ -323,7 +327,7 @@ def _register_hooks(cls: Any, index: int) -> None:
             _core.set_type_attribute(index, name, getattr(method, "__func__", method))
 
 
-def _rebuilt(cls: Any, body: dict[str, Any]) -> Any:
+def _rebuild_class(cls: Any, body: dict[str, Any]) -> Any:
     """Make the class anew with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
     made = type(cls)(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
@@ -406,7 +410,7 @@ def class_of_type(key: str) -> type[Object] | None:
             base = cls
             break
     name = key.rpartition(".")[2]
-    made: type[Object] = _finish(
+    made: type[Object] = _make_class(
         type(name, (base,), {"__slots__": (), "__module__": MADE_FROM_DESCRIPTIONS}),
         key,
         _core.type_index_of(key),
@@ -417,7 +421,7 @@ def class_of_type(key: str) -> type[Object] | None:
 # ---- What all of them can do -----------------------------------------------------------------------------------------
 
 
-@_printing.adopt
+@_printing.mark_generated_repr
 def __repr__(self: Object) -> str:
     return _printing.line(self)
 

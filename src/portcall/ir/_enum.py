@@ -138,13 +138,13 @@ def entries(cls: type) -> list[Any]:
     return list(state.entries)
 
 
-def adopt(entry: Any) -> Any:
+def single_entry(entry: Any) -> Any:
     """Return the one Python object for an entry."""
     known = _entries.setdefault(entry.type_key, {})
     return known.setdefault(entry.handle_value, entry)
 
 
-def forget(key: str) -> None:
+def forget_entries(key: str) -> None:
     """Have the entries of an enum arrive as objects of the class that is registered now."""
     _entries.pop(key, None)
 

@@ -180,10 +180,10 @@ def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """
     classes = map(_core.registered_object_class, function("TypeKeys")(value))
     modules = {cls.__module__ for cls in classes if cls is not None and cls.__module__ != MADE_FROM_DESCRIPTIONS}
-    return _again, (to_bytes(value), tuple(sorted(modules)))
+    return _unpickle, (to_bytes(value), tuple(sorted(modules)))
 
 
-def _again(data: bytes, modules: tuple[str, ...]) -> Any:
+def _unpickle(data: bytes, modules: tuple[str, ...]) -> Any:
     for module in modules:
         importlib.import_module(module)
     return from_bytes(data)

@@ -57,7 +57,7 @@ class Pass:
     def _describe(self, name: str, level: int, required: Iterable[str]) -> None:
         self.name = name
         self.level = level
-        self.required = tuple(_items(required, "required"))
+        self.required = tuple(_as_list(required, "required"))
 
     def __repr__(self) -> str:
         return f"Pass({self.name!r}, level={self.level}, required={list(self.required)})"
@@ -68,7 +68,7 @@ class Pass:
         Raises:
             TypeError: it returned None.
         """
-        with PassContext.current() as context, noted(f"in pass '{self.name}'"):  # passes that it calls share it
+        with PassContext.current() as context, note_on_error(f"in pass '{self.name}'"):  # passes that it calls share it
             return _run(self, obj, context)
 
     def run(self, obj: Any) -> Any:
@@ -92,7 +92,7 @@ class Sequential(Pass):
         required: Iterable[str] = (),
     ) -> None:
         self._describe(name, level, required)
-        self.passes = tuple(map(_as_pass, _items(passes, "passes")))
+        self.passes = tuple(map(_as_pass, _as_list(passes, "passes")))
 
     def __repr__(self) -> str:
         names = [one if isinstance(one, str) else one.name for one in self.passes]
@@ -104,12 +104,12 @@ class Sequential(Pass):
         done: set[str] = set()
         for place, item in enumerate(self.passes, 1):
             found = _find(item) if isinstance(item, str) else item
-            if context.leaves_out(found):
+            if context.skips(found):
                 continue
             where = f"number {place} of {len(self.passes)} in '{self.name}'"
             for one in _with_required(found, done, context):
                 needed = "" if one is found else ", which is required there"
-                with noted(f"in pass '{one.name}'{needed}, {where}"):
+                with note_on_error(f"in pass '{one.name}'{needed}, {where}"):
                     obj = _run(one, obj, context)
                 done.add(one.name)
         return obj
@@ -155,8 +155,8 @@ class PassContext:
     timings: list[PassTiming] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.required = frozenset(_items(self.required, "required"))
-        self.disabled = frozenset(_items(self.disabled, "disabled"))
+        self.required = frozenset(_as_list(self.required, "required"))
+        self.disabled = frozenset(_as_list(self.disabled, "disabled"))
 
     def __enter__(self) -> PassContext:
         _thread.contexts.append(self)
@@ -172,7 +172,7 @@ class PassContext:
         """Return the context that this thread entered last; one with the defaults if it entered none."""
         return _thread.contexts[-1] if _thread.contexts else PassContext()
 
-    def leaves_out(self, one: Pass) -> bool:
+    def skips(self, one: Pass) -> bool:
         """Tell whether a Sequential leaves a pass out in this context."""
         return one.name in self.disabled or (one.level > self.level and one.name not in self.required)
 
@@ -215,7 +215,7 @@ def register_pass(
     """
     if not isinstance(name, str):
         raise TypeError(f'register_pass takes a name, as in @register_pass("demo.fold"); got {name!r}')
-    names = tuple(_items(required, "required"))
+    names = tuple(_as_list(required, "required"))
 
     def register(func: Callable[[Any], Any]) -> Pass:
         made = Pass(name, func, level, names)
@@ -282,7 +282,7 @@ def _run(one: Pass, obj: Any, context: PassContext) -> Any:
 
 
 @contextlib.contextmanager
-def noted(note: str) -> Iterator[None]:
+def note_on_error(note: str) -> Iterator[None]:
     """Add a note to an exception that passes through."""
     try:
         yield
@@ -291,7 +291,7 @@ def noted(note: str) -> Iterator[None]:
         raise
 
 
-def _items(given: Iterable[Any], what: str) -> Iterable[Any]:
+def _as_list(given: Iterable[Any], what: str) -> Iterable[Any]:
     if isinstance(given, str):
         raise TypeError(f"{what} is a list, got {given!r} alone; put it in brackets")
     return given

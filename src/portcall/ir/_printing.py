@@ -158,7 +158,7 @@ def _headline(label: str, value: Any, text: Any) -> Any:
 _OURS: set[Any] = set()
 
 
-def adopt(function: Any) -> Any:
+def mark_generated_repr(function: Any) -> Any:
     """Remember a ``__repr__`` of ours, which counts what it shows; one of the user's is taken as it is."""
     _OURS.add(function)
     return function

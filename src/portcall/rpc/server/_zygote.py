@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections import deque
 
-from portcall.inspect._machine import look_around
+from portcall.inspect._machine import read_loaded_libraries
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
@@ -71,7 +71,7 @@ class Zygote:
         self._patterns = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
-            look_around()  # so that sessions need not, each anew
+            read_loaded_libraries()  # so that sessions need not, each anew
         gc.collect()
         gc.freeze()
         self._link.send(ZygoteReady(self._reason))
