@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fuzz/targets.h"
-#include "ir/types.h"
+#include "ir/hash_bytes.h"
 #include "portcall/ir.h"
 
 using namespace portcall;

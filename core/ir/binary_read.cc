@@ -6,6 +6,7 @@
 
 #include "bytes/cursor.h"
 #include "ir/binary.h"
+#include "ir/hash_bytes.h"
 #include "ir/load.h"
 
 namespace portcall::ir {
@@ -13,7 +14,7 @@ namespace {
 
 class BinaryReader : public bytes::Cursor<BinaryReader> {
  public:
-  BinaryReader(Types* types, std::string_view bytes, const PortcallLoadLimits* limits)
+  BinaryReader(Types* types, std::string_view bytes, LoadLimits limits)
       : Cursor(bytes), types_(types), builder_(limits, [this](const std::string& reason) { Fail(reason); }) {}
 
   Any Read() {
@@ -240,14 +241,11 @@ class BinaryReader : public bytes::Cursor<BinaryReader> {
   bool in_node_ = false;
 };
 
+PORTCALL_REGISTER_GLOBAL("portcall.ir.FromBytes")
+    .set_body_typed([](portcall::Bytes bytes, uint64_t max_nodes, uint64_t max_depth) {
+      Types types(true);
+      return BinaryReader(&types, bytes, {max_nodes, max_depth}).Read();
+    });
+
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallFromBytes(const TVMFFIByteArray* bytes, const PortcallLoadLimits* limits, TVMFFIAny* value) {
-  return Guard([&] {
-    ir::Types types(true);
-    *value = ir::BinaryReader(&types, ToView(*bytes), limits).Read().release();
-  });
-}

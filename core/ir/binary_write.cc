@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ir/binary.h"
-
+#include "ir/hash_bytes.h"
 #include "ir/save.h"
-#include "portcall/ir.h"
 
 namespace portcall::ir {
 namespace {
@@ -161,14 +160,10 @@ class BinaryWriter {
   uint64_t num_types_ = 0, num_nodes_ = 0;
 };
 
+PORTCALL_REGISTER_GLOBAL("portcall.ir.ToBytes").set_body_typed([](Any value) {
+  Types types(true);
+  return Bytes(Save([&](bool put_off) { return BinaryWriter(&types).Write(value.cell(), put_off); }));
+});
+
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallToBytes(const TVMFFIAny* value, TVMFFIAny* bytes) {
-  return Guard([&] {
-    ir::Types types(true);
-    *bytes = Bytes(ir::Save([&](bool put_off) { return ir::BinaryWriter(&types).Write(*value, put_off); })).release();
-  });
-}

@@ -3,9 +3,9 @@
 // contains itself can be copied too: every cycle goes through one of these.
 #include <utility>
 
+#include "ir/containers.h"
 #include "ir/pointer_map.h"
 #include "ir/types.h"
-#include "portcall/ir.h"
 
 namespace portcall::ir {
 namespace {
@@ -58,7 +58,7 @@ class Copier {
       frames_.push_back({std::move(obj), &type, 0, parts_.size(), nullptr});
       return;
     }
-    Any copy = type.form == Form::kFields ? CopyFields(obj, type) : Make(type.index, nullptr, 0);
+    Any copy = type.form == Form::kFields ? CopyFields(obj, type) : Any(MakeContainer(type.index, nullptr, 0));
     waiting_.emplace_back(obj, copy);
     Put(obj, std::move(copy));
   }
@@ -72,20 +72,9 @@ class Copier {
   void Finish() {
     Frame frame = std::move(frames_.back());
     frames_.pop_back();
-    Any copy = Make(frame.type->index, parts_.data() + frame.first_part, parts_.size() - frame.first_part);
+    Any copy = MakeContainer(frame.type->index, parts_.data() + frame.first_part, parts_.size() - frame.first_part);
     parts_.resize(frame.first_part);
     Put(frame.obj, std::move(copy));
-  }
-
-  static Any Make(int32_t type_index, const Any* parts, size_t n) {
-    const auto* cells = reinterpret_cast<const TVMFFIAny*>(parts);
-    const auto size = static_cast<int64_t>(n);
-    TVMFFIObjectHandle handle = nullptr;
-    Check(type_index == kTVMFFIArray  ? PortcallArrayCreate(cells, size, &handle)
-          : type_index == kTVMFFIList ? PortcallListCreate(cells, size, &handle)
-          : type_index == kTVMFFIMap  ? PortcallMapCreate(cells, size / 2, &handle)
-                                      : PortcallDictCreate(cells, size / 2, &handle));
-    return ObjectRef::Steal(handle);
   }
 
   // Another object with the same fields, which do not show all that an object of compiled code holds.

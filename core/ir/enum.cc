@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "ir/containers.h"
+
 namespace portcall::ir {
 namespace {
 
@@ -14,13 +16,6 @@ int32_t IndexOf(std::string_view key, int32_t parent) {
   int32_t index = TVMFFITypeGetOrAllocIndex(&text, -1, 0, 0, 1, parent);
   if (index < 0) ThrowRaised();
   return index;
-}
-
-ObjectRef Container(int (*create)(const TVMFFIAny*, int64_t, TVMFFIObjectHandle*), const std::vector<Any>& cells,
-                    size_t each) {
-  TVMFFIObjectHandle handle = nullptr;
-  Check(create(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int64_t>(cells.size() / each), &handle));
-  return ObjectRef::Steal(handle);
 }
 
 // Defines an enum; parent: ffi.Enum, ffi.IntEnum or ffi.StrEnum. The type must not exist.
@@ -41,9 +36,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.ir.DefineEnum")
           indexes.push_back(entries.back());
         }
       }
-      Any state = ObjectRef::Steal(NewNode<EnumStateObj>(Container(PortcallListCreate, entries, 1),
-                                                         Container(PortcallDictCreate, indexes, 2),
-                                                         Container(PortcallDictCreate, {}, 2)));
+      Any state = ObjectRef::Steal(NewNode<EnumStateObj>(MakeContainer(kTVMFFIList, entries.data(), entries.size()),
+                                                         MakeContainer(kTVMFFIDict, indexes.data(), indexes.size()),
+                                                         MakeContainer(kTVMFFIDict, nullptr, 0)));
       TVMFFIByteArray name = ToByteArray("__ffi_enum__");
       Check(TVMFFITypeRegisterAttr(index, &name, &state.cell()));
     });

@@ -6,17 +6,13 @@
 // inside of what was left out may now stand for another one.
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <string>
 #include <utility>
 
 #include "ir/hash.h"
-#include "portcall/ir.h"
 
 namespace portcall::ir {
 namespace {
-
-constexpr int kMaxHooks = 1000;  // within one another: they use the stack
 
 struct Mismatch {
   TVMFFIAny left, right;
@@ -188,21 +184,11 @@ Comparison::Answer Comparison::Work(const TVMFFIAny& left, const TVMFFIAny& righ
 // The type says whether the two are equal. It hands back what it wants to have compared; what it keeps of that function
 // is of no use afterwards.
 Comparison::Answer Comparison::CompareByHook(const Type& type, TVMFFIAny left, TVMFFIAny right, Defines defines) {
-  PORTCALL_CHECK(hooks_ < kMaxHooks, ValueError)
-      << "objects of types that compare themselves are more than " << kMaxHooks << " deep";
-  auto self = std::make_shared<Comparison*>(this);
-  PackedFunc equal([self, defines](Args args, RetValue* rv) {
+  HookScope<Comparison> scope(this, &hooks_, "that compare themselves");
+  PackedFunc equal([self = scope.self(), defines](Args args, RetValue* rv) {
     PORTCALL_CHECK(*self, RuntimeError) << "the comparison that this function is part of is over";
     *rv = (*self)->EqualInHook(args, defines);
   });
-  struct Scope {
-    Comparison** self;
-    explicit Scope(Comparison** self) : self(self) { ++(*self)->hooks_; }
-    ~Scope() {
-      --(*self)->hooks_;
-      *self = nullptr;
-    }
-  } scope(self.get());
   below_.clear();
   const bool same = type.equal(Any::Copy(left), Any::Copy(right), equal).cast<bool>();
   if (must_start_again_) return Answer::kDiffer;
@@ -221,8 +207,7 @@ Comparison::Answer Comparison::CompareByHook(const Type& type, TVMFFIAny left, T
 bool Comparison::EqualInHook(Args args, Defines defines) {
   const TVMFFIAny left = types_->Keep(Any::Copy(args[0].cell()));
   const TVMFFIAny right = types_->Keep(Any::Copy(args[1].cell()));
-  const auto kind = args[2].cast<int64_t>();
-  if (defines != Defines::kBelow && kind != 0) defines = kind == 1 ? Defines::kBelow : Defines::kHere;
+  defines = DefinesInHook(defines, args[2]);
   const size_t depth = frames_.size(), entries = entries_.size();
   below_.clear();
   if (Work(left, right, defines) != Answer::kDiffer) return true;
@@ -398,34 +383,25 @@ void Comparison::Describe(const TVMFFIAny& left, const TVMFFIAny& right, Mismatc
   if (!why_.empty()) mismatch->text += " (" + why_ + ")";
 }
 
-bool Compare(Types* types, const TVMFFIAny& left, const TVMFFIAny& right, int32_t flags, Mismatch* mismatch) {
-  const bool map_free = flags & kPortcallMapFreeVariables;
+bool Compare(Types* types, const Any& left, const Any& right, bool map_free, Mismatch* mismatch) {
   Comparison quick(types, map_free, false);
-  bool equal = quick.Equal(left, right, mismatch);
+  bool equal = quick.Equal(left.cell(), right.cell(), mismatch);
   if (!quick.must_start_again()) return equal;
-  return Comparison(types, map_free, true).Equal(left, right, mismatch);
+  return Comparison(types, map_free, true).Equal(left.cell(), right.cell(), mismatch);
 }
+
+PORTCALL_REGISTER_GLOBAL("portcall.ir.StructuralEqual").set_body_typed([](Any left, Any right, bool map_free) {
+  Types types;
+  return Compare(&types, left, right, map_free, nullptr);
+});
+
+// None when they are equal, else Array(text, path, left, right, why): where they differ first, in order of fields.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.FirstMismatch").set_body_typed([](Any left, Any right, bool map_free) -> Any {
+  Types types;
+  Mismatch found;
+  if (Compare(&types, left, right, map_free, &found)) return nullptr;
+  return Array<Any>{found.text, found.path, Any::Copy(found.left), Any::Copy(found.right), found.why};
+});
 
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallStructuralEqual(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, int32_t* equal) {
-  return Guard([&] {
-    ir::Types types;
-    *equal = ir::Compare(&types, *left, *right, flags, nullptr);
-  });
-}
-
-int PortcallFirstMismatch(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, TVMFFIAny* out) {
-  return Guard([&] {
-    ir::Types types;
-    ir::Mismatch found;
-    Any result;
-    if (!ir::Compare(&types, *left, *right, flags, &found)) {
-      result = Array<Any>{found.text, found.path, Any::Copy(found.left), Any::Copy(found.right), found.why};
-    }
-    *out = result.release();
-  });
-}

@@ -4,15 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 
-#include "portcall/ir.h"
+#include "ir/hash_bytes.h"
 
 namespace portcall::ir {
 namespace {
 
 constexpr int kMaxKeyDepth = 64;
-constexpr int kMaxHooks = 1000;  // within one another: they use the stack
 
 // What kind of value is hashed.
 enum Seed : uint64_t {
@@ -32,11 +30,6 @@ enum Seed : uint64_t {
   kVariable,
   kOther,
 };
-
-inline uint64_t Mix(uint64_t a, uint64_t b) {
-  auto product = static_cast<unsigned __int128>(a ^ 0x9e3779b97f4a7c15u) * (b ^ 0xd1b54a32d192ed03u);
-  return (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64)) + b;
-}
 
 uint64_t HashFloat(double value) {
   uint64_t bits = 0x7ff8000000000000u;  // all NaNs
@@ -82,19 +75,6 @@ uint64_t HashValue(const TVMFFIAny& value) {
 
 }  // namespace
 
-uint64_t HashBytes(std::string_view bytes) {
-  uint64_t hash = bytes.size(), word = 0;
-  const char* at = bytes.data();
-  size_t left = bytes.size();
-  for (; left >= 8; at += 8, left -= 8) {
-    std::memcpy(&word, at, 8);
-    hash = Mix(hash, word);
-  }
-  word = 0;
-  if (left) std::memcpy(&word, at, left);
-  return Mix(hash, word);
-}
-
 uint64_t Hasher::Hash(const TVMFFIAny& value, Defines defines) {
   uint64_t hash = 0;
   const size_t depth = frames_.size();
@@ -110,24 +90,13 @@ uint64_t Hasher::Hash(const TVMFFIAny& value, Defines defines) {
 // The type has a hash of its own, made of those of the values that it hands back. As of the headers, these come with the
 // hash so far and the kind of variables that they define, 0 being that of the object.
 uint64_t Hasher::HashByHook(const Type& type, const TVMFFIObject* obj, uint64_t start, Defines defines) {
-  PORTCALL_CHECK(hooks_ < kMaxHooks, ValueError)
-      << "objects of types with a hash of their own are more than " << kMaxHooks << " deep";
-  auto self = std::make_shared<Hasher*>(this);
-  PackedFunc hash([self, defines](Args args, RetValue* rv) {
+  HookScope<Hasher> scope(this, &hooks_, "with a hash of their own");
+  PackedFunc hash([self = scope.self(), defines](Args args, RetValue* rv) {
     PORTCALL_CHECK(*self, RuntimeError) << "the hash that this function is part of is done";
     const TVMFFIAny value = (*self)->types_->Keep(Any::Copy(args[0].cell()));
-    const auto kind = args[2].cast<int64_t>();
-    Defines inner = defines == Defines::kBelow || kind == 0 ? defines : kind == 1 ? Defines::kBelow : Defines::kHere;
+    const Defines inner = DefinesInHook(defines, args[2]);
     *rv = static_cast<int64_t>(Mix(static_cast<uint64_t>(args[1].cast<int64_t>()), (*self)->Hash(value, inner)));
   });
-  struct Scope {
-    Hasher** self;
-    explicit Scope(Hasher** self) : self(self) { ++(*self)->hooks_; }
-    ~Scope() {
-      --(*self)->hooks_;
-      *self = nullptr;
-    }
-  } scope(self.get());
   ObjectRef ref = ObjectRef::Borrow(const_cast<TVMFFIObject*>(obj));
   return static_cast<uint64_t>(type.hash(ref, static_cast<int64_t>(start), hash).cast<int64_t>());
 }
@@ -274,25 +243,23 @@ uint64_t Hasher::HashKey(const TVMFFIAny& key) {
 
 void Hasher::ThrowCycle(const TVMFFIObject* obj) {
   std::vector<Step> steps;
-  std::string start;
+  size_t start = 0;
   for (const Frame& frame : frames_) {
-    if (frame.obj == obj) start = types_->PathOf(steps);
+    if (frame.obj == obj) start = steps.size();
     size_t part = frame.next - 1;
     if (frame.type->form == Form::kPairs) part = 2 * entries_[frame.first_entry + part].position + 1;
     steps.push_back({frame.obj, part});
   }
-  PORTCALL_THROW(ValueError) << types_->PathOf(steps) << ": is " << start
-                             << " again: an object that contains itself has no structural hash";
+  types_->ThrowCycle(steps, start, "has no structural hash");
 }
+namespace {
 
+// Signed, because integers of the ABI are.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.StructuralHash").set_body_typed([](Any value, bool map_free_variables) {
+  Types types;
+  const Defines defines = map_free_variables ? Defines::kBelow : Defines::kNothing;
+  return static_cast<int64_t>(Hasher(&types).Hash(value.cell(), defines));
+});
+
+}  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallStructuralHash(const TVMFFIAny* value, int32_t flags, uint64_t* hash) {
-  return Guard([&] {
-    ir::Types types;
-    *hash = ir::Hasher(&types).Hash(*value,
-                                    flags & kPortcallMapFreeVariables ? ir::Defines::kBelow : ir::Defines::kNothing);
-  });
-}

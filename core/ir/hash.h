@@ -4,6 +4,7 @@
 #define PORTCALL_IR_HASH_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ir/pointer_map.h"
@@ -19,6 +20,34 @@ inline Defines DefinesInField(Defines outer, const Field& field) {
   if (outer == Defines::kBelow || field.defines_below) return Defines::kBelow;
   return field.defines ? Defines::kHere : Defines::kNothing;
 }
+
+// The same in a hook, which says 0 for that of its object, 1 for all below, else for what stands there.
+inline Defines DefinesInHook(Defines outer, int64_t kind) {
+  if (outer == Defines::kBelow || kind == 0) return outer;
+  return kind == 1 ? Defines::kBelow : Defines::kHere;
+}
+
+// While a hook of a type runs, it may call back `self`. It finds null if it kept the pointer for later.
+template <typename T> class HookScope {
+ public:
+  HookScope(T* self, int* depth, const char* of_types) : self_(std::make_shared<T*>(self)), depth_(depth) {
+    constexpr int kMaxDepth = 1000;  // hooks use the stack
+    PORTCALL_CHECK(*depth < kMaxDepth, ValueError)
+        << "objects of types " << of_types << " are more than " << kMaxDepth << " deep";
+    ++*depth_;
+  }
+  HookScope(const HookScope&) = delete;
+  HookScope& operator=(const HookScope&) = delete;
+  ~HookScope() {
+    --*depth_;
+    *self_ = nullptr;
+  }
+  const std::shared_ptr<T*>& self() const { return self_; }
+
+ private:
+  std::shared_ptr<T*> self_;
+  int* depth_;
+};
 
 // The hash of the entries' keys, by which both comparison and hash go through a map.
 struct Entry {

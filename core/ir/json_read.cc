@@ -203,7 +203,7 @@ class Scanner {
 
 class JsonReader : Scanner {
  public:
-  JsonReader(Types* types, std::string_view text, const PortcallLoadLimits* limits)
+  JsonReader(Types* types, std::string_view text, LoadLimits limits)
       : Scanner(text), types_(types), builder_(limits, [this](const std::string& reason) { Fail(reason); }) {}
 
   Any Read() {
@@ -565,14 +565,11 @@ class JsonReader : Scanner {
   std::string_view part_name_;
 };
 
+PORTCALL_REGISTER_GLOBAL("portcall.ir.LoadJson")
+    .set_body_typed([](String text, uint64_t max_nodes, uint64_t max_depth) {
+      Types types(true);
+      return JsonReader(&types, text, {max_nodes, max_depth}).Read();
+    });
+
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallLoadJson(const TVMFFIByteArray* text, const PortcallLoadLimits* limits, TVMFFIAny* value) {
-  return Guard([&] {
-    ir::Types types(true);
-    *value = ir::JsonReader(&types, ToView(*text), limits).Read().release();
-  });
-}

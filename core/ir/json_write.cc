@@ -19,7 +19,6 @@
 #include "bytes/utf8.h"
 #include "ir/save.h"
 #include "ir/text.h"
-#include "portcall/ir.h"
 
 namespace portcall::ir {
 namespace {
@@ -79,18 +78,10 @@ class JsonWriter {
   void Node(const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
     if (num_nodes_++ > 0) out_ += ',';
     out_ += separator_;
-    const TypeText& text = TextOf(type);
-    out_ += text.open;
-    switch (type.form) {
-      case Form::kFields:
-        return Fields(obj, type, text, refs);
-      case Form::kItems:
-        return Items(obj, type, num_parts, refs);
-      case Form::kPairs:
-        return Pairs(obj, type, num_parts, refs);
-      default:
-        TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
-    }
+    out_ += TextOf(type).open;
+    if (type.form == Form::kTensor) TensorContent(*reinterpret_cast<const DLTensor*>(obj + 1));
+    else Parts(obj, type, num_parts, refs);
+    out_ += '}';
   }
 
   void Contents(uint32_t number, const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
@@ -98,45 +89,26 @@ class JsonWriter {
     out_ += "," + separator_ + TextOf(type).open + "{\"ref\"" + colon_;
     Integer(number);
     out_ += between_ + "\"items\"" + colon_;
-    type.form == Form::kItems ? Items(obj, type, num_parts, refs) : Pairs(obj, type, num_parts, refs);
-    out_ += '}';
-  }
-
- private:
-  void Fields(const TVMFFIObject* obj, const Type& type, const TypeText& text, const uint32_t* refs) {
-    TVMFFIAny space;
-    const TVMFFIAny* pair = nullptr;
-    out_ += '{';
-    for (size_t i = 0; i < type.fields.size(); ++i) {
-      if (i > 0) out_ += between_;
-      out_ += text.fields[i];
-      Value(*types_->Part(obj, type, i, &space, &pair), &refs);
-    }
+    Parts(obj, type, num_parts, refs);
     out_ += "}}";
   }
 
-  void Items(const TVMFFIObject* obj, const Type& type, size_t n, const uint32_t* refs) {
+ private:
+  // {"lhs":1,"rhs":2} of fields, [1,2] of items, [[1,2],[3,4]] of pairs
+  void Parts(const TVMFFIObject* obj, const Type& type, size_t num_parts, const uint32_t* refs) {
+    const std::vector<std::string>& names = TextOf(type).fields;
+    const bool fields = type.form == Form::kFields, pairs = type.form == Form::kPairs;
     TVMFFIAny space;
     const TVMFFIAny* pair = nullptr;
-    out_ += '[';
-    for (size_t i = 0; i < n; ++i) {
+    out_ += fields ? '{' : '[';
+    for (size_t i = 0; i < num_parts; ++i) {
       if (i > 0) out_ += between_;
+      if (fields) out_ += names[i];
+      if (pairs && i % 2 == 0) out_ += '[';
       Value(*types_->Part(obj, type, i, &space, &pair), &refs);
+      if (pairs && i % 2 == 1) out_ += ']';
     }
-    out_ += "]}";
-  }
-
-  void Pairs(const TVMFFIObject* obj, const Type& type, size_t n, const uint32_t* refs) {
-    TVMFFIAny space;
-    const TVMFFIAny* pair = nullptr;
-    out_ += '[';
-    for (size_t i = 0; i < n; ++i) {
-      if (i % 2) out_ += between_;
-      else (out_ += i > 0 ? between_ : "") += '[';
-      Value(*types_->Part(obj, type, i, &space, &pair), &refs);
-      if (i % 2) out_ += ']';
-    }
-    out_ += "]}";
+    out_ += fields ? '}' : ']';
   }
 
   void TensorContent(const DLTensor& tensor) {
@@ -147,7 +119,7 @@ class JsonWriter {
     Integers(tensor.shape, static_cast<size_t>(tensor.ndim));
     out_ += between_ + "\"data\"" + colon_ + "\"";
     AppendBase64(BytesOf(tensor, &space), &out_);
-    out_ += "\"}}";
+    out_ += "\"}";
   }
 
   void Value(const TVMFFIAny& value, const uint32_t** refs) {
@@ -273,15 +245,12 @@ class JsonWriter {
   size_t num_nodes_ = 0;
 };
 
+// indent: None for one line; else a line for each node, indented by that many blanks.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.SaveJson").set_body_typed([](Any value, std::optional<int32_t> indent) {
+  Types types(true);
+  const int32_t blanks = indent.value_or(-1);
+  return String(Save([&](bool put_off) { return JsonWriter(&types, blanks).Write(value.cell(), put_off); }));
+});
+
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallSaveJson(const TVMFFIAny* value, int32_t indent, TVMFFIAny* text) {
-  return Guard([&] {
-    ir::Types types(true);
-    *text =
-        String(ir::Save([&](bool put_off) { return ir::JsonWriter(&types, indent).Write(*value, put_off); })).release();
-  });
-}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ir/load.h"
 
+#include "ir/containers.h"
+
 namespace portcall::ir {
 
 template <typename F> void Builder::Make(F make) {
@@ -47,21 +49,10 @@ void Builder::MakeOfData(const Type& type) {
 }
 
 void Builder::MakeContainer(int32_t type_index) {
-  const auto size = static_cast<int64_t>(parts_.size());
-  Make([&](TVMFFIObjectHandle* out) {
-    switch (type_index) {
-      case kTVMFFIArray:
-        return PortcallArrayCreate(parts_.data(), size, out);
-      case kTVMFFIList:
-        return PortcallListCreate(parts_.data(), size, out);
-      case kTVMFFIMap:
-        return PortcallMapCreate(parts_.data(), size / 2, out);
-      default:
-        return PortcallDictCreate(parts_.data(), size / 2, out);
-    }
-  });
+  Make([&](TVMFFIObjectHandle* out) { return CreateContainer(type_index, parts_.data(), parts_.size(), out); });
   const bool pairs = type_index == kTVMFFIMap || type_index == kTVMFFIDict;
-  if (pairs && 2 * PortcallMapSize(nodes_.back().cell().v_obj) != size) fail_("a key stands there twice");
+  if (pairs && 2 * PortcallMapSize(nodes_.back().cell().v_obj) != static_cast<int64_t>(parts_.size()))
+    fail_("a key stands there twice");
 }
 
 static int64_t SizeOfList(TVMFFIObjectHandle list) {

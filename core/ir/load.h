@@ -18,9 +18,7 @@ class Builder {
   // fail(reason) throws, with the place.
   using Fail = std::function<void(const std::string& reason)>;
 
-  Builder(const PortcallLoadLimits* limits, Fail fail) : fail_(std::move(fail)) {
-    if (limits) limits_ = *limits;
-  }
+  Builder(LoadLimits limits, Fail fail) : limits_(limits), fail_(std::move(fail)) {}
   // Takes apart what contains itself, unless Finish() was reached.
   ~Builder();
 
@@ -70,7 +68,7 @@ class Builder {
   template <typename F> void Make(F make);
   void MakeOfData(const Type& type);
 
-  PortcallLoadLimits limits_{};
+  LoadLimits limits_;
   Fail fail_;
   std::vector<Any> nodes_;
   std::vector<uint32_t> depths_;

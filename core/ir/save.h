@@ -152,8 +152,7 @@ template <typename Sink> class Saver {
     for (size_t i = start; i < frames_.size() && !put_off_; ++i) {
       if (!frames_[i].whole && Changes(*frames_[i].type)) throw NeedsPutOff();
     }
-    PORTCALL_THROW(ValueError) << types_->PathOf(StepsTo(frames_.size())) << ": is " << types_->PathOf(StepsTo(start))
-                               << " again: an object that contains itself cannot be saved";
+    types_->ThrowCycle(StepsTo(frames_.size()), start, "cannot be saved");
   }
 
   std::vector<Step> StepsTo(size_t depth) const {

@@ -2,6 +2,7 @@
 #include "ir/types.h"
 
 #include "ir/enum.h"
+#include "ir/hash_bytes.h"
 
 #include <charconv>
 
@@ -170,6 +171,12 @@ std::string Types::PathOf(const std::vector<Step>& steps) {
     }
   }
   return path;
+}
+
+void Types::ThrowCycle(const std::vector<Step>& steps, size_t start, const char* cannot) {
+  const std::vector<Step> before(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(start));
+  PORTCALL_THROW(ValueError) << PathOf(steps) << ": is " << PathOf(before) << " again: an object that contains itself "
+                             << cannot;
 }
 
 std::string Quote(std::string_view text) {

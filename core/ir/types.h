@@ -101,6 +101,9 @@ class Types {
   // "<root>.rhs[3]["key"]" of the last step's part.
   std::string PathOf(const std::vector<Step>& steps);
 
+  // The steps lead from the root to an object that was met before, after the first `start` of them.
+  [[noreturn]] void ThrowCycle(const std::vector<Step>& steps, size_t start, const char* cannot);
+
  private:
   const TVMFFIAny* FieldOf(const TVMFFIObject* obj, const Field& field, TVMFFIAny* space) {
     const char* place = reinterpret_cast<const char*>(obj) + field.offset;
@@ -128,8 +131,6 @@ class Types {
 inline bool IsShared(const TVMFFIObject* obj) noexcept {
   return (__atomic_load_n(&obj->combined_ref_count, __ATOMIC_RELAXED) & kStrongMask) > 1;
 }
-
-uint64_t HashBytes(std::string_view bytes);
 
 // A value in a message, cut short: 1, "text", 2.5, demo.Add.
 std::string Show(const TVMFFIAny& value);

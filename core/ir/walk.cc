@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks over graphs, and graphs made anew with some objects replaced. Call-backs may do anything, so everything that is
 // being worked on is held, and containers are asked for their size at each step.
-#include "portcall/ir.h"
+#include <set>
 
+#include "ir/containers.h"
 #include "ir/pointer_map.h"
 #include "ir/types.h"
 
 namespace portcall::ir {
 namespace {
-
-PackedFunc FunctionOf(TVMFFIObjectHandle handle) {
-  PORTCALL_CHECK(handle, TypeError) << "expected a function to call for each object, got None";
-  return ObjectRef::Borrow<PackedFunc>(handle);
-}
 
 // Calls func(obj), whose result is to be put in the place of obj. None: obj itself.
 Any Change(const PackedFunc& func, const Any& value) {
@@ -24,7 +20,6 @@ bool IsSame(const TVMFFIAny& a, const TVMFFIAny& b) {
   return a.type_index == b.type_index && a.small_str_len == b.small_str_len && a.v_uint64 == b.v_uint64;
 }
 
-// Says where in the graph an object was at which a call-back failed: behind the last of these frames.
 // What to walk over in the place of an object: of a map its keys and values in turn, as they are now.
 ObjectRef PartsOf(const TVMFFIObject* obj, const Type& type) {
   if (type.form != Form::kPairs) return ObjectRef::Borrow(const_cast<TVMFFIObject*>(obj));
@@ -33,15 +28,28 @@ ObjectRef PartsOf(const TVMFFIObject* obj, const Type& type) {
     parts.insert(parts.end(), pair, pair + 2);
   }
   TVMFFIObjectHandle handle = nullptr;
-  Check(PortcallArrayCreate(parts.data(), static_cast<int64_t>(parts.size()), &handle));
+  Check(CreateContainer(kTVMFFIArray, parts.data(), parts.size(), &handle));
   return ObjectRef::Steal(handle);
 }
 
-template <typename Frame>
-void AddNote(const Error& error, const ObjectRef& obj, const std::vector<Frame>& frames, Types* types) {
+// The next part of the object that a frame is at; null when there are no more.
+template <typename Frame> const TVMFFIAny* NextPart(Types* types, Frame* frame, TVMFFIAny* space) {
+  const TVMFFIObject* parts = frame->parts.get();
+  const Type& type = types->Of(parts);
+  if (frame->next >= types->NumParts(parts, type)) return nullptr;
+  return types->Part(parts, type, frame->next++, space, nullptr);
+}
+
+template <typename Frame> std::vector<Step> StepsOf(const std::vector<Frame>& frames) {
   std::vector<Step> steps;
   for (const Frame& frame : frames) steps.push_back({frame.obj.get(), frame.next - 1});
-  error.AddNote("at " + types->PathOf(steps) + ", of type " + obj.type_key());
+  return steps;
+}
+
+// Says where in the graph the object is for which a callback failed: below the last of these frames.
+template <typename Frame>
+void AddNote(const Error& error, const ObjectRef& obj, const std::vector<Frame>& frames, Types* types) {
+  error.AddNote("at " + types->PathOf(StepsOf(frames)) + ", of type " + obj.type_key());
 }
 
 class Walker {
@@ -52,14 +60,11 @@ class Walker {
   void Run(const TVMFFIAny& root) {
     Enter(root);
     while (!frames_.empty()) {
-      Frame& frame = frames_.back();
-      const TVMFFIObject* parts = frame.parts.get();
-      const Type& type = types_.Of(parts);
-      if (frame.next < types_.NumParts(parts, type)) {
-        TVMFFIAny space;
-        Enter(*types_.Part(parts, type, frame.next++, &space, nullptr));
+      TVMFFIAny space;
+      if (const TVMFFIAny* part = NextPart(&types_, &frames_.back(), &space)) {
+        Enter(*part);
       } else {
-        Frame done = std::move(frame);
+        Frame done = std::move(frames_.back());
         frames_.pop_back();
         if (post_order_ && IsWanted(*done.type)) Visit(done.obj);
       }
@@ -107,25 +112,11 @@ class Walker {
 };
 
 // An object with these parts in the place of its own.
-Any Remake(const Type& type, const TVMFFIAny* parts, size_t n) {
+Any Remake(const Type& type, const Any* parts, size_t n) {
+  if (type.form == Form::kItems || type.form == Form::kPairs) return MakeContainer(type.index, parts, n);
   TVMFFIObjectHandle handle = nullptr;
-  auto size = static_cast<int64_t>(n);
-  switch (type.index) {
-    case kTVMFFIArray:
-      Check(PortcallArrayCreate(parts, size, &handle));
-      break;
-    case kTVMFFIList:
-      Check(PortcallListCreate(parts, size, &handle));
-      break;
-    case kTVMFFIMap:
-      Check(PortcallMapCreate(parts, size / 2, &handle));
-      break;
-    case kTVMFFIDict:
-      Check(PortcallDictCreate(parts, size / 2, &handle));
-      break;
-    default:
-      Check(PortcallObjectCreate(type.index, parts, static_cast<int32_t>(n), &handle));
-  }
+  const auto* cells = reinterpret_cast<const TVMFFIAny*>(parts);
+  Check(PortcallObjectCreate(type.index, cells, static_cast<int32_t>(n), &handle));
   return ObjectRef::Steal(handle);
 }
 
@@ -136,12 +127,9 @@ class Rewriter {
   Any Run(const TVMFFIAny& root) {
     Enter(root);
     while (!frames_.empty()) {
-      Frame& frame = frames_.back();
-      const TVMFFIObject* parts = frame.parts.get();
-      const Type& type = types_.Of(parts);
-      if (frame.next < types_.NumParts(parts, type)) {
-        TVMFFIAny space;
-        Enter(*types_.Part(parts, type, frame.next++, &space, nullptr));
+      TVMFFIAny space;
+      if (const TVMFFIAny* part = NextPart(&types_, &frames_.back(), &space)) {
+        Enter(*part);
       } else {
         Finish();
       }
@@ -188,8 +176,7 @@ class Rewriter {
     frames_.pop_back();
     Any result(frame.obj);
     if (frame.changed) {
-      const auto* parts = reinterpret_cast<const TVMFFIAny*>(parts_.data() + frame.first_part);
-      result = Remake(*frame.type, parts, parts_.size() - frame.first_part);
+      result = Remake(*frame.type, parts_.data() + frame.first_part, parts_.size() - frame.first_part);
     }
     if (IsInstance(frame.type->index, type_index_)) {
       try {
@@ -208,14 +195,9 @@ class Rewriter {
   }
 
   [[noreturn]] void ThrowCycle(const TVMFFIObject* obj) {
-    std::vector<Step> steps;
-    std::string start;
-    for (const Frame& frame : frames_) {
-      if (frame.obj.get() == obj) start = types_.PathOf(steps);
-      steps.push_back({frame.obj.get(), frame.next - 1});
-    }
-    PORTCALL_THROW(ValueError) << types_.PathOf(steps) << ": is " << start
-                               << " again: an object that contains itself cannot be rewritten";
+    size_t start = 0;
+    while (frames_[start].obj.get() != obj) ++start;
+    types_.ThrowCycle(StepsOf(frames_), start, "cannot be rewritten");
   }
 
   Types types_;
@@ -227,37 +209,67 @@ class Rewriter {
   PointerMap known_;                                // their places there, plus one; 0 while they are worked on
 };
 
-Any ReplaceChildren(const Any& value, const PackedFunc& change) {
+Any MapChildren(const Any& value, const PackedFunc& change) {
   Types types;
   if (Types::IsValue(value.cell())) return value;
-  const TVMFFIObject* obj = value.cell().v_obj;
-  const Type& type = types.Of(obj);
-  const ObjectRef walked = PartsOf(obj, type);
-  const Type& walked_type = types.Of(walked.get());
+  const Type& type = types.Of(value.cell().v_obj);
+  struct {
+    ObjectRef parts;
+    size_t next;
+  } frame{PartsOf(value.cell().v_obj, type), 0};
   std::vector<Any> parts;
   bool changed = false;
-  for (size_t i = 0; i < types.NumParts(walked.get(), walked_type); ++i) {
-    TVMFFIAny space;
-    Any part = Any::Copy(*types.Part(walked.get(), walked_type, i, &space, nullptr));
+  TVMFFIAny space;
+  while (const TVMFFIAny* cell = NextPart(&types, &frame, &space)) {
+    Any part = Any::Copy(*cell);
     parts.push_back(Change(change, part));
     changed |= !IsSame(parts.back().cell(), part.cell());
   }
-  return changed ? Remake(type, reinterpret_cast<const TVMFFIAny*>(parts.data()), parts.size()) : value;
+  return changed ? Remake(type, parts.data(), parts.size()) : value;
 }
+
+// ---- Global functions: types are given by key, "" meaning all -----------------------------------------------------
+
+int32_t IndexOf(std::string_view type_key) {
+  if (type_key.empty()) return kTVMFFIObject;
+  TVMFFIByteArray key = ToByteArray(type_key);
+  int32_t index = -1;
+  Check(TVMFFITypeKeyToIndex(&key, &index));
+  return index;
+}
+
+void CheckFunction(const PackedFunc& func) {
+  PORTCALL_CHECK(func.defined(), TypeError) << "expected a function to call for each object, got None";
+}
+
+PORTCALL_REGISTER_GLOBAL("portcall.ir.Walk")
+    .set_body_typed([](Any value, String type_key, bool post_order, PackedFunc visit) {
+      CheckFunction(visit);
+      Walker(IndexOf(type_key), post_order, visit).Run(value.cell());
+    });
+PORTCALL_REGISTER_GLOBAL("portcall.ir.Collect").set_body_typed([](Any value, String type_key, bool post_order) {
+  std::vector<Any> found;
+  PackedFunc visit([&found](Args args, RetValue*) { found.emplace_back(Any::Copy(args[0].cell())); });
+  Walker(IndexOf(type_key), post_order, visit).Run(value.cell());
+  return Array<Any>(found);
+});
+// The keys of the types that occur in a graph, each once.
+PORTCALL_REGISTER_GLOBAL("portcall.ir.TypeKeys").set_body_typed([](Any value) {
+  std::set<int32_t> found;
+  PackedFunc visit([&found](Args args, RetValue*) { found.insert(args[0].cell().type_index); });
+  Walker(kTVMFFIObject, false, visit).Run(value.cell());
+  std::vector<std::string> keys;
+  for (int32_t index : found) keys.emplace_back(TypeKeyOf(index));
+  return keys;
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ir.Rewrite").set_body_typed([](Any value, String type_key, PackedFunc change) {
+  CheckFunction(change);
+  return Rewriter(IndexOf(type_key), change).Run(value.cell());
+});
+PORTCALL_REGISTER_GLOBAL("portcall.ir.MapChildren").set_body_typed([](Any value, PackedFunc change) {
+  CheckFunction(change);
+  return MapChildren(value, change);
+});
 
 }  // namespace
 }  // namespace portcall::ir
-
-using namespace portcall;
-
-int PortcallWalk(const TVMFFIAny* value, int32_t type_index, int32_t post_order, TVMFFIObjectHandle visit) {
-  return Guard([&] { ir::Walker(type_index, post_order != 0, ir::FunctionOf(visit)).Run(*value); });
-}
-
-int PortcallRewrite(const TVMFFIAny* value, int32_t type_index, TVMFFIObjectHandle change, TVMFFIAny* out) {
-  return Guard([&] { *out = ir::Rewriter(type_index, ir::FunctionOf(change)).Run(*value).release(); });
-}
-
-int PortcallMapChildren(const TVMFFIAny* value, TVMFFIObjectHandle change, TVMFFIAny* out) {
-  return Guard([&] { *out = ir::ReplaceChildren(Any::Copy(*value), ir::FunctionOf(change)).release(); });
-}

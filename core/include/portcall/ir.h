@@ -22,123 +22,90 @@
 #ifndef PORTCALL_IR_H_
 #define PORTCALL_IR_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "reflection.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// Flags of comparisons: variables that are defined nowhere are matched where they first occur.
-enum { kPortcallMapFreeVariables = 1 };
-
-// What is taken from bytes that nobody vouches for. 0: no limit. Memory is in any case bounded by the input's size.
-typedef struct PortcallLoadLimits {
-  uint64_t max_nodes;
-  uint64_t max_depth;  // objects on the longest way from the root; what contains itself is deeper than any
-} PortcallLoadLimits;
-
-PORTCALL_API int PortcallStructuralEqual(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, int32_t* equal);
-PORTCALL_API int PortcallStructuralHash(const TVMFFIAny* value, int32_t flags, uint64_t* hash);
-// None when they are equal, else Array(text, path, left, right, why): where they differ first, in order of fields.
-PORTCALL_API int PortcallFirstMismatch(const TVMFFIAny* left, const TVMFFIAny* right, int32_t flags, TVMFFIAny* out);
-
-// indent < 0: one line; else a line a node, indented by that many blanks. `limits` may be NULL.
-PORTCALL_API int PortcallSaveJson(const TVMFFIAny* value, int32_t indent, TVMFFIAny* text);
-PORTCALL_API int PortcallLoadJson(const TVMFFIByteArray* text, const PortcallLoadLimits* limits, TVMFFIAny* value);
-PORTCALL_API int PortcallToBytes(const TVMFFIAny* value, TVMFFIAny* bytes);
-PORTCALL_API int PortcallFromBytes(const TVMFFIByteArray* bytes, const PortcallLoadLimits* limits, TVMFFIAny* value);
-
-// Calls visit(object) once for each object of a type (kTVMFFIObject: of any) in the graph, containers, tensors and
-// functions being objects too. Before what it holds, where the result false leaves that out; or, post_order, after it.
-PORTCALL_API int PortcallWalk(const TVMFFIAny* value, int32_t type_index, int32_t post_order, TVMFFIObjectHandle visit);
-// Replaces objects of a type from the leaves up: each by the result of change(object), None meaning the object itself,
-// once. What holds a replaced object is made anew; all else stays the very same object.
-PORTCALL_API int PortcallRewrite(const TVMFFIAny* value, int32_t type_index, TVMFFIObjectHandle change, TVMFFIAny* out);
-// `value` with each value that it holds (field, item, key or value of a map) replaced by change(it), None meaning
-// itself; the same object when nothing was.
-PORTCALL_API int PortcallMapChildren(const TVMFFIAny* value, TVMFFIObjectHandle change, TVMFFIAny* out);
-
-#ifdef __cplusplus
-}  // extern "C"
-#endif
+// Another name of libportcall_ir's version. The loader and the linker see from it that a library needs libportcall_ir.
+extern "C" PORTCALL_API const char* PortcallIrVersion(void);
 
 namespace portcall::ir {
 
+// Limits for input that may be hostile; 0 is no limit. Memory is in any case bounded by the size of the input.
+struct LoadLimits {
+  uint64_t max_nodes = 0;
+  uint64_t max_depth = 0;  // objects on the longest way from the root; what contains itself is deeper than any
+};
+
 enum class Order { kPre, kPost };
 
-inline bool StructuralEqual(const Any& left, const Any& right, int32_t flags = 0) {
-  int32_t equal = 0;
-  Check(PortcallStructuralEqual(&left.cell(), &right.cell(), flags, &equal));
-  return equal != 0;
+namespace operations {
+// Every operation is a global function of libportcall_ir. The functions below give it a C++ type.
+template <typename... A> Any Call(const char* name, A&&... args) {
+  PackedFunc func = Registry::Get(name);
+  PORTCALL_CHECK(func.defined(), RuntimeError) << "'" << name << "' is not in libportcall_ir " << PortcallIrVersion();
+  return func(std::forward<A>(args)...);
+}
+template <typename Ref> String KeyOf() { return TypeKeyOf(TypeIndexOf<typename Ref::Node>()); }
+}  // namespace operations
+
+// map_free_variables: variables that are defined nowhere are matched where they first occur.
+inline bool StructuralEqual(const Any& left, const Any& right, bool map_free_variables = false) {
+  return operations::Call("portcall.ir.StructuralEqual", left, right, map_free_variables).cast<bool>();
 }
 
-inline uint64_t StructuralHash(const Any& value, int32_t flags = 0) {
-  uint64_t hash = 0;
-  Check(PortcallStructuralHash(&value.cell(), flags, &hash));
-  return hash;
+inline uint64_t StructuralHash(const Any& value, bool map_free_variables = false) {
+  return static_cast<uint64_t>(
+      operations::Call("portcall.ir.StructuralHash", value, map_free_variables).cast<int64_t>());
 }
 
-// "" when they are equal.
-inline std::string FirstMismatch(const Any& left, const Any& right, int32_t flags = 0) {
-  Any mismatch;
-  Check(PortcallFirstMismatch(&left.cell(), &right.cell(), flags, mismatch.out()));
+// Where they differ first, in order of fields; "" when they are equal.
+inline std::string FirstMismatch(const Any& left, const Any& right, bool map_free_variables = false) {
+  Any mismatch = operations::Call("portcall.ir.FirstMismatch", left, right, map_free_variables);
   return mismatch == nullptr ? std::string() : mismatch.cast<Array<Any>>()[0].cast<std::string>();
 }
 
-inline std::string SaveJson(const Any& value, int32_t indent = -1) {
-  Any text;
-  Check(PortcallSaveJson(&value.cell(), indent, text.out()));
-  return text.cast<std::string>();
+// indent: none for one line; else a line for each node, indented by that many blanks.
+inline std::string SaveJson(const Any& value, std::optional<int> indent = std::nullopt) {
+  return operations::Call("portcall.ir.SaveJson", value, indent).cast<std::string>();
 }
 
-inline Any LoadJson(std::string_view text, PortcallLoadLimits limits = {}) {
-  TVMFFIByteArray input = ToByteArray(text);
-  Any value;
-  Check(PortcallLoadJson(&input, &limits, value.out()));
-  return value;
+inline Any LoadJson(std::string_view text, LoadLimits limits = {}) {
+  return operations::Call("portcall.ir.LoadJson", String(text), limits.max_nodes, limits.max_depth);
 }
 
-inline Bytes ToBytes(const Any& value) {
-  Any bytes;
-  Check(PortcallToBytes(&value.cell(), bytes.out()));
-  return bytes.cast<Bytes>();
+inline Bytes ToBytes(const Any& value) { return operations::Call("portcall.ir.ToBytes", value).cast<Bytes>(); }
+
+inline Any FromBytes(std::string_view bytes, LoadLimits limits = {}) {
+  return operations::Call("portcall.ir.FromBytes", Bytes(bytes), limits.max_nodes, limits.max_depth);
 }
 
-inline Any FromBytes(std::string_view bytes, PortcallLoadLimits limits = {}) {
-  TVMFFIByteArray input = ToByteArray(bytes);
-  Any value;
-  Check(PortcallFromBytes(&input, &limits, value.out()));
-  return value;
-}
-
-// visit: void(const Ref&), or bool(const Ref&) where false leaves out what the object holds (Order::kPre).
+// Calls visit once for each object of the type in the graph, containers, tensors and functions being objects too.
+// visit: void(const Ref&), or bool(const Ref&), where false leaves out what the object holds (Order::kPre).
 template <typename Ref = ObjectRef, typename F> void Walk(const Any& value, Order order, F visit) {
   PackedFunc body([&visit](Args args, RetValue* rv) {
     Ref node = args[0];
     if constexpr (std::is_same_v<decltype(visit(node)), bool>) *rv = visit(node);
     else visit(node);
   });
-  Check(PortcallWalk(&value.cell(), TypeIndexOf<typename Ref::Node>(), order == Order::kPost, body.get()));
+  operations::Call("portcall.ir.Walk", value, operations::KeyOf<Ref>(), order == Order::kPost, body);
 }
 
-// change: Any(const Ref&).
+// Replaces objects of the type from the leaves up: each by the result of change(object), None meaning the object itself,
+// once. An object that holds a replaced one is copied; all else stays the very same object. change: Any(const Ref&).
 template <typename Ref = ObjectRef, typename F> Any Rewrite(const Any& value, F change) {
   PackedFunc body([&change](Args args, RetValue* rv) { *rv = change(args[0].template cast<Ref>()); });
-  Any out;
-  Check(PortcallRewrite(&value.cell(), TypeIndexOf<typename Ref::Node>(), body.get(), out.out()));
-  return out;
+  return operations::Call("portcall.ir.Rewrite", value, operations::KeyOf<Ref>(), body);
 }
 
-// change: Any(const Any&).
+// The value with each value that it holds (field, item, key or value of a map) replaced by change(it), None meaning
+// itself; the same object when nothing was replaced. change: Any(const Any&).
 template <typename F> Any MapChildren(const Any& value, F change) {
   PackedFunc body([&change](Args args, RetValue* rv) { *rv = change(args[0].template cast<Any>()); });
-  Any out;
-  Check(PortcallMapChildren(&value.cell(), body.get(), out.out()));
-  return out;
+  return operations::Call("portcall.ir.MapChildren", value, body);
 }
 
 }  // namespace portcall::ir

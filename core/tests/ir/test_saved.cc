@@ -13,10 +13,10 @@ using namespace nodes;
 
 namespace {
 
-std::string Refused(std::string_view text, PortcallLoadLimits limits = {}) {
+std::string Refused(std::string_view text, ir::LoadLimits limits = {}) {
   return Thrown([&] { ir::LoadJson(text, limits); });
 }
-std::string RefusedBytes(std::string_view bytes, PortcallLoadLimits limits = {}) {
+std::string RefusedBytes(std::string_view bytes, ir::LoadLimits limits = {}) {
   return Thrown([&] { ir::FromBytes(bytes, limits); });
 }
 
