@@ -29,6 +29,7 @@ from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, s
 
 if TYPE_CHECKING:
     from portcall import bench as bench
+    from portcall import compile as compile
     from portcall import graph as graph
     from portcall import inspect as inspect
     from portcall import ir as ir
@@ -77,6 +78,7 @@ __all__ = [
 # These load on first use: subpackages, and two names that are defined in one.
 _SUBPACKAGES = {
     "bench": "portcall.bench",
+    "compile": "portcall.compile",
     "graph": "portcall.graph",
     "inspect": "portcall.inspect",
     "ir": "portcall.ir",
@@ -107,7 +109,9 @@ for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libr
 del _kind
 
 # Names of TVM's package that this one does not have, and what to write instead.
-_COMPILER = "portcall compiles no models: compile with TVM, and load the library with portcall.load_module(path)"
+_COMPILER = (
+    "models are compiled by portcall.compile.from_onnx(path), or with TVM, whose libraries portcall.load_module loads"
+)
 _OF_TVM = {
     **dict.fromkeys(("graph_executor", "graph_runtime"), "portcall.graph.create(json, lib, device) makes an executor"),
     "debug_executor": "portcall.graph.create_debug(json, lib, device) makes one",

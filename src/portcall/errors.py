@@ -8,6 +8,7 @@
     ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
+    ├── ModelError (ValueError)                           .problems       a model cannot be compiled
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
     └── RPCError (RuntimeError)                   .peer .reason .hint     something between two processes
@@ -48,6 +49,7 @@ __all__ = [
     "GraphError",
     "InternalError",
     "KeyMismatchError",
+    "ModelError",
     "ModuleLoadError",
     "PortcallError",
     "ProtocolError",
@@ -156,6 +158,18 @@ class CompileError(PortcallError, RuntimeError):
         super().__init__(message)
         self.command = tuple(command)
         self.output = output
+
+
+class ModelError(PortcallError, ValueError):
+    """A model cannot be compiled: its file is damaged, or it has what no kernel can be made for.
+
+    Attributes:
+        problems: all that is wrong, each a sentence that begins with the node.
+    """
+
+    def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class GraphError(PortcallError, ValueError):

@@ -138,8 +138,3 @@ def test_inspect_knows_parameters_and_arrays(invoke: Invoke, invoke_json: Invoke
         assert invoke("inspect", tmp_path / name, "--svg", tmp_path / "m.svg").exit_code == 2
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:60])
         assert "error" in invoke_json("inspect", tmp_path / name, code=1)
-
-
-def test_inspect_says_that_an_onnx_model_is_to_be_compiled(invoke_json: InvokeJson, tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(b"\x08\x07")
-    assert "ONNX" in invoke_json("inspect", tmp_path / "m.onnx", code=1)["error"]["message"]

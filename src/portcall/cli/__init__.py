@@ -26,6 +26,7 @@ portcall inspect kernels.so                                what is in it, what i
 portcall run kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall bench kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
+portcall run resnet50.onnx --input data=@x.npy                                       an ONNX model
 portcall doctor                                            versions, compilers, devices
 """
 
@@ -34,6 +35,7 @@ COMMANDS = {
     "demo": ("portcall.cli.demo", "Compile a C++ kernel, run it, check it and time it."),
     "run": ("portcall.cli.run", "Call a function of a library, or run a model, and show what it did."),
     "bench": ("portcall.cli.bench", "Time a function of a library, or a model."),
+    "compile": ("portcall.cli.compile", "Compile an ONNX model, or C and C++ sources, to one file that runs."),
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
     "inspect": ("portcall.cli.inspect", "Say what a library or a model offers and needs, without loading it."),

@@ -57,18 +57,11 @@ def open_tensors_file(path: str) -> TensorsFile | None:
     """Read what a file of parameters or arrays holds, without their data; None for other files.
 
     Raises:
-        CommandError: the file is damaged, or is a model that nobody compiled.
+        CommandError: the file is damaged.
         OSError: it cannot be read.
     """
     if not os.path.isfile(path):
         return None
-    if Path(path).suffix == ".onnx":
-        raise CommandError(
-            f"'{path}' is an ONNX model, which is not compiled",
-            "portcall runs what a compiler made of a model: a graph (JSON) and a library of its kernels",
-            "compile it with TVM, then portcall inspect m.json kernels.so",
-            kind="GraphError",
-        )
     with open(path, "rb") as file:
         head = file.read(len(PARAMS_MARK))
     if head == PARAMS_MARK:

@@ -27,6 +27,7 @@ from portcall.cli._command import Command
 from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._model import model_options, open_model
+from portcall.cli._onnx import compiled, shape_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --j
 portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --strict || echo "do not trust this"
 portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out 'float32[64,64]'
 portcall bench m.json kernels.so --params m.params --input data=random --profile --trace trace.json
+portcall bench resnet50.onnx --fill random
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
 SCHEMA = 1
@@ -50,6 +52,7 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @click.command("bench", cls=Command, examples=EXAMPLES)
 @call_options
 @model_options
+@shape_option
 @click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; by default as many as take 0.1 s.")
 @click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; by default 20, of slow calls 3.")
 @click.option(
@@ -70,6 +73,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
+    given["file"] = compiled(given["file"], given["shapes"])
     timed = (bench_model if is_model(given) else bench_function)(ctx, given)
     result, counts, place = timed.result, timed.counts, timed.place
     findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))

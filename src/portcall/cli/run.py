@@ -26,6 +26,7 @@ from portcall.cli._call import (
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR, CommandError
 from portcall.cli._model import Arrays, model_options, nans, open_model
+from portcall.cli._onnx import compiled, shape_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
 portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
+portcall run resnet50.onnx --input data=@x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
 """
 # How many elements are shown of an array.
@@ -49,6 +51,7 @@ SHOWN = 4
 @click.command("run", cls=Command, examples=EXAMPLES)
 @call_options
 @model_options
+@shape_option
 @click.option("--save", "--output", type=click.Path(dir_okay=False), help="Write the outputs to a .npz file.")
 @click.option("--check", type=click.Path(), help="Compare with a reference: .npz by name, or .npy for one output.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default of the element type.")
@@ -58,10 +61,11 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
     float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
 
-    A model is a graph (JSON) with the library of its kernels, or a file that holds both, and its inputs are
-    NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy, @data.npz:key. Its outputs have names of their
-    own.
+    A model is a graph (JSON) with the library of its kernels, a file that holds both, or an ONNX file, which is
+    compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
+    @data.npz:key. Its outputs have names of their own.
     """
+    given["file"] = compiled(given["file"], given["shapes"])
     done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])

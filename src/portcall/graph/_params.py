@@ -19,6 +19,7 @@ import ctypes
 import io
 import os
 import reprlib
+import secrets
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -363,11 +364,25 @@ def host_tensor(value: Any) -> portcall.Tensor:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that takes its place when it is complete."""
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        made = Path(folder, path.name)
-        with made.open("wb") as file:
-            yield file
+    """Write a file that takes its place when it is complete.
+
+    Where the file system can do that it has no name before, so that a process that is killed leaves nothing behind.
+    """
+    try:
+        handle = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
+    except OSError:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            made = Path(folder, path.name)
+            with made.open("wb") as file:
+                yield file
+            os.replace(made, path)
+        return
+    with open(handle, "w+b") as file:
+        yield file
+        file.flush()
+        made = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+        # src_dir_fd means nothing to an absolute path, but with it Python calls linkat(2), which follows this link.
+        os.link(f"/proc/self/fd/{handle}", made, src_dir_fd=handle, follow_symlinks=True)
         os.replace(made, path)
 
 

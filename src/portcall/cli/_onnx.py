@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models on the command line: what all commands that take one do first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from portcall.bench import format_duration
+from portcall.cli._errors import CommandError
+from portcall.cli._output import echo_error
+from portcall.cli._progress import StatusLine
+from portcall.errors import ModelError
+
+SUFFIX = ".onnx"
+SHAPE = re.compile(r"(?P<name>.+)=(?P<extents>\d+(?:[x,]\d+)*|)")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def read_shapes(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read ``NAME=1x3x224x224``; a callback of click."""
+    found = {}
+    for text in texts:
+        match = SHAPE.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"'{text}' is not of the form NAME=1x3x224x224", ctx, param)
+        found[match["name"]] = tuple(int(extent) for extent in re.split("[x,]", match["extents"]) if extent)
+    return found
+
+
+def shape_option(function: Decorated) -> Decorated:
+    """Add the option that fixes the shapes of an ONNX model's inputs."""
+    option = click.option(
+        "--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", callback=read_shapes,
+        help="The shape of an input of an ONNX model, where that does not fix it.",
+    )  # fmt: skip
+    return option(function)
+
+
+def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
+    """Return a file to run: of an ONNX model its bundle, from the cache or compiled now; any other file as it is."""
+    if not path.endswith(SUFFIX):
+        if shapes:
+            raise click.UsageError(f"--shape is for ONNX models, and '{path}' is none")
+        return path
+    from portcall import compile
+
+    with steps(path) as step:
+        return str(compile.cached(path, shapes=shapes, progress=step))
+
+
+@contextlib.contextmanager
+def steps(path: str) -> Iterator[Callable[[str, float], None]]:
+    """Show the steps of compiling a model, and explain its errors; what is returned is told of each step."""
+    total = 0.0
+    with explained(path), StatusLine() as status, contextlib.ExitStack() as shown:
+
+        def step(name: str, seconds: float) -> None:
+            nonlocal total
+            shown.close()
+            if seconds < 0:
+                shown.enter_context(status.expect(f"compiling {path}: {name}", 0))
+            else:
+                total += seconds
+
+        yield step
+    if total:
+        echo_error(f"compiled {path} in {format_duration(total)}")
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Say of errors of models what to do."""
+    try:
+        yield
+    except ModelError as error:
+        step = "portcall compile --help" if "--shape" in str(error) else ""
+        raise CommandError(f"{path}: {error}", "", step, kind="ModelError") from error

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall compile``: an ONNX model, or sources of C and C++, to one file that runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from portcall.bench import format_duration, format_size
+from portcall.cli._call import check_exists
+from portcall.cli._command import Command
+from portcall.cli._onnx import SUFFIX, shape_option, steps
+from portcall.cli._output import print_json, print_line
+from portcall.cli._progress import StatusLine
+
+if TYPE_CHECKING:
+    from portcall.compile import CompiledModel, Winograd
+
+EXAMPLES = """
+portcall compile resnet50.onnx -o resnet50.so                      a model, for this machine
+portcall compile bert.onnx -o bert.so --shape ids=1x128 --threads 4
+portcall compile m.onnx -o m.so --target aarch64-linux-gnu         for another machine
+portcall compile kernels.cc -o kernels.so                          C or C++
+portcall run resnet50.so --input data=@x.npy                       what to do with it
+"""
+ALGORITHMS = ("auto", "off", "f2", "f4")
+
+
+@click.command("compile", cls=Command, examples=EXAMPLES)
+@click.argument("files", type=click.Path(), nargs=-1, required=True, metavar="MODEL|SOURCES...")
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="The file to write; by default NAME.so.")
+@click.option("--target", default="native", show_default=True, metavar="TRIPLE[:CPU]",
+              help="The machine to compile for, such as aarch64-linux-gnu, or native:haswell.")  # fmt: skip
+@shape_option
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
+              help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
+@click.option("--winograd", default="auto", show_default=True, type=click.Choice(ALGORITHMS),
+              help="For 3x3 convolutions: less work, larger weights, more rounding.")  # fmt: skip
+def command(
+    files: tuple[str, ...], output: str | None, target: str, shapes: dict[str, tuple[int, ...]], threads: int,
+    winograd: Winograd, json_to: str | None,
+) -> None:  # fmt: skip
+    """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. SOURCES are .c, .cc,
+    .cpp, .cxx, and .o, .a and .tar files to link.
+    """
+    for path in files:
+        check_exists(path)
+    output = output or f"{Path(files[0]).stem}.so"
+    if any(path.endswith(SUFFIX) for path in files):
+        if len(files) > 1:
+            raise click.UsageError("a model is compiled by itself: give one ONNX file")
+        compile_model(files[0], output, target, shapes, threads, winograd, json_to)
+    else:
+        if shapes or threads != 1 or winograd != "auto":
+            raise click.UsageError("--shape, --threads and --winograd are for ONNX models")
+        compile_sources(files, output, target, json_to)
+
+
+def compile_model(
+    path: str, output: str, target: str, shapes: dict[str, tuple[int, ...]], threads: int, winograd: Winograd,
+    json_to: str | None,
+) -> None:  # fmt: skip
+    from portcall import compile, toolchain
+
+    toolchain.check_output(output)  # before any long work
+    with steps(path) as step:
+        made = compile.from_onnx(path, target, shapes=shapes, threads=threads, winograd=winograd, progress=step)
+    with StatusLine() as status, status.expect(f"linking {output}", 0):
+        nbytes = made.save(output).stat().st_size
+    report(made, output, nbytes, json_to)
+
+
+def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -> None:
+    inputs = [made.graph.nodes[number].name for number in made.graph.inputs]
+    inputs = [name for name in inputs if name not in made.params]
+    if json_to is not None:
+        print_json({
+            "bundle": output, "nbytes": nbytes, "target": made.target, "inputs": inputs, "steps_s": dict(made.steps),
+            "kernels": dict(made.kernels), "metadata": dict(made.graph.metadata),
+        }, json_to)  # fmt: skip
+        return
+    rules = ", ".join(f"{count} {rule}" for rule, count in made.kernels.items())
+    print_line(f"{output}: {format_size(nbytes)}, {sum(made.kernels.values())} kernels ({rules})")
+    print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
+    print_line(f"next: {shlex.join(['portcall', 'run', output, *(f'--input={name}=random' for name in inputs)])}")
+
+
+def compile_sources(files: tuple[str, ...], output: str, target: str, json_to: str | None) -> None:
+    from portcall import toolchain
+
+    with StatusLine() as status, status.expect(f"compiling {', '.join(files)}", 0):
+        made = toolchain.create_shared(files, output, None if target == "native" else target)
+    if json_to is not None:
+        print_json({"library": output, "nbytes": made.stat().st_size, "target": target}, json_to)
+        return
+    print_line(f"{output}: {format_size(made.stat().st_size)}")
+    print_line(f"next: {shlex.join(['portcall', 'inspect', output])}")

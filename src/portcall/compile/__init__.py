@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile a model: ONNX in, one file out, which portcall runs anywhere, without what compiled it.
+
+    portcall.compile.from_onnx("resnet50.onnx").save("resnet50.so")
+
+It needs the extra ``portcall[compile]``; what it makes needs portcall only. Names load on first use: the compiler is
+large.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from portcall.compile._cache import cached as cached
+    from portcall.compile._compile import CompiledModel as CompiledModel
+    from portcall.compile._compile import Winograd as Winograd
+    from portcall.compile._compile import from_onnx as from_onnx
+
+_NAMES = {
+    "CompiledModel": "portcall.compile._compile",
+    "Winograd": "portcall.compile._compile",
+    "cached": "portcall.compile._cache",
+    "from_onnx": "portcall.compile._compile",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'portcall.compile' has no attribute {name!r}", name=name)
+    try:
+        module = importlib.import_module(_NAMES[name])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi", "onnx"):
+            raise
+        text = f"compiling models needs the package {error.name!r}: pip install 'portcall[compile]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_NAMES])

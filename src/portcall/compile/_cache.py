@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models, kept by what they were made of: the model's bytes, the options, this machine, the versions.
+
+They lie in ``$XDG_CACHE_HOME/portcall/models`` (``~/.cache/portcall/models``), each written whole or not at all.
+Nothing is ever removed from there but by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+import portcall
+from portcall.errors import ModelError
+
+if TYPE_CHECKING:
+    from portcall.compile._compile import Progress
+
+_BLOCK = 1 << 20
+_PACKAGES = ("apache-tvm", "onnx")
+
+
+def cached(
+    model: str | os.PathLike[str],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Path:
+    """Return the bundle of an ONNX file for this machine, compiled unless it is in the cache.
+
+    Parameters and errors: as for ``from_onnx``.
+    """
+    options = {"shapes": {name: list(shape) for name, shape in sorted((shapes or {}).items())}, "threads": threads}
+    place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.so"
+    if not place.is_file():
+        compiler = importlib.import_module("portcall.compile._compile")  # loaded where it is needed: it is large
+        made = compiler.from_onnx(model, shapes=shapes, threads=threads, progress=progress)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made.save(place)
+    return place
+
+
+def folder() -> Path:
+    """Return where compiled models are kept; it need not exist."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # which is to be ignored, the rules say
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, "portcall", "models")
+
+
+def _key(model: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
+    found = hashlib.sha256(json.dumps([options, _versions(), _machine()], sort_keys=True).encode())
+    for path in (Path(model), *_external_files(Path(model))):
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    return found.hexdigest()
+
+
+def _external_files(model: Path) -> Iterator[Path]:
+    """Yield the files beside a model that its weights are in.
+
+    Raises:
+        ModelError: it is no model, or one of them is missing.
+    """
+    try:
+        graph = onnx.load(model, load_external_data=False).graph
+    except DecodeError as error:
+        raise ModelError(f"'{model}' is no ONNX model, or one that was cut off: {error}") from None
+    names = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
+    for name in sorted(names):
+        path = model.parent / name
+        if not path.is_file():
+            raise ModelError(f"the data beside '{model}' are missing: there is no '{path}'")
+        yield path
+
+
+def _versions() -> list[str]:
+    return [portcall.__version__, *(importlib.metadata.version(name) for name in _PACKAGES)]
+
+
+def _machine() -> list[str]:
+    """Return what tells processors apart: what a cluster's shared home is used by may differ."""
+    wanted = ("model name", "flags", "Features", "CPU part", "isa")
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return [platform.machine(), *sorted({line for line in lines if line.startswith(wanted)})]

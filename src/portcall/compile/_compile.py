@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model to a bundle, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+import tvm
+
+import portcall
+from portcall.compile import _lower
+from portcall.compile._emit import emit
+from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations
+from portcall.compile._kernels import Rules
+from portcall.compile._model import bind_shapes, check_operators, load
+from portcall.compile._program import read_program
+from portcall.compile._simplify import decompose, simplify
+from portcall.compile._target import Target, find_target
+from portcall.errors import ModelError
+from portcall.graph import Graph, GraphModule, export_bundle
+
+StrPath = Any
+Winograd = Literal["auto", "off", "f2", "f4"]
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model that is compiled, and not in a file yet.
+
+    Attributes:
+        graph: its graph.
+        params: its parameters by name, weights as the kernels want them.
+        target: for which machine, as it was asked for.
+        triple: that machine for the linker; empty for this one.
+        objects: the machine code, as the bytes of an object file.
+        steps: what was done, and the seconds that it took.
+        kernels: how many kernels each rule wrote.
+    """
+
+    graph: Graph
+    params: Mapping[str, Any]
+    target: str
+    triple: str
+    objects: bytes
+    steps: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, int] = field(default_factory=dict)
+
+    def save(self, path: StrPath) -> Path:
+        """Write the model as one file, a bundle, and return its absolute path. A failure leaves no part of it.
+
+        Raises:
+            CompileError: the linker said no, or there is none for the target.
+            OSError: the file cannot be written.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder, "kernels.o")
+            made.write_bytes(self.objects)
+            return export_bundle(path, self.graph, [made], self.params, target=self.triple or None)
+
+    def load(self, device: portcall.Device | None = None) -> GraphModule:
+        """Return an executor on this machine with the parameters set."""
+        with tempfile.TemporaryDirectory() as folder:
+            factory = portcall.load_module(self.save(Path(folder, "model.so")))
+            return GraphModule(factory["default"](device or portcall.cpu()))
+
+
+@dataclass
+class _Steps:
+    """Tells what is done, and keeps how long it took."""
+
+    progress: Progress | None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        if self.progress is not None:
+            self.progress(name, -1.0)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+        if self.progress is not None:
+            self.progress(name, self.seconds[name])
+
+
+def from_onnx(
+    model: Any,
+    target: str = "native",
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int = 1,
+    winograd: Winograd = "auto",
+    progress: Progress | None = None,
+) -> CompiledModel:
+    """Compile an ONNX model.
+
+    Parameters:
+        model: a path, the bytes of a file, or an ``onnx.ModelProto``.
+        target: ``native``, or a triple such as ``aarch64-linux-gnu``, with ``:CPU`` behind it or without.
+        shapes: for inputs whose dimensions are not fixed.
+        threads: 1 for kernels of one thread; more for kernels that share their work among the runtime's threads,
+            however many these are.
+        winograd: for 3x3 convolutions: ``auto`` where it is estimated to be faster; it rounds more (1e-5), and weights
+            take up to four times as much memory.
+        progress: is called with the name of each step, and -1, when it begins; and with the seconds when it is over.
+
+    Raises:
+        ModelError: the model is damaged, or has operators or shapes that cannot be compiled; ``problems`` lists them.
+        ValueError: an unknown target, or options that are none.
+        OSError: the file cannot be read.
+    """
+    if winograd not in ("auto", "off", "f2", "f4"):
+        raise ValueError(f"winograd is 'auto', 'off', 'f2' or 'f4', not {winograd!r}")
+    if threads < 1:
+        raise ValueError(f"threads is at least 1, not {threads}")
+    machine = find_target(target)
+    steps = _Steps(progress)
+    with steps.step("read"):
+        loaded = load(model)
+        proto = onnx.ModelProto()
+        proto.CopyFrom(loaded.model)
+        fixed = bind_shapes(proto, shapes or {})
+        proto = decompose(proto)
+        check_operators(proto)
+    with steps.step("simplify"):
+        proto = simplify(proto)
+    with steps.step("import"):
+        module = _import(proto, fixed)
+    with steps.step("lower"):
+        program = read_program(_lower.lower(module, machine))
+    with steps.step("kernels"):
+        rules = Rules(program, machine, winograd, threads > 1)
+        fold_layout_changes(program, rules.reading_of, rules.product_of)
+        fold_shuffles(program, rules.reading_of, rules.product_of)
+        join_concatenations(program, rules.reading_of, rules.product_of)
+        metadata = {
+            "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
+            "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
+        }  # fmt: skip
+        made, params = emit(program, rules, [value.name for value in proto.graph.output], metadata)
+    with steps.step("machine code"):
+        objects = _machine_code(rules, machine)
+    return CompiledModel(
+        made, params, target, machine.triple, objects, steps.seconds, dict(rules.counts().most_common())
+    )
+
+
+def _import(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """Import a model; what the importer says of it is about the model."""
+    try:
+        return _lower.import_model(model, shapes)
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        text = str(error).strip().rpartition("\n")[2]
+        raise ModelError(f"the model cannot be imported: {type(error).__name__}: {text}") from error
+
+
+def _machine_code(rules: Rules, target: Target) -> bytes:
+    functions = {
+        name: kernel.function.with_attr("global_symbol", name) for name, kernel in sorted(rules.kernels.items())
+    }
+    if not functions:
+        return b""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernels.o")
+        tvm.compile(tvm.IRModule(functions), target=target.tvm).mod.write_to_file(str(path), "o")
+        return path.read_bytes()

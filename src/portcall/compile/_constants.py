@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fold constants of a Relax module with NumPy: TVM's own pass compiles a function for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from portcall.compile._program import is_constant
+
+Array = Any
+_BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.divide": np.divide,
+}
+_UNARY: dict[str, Callable[[Array], Array]] = {
+    "relax.sqrt": np.sqrt,
+    "relax.rsqrt": lambda a: (1 / np.sqrt(a)).astype(a.dtype),
+    "relax.negative": np.negative,
+}
+
+
+def FoldWithNumPy() -> Any:
+    """Return the pass."""
+
+    def run(module: Any, context: Any) -> Any:
+        for name, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                module.update_func(name, _Folder(module).visit_expr(function))
+        return module
+
+    return tvm.transform.module_pass(run, opt_level=0, name="FoldWithNumPy")
+
+
+def _fold(call: Any) -> Array | None:
+    """Return the value of a call of constants; None if it is none of those known here."""
+    name = call.op.name
+    values = [_value(argument) for argument in call.args]
+    if not values or values[0] is None:
+        return None
+    first = values[0]
+    if name in _BINARY and values[1] is not None:
+        if first.dtype.kind in "iub" and name == "relax.divide":
+            return None
+        return _BINARY[name](first, values[1])
+    if name in _UNARY:
+        return _UNARY[name](first)
+    if name == "relax.permute_dims":
+        axes = call.attrs.axes
+        return np.transpose(first, None if axes is None else [int(axis) for axis in axes])
+    if name in ("relax.reshape", "relax.broadcast_to") and isinstance(call.args[1], relax.ShapeExpr):
+        shape = [int(extent) for extent in call.args[1].values]
+        return first.reshape(shape) if name == "relax.reshape" else np.broadcast_to(first, shape)
+    if name == "relax.expand_dims":
+        return np.expand_dims(first, tuple(int(axis) for axis in call.attrs.axis))
+    if name == "relax.squeeze":
+        axes = call.attrs.axis
+        return np.squeeze(first, None if axes is None else tuple(int(axis) for axis in axes))
+    return None
+
+
+def _value(e: Any) -> Array | None:
+    return e.value.numpy() if is_constant(e) else None
+
+
+@mutator
+class _Folder(PyExprMutator):  # type: ignore[misc]
+    """Replaces calls of constants, and the variables that they are bound to."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        found = _fold(call) if isinstance(call.op, tvm.ir.Op) else None
+        return call if found is None else relax.const(np.ascontiguousarray(found), str(found.dtype))
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        value = self.visit_expr(binding.value)
+        if is_constant(value) and isinstance(binding.var, relax.DataflowVar):
+            self._known()[binding.var] = value
+            return
+        self.builder_.emit_normalized(relax.VarBinding(binding.var, self.builder_.normalize(value)))
+
+    def visit_var_(self, variable: Any) -> Any:
+        found = self._known().get(variable)
+        return super().visit_var_(variable) if found is None else found
+
+    visit_dataflow_var_ = visit_var_
+
+    def _known(self) -> dict[Any, Any]:
+        if not hasattr(self, "_constants"):
+            self._constants: dict[Any, Any] = {}
+        return self._constants

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chains of element-wise functions, transposes, slices, padding, concatenations: one pass over the result.
+
+Vectors run over the last axis. Where a condition on the last axis chooses between operands, as in a concatenation, the
+axis is cut there, and each part gets code without the condition.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tvm import ir, sym, tirx
+
+from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of, type_of
+from portcall.compile._target import Target
+from portcall.compile._writer import Buffer, Expr, Index, Writer
+
+_MOST_CUTS = 64
+
+
+def write_elementwise(reading: Reading, target: Target, parallel: bool) -> Any:
+    """Return a function that computes each element of the result by itself.
+
+    Raises:
+        NotThisKindError: there are reductions, or values that cannot be read.
+    """
+    if reading.reductions or not reading.inputs:
+        raise NotThisKindError("reductions")
+    result = reading.result
+    shape = shape_of(result)
+    if not prod(shape):
+        raise NotThisKindError("nothing to compute")
+    kernel = _Kernel(reading, target, Writer(parallel), _joined(shape))
+    kernel.write()
+    return kernel.w.function(kernel.flat, [kernel.output])
+
+
+def _joined(shape: Sequence[int]) -> list[int]:
+    return list(shape) or [1]
+
+
+class _Kernel:
+    def __init__(self, reading: Reading, target: Target, w: Writer, shape: list[int]) -> None:
+        self.reading, self.target, self.w, self.shape = reading, target, w, shape
+        self.buffers = {b.name: tirx.decl_buffer((max(1, prod(shape_of(b))),), b.dtype, name=b.name)
+                        for b in reading.params}  # fmt: skip
+        self.flat = [self.buffers[buffer.name] for buffer in reading.inputs]
+        self.output = self.buffers[reading.result.name]
+        self.lanes = target.lanes
+        self.rank = len(shape_of(reading.result))
+
+    def write(self) -> None:
+        self._outer([], list(self.shape[:-1]))
+
+    def _outer(self, indices: list[Index], left: list[int]) -> None:
+        """Write a loop for each axis but the last one."""
+        if left:
+            with self.w.outer(left[0]) as index:
+                self._outer([*indices, index], left[1:])
+            return
+        last = self.shape[-1]
+        cuts = sorted({0, last, *self._cuts(indices, last)})
+        for first, end in itertools.pairwise(cuts):
+            count, rest = divmod(end - first, self.lanes)
+            if count:
+                self._vectors(indices, first, count, self.lanes)
+            if rest:  # the last vector overlaps the one before
+                self._vectors(indices, end - self.lanes if count else first, 1, self.lanes if count else rest)
+
+    def _vectors(self, indices: list[Index], begin: int, count: int, lanes: int) -> None:
+        """Write some vectors of a row, in which no condition on the last axis changes."""
+        with self.w.outer(count) as number, self.w.vector(lanes) as lane:
+            place = [*indices, begin + number * lanes + lane]
+            analyzer = sym.Analyzer()
+            for variable, extent in ((number, count), (lane, lanes)):
+                if not isinstance(variable, int):
+                    analyzer.bind(variable, ir.Range(0, extent))
+            value = self._value(place, analyzer)
+            self.w.store(self.output, self._at(place), value)
+
+    def _at(self, place: list[Index]) -> Index:
+        return flat_index(self.reading.result, place[len(place) - self.rank :]) if self.rank else 0
+
+    def _value(self, place: list[Index], analyzer: Any) -> Expr:
+        def load(buffer: Buffer, at: list[Index]) -> Expr | None:
+            if self.reading.is_input(buffer):
+                return self.buffers[buffer.name][flat_index(buffer, at)]
+            return None
+
+        def decide(condition: Expr) -> bool | None:
+            if analyzer.can_prove(condition):
+                return True
+            return False if analyzer.can_prove(tirx.Not(condition)) else None
+
+        value = self.reading.value_at(self.reading.result, place[len(place) - self.rank :], load, decide)
+        if isinstance(value, (bool, int)):
+            return tirx.const(value, str(self.reading.result.dtype))
+        if type_of(value) != str(self.reading.result.dtype):  # an index that is a value
+            return tirx.Cast(str(self.reading.result.dtype), value)
+        return value
+
+    def _cuts(self, indices: list[Index], last: int) -> set[int]:
+        """Return where conditions on the last axis alone change."""
+        if self.rank == 0:
+            return set()
+        found: set[int] = set()
+        variable = tirx.Var("last", "int32")
+
+        def load(buffer: Buffer, at: list[Index]) -> Expr | None:
+            return tirx.const(0, buffer.dtype) if self.reading.is_input(buffer) else None
+
+        def decide(condition: Expr) -> bool | None:
+            found.update(_boundaries(condition, variable, last))
+            return None
+
+        self.reading.value_at(self.reading.result, [*indices, variable], load, decide)
+        if len(found) > _MOST_CUTS:
+            raise NotThisKindError("too many parts")
+        return found
+
+
+def _boundaries(condition: Expr, variable: Any, last: int) -> set[int]:
+    """Return the places of ``variable`` where a comparison with it changes; none if it cannot be told."""
+    kind = type(condition).__name__
+    if kind in ("And", "Or"):
+        return _boundaries(condition.a, variable, last) | _boundaries(condition.b, variable, last)
+    if kind == "Not":
+        return _boundaries(condition.a, variable, last)
+    if kind not in ("LT", "LE", "GT", "GE"):
+        return set()
+    try:
+        slope = _slope(condition.a - condition.b, variable)
+    except (ValueError, TypeError):
+        return set()
+    if slope is None or slope[0] not in (1, -1):
+        return set()
+    factor, offset = slope
+    zero = -offset * factor  # where the two sides are equal
+    shift = {"LT": 0, "GE": 0, "LE": 1, "GT": 1}[kind] if factor == 1 else {"LT": 1, "GE": 1, "LE": 0, "GT": 0}[kind]
+    place = zero + shift
+    return {place} if 0 < place < last else set()
+
+
+def _slope(e: Expr, variable: Any) -> tuple[int, int] | None:
+    """Return (a, b) where ``e`` is a * variable + b."""
+    found = sym.detect_linear_equation(sym.Analyzer().simplify(e), [variable])
+    if len(found) != 2 or any(type(part).__name__ != "IntImm" for part in found):
+        return None
+    return int(found[0].value), int(found[1].value)

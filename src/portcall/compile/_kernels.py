@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose a kernel for each call of a program: the rules, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from portcall.compile import _winograd
+from portcall.compile._convolution import (
+    Product,
+    Variant,
+    choose_tile,
+    read_convolution,
+    read_product,
+    weights_of,
+    write_convolution,
+)
+from portcall.compile._default import schedule
+from portcall.compile._elementwise import write_elementwise
+from portcall.compile._matmul import read_batched, write_batched
+from portcall.compile._program import Call, Program
+from portcall.compile._reading import NotThisKindError, Reading, shape_of
+from portcall.compile._rows import write_rows
+from portcall.compile._target import Target
+from portcall.compile._window import depthwise, permuted, read_pooling, write_by_channel
+from portcall.compile._writer import Buffer, Writer, flat_buffer
+
+Array = Any
+Pack = Callable[[Array], Array]
+_MOST_ELEMENTS = 1 << 31  # of a buffer whose places are counted in 32 bits
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function to compile.
+
+    Attributes:
+        name: by which the graph calls it.
+        rule: which rule wrote it.
+        function: of TVM.
+        packs: how constants are laid out for it, by the number of the input.
+        flat: whether it sees every tensor as one row.
+    """
+
+    name: str
+    rule: str
+    function: Any
+    packs: Mapping[int, Pack] = field(default_factory=dict)
+    flat: bool = True
+
+
+class Rules:
+    """Finds kernels for calls; the same call gets the same kernel.
+
+    Parameters:
+        winograd: ``auto``, ``off``, ``f2`` or ``f4``.
+        parallel: kernels run on several threads.
+    """
+
+    def __init__(self, program: Program, target: Target, winograd: str, parallel: bool) -> None:
+        self.program, self.target, self.winograd, self.parallel = program, target, winograd, parallel
+        self.kernels: dict[str, Kernel] = {}
+        self._readings: dict[str, Reading | None] = {}
+        self._products: dict[str, Product | None] = {}
+        self._made: dict[object, str] = {}
+
+    def counts(self) -> Counter[str]:
+        """Count the kernels of each rule."""
+        return Counter(kernel.rule for kernel in self.kernels.values())
+
+    def reading_of(self, function: str) -> Reading | None:
+        """Return the reading of a function; None if it cannot be read."""
+        if function not in self._readings:
+            self._readings[function] = self._read(function) if function else None
+        return self._readings[function]
+
+    def _read(self, function: str) -> Reading | None:
+        try:
+            reading = Reading(self.program.functions[function])
+            small = all(prod(shape_of(buffer)) < _MOST_ELEMENTS for buffer in reading.params)
+            return reading if small else None
+        except NotThisKindError:
+            return None
+
+    def product_of(self, call: Call) -> Product | None:
+        """Return a call's convolution or product with a constant matrix; None if it is none."""
+        if call.function not in self._products:
+            self._products[call.function] = self._product(call.function)
+        product = self._products[call.function]
+        return product if product is not None and call.inputs[product.weights].data is not None else None
+
+    def _product(self, function: str) -> Product | None:
+        reading = self.reading_of(function)
+        if reading is None:
+            return None
+        for read in (read_convolution, read_product):
+            try:
+                product = read(reading)
+                _check_floats(reading)
+                return product
+            except NotThisKindError:
+                continue
+        return None
+
+    def choose(self, call: Call) -> Kernel:
+        """Return the kernel for a call."""
+        key = self._key(call)
+        if key not in self._made:
+            name = self._free_name(call)
+            self._made[key] = name
+            self.kernels[name] = self._write(call, name)
+        return self.kernels[self._made[key]]
+
+    def _key(self, call: Call) -> object:
+        product = self.product_of(call)
+        parts = tuple(self._key(part) for part in call.joined)
+        return (call.function, call.nchw, call.shuffled, call.order, product is None, parts)
+
+    def _free_name(self, call: Call) -> str:
+        parts = [part.function for part in call.joined]
+        stem = "__".join(parts) if 0 < len(parts) <= 2 else call.function
+        name, number = stem, 1
+        while name in self.kernels:
+            number += 1
+            name = f"{stem}_v{number}"
+        return name
+
+    def _write(self, call: Call, name: str) -> Kernel:
+        if call.joined:
+            return self._write_joined(call, name)
+        reading, product = self.reading_of(call.function), self.product_of(call)
+        function = self.program.functions[call.function]
+        if reading is not None and product is not None:
+            return self._write_products([call], [product], name, shape_of(reading.result)[-1])
+        if reading is not None:
+            for rule, write in _RULES.items():
+                try:
+                    return Kernel(name, rule, write(reading, self.target, self.parallel))
+                except NotThisKindError:
+                    continue
+        return Kernel(name, "default", schedule(function, self.target, self.parallel), flat=False)
+
+    def _write_joined(self, call: Call, name: str) -> Kernel:
+        products = [self.product_of(part) for part in call.joined]
+        return self._write_products(
+            call.joined, [p for p in products if p is not None], name, call.outputs[0].shape[-1]
+        )
+
+    def _write_products(self, calls: list[Call], products: list[Product], name: str, channels: int) -> Kernel:
+        """Write convolutions, one after the other, into slices of one result."""
+        w = Writer(self.parallel)
+        pixels = prod(calls[0].outputs[0].shape) // products[0].window.o
+        output = flat_buffer("output", (pixels, channels), "float32")
+        inputs: list[Buffer] = []
+        packs: dict[int, Pack] = {}
+        rules: list[str] = []
+        offset = 0
+        for number, (call, product) in enumerate(zip(calls, products, strict=True)):
+            variant = Variant(channels, offset, call.nchw, call.shuffled)
+            part = self._part(call, product, variant)
+            buffers = _buffers(product.reading, part.sizes, number)
+            part.write(w, buffers, output)
+            packs.update({len(inputs) + place: pack for place, pack in part.packs.items()})
+            inputs += list(buffers.values())
+            rules.append(part.rule)
+            offset += product.window.o
+        rule = rules[0] if len(rules) == 1 else f"concatenation of {', '.join(sorted(set(rules)))}"
+        return Kernel(name, rule, w.function(inputs, [output]), packs)
+
+    def _part(self, call: Call, product: Product, variant: Variant) -> _Part:
+        """Decide how one convolution is computed."""
+        window, target = product.window, self.target
+        data = call.inputs[product.weights].data
+        assert data is not None, "the weights of a product are constant"
+        try:
+            by_channel = depthwise(product)
+        except NotThisKindError:
+            pass
+        else:
+            order = call.order
+            places = [k for k, value in enumerate(call.inputs) if value.data is not None] if order else []
+            packs: dict[int, Pack] = {k: (lambda array: permuted(array, order)) for k in places}
+            return _Part("depthwise", {}, packs, lambda w, buffers, output: write_by_channel(
+                w, by_channel, target, buffers, output, variant.channels, variant.offset))  # fmt: skip
+        name = product.reading.names[product.weights]
+        m = 0 if variant.nchw or variant.shuffled else _winograd.choose(window, target, self.winograd)
+        if m:
+            plan = _winograd.plan(window, target, m, self.parallel)
+            return _Part(f"winograd f{m}", {name: plan.weights_size}, {product.weights: plan.pack},
+                         lambda w, buffers, output: _winograd.write(
+                             w, product, plan, variant, buffers, output))  # fmt: skip
+        tile = choose_tile(window, target, variant)
+        weights = weights_of(window, tile, target)
+        size = weights.size(window.kh * window.kw * window.group_channels)
+        rule = "matrix product" if product.stage.kinds != "SSSSRRR" else "convolution"
+        return _Part(rule, {name: size}, {product.weights: weights.pack}, lambda w, buffers, output: write_convolution(
+            w, product, target, tile, variant, buffers, output))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One convolution of a kernel: the sizes of parameters that are packed, how, and what writes it."""
+
+    rule: str
+    sizes: Mapping[str, int]
+    packs: Mapping[int, Pack]
+    write: Callable[[Writer, Mapping[str, Buffer], Buffer], None]
+
+
+def _buffers(reading: Reading, sizes: Mapping[str, int], number: int) -> dict[str, Buffer]:
+    """Return a flat buffer for each input of a function, by name."""
+    return {
+        buffer.name: flat_buffer(
+            f"p{number}_{buffer.name}",
+            (sizes[buffer.name],) if buffer.name in sizes else shape_of(buffer),
+            buffer.dtype,
+        )
+        for buffer in reading.inputs
+    }
+
+
+def _check_floats(reading: Reading) -> None:
+    if any(str(buffer.dtype) != "float32" for buffer in reading.params):
+        raise NotThisKindError("other types than float32")
+
+
+def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
+    what = read_pooling(reading)
+    _check_floats(reading)
+    w = Writer(parallel)
+    buffers = _buffers(reading, {}, 0)
+    output = flat_buffer("output", shape_of(reading.result), "float32")
+    write_by_channel(w, what, target, buffers, output)
+    return w.function(list(buffers.values()), [output])
+
+
+def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
+    what = read_batched(reading)
+    _check_floats(reading)
+    w = Writer(parallel)
+    buffers = _buffers(reading, {}, 0)
+    output = flat_buffer("output", shape_of(reading.result), "float32")
+    write_batched(w, what, target, buffers, output)
+    return w.function(list(buffers.values()), [output])
+
+
+# Asked in this order; the first that does not raise NotThisKindError has the kernel.
+_RULES: Mapping[str, Callable[[Reading, Target, bool], Any]] = {
+    "pooling": _write_pooling,
+    "batched matrix product": _write_batched,
+    "element-wise": write_elementwise,
+    "rows": write_rows,
+}

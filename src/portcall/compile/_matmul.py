@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of two matrices that are both computed, one for each element of leading axes, as in attention.
+
+A panel of the right matrix, all steps by a block of columns, is packed into working memory first; then register tiles
+go over the rows of the left one. Products with a constant matrix are in ``_convolution``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from portcall.compile._convolution import Place, epilogue
+from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, walk
+from portcall.compile._target import Target
+from portcall.compile._tiles import Columns, best_tile, segments, split_evenly
+from portcall.compile._writer import Buffer, Index, Writer, float32, floordiv, floormod
+
+_FEWEST_COLUMNS = 4
+
+
+@dataclass
+class Batched:
+    """A product as it stands in a function: result[batch, row, column] = sum of a * b over the steps.
+
+    Attributes:
+        batch: the extents of the leading axes.
+        a, b: what is multiplied, as loads.
+    """
+
+    reading: Reading
+    stage: Stage
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    steps: int
+    a: Any
+    b: Any
+
+
+def read_batched(reading: Reading) -> Batched:
+    """Read a function that is such a product, with what follows it.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
+    stages = reading.reductions
+    if len(stages) != 1 or stages[0].kinds.strip("S") != "R" or len(stages[0].kinds) < 3:
+        raise NotThisKindError("no matrix product")
+    stage = stages[0]
+    if not stage.kinds.endswith("SSR"):
+        raise NotThisKindError("the steps are not the last axis")
+    value = stage.value
+    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul":
+        raise NotThisKindError("no sum of products")
+    a, b = value.b.a, value.b.b
+    if type(a).__name__ != "TensorLoad" or type(b).__name__ != "TensorLoad":
+        raise NotThisKindError("factors that are computed")
+    row, column = stage.axes[-3], stage.axes[-2]
+    if _mentions(a, column) or _mentions(b, row) or stage.extents[-2] < _FEWEST_COLUMNS:
+        raise NotThisKindError("rows and columns in both factors")
+    for load in (a, b):
+        if not reading.is_input(load.source):
+            raise NotThisKindError("operands that are computed")
+    batch = stage.extents[:-3]
+    return Batched(reading, stage, batch, stage.extents[-3], stage.extents[-2], stage.extents[-1], a, b)
+
+
+def _mentions(load: Any, axis: str) -> bool:
+    return any(type(part).__name__ == "Var" and part.name == axis for index in load.indices for part in walk(index))
+
+
+def write_batched(w: Writer, what: Batched, target: Target, buffers: Mapping[str, Buffer], output: Buffer) -> None:
+    """Write the code; ``buffers`` has the function's parameters, flat, by name."""
+    rows, vectors = best_tile(what.rows, what.columns, target)
+    columns = Columns(what.columns, vectors, target.lanes)
+    job = _Job(w, what, columns, rows, buffers, output)
+    with w.outer(prod(what.batch)) as batch:
+        if columns.full:
+            with w.outer(columns.full) as number:
+                _panel(job, batch, number * (vectors * target.lanes), vectors, target.lanes)
+        if columns.tail:
+            _panel(job, batch, columns.full * vectors * target.lanes, columns.tail, columns.last_lanes)
+
+
+@dataclass
+class _Job:
+    w: Writer
+    what: Batched
+    columns: Columns
+    rows: int
+    buffers: Mapping[str, Buffer]
+    output: Buffer
+
+    def load(self, operand: Any, batch: Index, row: Index, column: Index, step: Index) -> Any:
+        names: dict[str, Index] = dict(zip(self.what.stage.axes, [*self._batch(batch), row, column, step], strict=True))
+
+        def unknown(buffer: Buffer, at: list[Index]) -> Any:
+            raise NotThisKindError("an index that is read")
+
+        indices = [self.what.reading.rewrite(index, names, unknown) for index in operand.indices]
+        return self.buffers[operand.source.name][flat_index(operand.source, indices)]
+
+    def _batch(self, number: Index) -> list[Index]:
+        found: list[Index] = []
+        step = 1
+        for extent in reversed(self.what.batch):
+            found.append(floormod(floordiv(number, step), extent))
+            step *= extent
+        return found[::-1]
+
+
+def _panel(job: _Job, batch: Index, first: Index, vectors: int, last_lanes: int) -> None:
+    """Write the product with one block of columns."""
+    w, what, lanes = job.w, job.what, job.columns.lanes
+    width = vectors * lanes
+    packed = w.scratch(what.steps * width)
+    with w.loop(what.steps) as k:
+        for v, used in [(v, lanes if v < vectors - 1 else last_lanes) for v in range(vectors)]:
+            with w.vector(lanes) if used < lanes else w.loop(1) as lane:
+                if used < lanes:
+                    w.store(packed, k * width + v * lanes + lane, float32(0))
+            with w.vector(used) as lane:
+                value = job.load(what.b, batch, 0, first + v * lanes + lane, k)
+                w.store(packed, k * width + v * lanes + lane, value)
+    for segment in segments(split_evenly(what.rows, job.rows)):
+        with w.loop(segment.count) as number:
+            _tile(job, batch, first, segment.begin + number * segment.rows, segment.rows, vectors, last_lanes, packed)
+
+
+def _tile(
+    job: _Job, batch: Index, first: Index, row: Index, rows: int, vectors: int, last_lanes: int, packed: Buffer
+) -> None:
+    w, what, lanes = job.w, job.what, job.columns.lanes
+    sums = w.registers(rows, vectors, lanes)
+    with w.unrolled(rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
+        w.store(sums, (t, v, lane), float32(0))
+    with w.loop(what.steps) as k, w.unrolled(rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
+        x = job.load(what.a, batch, row + t, 0, k)
+        w.store(sums, (t, v, lane), sums[t, v, lane] + x * packed[k * (vectors * lanes) + v * lanes + lane])
+    for begin, count, used in ((0, vectors - 1, lanes), (vectors - 1, 1, last_lanes)):
+        if count:
+            with w.unrolled(rows) as t, w.unrolled(count) as v, w.vector(used) as lane:
+                column = first + (v + begin) * lanes + lane
+                pixel = batch * what.rows + row + t
+                place = Place(pixel, 0, 0, 0, column)
+                value = epilogue(what.reading, what.stage, job.buffers, sums[t, v + begin, lane], place, picture=False)
+                w.store(job.output, pixel * what.columns + column, value)

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what TVM's legalization wrote for an operator, so that a rule can write a better kernel for the same values.
+
+Such a function is a row of stages. Each gives one value for every place of its buffer: of places of others (S), or a
+reduction over further axes (R). Stages without a reduction are inlined where their value is read, so that a chain such
+as bias, residual, activation becomes part of the kernel in front of it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from portcall.compile import _math
+from portcall.compile._writer import Expr, Index, floordiv, floormod
+
+# A place to load from: the buffer and its indices; returns None where the reading is to go on behind the buffer.
+Load = Callable[[Any, "list[Index]"], "Expr | None"]
+Decide = Callable[[Expr], "bool | None"]
+
+
+class NotThisKindError(Exception):
+    """A function is not what a rule is for."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a function.
+
+    Attributes:
+        kinds: a letter for each axis: S of the result, R of a reduction.
+        axes, extents: the names and the sizes of the axes.
+        buffer, indices: where its value goes.
+        value: the expression; in a reduction with the buffer itself among its operands.
+        start: what a reduction begins with, or None.
+    """
+
+    name: str
+    kinds: str
+    axes: tuple[str, ...]
+    extents: tuple[int, ...]
+    buffer: Any
+    indices: tuple[Any, ...]
+    value: Any
+    start: Any
+
+
+def shape_of(buffer: Any) -> list[int]:
+    return [integer(extent) for extent in buffer.shape]
+
+
+def integer(value: Any) -> int:
+    if type(value).__name__ != "IntImm":
+        raise NotThisKindError("a shape that is not constant")
+    return int(value.value)
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    found, step = [], 1
+    for extent in reversed(shape):
+        found.append(step)
+        step *= extent
+    return found[::-1]
+
+
+def flat_index(buffer: Any, indices: Sequence[Index]) -> Index:
+    """Return the place of an element when all of a buffer lies in a row."""
+    shape = shape_of(buffer)
+    total: Index = 0
+    for index, step, extent in zip(indices, strides(shape), shape, strict=True):
+        if extent != 1:
+            total = total + index * step
+    return total
+
+
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
+}  # fmt: skip
+_ON_VALUES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Div": tirx.div, "FloorDiv": tirx.floordiv, "FloorMod": tirx.floormod, "Max": tirx.max, "Min": tirx.min,
+    "And": tirx.all, "Or": tirx.any,
+}  # fmt: skip
+_ON_NUMBERS: Mapping[str, Callable[[int, int], Any]] = {
+    "FloorDiv": operator.floordiv, "FloorMod": operator.mod, "Max": max, "Min": min,
+    "And": lambda a, b: bool(a and b), "Or": lambda a, b: bool(a or b),
+}  # fmt: skip
+_CALLS = {"exp", "tanh", "sqrt", "erf", "sigmoid", "log", "fabs", "floor", "ceil", "rsqrt", "round", "nearbyint",
+          "trunc", "sin", "cos", "tan", "isnan", "isinf", "pow", "fmod"}  # fmt: skip
+
+
+class Reading:
+    """The stages of a function.
+
+    Attributes:
+        params: its buffers, the result last.
+        stages: in order.
+        inlined: the stages without a reduction by the name of their buffer.
+        reductions: the others.
+
+    Raises:
+        NotThisKindError: it is not made of such stages, or has several results.
+    """
+
+    def __init__(self, function: Any, outputs: int = 1) -> None:
+        if outputs != 1:
+            raise NotThisKindError("several results")
+        self.function = function
+        self.params = list(function.params)
+        self.names = [buffer.name for buffer in self.params]
+        if len(set(self.names)) != len(self.names):
+            raise NotThisKindError("two parameters of one name")
+        for buffer in self.params:
+            shape_of(buffer)
+        self.stages = _stages(function.body)
+        self.reductions = [stage for stage in self.stages if "R" in stage.kinds]
+        self.inlined = {stage.buffer.name: stage for stage in self.stages if "R" not in stage.kinds}
+        if len({stage.buffer.name for stage in self.stages}) != len(self.stages):
+            raise NotThisKindError("a buffer that is written twice")
+
+    @property
+    def result(self) -> Any:
+        return self.params[-1]
+
+    @property
+    def inputs(self) -> list[Any]:
+        return self.params[:-1]
+
+    def is_input(self, buffer: Any) -> bool:
+        return buffer.name in self.names[:-1]
+
+    def value_at(self, buffer: Any, indices: Sequence[Index], load: Load, decide: Decide | None = None) -> Expr:
+        """Return the value at a place of a stage's buffer, all stages behind it inlined."""
+        stage = self.inlined.get(buffer.name)
+        if stage is None:
+            raise NotThisKindError(f"the value of {buffer.name} is not known")
+        names: dict[str, Index] = {}
+        for target, index in zip(stage.indices, indices, strict=True):
+            if type(target).__name__ == "Var":
+                names[target.name] = index
+        return self.rewrite(stage.value, names, load, decide)
+
+    def rewrite(self, e: Expr, names: Mapping[str, Index], load: Load, decide: Decide | None = None) -> Expr:
+        """Return an expression with other indices for its axes, and ``load`` for what it reads."""
+        kind = type(e).__name__
+        if kind == "Var":
+            if e.name not in names:
+                raise NotThisKindError(f"the axis {e.name} is not known")
+            return names[e.name]
+        if kind == "IntImm":
+            return _integer_constant(e)
+        if kind == "FloatImm":
+            return e
+        if kind == "TensorLoad":
+            indices = [self.rewrite(index, names, load, decide) for index in e.indices]
+            found = load(e.source, indices)
+            return self.value_at(e.source, indices, load, decide) if found is None else found
+        if kind == "Select" or (kind == "Call" and _call_name(e) == "if_then_else"):
+            return self._choice(e, names, load, decide)
+        if kind == "Cast":
+            value = self.rewrite(e.value, names, load, decide)
+            to = type_of(e)
+            if isinstance(value, int) and to.startswith("int"):
+                return value
+            return tirx.Cast(to, _as_expr(value, e.value))
+        if kind == "Not":
+            return tirx.Not(_as_expr(self.rewrite(e.a, names, load, decide), e.a))
+        if kind == "Call":
+            return self._call(e, names, load, decide)
+        if not hasattr(e, "a"):
+            raise NotThisKindError(f"an expression of kind {kind}")
+        a, b = self.rewrite(e.a, names, load, decide), self.rewrite(e.b, names, load, decide)
+        return _combine(kind, a, b, e)
+
+    def _choice(self, e: Expr, names: Mapping[str, Index], load: Load, decide: Decide | None) -> Expr:
+        parts = (e.condition, e.true_value, e.false_value) if type(e).__name__ == "Select" else tuple(e.args)
+        condition = self.rewrite(parts[0], names, load, decide)
+        known = condition if isinstance(condition, (bool, int)) else _constant_truth(condition)
+        if known is None and decide is not None:
+            known = decide(condition)
+        if known is not None:
+            return self.rewrite(parts[1] if known else parts[2], names, load, decide)
+        yes, no = (_as_expr(self.rewrite(part, names, load, decide), part) for part in parts[1:])
+        return tirx.if_then_else(condition, yes, no)
+
+    def _call(self, e: Expr, names: Mapping[str, Index], load: Load, decide: Decide | None) -> Expr:
+        name = _call_name(e)
+        if name not in _CALLS:
+            raise NotThisKindError(f"a call of {name}")
+        arguments = [_as_expr(self.rewrite(part, names, load, decide), part) for part in e.args]
+        return _math.call(name, arguments, type_of(e))
+
+    def one_place(self, e: Expr, axes: Mapping[str, int]) -> int:
+        """Return the value of an index where its axes have these values.
+
+        Raises:
+            NotThisKindError: it is no index.
+        """
+
+        def no_load(buffer: Any, indices: list[Index]) -> Expr:
+            raise NotThisKindError(f"an index that is read from {buffer.name}")
+
+        found = self.rewrite(e, axes, no_load)
+        if not isinstance(found, int):
+            raise NotThisKindError("an index that is not an integer")
+        return found
+
+
+def type_of(e: Any) -> str:
+    for attribute in ("ty", "expr_ty"):
+        found = getattr(getattr(e, attribute, None), "dtype", None)
+        if found is not None:
+            return str(found)
+    raise NotThisKindError("an expression without a type")
+
+
+def walk(e: Any) -> Iterator[Any]:
+    """Yield an expression and all parts of it."""
+    yield e
+    parts = [getattr(e, name, None) for name in ("a", "b", "value", "condition", "true_value", "false_value")]
+    for part in (*parts, *getattr(e, "args", ()), *getattr(e, "indices", ())):
+        if hasattr(part, "ty") or hasattr(part, "expr_ty"):
+            yield from walk(part)
+
+
+def _combine(kind: str, a: Any, b: Any, e: Any) -> Any:
+    if kind in _ARITHMETIC or kind in _COMPARISONS:
+        if not (isinstance(a, int) and isinstance(b, int)):
+            a, b = _same_type(a, b, e)
+        return (_ARITHMETIC.get(kind) or _COMPARISONS[kind])(a, b)
+    if kind not in _ON_VALUES:
+        raise NotThisKindError(f"an expression of kind {kind}")
+    if isinstance(a, int) and isinstance(b, int):
+        if kind not in _ON_NUMBERS:
+            raise NotThisKindError(f"{kind} of integers")
+        return _ON_NUMBERS[kind](a, b)
+    if kind == "FloorDiv" and isinstance(b, int):
+        return floordiv(a, b)
+    if kind == "FloorMod" and isinstance(b, int):
+        return floormod(a, b)
+    a, b = _same_type(a, b, e)
+    return _ON_VALUES[kind](a, b)
+
+
+def _same_type(a: Any, b: Any, e: Any) -> tuple[Any, Any]:
+    """Give a number that stands beside an expression that one's type."""
+    if isinstance(a, int):
+        return tirx.const(a, type_of(b)), b
+    if isinstance(b, int):
+        return a, tirx.const(b, type_of(a))
+    if type_of(a) != type_of(b):  # an index of ours has 32 bits, a value that is read may have 64
+        wide = type_of(e.a)
+        return tirx.Cast(wide, a), tirx.Cast(wide, b)
+    return a, b
+
+
+def _integer_constant(e: Any) -> Any:
+    """Return an integer or a truth value of an index as Python's."""
+    return bool(e.value) if type_of(e) == "bool" else int(e.value)
+
+
+def _as_expr(value: Any, like: Any) -> Expr:
+    return tirx.const(value, type_of(like)) if isinstance(value, (bool, int)) else value
+
+
+def _constant_truth(e: Expr) -> bool | None:
+    return bool(e.value) if type(e).__name__ == "IntImm" else None
+
+
+def _call_name(e: Any) -> str:
+    return str(getattr(e.op, "name", "")).rpartition(".")[2]
+
+
+def _stages(statement: Any) -> list[Stage]:
+    """Return the stages in a statement, in order."""
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        return [stage for part in statement.seq for stage in _stages(part)]
+    if kind == "For":
+        return _stages(statement.body)
+    if kind != "SBlockRealize":
+        raise NotThisKindError(f"a statement of kind {kind}")
+    block = statement.block
+    if block.name_hint == "root":
+        return _stages(block.body)
+    store = block.body
+    if type(store).__name__ != "BufferStore":
+        raise NotThisKindError(f"a stage with a body of kind {type(store).__name__}")
+    kinds = "".join({0: "S", 2: "R"}.get(int(axis.iter_type), "?") for axis in block.iter_vars)
+    if "?" in kinds:
+        raise NotThisKindError("an axis that runs in order")
+    start = None if block.init is None else block.init.value
+    return [
+        Stage(
+            block.name_hint, kinds, tuple(axis.var.name for axis in block.iter_vars),
+            tuple(integer(axis.dom.extent) for axis in block.iter_vars), store.buffer, tuple(store.indices),
+            store.value, start,
+        )
+    ]  # fmt: skip

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over the last axis with what is around them, such as softmax and normalizations: one row at a time.
+
+A row of the input is read while it is in the first cache. Sums and maxima are taken in a few vectors side by side,
+which are put together at the end of the row. Values of a row that are read more than once are kept in working memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of, walk
+from portcall.compile._target import Target
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+
+_SIDE_BY_SIDE = 4  # vectors of a reduction, for the latency of an addition
+_SHORTEST = 4
+_LONGEST = 1 << 20
+
+
+@dataclass
+class _Row:
+    """What is known of a row: the results of reductions, and the stages that are kept."""
+
+    results: dict[str, Buffer]
+    kept: dict[str, Buffer]
+
+
+def write_rows(reading: Reading, target: Target, parallel: bool) -> Any:
+    """Return a function that goes over the input row by row.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
+    kernel = _Kernel(reading, target, parallel)
+    kernel.write()
+    return kernel.w.function([kernel.buffers[buffer.name] for buffer in reading.inputs], [kernel.output])
+
+
+class _Kernel:
+    def __init__(self, reading: Reading, target: Target, parallel: bool) -> None:
+        self.reading, self.target, self.w = reading, target, Writer(parallel)
+        if not reading.reductions or any(str(b.dtype) != "float32" for b in reading.params):
+            raise NotThisKindError("no reduction of float32")
+        first = reading.reductions[0]
+        self.length = first.extents[-1]
+        self.lead = _lead_of(first)
+        if not _SHORTEST <= self.length <= _LONGEST:
+            raise NotThisKindError("rows of another length")
+        for stage in reading.reductions:
+            if stage.kinds.strip("S") != "R" or not stage.kinds.endswith("R") or stage.extents[-1] != self.length:
+                raise NotThisKindError("reductions over other axes")
+            if _lead_of(stage) != self.lead or _operation(stage) is None:
+                raise NotThisKindError("rows that differ")
+        shape = shape_of(reading.result)
+        self.whole = [e for e in shape if e != 1] == [*self.lead, self.length]
+        if not self.whole and [e for e in shape if e != 1] != self.lead:
+            raise NotThisKindError("a result of another shape")
+        self.buffers = {
+            b.name: tirx.decl_buffer((max(1, prod(shape_of(b))),), b.dtype, name=b.name) for b in reading.params
+        }
+        self.output = self.buffers[reading.result.name]
+        self.lanes = min(target.lanes, 1 << (self.length.bit_length() - 1))
+        self.row = _Row({}, {})
+
+    def write(self) -> None:
+        self._lead(list(self.lead), [])
+
+    def _lead(self, left: list[int], at: list[Index]) -> None:
+        """Write a loop for each leading axis of more than one element."""
+        if left:
+            with self.w.outer(left[0]) as index:
+                self._lead(left[1:], [*at, index])
+            return
+        self.row = _Row({}, {})
+        last = max(place for place, stage in enumerate(self.reading.stages) if "R" in stage.kinds)
+        for place, stage in enumerate(self.reading.stages):
+            if "R" in stage.kinds:
+                self._reduce(stage, at)
+            elif place < last and self._keep(stage):
+                kept = self.w.scratch(self.length)
+                self._each(lambda index, s=stage, b=kept: self.w.store(b, index, self._stage_value(s, at, index)))
+                self.row.kept[stage.buffer.name] = kept
+        self._result(at)
+
+    def _keep(self, stage: Stage) -> bool:
+        """Tell whether the values of an element-wise stage are computed once for a row."""
+        if [e for e in stage.extents if e != 1] != [*self.lead, self.length]:
+            return False
+        readers = sum(_reads(other.value, stage.buffer.name) for other in self.reading.stages)
+        return readers > 1
+
+    def _reduce(self, stage: Stage, at: list[Index]) -> None:
+        operation = _operation(stage)
+        assert operation is not None, "the constructor has seen to that"
+        count, left = divmod(self.length, self.lanes)
+        side = min(_SIDE_BY_SIDE, count)
+        start = float32(_start(stage))
+        parts = self.w.registers(side, self.lanes)
+        with self.w.unrolled(side) as u, self.w.vector(self.lanes) as lane:
+            self.w.store(parts, (u, lane), start)
+        turns, rest = divmod(count, side)
+        with self.w.loop(turns) as turn, self.w.unrolled(side) as u, self.w.vector(self.lanes) as lane:
+            value = self._term(stage, at, (turn * side + u) * self.lanes + lane)
+            self.w.store(parts, (u, lane), operation(parts[u, lane], value))
+        for u in range(rest):
+            with self.w.vector(self.lanes) as lane:
+                value = self._term(stage, at, (turns * side + u) * self.lanes + lane)
+                self.w.store(parts, (u, lane), operation(parts[u, lane], value))
+        total = self.w.registers(1)
+        self.w.store(total, 0, start)
+        for u in range(1, side):
+            with self.w.vector(self.lanes) as lane:
+                self.w.store(parts, (0, lane), operation(parts[0, lane], parts[u, lane]))
+        with self.w.loop(self.lanes) as lane:
+            self.w.store(total, 0, operation(total[0], parts[0, lane]))
+        for k in range(left):
+            self.w.store(total, 0, operation(total[0], self._term(stage, at, count * self.lanes + k)))
+        self.row.results[stage.buffer.name] = total
+
+    def _term(self, stage: Stage, at: list[Index], index: Index) -> Expr:
+        """Return what a reduction takes of one element of the row."""
+        names = _axes(stage, at, index)
+        return self.reading.rewrite(stage.value.b, names, lambda buffer, place: self._load(buffer, place, at, index))
+
+    def _stage_value(self, stage: Stage, at: list[Index], index: Index) -> Expr:
+        names = _axes(stage, at, index)
+        return self.reading.rewrite(stage.value, names, lambda buffer, place: self._load(buffer, place, at, index))
+
+    def _load(self, buffer: Buffer, place: list[Index], at: list[Index], index: Index) -> Expr | None:
+        if self.reading.is_input(buffer):
+            return self.buffers[buffer.name][flat_index(buffer, place)]
+        moving = [k for k, extent in zip(place, shape_of(buffer), strict=True) if extent != 1]
+        if buffer.name in self.row.results:
+            if not _same(moving, at):
+                raise NotThisKindError("the result of another row")
+            return self.row.results[buffer.name][0]
+        if buffer.name in self.row.kept:
+            if not _same(moving, [*at, index]):
+                raise NotThisKindError("another element of the row")
+            return self.row.kept[buffer.name][index]
+        if buffer.name not in self.reading.inlined:
+            raise NotThisKindError("a result that is not known yet")
+        return None
+
+    def _each(self, write: Any) -> None:
+        """Write something for each element of a row."""
+        count, left = divmod(self.length, self.lanes)
+        with self.w.loop(count) as turn, self.w.vector(self.lanes) as lane:
+            write(turn * self.lanes + lane)
+        if left:  # the last vector overlaps the one before
+            with self.w.vector(self.lanes) as lane:
+                write(self.length - self.lanes + lane)
+
+    def _result(self, at: list[Index]) -> None:
+        result = self.reading.result
+        if not self.whole:
+            self.w.store(self.output, self._flat(at, None), self._value(at, None))
+            return
+        if result.name in self.row.kept:
+            raise NotThisKindError("a result that is read")
+        self._each(lambda index: self.w.store(self.output, self._flat(at, index), self._value(at, index)))
+
+    def _place(self, at: list[Index], index: Index | None) -> list[Index]:
+        moving = iter(at if index is None else [*at, index])
+        return [0 if extent == 1 else next(moving) for extent in shape_of(self.reading.result)]
+
+    def _flat(self, at: list[Index], index: Index | None) -> Index:
+        return flat_index(self.reading.result, self._place(at, index))
+
+    def _value(self, at: list[Index], index: Index | None) -> Expr:
+        result = self.reading.result
+        if result.name in self.row.results:
+            return self.row.results[result.name][0]
+        place = self._place(at, index)
+        return self.reading.value_at(result, place, lambda buffer, p: self._load(buffer, p, at, index))
+
+
+def _lead_of(stage: Stage) -> list[int]:
+    return [extent for extent in stage.extents[:-1] if extent != 1]
+
+
+def _axes(stage: Stage, at: list[Index], index: Index) -> dict[str, Index]:
+    moving = iter([*at, index])
+    return {axis: 0 if extent == 1 else next(moving) for axis, extent in zip(stage.axes, stage.extents, strict=True)}
+
+
+def _operation(stage: Stage) -> Any:
+    """Return how a reduction puts two values together; None for others than sums, maxima and minima."""
+    value = stage.value
+    kind = type(value).__name__
+    known = {"Add": lambda a, b: a + b, "Max": tirx.max, "Min": tirx.min}
+    if kind not in known or type(value.a).__name__ != "TensorLoad" or value.a.source.name != stage.buffer.name:
+        return None
+    return known[kind] if type(stage.start).__name__ == "FloatImm" else None
+
+
+def _start(stage: Stage) -> float:
+    return float(np.float32(stage.start.value))
+
+
+def _reads(e: Any, name: str) -> int:
+    """Count the loads from a buffer in an expression."""
+    return sum(type(part).__name__ == "TensorLoad" and part.source.name == name for part in walk(e))
+
+
+def _same(one: list[Index], other: list[Index]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrite an ONNX model into a smaller one of the same values, with NumPy, before it is imported.
+
+Passes, in order: functions are replaced by what they consist of; steps that change nothing go; what depends on
+constants and shapes alone is computed; sums of several become sums of two; and what a channel is multiplied by, and
+what is added to it, goes into the convolution in front.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, inliner, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from portcall.compile._model import infer_shapes, supported
+
+Array = Any
+Model = Any
+_MOST_FOLDED = 1 << 26  # bytes of a constant that is made
+_ROUNDS = 4
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+_DEFAULT_EPSILON = 1e-5
+
+
+def simplify(model: Model) -> Model:
+    """Return the simplified model, its shapes inferred."""
+    model = decompose(model)
+    model = infer_shapes(model)
+    for _ in range(_ROUNDS):
+        changed = _Graph(model)
+        drop_identities(changed)
+        count = fold_constants(changed)
+        split_sums(changed)
+        model = infer_shapes(changed.model())
+        if not count:
+            break
+    changed = _Graph(model)
+    fold_scales(changed)
+    return infer_shapes(changed.model())
+
+
+def decompose(model: Model) -> Model:
+    """Replace calls of functions, and operators that are not supported and consist of others."""
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    known = supported()
+    wanted = {
+        (node.domain, node.op_type)
+        for node in model.graph.node
+        if node.domain in ("", "ai.onnx") and node.op_type not in known and _has_body(node, model)
+    }
+    if not wanted:
+        return model
+    return inliner.inline_selected_functions(model, sorted(wanted), inline_schema_functions=True)
+
+
+def _has_body(node: Any, model: Model) -> bool:
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+class _Graph:
+    """The nodes of a model, its constants as arrays, and what reads what."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.nodes = list(model.graph.node)
+        self.constants: dict[str, Array] = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
+        self.outputs = [value.name for value in model.graph.output]
+        self.opset = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+        self._inferred = {
+            value.name: value for group in (model.graph.input, model.graph.value_info, model.graph.output)
+            for value in group
+        }  # fmt: skip
+        self._unique = 0
+
+    def readers(self) -> Counter[str]:
+        """Count who reads a value; the caller reads outputs, and subgraphs read what they like."""
+        found = Counter(name for node in self.nodes for name in _all_inputs(node))
+        found.update(self.outputs)
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a value if all of it is known."""
+        if name in self.constants:
+            return tuple(self.constants[name].shape)
+        value = self._inferred.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
+            return None
+        dims = value.type.tensor_type.shape.dim
+        return tuple(d.dim_value for d in dims) if all(d.WhichOneof("value") == "dim_value" for d in dims) else None
+
+    def constant(self, stem: str, array: Array) -> str:
+        """Add a constant and return its name."""
+        self._unique += 1
+        name = f"{stem}/{self._unique}"
+        while name in self.constants or name in self._inferred:
+            name += "_"
+        self.constants[name] = array
+        return name
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Let readers of some values read others."""
+
+        def last(name: str) -> str:
+            while name in names:
+                name = names[name]
+            return name
+
+        for node in self.nodes:
+            for place, name in enumerate(node.input):
+                node.input[place] = last(name)
+
+    def model(self) -> Model:
+        """Return the model; constants that nobody reads are left out."""
+        old = self._model.graph
+        used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
+        inputs = [value for value in old.input if value.name not in self.constants]
+        tensors = [
+            numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
+            for name, array in self.constants.items() if name in used
+        ]  # fmt: skip
+        graph = helper.make_graph(self.nodes, old.name, inputs, list(old.output), tensors)
+        made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        made.ir_version = self._model.ir_version
+        return made
+
+
+def _all_inputs(node: Any) -> Iterable[str]:
+    """Yield what a node reads, its subgraphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _all_inputs(inner)
+
+
+def attribute_of(node: Any, name: str, default: Any) -> Any:
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+# ---- Steps that change nothing ---------------------------------------------------------------------------------------
+
+
+def drop_identities(graph: _Graph) -> None:
+    """Remove Identity, Dropout as it is at inference, and sums of one; results of the model keep their names."""
+    readers, names, kept = graph.readers(), {}, []
+    for node in graph.nodes:
+        drop = node.op_type == "Identity" or (node.op_type in ("Sum", "Max", "Min", "Concat") and len(node.input) == 1)
+        if node.op_type == "Dropout":
+            training = len(node.input) > 2 and node.input[2] and bool(np.any(graph.constants.get(node.input[2], True)))
+            drop = not training and not any(readers[name] for name in node.output[1:])
+        if drop and node.input[0] and node.output[0] not in graph.outputs:
+            names[node.output[0]] = node.input[0]
+        else:
+            kept.append(node)
+    graph.nodes = kept
+    graph.rename(names)
+
+
+def split_sums(graph: _Graph) -> None:
+    """Write sums of three or more values as sums of two."""
+    nodes = []
+    for node in graph.nodes:
+        if node.op_type != "Sum" or len(node.input) < 2:
+            nodes.append(node)
+            continue
+        total = node.input[0]
+        for place, name in enumerate(node.input[1:], 1):
+            target = node.output[0] if place == len(node.input) - 1 else f"{node.output[0]}/{place}"
+            nodes.append(helper.make_node("Add", [total, name], [target]))
+            total = target
+    graph.nodes = nodes
+
+
+# ---- Constants -------------------------------------------------------------------------------------------------------
+
+
+def fold_constants(graph: _Graph) -> int:
+    """Compute what depends on constants and shapes alone; return how many nodes that were."""
+    kept, count = [], 0
+    for node in graph.nodes:
+        found = _computed(graph, node)
+        if found is None or any(name in graph.outputs for name in node.output):
+            kept.append(node)
+            continue
+        count += 1
+        for name, array in zip(node.output, found, strict=False):
+            if name:
+                graph.constants[name] = np.asarray(array)
+    graph.nodes = kept
+    return count
+
+
+def _computed(graph: _Graph, node: Any) -> list[Array] | None:
+    if node.op_type == "Shape":
+        shape = graph.shape(node.input[0])
+        if shape is None:
+            return None
+        return [np.array(shape[attribute_of(node, "start", 0) : attribute_of(node, "end", None)], "int64")]
+    if node.op_type in _RANDOM or any(a.HasField("g") or a.graphs for a in node.attribute):
+        return None
+    if any(name and name not in graph.constants for name in node.input):
+        return None
+    shapes = [graph.shape(name) for name in node.output if name]
+    if any(shape is not None and np.prod(shape, dtype="int64") * 8 > _MOST_FOLDED for shape in shapes):
+        return None
+    return _evaluate(graph, node)
+
+
+def _evaluate(graph: _Graph, node: Any) -> list[Array] | None:
+    """Return what onnx's reference implementation says; None where it has none."""
+    feeds = {name: graph.constants[name] for name in node.input if name}
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
+    ]
+    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    made = helper.make_graph([node], "constant", values, results)
+    imports = [helper.make_opsetid("" if domain == "ai.onnx" else domain, v) for domain, v in graph.opset.items()]
+    try:
+        found = ReferenceEvaluator(helper.make_model(made, opset_imports=imports)).run(None, feeds)
+    except Exception:  # it is computed when the model runs, or refused by the import
+        return None
+    if not all(isinstance(array, (np.ndarray, np.generic)) for array in found):
+        return None
+    by_name = iter(found)
+    return [np.asarray(next(by_name)) if name else None for name in node.output]
+
+
+# ---- Scales and shifts of channels -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Affine:
+    """``scale[c] * x + shift[c]`` for the channels of the value ``x``."""
+
+    x: str
+    scale: Array
+    shift: Array
+
+
+def fold_scales(graph: _Graph) -> None:
+    """Put chains of BatchNormalization, Mul and Add with a constant for each channel into the convolution in front.
+
+    A chain without a convolution becomes one Mul and one Add, with constants of four axes: with three the layout pass
+    would go back to NCHW.
+    """
+    readers = graph.readers()
+    convolutions = {node.output[0]: node for node in graph.nodes if node.op_type == "Conv"}
+    chains: dict[str, _Affine] = {}
+    affine = {id(node): _affine(graph, node) for node in graph.nodes}
+    inner = set()
+    for node in graph.nodes:
+        step = affine[id(node)]
+        if step is None:
+            continue
+        before = chains.get(step.x)
+        if before is not None and readers[step.x] == 1:
+            inner.add(step.x)
+            step = _Affine(before.x, before.scale * step.scale, before.shift * step.scale + step.shift)
+        chains[node.output[0]] = step
+    nodes, names = [], {}
+    for node in graph.nodes:
+        result = node.output[0] if node.output else ""
+        if affine[id(node)] is None:
+            nodes.append(node)
+            continue
+        if result in inner:
+            continue
+        chain = chains[result]
+        convolution = convolutions.get(chain.x)
+        if convolution is not None and readers[chain.x] == 1 and _into_convolution(graph, convolution, chain):
+            if result in graph.outputs:
+                convolution.output[0] = result
+            else:
+                names[result] = chain.x
+        else:
+            nodes += _as_mul_and_add(graph, chain, result)
+    graph.nodes = nodes
+    graph.rename(names)
+
+
+def _affine(graph: _Graph, node: Any) -> _Affine | None:
+    """Return what a node does if it scales and shifts channels of an NCHW value."""
+    constants = graph.constants
+    if node.op_type == "BatchNormalization" and len([n for n in node.output if n]) == 1:
+        if attribute_of(node, "training_mode", 0) or any(name not in constants for name in node.input[1:5]):
+            return None
+        if len(graph.shape(node.input[0]) or ()) != 4:
+            return None
+        scale, shift, mean, variance = (constants[name].astype("float64") for name in node.input[1:5])
+        if constants[node.input[1]].dtype != np.float32:
+            return None
+        factor = scale / np.sqrt(variance + attribute_of(node, "epsilon", _DEFAULT_EPSILON))
+        return _Affine(node.input[0], factor, shift - mean * factor)
+    if node.op_type not in ("Mul", "Add") or len(node.input) != 2:
+        return None
+    for x, other in (node.input, tuple(node.input)[::-1]):
+        constant, shape = constants.get(other), graph.shape(x)
+        if constant is None or x in constants or constant.dtype != np.float32 or shape is None or len(shape) != 4:
+            continue
+        extents = (1,) * (4 - constant.ndim) + constant.shape
+        if constant.ndim in (3, 4) and extents == (1, shape[1], 1, 1):
+            values = constant.reshape(-1).astype("float64")
+            zero, one = np.zeros_like(values), np.ones_like(values)
+            return _Affine(x, values, zero) if node.op_type == "Mul" else _Affine(x, one, values)
+    return None
+
+
+def _into_convolution(graph: _Graph, node: Any, chain: _Affine) -> bool:
+    """Scale the weights and the bias of a convolution; False if they are not constant."""
+    inputs = [name for name in node.input if name]
+    weights = [graph.constants[name] for name in inputs[1:] if name in graph.constants]
+    if len(weights) != len(inputs) - 1 or any(array.dtype != np.float32 for array in weights):
+        return False
+    kernel = weights[0].astype("float64")
+    bias = weights[1].astype("float64") if len(weights) > 1 else np.zeros(kernel.shape[0])
+    scale = chain.scale.reshape(-1, *[1] * (kernel.ndim - 1))
+    made = (kernel * scale).astype("float32"), (bias * chain.scale + chain.shift).astype("float32")
+    del node.input[:]
+    node.input.extend([inputs[0], graph.constant(f"{inputs[1]}/scaled", made[0]), graph.constant("bias", made[1])])
+    return True
+
+
+def _as_mul_and_add(graph: _Graph, chain: _Affine, result: str) -> list[Any]:
+    nodes, x = [], chain.x
+    shape = (1, -1, 1, 1)
+    scaled, shifted = bool(np.any(chain.scale != 1)), bool(np.any(chain.shift != 0))
+    if scaled or not shifted:
+        target = f"{result}/scaled" if shifted else result
+        factor = graph.constant("scale", chain.scale.reshape(shape).astype("float32"))
+        nodes.append(helper.make_node("Mul", [x, factor], [target]))
+        x = target
+    if shifted:
+        shift = graph.constant("shift", chain.shift.reshape(shape).astype("float32"))
+        nodes.append(helper.make_node("Add", [x, shift], [result]))
+    return nodes

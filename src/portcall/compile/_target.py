@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules for kernels ask about a machine: its vectors, registers and caches.
+
+A target is written ``native``, or as a triple such as ``aarch64-linux-gnu``; behind a colon may stand the name of a
+processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cortex-a72``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.target import codegen
+
+_KIB = 1024
+_SMALLEST_L2, _USUAL_L2 = 256 * _KIB, 512 * _KIB
+# The machines that are compiled for: LLVM's triple, the processor if none is named, and further words for LLVM.
+_MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "x86_64": ("x86_64-linux-gnu", "x86-64-v3", {}),
+    "aarch64": ("aarch64-linux-gnu", "generic", {"mattr": ["+neon"]}),
+    # Without the hard-float ABI, floats are passed in other registers than the runtime's compiler uses.
+    "arm": ("armv7l-linux-gnueabihf", "cortex-a9", {"mattr": ["+neon"], "mfloat-abi": "hard"}),
+    "riscv64": ("riscv64-linux-gnu", "generic-rv64", {"mattr": ["+m", "+a", "+f", "+d", "+c"], "mabi": "lp64d"}),
+}
+_ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to compile for.
+
+    Attributes:
+        name: as it was asked for.
+        triple: machine-system-abi for the linker; empty for this machine.
+        cpu: the processor, by LLVM's name.
+        lanes: how many float32 a vector has.
+        registers: how many vector registers there are.
+        l2_nbytes: the second-level cache of a core.
+        tvm: the same for TVM.
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    lanes: int
+    registers: int
+    l2_nbytes: int
+    tvm: Any
+
+    @property
+    def accumulators(self) -> int:
+        """How many registers a tile of results may take: the rest holds what is multiplied, and addresses."""
+        return self.registers - 4
+
+    @property
+    def tile_rows(self) -> int:
+        return 14 if self.registers >= 32 else 6
+
+    @property
+    def tile_vectors(self) -> int:
+        return 4 if self.registers >= 32 else 3
+
+
+def find_target(name: str) -> Target:
+    """Return the target of a name.
+
+    Raises:
+        ValueError: no such machine is known, or LLVM knows no such processor.
+    """
+    where, _, cpu = name.partition(":")
+    machine = platform.machine() if where == "native" else where.partition("-")[0]
+    machine = _ALIASES.get(machine.lower(), machine.lower())
+    if machine not in _MACHINES:
+        known = ", ".join(triple for triple, _, _ in _MACHINES.values())
+        raise ValueError(f"unknown target '{name}'; known are native, {known}, each with :CPU behind it or without")
+    triple, usual_cpu, words = _MACHINES[machine]
+    native = where == "native"
+    cpu = cpu or (codegen.llvm_get_system_cpu() if native else usual_cpu)
+    if not codegen.llvm_is_valid_cpu(cpu, triple):
+        raise ValueError(f"target '{name}': LLVM knows no processor '{cpu}' for {triple}")
+    # These names are LLVM's own, and TVM would start LLVM with them as they are.
+    keys = (
+        {"kind": "llvm", "mcpu": cpu, **words} if native else {"kind": "llvm", "mtriple": triple, "mcpu": cpu, **words}
+    )
+    made = tvm.target.Target(keys)
+    lanes, registers = _vectors(machine, made)
+    return Target(name, "" if native else where, cpu, lanes, registers, _l2(native), made)
+
+
+def _vectors(machine: str, target: Any) -> tuple[int, int]:
+    """Return the float32 of a vector, and the number of vector registers."""
+    if machine == "x86_64":
+        if codegen.llvm_cpu_has_features("avx512f", target):
+            return 16, 32
+        return (8, 16) if codegen.llvm_cpu_has_features("avx2", target) else (4, 16)
+    return (4, 32) if machine == "aarch64" else (4, 16)
+
+
+def _l2(native: bool) -> int:
+    """Return the bytes of the second-level cache; a usual size where nobody says."""
+    try:
+        found = os.sysconf("SC_LEVEL2_CACHE_SIZE") if native else 0
+    except (ValueError, OSError):
+        found = 0
+    return found if found >= _SMALLEST_L2 else _USUAL_L2

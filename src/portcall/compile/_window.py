@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Depthwise convolutions and pooling: each channel by itself, so that vectors run over channels.
+
+A tile is some pixels of a row by one vector. Taps are treated as in ``_convolution``: rows by the bounds of a loop,
+columns by code of their own for the tiles at the borders. Where channels do not fill the last vector, it overlaps the
+one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from tvm import tirx
+
+from portcall.compile._convolution import Place, Product, Window, behind_padding, epilogue
+from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
+from portcall.compile._target import Target
+from portcall.compile._tiles import Segment, segments, split_evenly
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+
+Kind = Literal["multiply", "add", "max"]
+_WIDE = 11  # columns of a window whose code is not written out for each
+_PIXELS = (7, 8)
+
+
+@dataclass
+class ByChannel:
+    """A depthwise convolution or a pooling.
+
+    Attributes:
+        kind: what is done with each element of the window: multiplied by a weight and added, added, or compared.
+        data, weights: the operands, as numbers of parameters.
+        start: what the sum, or the largest value, begins with.
+    """
+
+    reading: Reading
+    window: Window
+    kind: Kind
+    data: int
+    weights: int | None
+    stage: Stage
+    start: float
+
+
+def depthwise(product: Product) -> ByChannel:
+    """Return a convolution in which each group has one channel and one result.
+
+    Raises:
+        NotThisKindError: it has more.
+    """
+    window = product.window
+    if window.group_channels != 1 or window.groups != window.o:
+        raise NotThisKindError("groups of several channels")
+    return ByChannel(product.reading, window, "multiply", product.data, product.weights, product.stage, 0.0)
+
+
+def read_pooling(reading: Reading) -> ByChannel:
+    """Read a function that is a pooling of NHWC, or a sum or maximum over H and W, with what follows it.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
+    stages = reading.reductions
+    if len(stages) != 1 or stages[0].kinds != "SSSSRR" or str(stages[0].buffer.dtype) != "float32":
+        raise NotThisKindError("no window")
+    stage = stages[0]
+    kinds: Mapping[str, Kind] = {"Max": "max", "Add": "add"}
+    kind = kinds.get(type(stage.value).__name__)
+    x: Any = getattr(stage.value, "b", None)
+    if kind is None or type(x).__name__ != "TensorLoad" or len(x.indices) != 4:
+        raise NotThisKindError("another sum")
+    if type(stage.start).__name__ != "FloatImm" or str(x.indices[3]) != stage.axes[3]:
+        raise NotThisKindError("channels in another place")
+
+    def at(index: Any, axis: int | None = None) -> int:
+        return reading.one_place(index, {name: 1 if k == axis else 0 for k, name in enumerate(stage.axes)})
+
+    start = float(stage.start.value)
+    offsets = [at(index) for index in x.indices]
+    source, behind = behind_padding(reading, x.source, start)
+    offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
+    if not reading.is_input(source) or offsets[0] or offsets[3]:
+        raise NotThisKindError("an operand that is computed")
+    n, oh, ow, o, kh, kw = stage.extents
+    _, h, w, c = shape_of(source)
+    if c != o:
+        raise NotThisKindError("channels that are left out")
+    steps = [at(x.indices[axis], place) for axis, place in ((1, 1), (2, 2), (1, 4), (2, 5))]
+    if (oh > 1 and steps[0] < 1) or (ow > 1 and steps[1] < 1):
+        raise NotThisKindError("no window that moves")
+    moves = [max(step, 1) for step in steps]
+    sh, sw, dh, dw = moves
+    window = Window(n, h, w, c, oh, ow, o, kh, kw, sh, sw, dh, dw, -offsets[1], -offsets[2], c)
+    return ByChannel(reading, window, kind, reading.names.index(source.name), None, stage, start)
+
+
+@dataclass
+class _Job:
+    w: Writer
+    what: ByChannel
+    buffers: Mapping[str, Buffer]
+    data: Buffer
+    weights: Buffer | None
+    output: Buffer
+    channels: int
+    offset: int
+
+
+def write_by_channel(
+    w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], output: Buffer, channels: int = 0,
+    offset: int = 0,
+) -> None:  # fmt: skip
+    """Write the code; the result may be a slice of ``channels`` from ``offset`` of a larger buffer.
+
+    Raises:
+        NotThisKindError: the window is wide and stands over the border.
+    """
+    window, lanes = what.window, min(target.lanes, what.window.o)
+    names = what.reading.names
+    weights = None if what.weights is None else buffers[names[what.weights]]
+    job = _Job(w, what, buffers, buffers[names[what.data]], weights, output, channels or window.o, offset)
+    pixels = _PIXELS[0] if window.ow % _PIXELS[0] == 0 else _PIXELS[1]
+    parts = segments(split_evenly(window.ow, pixels), window.taps)
+    if window.kw > _WIDE and any(part.taps != ((0, part.rows),) * window.kw for part in parts):
+        raise NotThisKindError("a wide window over the border")
+    with w.outer(window.n) as n, w.outer(window.oh) as oh:
+        for segment in parts:
+            with w.outer(segment.count) as number:
+                ow = segment.begin + number * segment.rows
+                with w.outer(window.o // lanes) as vector:
+                    _tile(job, segment, n, oh, ow, vector * lanes, lanes)
+                if window.o % lanes:
+                    _tile(job, segment, n, oh, ow, window.o - lanes, lanes)
+
+
+def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: Index, lanes: int) -> None:
+    w, window = job.w, job.what.window
+    found = w.registers(segment.rows, lanes)
+    with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
+        w.store(found, (t, lane), float32(job.what.start))
+    first, last = window.rows_inside(oh)
+    with w.loop(last - first, begin=first) as ky:
+        row = n * window.h + oh * window.sh + ky * window.dh - window.top
+        if window.kw > _WIDE:
+            with w.loop(window.kw) as kx:
+                _tap(job, found, row, ky, kx, ow, (0, segment.rows), channel, lanes)
+        else:
+            for kx, inside in enumerate(segment.taps):
+                if inside[0] < inside[1]:
+                    _tap(job, found, row, ky, kx, ow, inside, channel, lanes)
+    pixel = (n * window.oh + oh) * window.ow + ow
+    with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
+        place = Place(pixel + t, n, oh, ow + t, channel + lane)
+        value = epilogue(job.what.reading, job.what.stage, job.buffers, found[t, lane], place)
+        w.store(job.output, (pixel + t) * job.channels + job.offset + channel + lane, value)
+
+
+def _tap(
+    job: _Job, found: Buffer, row: Index, ky: Index, kx: Index, ow: Index, inside: tuple[int, int], channel: Index,
+    lanes: int,
+) -> None:  # fmt: skip
+    """Take one element of the window of each pixel."""
+    w, window = job.w, job.what.window
+    with w.unrolled(inside[1] - inside[0]) as t, w.vector(lanes) as lane:
+        column = (ow + t + inside[0]) * window.sw + kx * window.dw - window.left
+        x = job.data[(row * window.w + column) * window.c + channel + lane]
+        old = found[t + inside[0], lane]
+        w.store(found, (t + inside[0], lane), _taken(job, old, x, (ky * window.kw + kx) * window.c + channel + lane))
+
+
+def _taken(job: _Job, old: Expr, x: Expr, weight: Index) -> Expr:
+    if job.weights is not None:
+        return old + x * job.weights[weight]
+    return old + x if job.what.kind == "add" else tirx.max(old, x)
+
+
+def permuted(array: Any, order: tuple[int, ...]) -> Any:
+    """Return weights, or constants of an epilogue, with their channels in another order."""
+    return np.ascontiguousarray(array[..., list(order)])

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write kernels as loops: what is inside of a ``with`` is the body of a loop.
+
+    w = Writer(parallel=False)
+    with w.loop(4) as i, w.vector(16) as l:
+        w.store(y, i * 16 + l, x[i * 16 + l] + 1.0)
+    function = w.function([x], [y])
+
+Buffers are flat: one index, in elements. Indices are Python's ints as long as they are known, so that what is known
+costs nothing when the kernel runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+Index = Any  # an int, or an expression of one
+Expr = Any
+Buffer = Any
+
+
+def flat_buffer(name: str, shape: Sequence[int], dtype: str) -> Buffer:
+    """Return a buffer of all elements of a shape in a row."""
+    return tirx.decl_buffer((max(1, prod(shape)),), dtype, name=name)
+
+
+def float32(value: float) -> Expr:
+    return tirx.const(value, "float32")
+
+
+def floordiv(a: Index, b: int) -> Index:
+    return a // b if isinstance(a, int) else a if b == 1 else tirx.floordiv(a, b)
+
+
+def floormod(a: Index, b: int) -> Index:
+    return a % b if isinstance(a, int) else 0 if b == 1 else tirx.floormod(a, b)
+
+
+def at_least(a: Index, b: int) -> Index:
+    return max(a, b) if isinstance(a, int) else tirx.max(a, b)
+
+
+def at_most(a: Index, b: int) -> Index:
+    return min(a, b) if isinstance(a, int) else tirx.min(a, b)
+
+
+class Writer:
+    """Collects the statements of one kernel.
+
+    Parameters:
+        parallel: whether the outermost loops that are written with ``outer`` run on several threads.
+    """
+
+    def __init__(self, parallel: bool = False) -> None:
+        self.parallel = parallel
+        self._blocks: list[list[Any]] = [[]]
+        self._inside_parallel = False
+
+    @contextlib.contextmanager
+    def loop(self, extent: Index, begin: Index = 0, kind: Any = tirx.stmt.ForKind.SERIAL) -> Iterator[Index]:
+        """Write a loop from ``begin`` to ``begin + extent``; one of a single turn is no loop."""
+        if isinstance(extent, int) and extent == 1:
+            yield begin
+            return
+        variable = tirx.Var(f"i{len(self._blocks)}", "int32")
+        self._blocks.append([])
+        yield variable
+        body = _sequence(self._blocks.pop())
+        self._blocks[-1].append(tirx.For(variable, begin, extent, kind, body))
+
+    @contextlib.contextmanager
+    def outer(self, extent: Index) -> Iterator[Index]:
+        """Write a loop whose turns are independent. The outermost of at least two turns is parallel, if any is."""
+        if not self.parallel or self._inside_parallel or (isinstance(extent, int) and extent < 2):
+            with self.loop(extent) as variable:
+                yield variable
+            return
+        self._inside_parallel = True
+        with self.loop(extent, kind=tirx.stmt.ForKind.PARALLEL) as variable:
+            yield variable
+        self._inside_parallel = False
+
+    def unrolled(self, extent: int) -> contextlib.AbstractContextManager[Index]:
+        return self.loop(extent, kind=tirx.stmt.ForKind.UNROLLED)
+
+    def vector(self, lanes: int) -> contextlib.AbstractContextManager[Index]:
+        """Write a loop whose turns are the lanes of vectors."""
+        return self.loop(lanes, kind=tirx.stmt.ForKind.VECTORIZED)
+
+    @contextlib.contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """Write statements that run if a condition holds."""
+        self._blocks.append([])
+        yield
+        body = _sequence(self._blocks.pop())
+        self._blocks[-1].append(tirx.IfThenElse(condition, body, None))
+
+    def store(self, buffer: Buffer, index: Index | Sequence[Index], value: Expr) -> None:
+        indices = list(index) if isinstance(index, (tuple, list)) else [index]
+        self._blocks[-1].append(tirx.BufferStore(buffer, value, indices))
+
+    def registers(self, *shape: int, dtype: str = "float32") -> Buffer:
+        """Allocate a small array that LLVM can keep in registers."""
+        return self._allocate(shape, dtype, "local")
+
+    def scratch(self, count: int, dtype: str = "float32") -> Buffer:
+        """Allocate working memory."""
+        return self._allocate((count,), dtype, "global")
+
+    def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
+        """Ask for the cache line of a float32; ``locality`` is 3 for the nearest cache, and 0 for none."""
+        address = tirx.call_intrin("handle", "tirx.handle_add_byte_offset", buffer.data, index * 4)
+        self._blocks[-1].append(tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, locality, 1)))
+
+    def function(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Any:
+        """Return what was written as a function of TVM's."""
+        (statements,) = self._blocks
+        made = tirx.PrimFunc([*inputs, *outputs], _sequence(statements))
+        return made.with_attr("tirx.noalias", True).with_attr("s_tir", True)
+
+    def _allocate(self, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
+        buffer = tirx.decl_buffer(shape, dtype, name=f"{scope}{len(self._blocks)}", scope=scope)
+        self._blocks[-1].append(tirx.AllocBuffer(buffer))
+        return buffer
+
+
+def _sequence(statements: list[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)

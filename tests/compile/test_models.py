@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models, compiled, say what onnxruntime says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import portcall
+from compile import light
+from compile.reference import TOLERANCE, check, largest_error, make, onnxruntime_outputs, outputs
+from portcall import graph
+
+pytestmark = pytest.mark.peers
+IN_EVERY_RUN = ("squeezenet", "shufflenet")
+
+
+@pytest.mark.parametrize("name", IN_EVERY_RUN)
+def test_light_models(name: str) -> None:
+    model = light.load(name)
+    made = check(model, light.inputs(model))
+    assert made.kernels.get("default", 0) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in light.NAMES if name not in IN_EVERY_RUN])
+def test_all_light_models(name: str) -> None:
+    model = light.load(name)
+    feeds = light.inputs(model)
+    check(model, feeds, winograd="off")
+    check(model, feeds, threads=2)
+
+
+def test_several_threads_and_each_algorithm() -> None:
+    model = light.load("squeezenet")
+    feeds = light.inputs(model)
+    (expected,) = onnxruntime_outputs(model, feeds)
+    rules = {}
+    for winograd in ("off", "f2", "f4"):
+        made = portcall.compile.from_onnx(model, threads=2, winograd=winograd)
+        assert largest_error(outputs(made, feeds)[0], expected) <= TOLERANCE
+        rules[winograd] = " ".join(made.kernels)
+    assert "winograd" not in rules["off"]
+    assert "winograd f2" in rules["f2"]
+    assert "winograd f4" in rules["f4"]
+
+
+def branches() -> Any:
+    """A model of two inputs and three outputs, one of which is an input as it is."""
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "w"], ["product"]),
+        helper.make_node("Relu", ["product"], ["positive"]),
+        helper.make_node("Softmax", ["product"], ["shares"], axis=-1),
+        helper.make_node("Identity", ["a"], ["same"]),
+    ]
+    w = np.random.default_rng(0).standard_normal((12, 20)).astype("float32")
+    return make(nodes, {"a": [3, 12], "b": [3, 12]}, ["positive", "shares", "same"], {"w": w})
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def test_two_inputs_and_three_outputs() -> None:
+    made = check(branches(), {"a": random(3, 12), "b": random(3, 12, seed=1)})
+    executor = made.load()
+    assert list(executor.get_output_info()[0]) == ["positive", "shares", "same"]
+    assert executor.get_input_info()[0] == {"a": (3, 12), "b": (3, 12)}
+
+
+def test_dimensions_that_are_not_fixed() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Reshape", ["y", "shape"], ["z"])]
+    model = make(nodes, {"x": ["batch", 3], "y": [6]}, ["z"])
+    feeds = {"x": random(2, 3), "y": random(6)}
+    check(model, feeds, shapes={"x": (2, 3)})
+    with pytest.raises(portcall.errors.ModelError) as caught:
+        portcall.compile.from_onnx(model)
+    assert [problem.split("'")[1] for problem in caught.value.problems] == ["x"]
+
+
+def test_a_bundle_says_how_it_was_made(tmp_path: Path) -> None:
+    made = portcall.compile.from_onnx(branches(), threads=2)
+    said = graph.read_bundle(made.save(tmp_path / "m.so")).graph.metadata
+    assert (said["model"], said["target"], said["threads"], len(said["sha256"])) == ("made", "native", 2, 64)
+    assert json.dumps(said)
+
+
+def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
+    files = [portcall.compile.from_onnx(branches()).save(tmp_path / f"{k}.so") for k in range(2)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_steps_are_told() -> None:
+    told: list[tuple[str, float]] = []
+    made = portcall.compile.from_onnx(branches(), progress=lambda name, seconds: told.append((name, seconds)))
+    began = [name for name, seconds in told if seconds < 0]
+    assert began == [name for name, seconds in told if seconds >= 0] == list(made.steps)
+    assert began[0] == "read"
+    assert began[-1] == "machine code"
