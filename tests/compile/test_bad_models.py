@@ -106,6 +106,6 @@ def test_a_process_that_is_killed_while_it_writes(tmp_path: Path) -> None:
     )
     onnx.save(branches(), tmp_path / "m.onnx")
     (tmp_path / "out").mkdir()
-    command = [sys.executable, "-c", script, tmp_path / "m.onnx", tmp_path / "out" / "m.so"]
+    command = [sys.executable, "-c", script, str(tmp_path / "m.onnx"), str(tmp_path / "out" / "m.so")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert list((tmp_path / "out").iterdir()) == []
