@@ -263,9 +263,9 @@ def test_a_packed_func_is_not_made_by_its_class() -> None:
     unmade = portcall.PackedFunc.__new__(portcall.PackedFunc)
     with pytest.raises(TypeError):
         unmade()
-    with pytest.raises(ValueError, match="never made"):
+    with pytest.raises(ValueError, match="not initialised"):
         _ = unmade.name
-    with pytest.raises(ArgumentError, match="never made"):
+    with pytest.raises(ArgumentError, match="not initialised"):
         portcall.get_global_func("testing.echo")(unmade)
 
 

@@ -117,7 +117,7 @@ _OF_TVM = {
     "debug_executor": "portcall.graph.create_debug(json, lib, device) makes one",
     **dict.fromkeys(("nd", "ndarray"), "portcall.tensor(array), portcall.empty(shape, dtype) and portcall.Tensor"),
     "NDArray": "its class is portcall.Tensor",
-    **dict.fromkeys(("runtime", "ffi"), "what that has is in portcall itself: portcall.load_module, portcall.Module"),
+    **dict.fromkeys(("runtime", "ffi"), "use portcall.load_module and portcall.Module"),
     "contrib": "compilers are portcall.toolchain.create_shared, executors portcall.graph.create",
     "cc": "portcall.toolchain.create_shared(sources, output)",
     **dict.fromkeys(("context", "gpu"), "portcall.device('cuda:0') is a device"),

@@ -34,7 +34,7 @@ def open_archive(source: Path | IO[bytes], name: str) -> Iterator[tarfile.TarFil
 
 
 def members_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive, and check in the end that nothing is missing behind them.
+    """Yield the members of an archive, and check that the archive is complete.
 
     Raises:
         tarfile.ReadError, EOFError: it was cut off.

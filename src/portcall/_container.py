@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers of the core. They behave like Python's own: an Array equals a list with the same items, a Map a dict, a
-Shape is a tuple; these do not change. A List and a Dict do, for everybody who holds them, in any language.
+Shape is a tuple; these are immutable. List and Dict are mutable; every reference sees a change, in any language.
 
 Python's lists, tuples and mappings are accepted wherever these are, and travel as an Array or a Map.
 """

@@ -5,8 +5,8 @@
 Rules:
   * Python values become cells, cells become Python values; every class here owns one handle of the core.
   * The core is called through one table (PortcallGetCore): other runtimes in the process export the same names.
-  * A call builds its arguments on the stack. The interpreter lock is released around it, unless the function said that
-    it is short; functions written in Python are, because they would take the lock again at once.
+  * A call builds its arguments on the stack. The GIL is released around it, unless the function was
+    registered as short; functions written in Python are, because they would take the GIL again at once.
   * An exception of a Python function travels inside the error object and comes out as the same object.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: a kind and an index, such as ``cpu:0``. Which kinds work is decided by what is registered in the core."""
+"""Devices: a kind and an index, such as ``cpu:0``. The kinds that work are those registered in the core."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ATTRIBUTES = {
 
 
 class Device(_core.Device):
-    """A device of this process. Attributes that the device does not know are None."""
+    """A device of this process. Unknown attributes are None."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class Device(_core.Device):
 
     @property
     def exist(self) -> bool:
-        """Whether the device is there and usable."""
+        """Whether the device exists and works."""
         return bool(self._number("exist"))
 
     def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> Any:
@@ -48,10 +48,10 @@ class Device(_core.Device):
         """Refuse a module that runs elsewhere; a device of this process stands for that of its number anywhere."""
 
     def sync(self) -> None:
-        """Wait until the work given to the device's current stream is finished.
+        """Wait for the work on the device's current stream.
 
         Raises:
-            DeviceError: this process does not support the kind.
+            DeviceError: this process does not support the kind of device.
         """
         get_global_func("portcall.DeviceSync")(self)
 
@@ -86,7 +86,7 @@ class Device(_core.Device):
 
     @property
     def available_global_memory(self) -> int | None:
-        """Memory that is free now, in bytes."""
+        """Free memory, in bytes."""
         return self._number("available_global_memory")
 
     @property

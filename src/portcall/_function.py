@@ -44,7 +44,7 @@ def register_func(name: str, func: Callable[..., Any], *, override: bool = False
 @overload
 def register_func(name: _F, func: None = None, *, override: bool = False) -> _F: ...
 def register_func(name: Any, func: Any = None, *, override: bool = False) -> Any:
-    """Register a function under a global name, for every language.
+    """Register a function under a global name, forevery language.
 
     ``register_func("a.b", f)`` returns the PackedFunc. ``@register_func("a.b")``, and ``@register_func``, which takes
     the function's own name, leave the decorated function as it is.
@@ -96,7 +96,7 @@ def get_global_func(name: str, allow_missing: bool) -> PackedFunc | None: ...
 def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None:
     """Return the function registered as ``name``.
 
-    One table holds the functions registered from C, C++ and Python; the caller cannot tell which is which.
+    One table holds the functions registered from C, C++ and Python; the caller does not see the difference.
 
     Raises:
         FunctionNotFoundError: nothing has that name and ``allow_missing`` is false. The message lists near names.
@@ -122,7 +122,7 @@ def list_global_func_names() -> list[str]:
 
 
 def remove_global_func(name: str) -> None:
-    """Take a name out of the registry; functions that hold it keep working.
+    """Remove a name from the registry; references to the function stay valid.
 
     Raises:
         FunctionNotFoundError: nothing has that name.
@@ -141,7 +141,7 @@ def register_error(name: Any, cls: Any = None) -> Any:
     """Have errors of a kind raised in other languages arrive as an exception class.
 
     ``@register_error`` registers a class under its own name, ``@register_error("Kind")`` under another. The class is
-    called with the message alone. Kinds that nobody registered arrive as RuntimeError.
+    called with the message alone. Unregistered kinds arrive as RuntimeError.
 
     Raises:
         ArgumentError: the class is not an exception.

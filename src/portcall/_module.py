@@ -98,7 +98,7 @@ class Module(_core.Module):
 
     @property
     def entry_name(self) -> str:
-        """The name of the entry function, which the compiler gave; ``main`` unless it said otherwise."""
+        """The name of the entry function, as the compiler set it; ``main`` by default."""
         return str(get_global_func("portcall.ModuleEntryName")(self))
 
     @property
@@ -152,7 +152,7 @@ class Module(_core.Module):
             FunctionNotFoundError: the module has no such function.
             ValueError: a number that makes no sense, or a device of a session that the module is not of.
         """
-        self.get_function(func_name)  # a missing one is told with the names that resemble it
+        self.get_function(func_name)  # raises with similar names if it is missing
         if f_preproc and self.type_key != "rpc":  # a server looks among its own
             get_global_func(f_preproc)
         target = as_device(dev)
@@ -200,15 +200,15 @@ def load_module(path: str | os.PathLike[str]) -> Module:
     """Load a shared library compiled by TVM (0.6 and later), by a tvm-ffi compiler, or with portcall's headers.
 
     The library is mapped once: loading the same file again gives the same module while that is alive, and a file that
-    has changed since is loaded anew.
+    has changed since is loaded again.
 
     Objects (``.o``), archives (``.a``), sources in C or C++, and tar files (``.tar``) of those are linked first, to a
-    library beside them that has ``.so`` behind the file's name.
+    library beside them, named as the file with ``.so`` appended.
 
     Raises:
-        ModuleLoadError: the file is missing, is no such library, is one of another machine, or needs symbols that
-            nobody provides. The message names what is wrong.
-        CompileError: the compiler or the linker said no; the message has its words.
+        ModuleLoadError: the file is missing, is not such a library, is built for another machine, or
+            needs symbols that no library provides. The message names the problem.
+        CompileError: the compiler or the linker failed; the message has its output.
     """
     text = os.fsdecode(path)
     if text.endswith(_TO_LINK):

@@ -34,7 +34,7 @@ _SPELLINGS = tuple(
 
 
 def parts_of(text: str) -> tuple[list[str], str] | None:
-    """Return the types of the parameters, and that of the result; None when the text is no signature."""
+    """Return the types of the parameters, and that of the result; None when the text is not a signature."""
     if text.startswith("{"):
         return _of_schema(text)
     found = _FUNCTION_TYPE.search(text)
@@ -49,7 +49,7 @@ def parts_of(text: str) -> tuple[list[str], str] | None:
 
 
 def shown(text: str) -> str:
-    """Return a signature as it is shown behind a function's name; empty when it is not known."""
+    """Return a signature as shown after a function's name; empty when unknown."""
     parts = parts_of(text)
     return "" if parts is None else f"({', '.join(parts[0])}) -> {parts[1]}"
 
@@ -58,7 +58,7 @@ def signature_of(func: Any, python: Callable[..., Any] | None, text: str) -> ins
     """Return the signature of a PackedFunc: of the function of Python that it is, or in a library's words.
 
     Raises:
-        AttributeError: nobody wrote it down.
+        AttributeError: the function has no signature.
     """
     if python is not None:
         return inspect.signature(python)

@@ -25,7 +25,7 @@ class Tensor(ArrayLike, _core.Tensor):
     """A tensor. Its memory lives as long as anything refers to it: this object, an array made from it, a library.
 
     One exception: a tensor that compiled code lends to a function for a call. After the call it raises ValueError, and
-    arrays made from it are no longer valid; ``copyto(portcall.cpu())`` inside the function makes one to keep.
+    arrays made from it are no longer valid; ``copyto(portcall.cpu())`` inside the function makes a copy to keep.
 
     ``shape``, ``strides`` (in elements), ``dtype``, ``device``, ``ndim``, ``size``, ``nbytes``, ``data_ptr``,
     ``is_contiguous`` and ``readonly`` describe it. ``t[1:]`` and ``t.view(shape)`` are views of it; arithmetic
@@ -156,7 +156,7 @@ def _as_array(tensor: Tensor) -> NDArray[Any]:
 
 
 def array_like(value: Any, dtype: DataType | None = None) -> Any:
-    """Return whatever NumPy can read as an array; arrays as they are."""
+    """Return an array that NumPy can read; arrays unchanged."""
     if hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
         return value
     import numpy
@@ -226,12 +226,12 @@ def from_dlpack(source: Any) -> Tensor:
 
 
 def set_alignment_policy(policy: Literal["copy", "error"]) -> None:
-    """Say what happens to a tensor that compiled code cannot use as it is: not compact, or not 64-byte aligned.
+    """Set the policy for tensors that compiled code cannot use: not compact, or not 64-byte aligned.
 
     ``"copy"``, the default, gives the code an aligned copy and copies it back; ``"error"`` refuses the call.
 
     Raises:
-        ValueError: another word.
+        ValueError: an unknown policy.
     """
     if policy not in ("copy", "error"):
         raise ValueError(f"the alignment policy is 'copy' or 'error', not {policy!r}")

@@ -7,7 +7,7 @@
     ├── ArgumentError (TypeError)                         .function .position .expected .got
     ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
-    ├── CompileError (RuntimeError)                       .command .output   the compiler said no, or there is none
+    ├── CompileError (RuntimeError)                       .command .output   the compiler failed, or is missing
     ├── ModelError (ValueError)                           .problems       a model cannot be compiled
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
@@ -21,11 +21,11 @@
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
         ├── ProtocolError                                                 somebody broke the protocol
         │   └── RemoteProtocolError                                       the peer did
-        ├── RemoteError                                   .kind .message  a function over there raised
-        └── RemoteCrashError                              .signal         the session over there crashed
+        ├── RemoteError                                   .kind .message  a remote function raised
+        └── RemoteCrashError                              .signal         the remote session crashed
 
 Rules: an error is the narrowest one that fits and is also the built-in exception a Python programmer would expect.
-Its message says what was wrong with which value and what to do; its facts are attributes, never to be parsed from
+Its message names the wrong value and the remedy; its facts are attributes, never to be parsed from
 the text. Every error pickles and copies with its facts, so each constructor takes the message alone and facts by
 keyword, all with a default.
 
@@ -121,7 +121,7 @@ class ArgumentError(PortcallError, TypeError):
 
 
 class ModuleLoadError(PortcallError, OSError):
-    """A library cannot be loaded: missing, of another machine, or in need of something that nobody provides.
+    """A library cannot be loaded: missing, built for another machine, or with unmet needs.
 
     Attributes:
         path: the library's file; empty for one that has no file.
@@ -173,7 +173,7 @@ class ModelError(PortcallError, ValueError):
 
 
 class GraphError(PortcallError, ValueError):
-    """A graph, or a plan made of one, says something that cannot be.
+    """A graph, or a plan made of one, is invalid.
 
     Attributes:
         path: the place in the file, such as ``nodes[3].inputs[0]``; empty when the error is about all of it.
@@ -243,10 +243,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class RemoteError(RPCError):
-    """A function over there raised an exception.
+    """A remote function raised an exception.
 
     Attributes:
-        kind: the name of the exception's class over there; empty when the peer did not tell.
+        kind: the name of the exception's class on the server; empty when unknown.
         message: its text.
     """
 
@@ -257,7 +257,7 @@ class RemoteError(RPCError):
 
 
 class RemoteCrashError(RPCError):
-    """The session over there crashed.
+    """The remote session crashed.
 
     Attributes:
         signal: the signal's name, such as ``SIGSEGV``; empty when it exited by itself.
@@ -269,7 +269,7 @@ class RemoteCrashError(RPCError):
 
 
 def printable(text: str) -> str:
-    """Return a text in which what a terminal would obey, or cannot show, is written as Python's escapes.
+    """Return the text with control and unprintable characters as Python's escapes.
 
     That are control characters, marks that change the direction of the text, and halves of surrogate pairs; the ends
     of lines and tabs stay. Whatever a file, a library or a peer has written goes through here before it is shown.

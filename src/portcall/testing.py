@@ -33,12 +33,12 @@ def live_nodes() -> dict[str, int]:
 
 @contextmanager
 def no_leaks() -> Iterator[None]:
-    """Check that a block leaves no more nodes behind than there were before.
+    """Check that a block does not leak nodes.
 
     Python's garbage collector runs at both ends. An exception that leaves the block is not hidden by the check.
 
     Raises:
-        AssertionError: nodes were left behind. The message says how many of which type.
+        AssertionError: nodes leaked. The message has the count of each type.
     """
     gc.collect()
     before = live_nodes()

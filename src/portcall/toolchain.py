@@ -77,10 +77,10 @@ class Compiler:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"(does not answer: {error})"
+            return f"(does not run: {error})"
         first = done.stdout.strip().partition("\n")[0]
         if done.returncode != 0 or not first:
-            return f"(does not answer: exit {done.returncode})"
+            return f"(does not run: exit {done.returncode})"
         return f"zig {first}" if self.origin == "ziglang" else first
 
     def flags(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def find_compiler(language: Language = "c++", target: str | None = None) -> Comp
     """Return the compiler that ``create_shared`` would use for a language and a target.
 
     Raises:
-        CompileError: there is none; the message says what to install or which variable to correct.
+        CompileError: no compiler was found; the message names the package to install or the variable to correct.
         ValueError: ``target`` does not have the form machine-system or machine-system-abi.
     """
     if target is not None and not is_this_machine(target):
@@ -204,7 +204,7 @@ def folder_beside(output: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def unpack(archive: Path, folder: Path) -> Iterator[Path]:
-    """Yield what an archive holds to compile and link, each in a folder of its own, whatever the archive calls it."""
+    """Yield what an archive holds to compile and link, each in its own folder."""
     place = Path(tempfile.mkdtemp(dir=folder))
     found = False
     with open_archive(archive, str(archive)) as members:
@@ -254,7 +254,7 @@ def check_output(output: StrPath) -> Path:
 
 
 def link_language(sources: Sources) -> Language:
-    """Return ``c`` only for pure C: linking as C++ is right for whatever an object or archive may hold."""
+    """Return ``c`` only for pure C: linking as C++ works for all objects and archives."""
     return "c" if not sources.linked and all(language == "c" for _, language in sources.compiled) else "c++"
 
 

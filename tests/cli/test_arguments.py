@@ -127,9 +127,9 @@ def test_a_file_that_is_none_of_numpy_or_damaged_is_named(read: Reader, tmp_path
         ("float:x", "cannot read the argument"),
         ("", "cannot read the argument ''"),
         ("ones:floot32[2]", "unknown element type 'floot32'"),
-        ("ones:object[2]", "'object' is not one of a tensor"),
-        ("ones:f4[2]", "'f4' is not one of a tensor"),
-        ("ones:str[2]", "not one of a tensor"),
+        ("ones:object[2]", "'object' is not supported in tensors"),
+        ("ones:f4[2]", "'f4' is not supported in tensors"),
+        ("ones:str[2]", "not supported in tensors"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_an_example_or_a_reason(read: Reader, text: str, said: str) -> None:

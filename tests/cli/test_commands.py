@@ -26,7 +26,7 @@ OnTerminal = Callable[..., tuple[int, bytes]]
 def test_inspect_shows_functions_needs_and_that_all_is_well(invoke: Invoke, kernels: str) -> None:
     result = invoke("inspect", kernels, "--strict")
     assert result.exit_code == 0, result.output
-    for text in (kernels, "C++ on portcall's headers", "add_one", "libc.so.6", "no problem: everything"):
+    for text in (kernels, "C++ on portcall's headers", "add_one", "libc.so.6", "no problem: all"):
         assert text in result.output
 
 

@@ -103,7 +103,7 @@ def test_an_empty_word_is_wrong_usage_and_never_the_default(invoke: Invoke, word
 
 
 def test_an_empty_key_is_no_key(invoke: Invoke) -> None:
-    assert "there is no file 'missing.so'" in invoke("run", "missing.so", "f", "--key", "").stderr
+    assert "no such file: 'missing.so'" in invoke("run", "missing.so", "f", "--key", "").stderr
 
 
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])

@@ -116,7 +116,7 @@ def test_bench_measures_over_there(
     (("nothing",), 1, "has no function 'nothing'"),
     (("add_onne",), 1, "did you mean add_one"),
     (("leave", "--arg", "0"), 5, "exited with code 0"),
-    (("add_one", "--device", "cuda:0"), 3, "there is no device cuda:0 on {peer}"),
+    (("add_one", "--device", "cuda:0"), 3, "device cuda:0 does not exist on {peer}"),
     (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
 ])  # fmt: skip
 def test_a_failure_has_its_exit_code_and_names_the_server(
@@ -147,13 +147,13 @@ def test_a_library_for_another_machine_is_not_sent(
     result = invoke(command, library, "f", *there)
     assert result.exit_code == 1
     what, cause, next_step = map(str.strip, result.stderr.splitlines())
-    assert what == f"error: {there[1]} cannot load '{library}', which was not sent"
+    assert what == f"error: {there[1]} cannot load '{library}', so it was not uploaded"
     machine = this_machine()
     assert cause == (
         f"likely cause: it is made for riscv64 (64-bit, little-endian) and that machine is {machine}: compile it with "
         f"portcall.toolchain.create_shared(…, target='{machine.target}')"
     )
-    assert next_step == f"next: portcall inspect {library}, or --no-check sends it all the same"
+    assert next_step == f"next: portcall inspect {library}, or --no-check to upload it anyway"
     assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
     unchecked = invoke(command, library, "f", "--no-check", *there)
     assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr

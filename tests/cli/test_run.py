@@ -101,11 +101,11 @@ FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", f"@{__file__}"), 1, "ValueError", "test_run.py' is neither a .npy nor a .npz file"),
     (("add", "--arg", "99999999999999999999", "--arg", "1"), 1, "ArgumentError", "expected int, got BigInt"),
     ((*ADD_ONE, "--device", "nonsense"), 1, "ValueError", "nonsense"),
-    ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "there is no device cuda:99 here"),
+    ((*ADD_ONE, "--device", "cuda:99"), 3, "DeviceError", "device cuda:99 does not exist here"),
 ]
 RUN_FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", "1", "--arg", "2", "--save", "x.npz"), 1, "CommandError", "nothing to save"),
-    ((*ADD_ONE, "--save", "x.txt"), 1, "CommandError", "the name must end with .npz"),
+    ((*ADD_ONE, "--save", "x.txt"), 1, "CommandError", "the file name must end with .npz"),
     ((*ADD_ONE, "--check", "missing.npz"), 1, "FileNotFoundError", "missing.npz"),
 ]
 
@@ -144,7 +144,7 @@ def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke,
 def test_a_library_that_is_not_there_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
     missing = invoke("run", tmp_path / "no.so", "f")
     assert missing.exit_code == 1
-    assert f"there is no file '{tmp_path}/no.so'" in missing.stderr
+    assert f"no such file: '{tmp_path}/no.so'" in missing.stderr
 
 
 def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
     assert json.loads(shell(name, kernels, "crash", "--json").stdout)["exit_code"] == 5
-    assert "for want of memory" not in done.stderr
-    assert "for want of memory" in shell(name, kernels, "killed").stderr
+    assert "OOM killer" not in done.stderr
+    assert "OOM killer" in shell(name, kernels, "killed").stderr
 
 
 def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: str) -> None:

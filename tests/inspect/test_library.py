@@ -96,7 +96,7 @@ def test_modules_inside_are_listed_as_a_tree(tmp_path: Path) -> None:
         ("cuda", 6, ()),
     ]
     assert report.problems == (
-        "it carries a module of kind 'cuda', which nothing here runs: what calls into it will fail",
+        "it carries a module of kind 'cuda', which portcall cannot run here: calls into it will fail",
     )
 
 
@@ -123,7 +123,7 @@ def test_a_symbol_that_nobody_provides_is_named(tmp_path: Path) -> None:
     report = inspected(tmp_path, "int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
     assert report.missing == ("nobody_has_this",)
     assert report.problems == (
-        "it needs the symbol 'nobody_has_this', which nobody provides: add the source or library that defines it",
+        "it needs the symbol 'nobody_has_this', which no library provides: add the source or library that defines it",
     )
 
 
@@ -201,7 +201,7 @@ def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: P
 
 def test_an_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:
     report = inspected(tmp_path, "void* __TVMFutureFunction; void* __tvm_ffi__library_ctx;")
-    assert "'__TVMFutureFunction' to be filled in, which portcall does not know" in report.problems[0]
+    assert "'__TVMFutureFunction', a variable that portcall does not fill in" in report.problems[0]
 
 
 def test_an_object_file_is_described_and_to_be_linked_first(tmp_path: Path) -> None:

@@ -104,16 +104,16 @@ def test_a_library_that_is_not_there_is_told_with_what_to_do(library: str, libc:
 def test_the_first_few_symbols_are_named_and_the_rest_counted() -> None:
     said = there(symbols=tuple(f"s{number}" for number in range(12)))
     assert said[0] == (
-        "it needs the symbol 's0', which nobody there provides: add the source or library that defines it"
+        "it needs the symbol 's0', which no library there provides: add the source or library that defines it"
     )
-    assert said[5:] == ["it needs 7 more symbols that nobody there provides"]
+    assert said[5:] == ["it needs 7 more symbols that no library there provides"]
     said = there(symbols=("s",), libraries={"libs.so": "it"})
-    assert said[1].endswith("nobody there provides: perhaps that library does")
+    assert said[1].endswith("no library there provides: perhaps that library does")
 
 
 def test_a_variable_that_the_runtime_there_does_not_fill_is_told_with_its_version() -> None:
     assert there(contexts=("__TVMNew",)) == [
-        "it expects '__TVMNew' to be filled in, which portcall 0.1.0 there does not know: calling it may crash"
+        "it expects '__TVMNew', a variable that portcall 0.1.0 there does not fill in: calling it may crash"
     ]
 
 
@@ -179,9 +179,9 @@ def test_any_text_is_facts_or_a_value_error(data: st.DataObject) -> None:
 
 
 def test_text_that_is_too_long_too_deep_or_has_too_many_names_is_refused() -> None:
-    with pytest.raises(ValueError, match="are too many; at most"):
+    with pytest.raises(ValueError, match="limit"):
         from_json(" " * (MOST_CHARACTERS + 1))
-    with pytest.raises(ValueError, match="no JSON that can be read"):
+    with pytest.raises(ValueError, match="cannot parse the facts as JSON"):
         from_json("[" * 100_000)
-    with pytest.raises(ValueError, match=f"'symbols' has {MOST_NAMES + 1} names; at most {MOST_NAMES}"):
+    with pytest.raises(ValueError, match=f"'symbols' has {MOST_NAMES + 1} names"):
         Needs.from_dict(from_json(to_json(dataclasses.replace(LIBRARY, symbols=("s",) * (MOST_NAMES + 1)))))

@@ -238,7 +238,10 @@ def test_containers_that_change_may_be_fields() -> None:
             lambda: Pair(1, [0, 0, 0, np.array(["x"], object)]),
             "test.classes.Pair.second: item 3: expected an array of numbers",
         ),
-        (lambda: Add(Add.__new__(Add), X), "test.classes.Add.lhs: expected an object, got a Add that was never made"),
+        (
+            lambda: Add(Add.__new__(Add), X),
+            "test.classes.Add.lhs: expected an object, got a Add that is not initialised",
+        ),
         (lambda: Block([], weight="x"), "test.classes.Block.weight: expected float, got str"),
     ],
 )
@@ -432,13 +435,17 @@ def test_a_class_that_is_defined_again_takes_objects_of_the_earlier_one() -> Non
 @pytest.mark.parametrize(
     ("annotations", "more", "message"),
     [
-        ({"a": int}, {"a": "x"}, "test.classes.Refused.a: the default is no int but str 'x'"),
-        ({"a": "int | str"}, {"a": 1.5}, r"Refused.a: the default is no int \| str but float 1.5"),
-        ({"a": "list[int]"}, {"a": (1, "x")}, r"Refused.a: the default is no list\[int\] but str 'x' at \[1\]"),
+        ({"a": int}, {"a": "x"}, "test.classes.Refused.a: expected a default of type int, got str 'x'"),
+        ({"a": "int | str"}, {"a": 1.5}, r"Refused.a: expected a default of type int \| str, got float 1.5"),
+        (
+            {"a": "list[int]"},
+            {"a": (1, "x")},
+            r"Refused.a: expected a default of type list\[int\], got str 'x' at \[1\]",
+        ),
         ({"a": list}, {"a": dataclasses.field(default_factory=list)}, "Made.a: use portcall.field, not that of datacl"),
         ({"lhs": int}, {}, "'test.classes.Refused' has the field 'lhs' already; give this one another name"),
-        ({}, {"span": "other"}, "Made.span would hide a field of that name; give it another one"),
-        ({}, {"span": property(lambda self: 1)}, "Made.span would hide a field of that name; give it another one"),
+        ({}, {"span": "other"}, "Made.span hides a field of that name; rename it"),
+        ({}, {"span": property(lambda self: 1)}, "Made.span hides a field of that name; rename it"),
     ],
 )
 def test_fields_that_cannot_be_are_refused_where_they_are_defined(
@@ -481,7 +488,7 @@ def test_what_cannot_be_registered_says_why() -> None:
     with pytest.raises(TypeError, match=r'takes the key of a type, as in @register_object\("demo.Add"\); got <class'):
         portcall.register_object(unregistered)
     for key in ("ffi.Array", "ffi.Object", "int"):
-        with pytest.raises(ValueError, match=f"'{key}' is a type of every program; give this one another key"):
+        with pytest.raises(ValueError, match=f"'{key}' is a built-in type; choose another key"):
             define(key, {})
     with pytest.raises(TypeError, match=r"Made cannot derive from List; hold one in a field"):
         define("test.classes.Orphan", {}, portcall.List)
@@ -498,10 +505,10 @@ def test_a_field_cannot_be_read_from_another_type() -> None:
         Add.lhs.__get__(X, Var)  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of str"):
         Add.lhs.__get__("text", str)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="was never made"):
+    with pytest.raises(ValueError, match="not initialised"):
         _ = Add.__new__(Add).lhs
     assert list(portcall.ir.fields(Add)) == ["lhs", "rhs", "span"]
-    with pytest.raises(TypeError, match="str is no class of a described type"):
+    with pytest.raises(TypeError, match="str is not a class of a described type"):
         portcall.ir.fields("text")
 
 
@@ -727,7 +734,7 @@ def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> No
 
 
 def test_a_python_class_hides_no_field_of_the_type_that_it_takes_over(objects: portcall.Module) -> None:
-    with pytest.raises(TypeError, match=r"Made.count would hide a field of that name"):
+    with pytest.raises(TypeError, match=r"Made.count hides a field of that name"):
         define("cpp.Counter", {}, count=property(lambda self: 1))
 
 

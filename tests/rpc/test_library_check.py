@@ -174,8 +174,8 @@ def test_a_library_for_another_machine_is_refused_with_how_to_compile(
 def test_a_missing_symbol_is_named_before_the_upload(remote: rpc.Session, make: Make) -> None:
     said = refused(remote, make("k.so", LACKING))
     assert said.endswith(
-        "it needs the symbol 'nobody_has_this', which nobody there provides: add the source or library that defines "
-        "it. upload(…, check=False) sends it all the same"
+        "it needs the symbol 'nobody_has_this', which no library there provides: add the source or library that "
+        "defines it. upload(…, check=False) sends it all the same"
     )
 
 

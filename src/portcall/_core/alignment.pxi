@@ -153,7 +153,7 @@ cdef int64_t spare_nbytes = 0
 
 
 cdef class Block:
-    """Memory lent to one tensor, which comes back when nobody refers to that any more."""
+    """Memory lent to one tensor, which is returned when that tensor is freed."""
 
     cdef void* tensor
     cdef int64_t nbytes

@@ -26,7 +26,7 @@ cdef inline int borrow(Frame* frame, int i, Object obj) except -1:
     """Pass an object that the caller holds until the call is over."""
     cdef TVMFFIAny* cell = &frame.cells[i]
     if obj.handle == NULL:
-        raise argument_error(frame, i, "an object", f"a {type(obj).__name__} that was never made")
+        raise argument_error(frame, i, "an object", f"a {type(obj).__name__} that is not initialised")
     set_cell(cell, (<TVMFFIObject*>obj.handle).type_index)
     cell.v_ptr = obj.handle
     return 0
@@ -114,7 +114,7 @@ cdef int set_copied_text(Frame* frame, int i, text) except -1:
     try:
         data = str.encode(text, "utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise argument_error(frame, i, "text that UTF-8 can express", f"half a surrogate pair at {error.start}") from None
+        raise argument_error(frame, i, "a str that UTF-8 can encode", f"half a surrogate pair at {error.start}") from None
     view.data = PyBytes_AS_STRING(data)
     view.size = <size_t>PyBytes_GET_SIZE(data)
     return own_cell(frame, i, core.string_from_byte_array(&view, &frame.cells[i]))

@@ -331,7 +331,7 @@ cdef extern from *:
       return name;
     }
 
-    // Whether this thread holds the interpreter lock. To ask costs a third of taking it once more.
+    // Whether this thread holds the GIL. To ask costs a third of taking it once more.
     static bool HoldsLock() {
     #if PY_VERSION_HEX >= 0x030D0000
       PyThreadState* state = PyThreadState_GetUnchecked();
@@ -364,7 +364,7 @@ cdef extern from *:
       int (*current_stream)(int32_t, int32_t, void**);
     };
 
-    // The first of them for our own tensors. Callers need not hold the interpreter lock.
+    // The first of them for our own tensors. Callers need not hold the GIL.
     static int AllocateTensor(DLTensor* like, DLManagedTensorVersioned** out, void* context,
                               void (*set_error)(void*, const char*, const char*)) {
       const PortcallCore* core = PortcallGetCore();

@@ -241,7 +241,7 @@ def describe_type(int32_t type_index):
 
 
 def type_attribute(int32_t type_index, str name):
-    """What is said of a type under that name, such as a hook of C++; None when nothing is."""
+    """An attribute of a type, such as a hook of C++; None when unset."""
     cdef TVMFFIByteArray text
     cdef list kept = []
     set_bytes(&text, name, kept)
@@ -252,7 +252,7 @@ def type_attribute(int32_t type_index, str name):
 
 
 def set_type_attribute(int32_t type_index, str name, value):
-    """Say something of a type, for every language, in place of what was said under that name before."""
+    """Say something of a type, forevery language, in place of what was said under that name before."""
     cdef TVMFFIByteArray text
     cdef list kept = []
     cdef Cells cells = Cells([value])
@@ -333,7 +333,7 @@ def create_object(cls, dict values, dict changes):
 
 
 def change_fields(cls, Object obj, dict changes):
-    """Write fields of an object that nobody else has seen yet, whether they may be written later or not."""
+    """Write fields of an object that was just made; read-only fields too."""
     cdef FieldAccess access
     for name, value in changes.items():
         if name not in (<Reflected>reflected_classes[cls]).names:
@@ -348,6 +348,6 @@ def is_object_of(value, int32_t type_index):
 
 
 def fields_of_class(cls):
-    """The names of the fields of a class's objects; None when it is no class of a described type."""
+    """The names of the fields of a class's objects; None when it is not a class of a described type."""
     cdef Reflected reflected = reflected_classes.get(cls)
     return None if reflected is None else reflected.names

@@ -21,7 +21,7 @@ cdef Exchange exchange_of(arg):
         found = exchanges[kind]
     except KeyError:
         found = read_exchange(kind)
-        if len(exchanges) > kMaxExchangeTypes:  # types that come and go are not kept for ever
+        if len(exchanges) > kMaxExchangeTypes:  # types that come and go are not kept forever
             last_exchange_type = NULL
             exchanges.clear()
         exchanges[kind] = found
@@ -180,6 +180,6 @@ def from_dlpack(source):
             raise_raised(None)
         PyCapsule_SetName(capsule, "used_dltensor")
     else:
-        raise errors.ArgumentError("expected a DLPack capsule that nobody has used yet", expected="a DLPack capsule",
+        raise errors.ArgumentError("expected an unused DLPack capsule", expected="a DLPack capsule",
                                    got=repr(capsule))
     return wrap(classes[kTVMFFITensor], handle)

@@ -21,7 +21,7 @@ cdef bint is_our_opaque(TVMFFIObject* obj):
 
 
 cdef PyObject* opaque_value_or_null(TVMFFIObject* obj):
-    """The Python object inside, if this binding made the wrapper: the pointer behind the header, then our release."""
+    """The Python object inside, if this binding made the wrapper: the pointer after the header, then our release."""
     cdef void** body = <void**>(<char*>obj + 24)
     return <PyObject*>body[0] if body[1] == <void*>release_python else NULL
 

@@ -25,7 +25,7 @@ cdef class PackedFunc(Object):
 
     @property
     def holds_gil(self) -> bool:
-        """Whether calls keep the interpreter lock."""
+        """Whether calls hold the GIL."""
         return bool(self.flags & kPortcallFunctionShort)
 
     def __getattr__(self, name):
@@ -96,7 +96,7 @@ cdef inline object finish(Frame* frame, TVMFFIAny* result, PackedFunc func):
         copy_back(frame)
     if unlikely(result.type_index == kTVMFFIDLTensorPtr):
         raise errors.InternalError(
-            f"{func.name or 'the function'}() returned a borrowed tensor (DLTensor*), whose owner is not known")
+            f"{func.name or 'the function'}() returned a borrowed tensor (DLTensor*), whose owner is unknown")
     return take_value(result)
 
 
@@ -153,7 +153,7 @@ cdef int call_with_loans(PyObject* callable_, PyObject** items, const TVMFFIAny*
 
 
 cdef int end_loan(Tensor tensor) except -1:
-    """A tensor that was lent for one call: whoever still holds it finds its memory gone rather than dangling."""
+    """A tensor that was lent for one call: code that still holds it gets an error, not a dangling pointer."""
     (<DLTensor*>(<char*>tensor.handle + 24)).data = NULL
     return 0
 

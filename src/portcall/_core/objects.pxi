@@ -6,7 +6,7 @@ cdef list classes = [None] * kTVMFFIStaticObjectEnd  # type index -> Python clas
 
 
 def register_class(int type_index, cls):
-    """Have values of a built-in type arrive as ``cls``, a subclass of this module's class for it."""
+    """Make values of a built-in type arrive as ``cls``, a subclass of this module's class for it."""
     classes[type_index] = cls
     global tensor_type
     if type_index == kTVMFFITensor:
@@ -81,9 +81,9 @@ cdef class Object:
 
 
 cdef void* made(Object obj) except NULL:
-    """The handle. A class of ours called past its constructor has none."""
+    """The handle. An object whose constructor did not run has none."""
     if obj.handle == NULL:
-        raise ValueError(f"this {type(obj).__name__} was never made; a constructor of its own calls super().__init__(...)")
+        raise ValueError(f"this {type(obj).__name__} is not initialised: its constructor must call super().__init__(...)")
     return obj.handle
 
 
@@ -111,7 +111,7 @@ cdef dict adopters = {}         # class of that kind -> what makes of its object
 
 
 def register_object_class(str type_key, cls, adopt=None):
-    """Have objects of a type arrive as ``cls``, a subclass of Object; or as what ``adopt`` makes of such an object."""
+    """Make objects of a type arrive as ``cls``, a subclass of Object; or as what ``adopt`` makes of such an object."""
     keyed_classes[type_key] = cls
     if adopt is not None:
         adopters[cls] = adopt

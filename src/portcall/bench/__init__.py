@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure functions and say how far the numbers can be trusted.
+"""Measure functions, and report how far the numbers can be trusted.
 
 ``BenchmarkResult`` holds what a time evaluator measured; ``check_conditions`` names what may have spoiled it.
 Times are seconds and sizes are bytes everywhere; text with units is made and read at the edges only.

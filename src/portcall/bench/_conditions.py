@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may have spoiled a measurement: the state of the machine, and the shape of the numbers.
 
-Reads only /proc and /sys, and says nothing about what it cannot read. A finding is a reason to distrust a result;
+Reads only /proc and /sys, and skips what it cannot read. A finding is a reason to distrust a result;
 it never changes one.
 """
 

@@ -23,7 +23,7 @@ NUMBER_WITH_UNIT = re.compile(r"\s*([0-9]+\.?[0-9]*(?:e-?[0-9]+)?|\.[0-9]+)\s*([
 
 
 def parse_duration(text: str) -> float:
-    """Return seconds for a text such as ``500ms``, ``3s``, ``2m`` or ``1.5 h``.
+    """Return seconds for a str such as ``500ms``, ``3s``, ``2m`` or ``1.5 h``.
 
     Raises:
         ValueError: no number, no unit or one that is not known, or a number that is not finite.
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return bytes for a text such as ``64MiB``, ``1.5 GB`` or ``512B``.
+    """Return bytes for a str such as ``64MiB``, ``1.5 GB`` or ``512B``.
 
     Raises:
         ValueError: no number, no unit or one that is not known, or not a whole number of bytes.

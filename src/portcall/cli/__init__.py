@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``portcall`` command: one file for each sub-command, loaded when it is asked for.
+"""The ``portcall`` command: one file for each sub-command, loaded on first use.
 
 Rules:
 
@@ -22,7 +22,7 @@ from portcall.cli._command import LazyGroup, Settings
 
 EXAMPLES = """
 portcall demo                                              a first tour, in seconds
-portcall inspect kernels.so                                what is in it, what it needs
+portcall inspect kernels.so                                what is in it, its needs
 portcall run kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall bench kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
@@ -37,8 +37,8 @@ COMMANDS = {
     "bench": ("portcall.cli.bench", "Time a function of a library, or a model."),
     "compile": ("portcall.cli.compile", "Compile an ONNX model, or C and C++ sources, to one file that runs."),
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
-    "serve": ("portcall.cli.serve", "Let other processes and machines call functions here."),
-    "inspect": ("portcall.cli.inspect", "Say what a library or a model offers and needs, without loading it."),
+    "serve": ("portcall.cli.serve", "Serve functions to other processes and machines."),
+    "inspect": ("portcall.cli.inspect", "Show what a library or a model offers and needs, without loading it."),
     "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),
     "version": ("portcall.cli.version", "Show the version, its commit and the ABIs."),
@@ -77,7 +77,7 @@ def open_null() -> TextIO:
 
 
 def encode_nearest(error: UnicodeError) -> tuple[bytes, int]:
-    """Return a ``?`` for each character that an encoding lacks, and a name's bytes that are no text as they are."""
+    """Return a ``?`` for each character that an encoding lacks, and undecodable bytes of a name unchanged."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end]
     escaped = range(0xDC80, 0xDD00)  # what stands for such bytes, PEP 383

@@ -6,7 +6,7 @@
     @x.npy  @data.npz:key                                                    from a file; the @ may be left out
     3  -7  2.5  1e-3  int:3  float:3  bool:true  str:hello  none             one value
 
-Arrays become tensors on the device of the call, here or over there: their memory is aligned, and no call copies it.
+Arrays become tensors on the device of the call, local or remote: their memory is aligned, and no call copies it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def make_arguments(
     """Return the arguments of a call: those of ``--arg`` in order, then ``out:…`` of ``--out``; arrays as tensors.
 
     Raises:
-        ValueError: a text has none of the forms above, or an unknown element type.
+        ValueError: a str has none of the forms above, or an unknown element type.
         OSError: a file cannot be read.
     """
     import numpy as np
@@ -133,7 +133,7 @@ def element_type(name: str) -> np.dtype[Any]:
         hint = "; pip install 'portcall[dtypes]' adds the small floats" if name.startswith(("bfloat", "float")) else ""
         raise ValueError(f"unknown element type '{name}': use float32, int8, bool …{hint}") from error
     if dtype.name != name or dtype.itemsize == 0 or dtype.kind in "OSUMm":
-        raise ValueError(f"element type '{name}' is not one of a tensor: use float32, int8, bool …")
+        raise ValueError(f"element type '{name}' is not supported in tensors: use float32, int8, bool …")
     return dtype
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``run`` and ``bench`` share: what is named, where it runs, and how to say what failed and why.
+"""Shared by ``run`` and ``bench``: the files and names, the place to run, and the errors.
 
 What is run is a function of a library, or a model: a graph with the library of its kernels, or a file that holds both.
 The first file's content decides, and whether a second word is there:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from portcall.rpc import Session
 
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
-WRONG_ARGUMENTS = "its arguments are not what it expects"
+WRONG_ARGUMENTS = "it expects other arguments"
 WRITE_OTHERS = "give others with --arg and --out; portcall run --help shows their forms"
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
@@ -43,7 +43,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def call_options(function: Decorated) -> Decorated:
-    """Add the arguments and options that say what is called, and on what."""
+    """Add the arguments and options for the call and its device."""
     options = [
         click.argument("file", type=click.Path(), metavar="LIBRARY|GRAPH|BUNDLE"),
         click.argument("second", required=False, metavar="[FUNCTION|LIBRARY]"),
@@ -135,7 +135,7 @@ def is_model(given: dict[str, Any]) -> bool:
 
     Raises:
         click.UsageError: they mean neither, or an option is for the other.
-        CommandError: there is no such file.
+        CommandError: the file does not exist.
     """
     from portcall.graph import file_kind
 
@@ -161,7 +161,7 @@ def holds_graph(path: str) -> bool:
     """Say whether a library has a graph in it: a bundle, or one into which TVM linked a graph.
 
     Raises:
-        ModuleLoadError: the file is no library.
+        ModuleLoadError: the file is not a library.
     """
     from portcall.graph import file_kind, read_embedded
 
@@ -169,7 +169,7 @@ def holds_graph(path: str) -> bool:
         return True
     try:
         return read_embedded(path) is not None
-    except GraphError:  # a damaged one: opening it says how
+    except GraphError:  # a damaged one: opening it raises with the reason
         return True
 
 
@@ -202,8 +202,8 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
         with status.transfer(f"upload {os.path.basename(path)}", os.path.getsize(path)) as advance:
             sent = session.upload(path, progress=advance, check=check)
     except ModuleLoadError as error:
-        text = f"{session.name} cannot load '{path}', which was not sent"
-        next_step = f"portcall inspect {path}, or --no-check sends it all the same"
+        text = f"{session.name} cannot load '{path}', so it was not uploaded"
+        next_step = f"portcall inspect {path}, or --no-check to upload it anyway"
         raise CommandError(text, "; ".join(error.problems), next_step, kind="ModuleLoadError") from error
     except RemoteError as error:
         text = f"{session.name} does not take '{path}': {error.message}"
@@ -213,7 +213,7 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
     try:
         return session.load_module(sent)
     except RemoteError as error:
-        causes = "; ".join(reasons(path, str(error))) or "it is made for another machine, or needs what is not there"
+        causes = "; ".join(reasons(path, str(error))) or "it is built for another machine, or lacks a library there"
         text = f"{session.name} does not load '{path}': {error.message}"
         raise CommandError(text, causes, f"portcall inspect {path}", kind=error.kind or "RemoteError") from error
 
@@ -221,7 +221,7 @@ def load_there(session: Session, path: str, check: bool, status: StatusLine) -> 
 def check_exists(path: str) -> None:
     if not os.path.exists(path):
         raise CommandError(
-            f"there is no file '{path}'",
+            f"no such file: '{path}'",
             "the path is wrong",
             "ls, or make one: portcall demo",
             kind="ModuleLoadError",
@@ -236,7 +236,7 @@ def open_device(text: str, session: Session | None = None) -> portcall.Device:
         raise CommandError(str(error), next_step="portcall doctor lists the devices", kind="ValueError") from error
     if not device.exist:
         raise CommandError(
-            f"there is no device {text} {f'on {session.name}' if session else 'here'}",
+            f"device {text} does not exist {f'on {session.name}' if session else 'here'}",
             "its driver or its runtime is missing",
             f"portcall doctor {session.name} lists the devices" if session else "portcall doctor lists the devices",
             DEVICE,
@@ -246,7 +246,7 @@ def open_device(text: str, session: Session | None = None) -> portcall.Device:
 
 
 def open_library(path: str) -> portcall.Module:
-    """Return the library as a module; when it does not load, its file is read to say why."""
+    """Return the library as a module; when it does not load, read its file to find the reason."""
     check_exists(path)
     try:
         return portcall.load_module(path)
@@ -257,7 +257,7 @@ def open_library(path: str) -> portcall.Module:
 
 
 def reasons(path: str, said: str) -> Iterator[str]:
-    """Yield what reading the file adds to what was said already: problems with other symbols and libraries."""
+    """Yield problems with symbols and libraries that the loader's message does not name."""
     try:
         problems = inspect_library(path).problems
     except (PortcallError, OSError):
@@ -268,7 +268,7 @@ def reasons(path: str, said: str) -> Iterator[str]:
 
 
 def can_be_read(path: str) -> bool:
-    """Say whether a file is a library of any kind, of which ``inspect`` has something to say."""
+    """Return whether a file is a library that ``inspect`` can read."""
     try:
         inspect_library(path)
     except (PortcallError, OSError):
@@ -298,7 +298,7 @@ def functions_of(path: str) -> tuple[str, ...]:
 
 
 def calling(call: Call, work: Callable[[], Any]) -> Any:
-    """Do the work; whatever the called function raises is an error of the call, not of this program."""
+    """Do the work; an exception of the called function becomes an error of the call."""
     try:
         return work()
     except RemoteError as error:

@@ -86,7 +86,7 @@ class Group(click.Group):
     """A group of commands, whose help begins with examples; of a name that is wrong it proposes near ones.
 
     Parameters:
-        summaries: what the list of commands says about each.
+        summaries: the summary of each in the list of commands.
 
     Attributes:
         summary: the first line of the help page.
@@ -103,7 +103,7 @@ class Group(click.Group):
             self.add_command(command)
 
     def summaries(self) -> list[tuple[str, str]]:
-        """Return the names of the commands, and what the list says about each."""
+        """Return the names of the commands, and their summaries."""
         return [(name, command.summary) for name, command in self.commands.items() if isinstance(command, Command)]
 
     def resolve_command(

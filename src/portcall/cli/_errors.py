@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line says about an error, and the code with which it exits."""
+"""Errors of the command line: text, likely cause, next step, exit code."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Explanation:
 # What is known of errors between two processes by their ``reason``: (likely cause, next step).
 REASONS: dict[str, tuple[str, str]] = {
     "unknown-host": (
-        "the name is misspelt, or the network here does not know it",
+        "the name is misspelled, or your network does not know it",
         "portcall remote list shows the names of your own; on that machine, hostname -I prints its addresses",
     ),
     "unreachable": (
-        "the machine is off or elsewhere, or a firewall is between; a Unix socket belongs to another user",
+        "the machine is off or unreachable, or a firewall blocks it; a Unix socket may belong to another user",
         "ping {host}",
     ),
     "no-tls": (
@@ -64,30 +64,30 @@ REASONS: dict[str, tuple[str, str]] = {
         "leave out --tls-ca and --tls-cert",
     ),
     "closed": (
-        "what listens there speaks TLS, or is not an RPC server",
+        "the program at that address speaks TLS, or is not an RPC server",
         "--tls-ca FILE, where the server was started with --tls-cert",
     ),
     "certificate": (
-        "the certificate is signed by an authority that is not known here",
+        "the certificate is signed by an unknown authority",
         "--tls-ca FILE, with the certificate of that authority (or the server's own, if it signed itself)",
     ),
     "certificate-name": (
-        "the certificate is made for another name or address",
-        "connect by the name for which it is made",
+        "the certificate is for another name or address",
+        "connect by the name in the certificate",
     ),
-    "no-certificate": ("the server lets in clients with a certificate only", "--tls-cert FILE, with ours and its key"),
+    "no-certificate": ("the server requires a client certificate", "--tls-cert FILE, with your certificate and key"),
     "no-token": ("the server was started with a token, and none was given", "--token-file FILE, or PORTCALL_TOKEN"),
     "wrong-token": ("the token is that of another server, or an old one", "--token-file FILE with the server's token"),
     "not-asked": (
         "the server was started without a token, or the address is that of another one",
         "check the address; for a server without a token leave out --token-file and PORTCALL_TOKEN",
     ),
-    "no-session": ("the server is busy, or what listens there is not an RPC server", "raise --connect-timeout"),
+    "no-session": ("the server is busy, or the program there is not an RPC server", "raise --connect-timeout"),
     "expired": ("the server limits the time of a session", "on the server: a longer --session-timeout"),
     "disk": ("", "on the server: a larger --disk-limit"),
-    "stopped": ("somebody stopped it, or it was restarted", "portcall doctor {peer} says when it is back"),
+    "stopped": ("it was stopped or restarted", "portcall doctor {peer} says when it is back"),
 }
-# What the core, which has no hints, says of its time-outs at the end of a message.
+# What the core, which has no hints, appends to messages of timeouts.
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
@@ -95,26 +95,26 @@ TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (KeyboardInterrupt, INTERRUPTED, "", ""),
     (errors.InternalError, USER_ERROR, *BUG),
     (errors.CompileError, USER_ERROR, "", "portcall doctor shows the compilers"),
-    (errors.DeviceError, DEVICE, "the device is not here, or its driver is not", "portcall doctor"),
+    (errors.DeviceError, DEVICE, "the device or its driver is missing", "portcall doctor"),
     (errors.FunctionNotFoundError, USER_ERROR, "", ""),
     (errors.ModuleLoadError, USER_ERROR, "", "give the path of a shared library (.so)"),
     (errors.ArgumentError, USER_ERROR, "an argument has the wrong type or form", "portcall run --help shows the forms"),
-    (errors.AuthenticationError, DEVICE, "it is not the server that the token is for", "check the address"),
+    (errors.AuthenticationError, DEVICE, "the address is of another server", "check the address"),
     (errors.KeyMismatchError, DEVICE, "", "--key with the one that the server was started with"),
     (
         errors.VersionMismatchError,
         DEVICE,
         "the two sides have versions that do not understand each other",
-        "portcall version, here and there; install the same on both",
+        "run portcall version on both machines; install the same version",
     ),
     (errors.SessionTimeoutError, TIMEOUT, "the work takes longer, or the machine is busy", "raise --timeout"),
-    (errors.RemoteCrashError, CRASH, "a bug in what was called, or wrong arguments", "look into the server's log"),
+    (errors.RemoteCrashError, CRASH, "a bug in what was called, or wrong arguments", "read the server's log"),
     (errors.ConnectError, DEVICE, "", ""),
     (errors.RemoteError, USER_ERROR, "", ""),
     (
         errors.ProtocolError,
         DEVICE,
-        "what answers there is not an RPC server, or one of another version",
+        "the program at that address is not an RPC server, or has another version",
         "check the address and the port",
     ),
     (errors.RPCError, DEVICE, "the server or the network went away", "portcall doctor {peer}"),
@@ -155,14 +155,14 @@ def facts(error: BaseException) -> dict[str, str]:
 
 
 def explain_refused_connection(peer: str) -> tuple[str, str]:
-    """Return the likely cause, and the next step, where nobody listens at an address."""
+    """Return the likely cause, and the next step, where no server listens at an address."""
     host, _, port = peer.rpartition(":")
     if host == "unix":
         return "no server runs there", f"portcall serve --unix {port}"
     if host in ("localhost", "[::1]") or host.startswith("127."):
         return "no server runs there", f"portcall serve --port {port}"
     return (
-        "no server runs there, or it was started without --host and listens to its own machine only",
+        "no server runs there, or it was started without --host and listens on its own machine only",
         f"on that machine: portcall serve --host 0.0.0.0 --port {port}",
     )
 
@@ -173,5 +173,5 @@ def message_of(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, OSError) and not isinstance(error, errors.PortcallError) and error.strerror:
         return f"'{os.fsdecode(error.filename)}': {error.strerror}" if error.filename else error.strerror
-    hint = getattr(error, "hint", "")  # says what to do in Python
+    hint = getattr(error, "hint", "")  # what to do in Python
     return CORE_HINT.sub("", str(error).removesuffix(f"; {hint}")) or type(error).__name__

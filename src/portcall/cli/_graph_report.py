@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``portcall inspect`` says of a model: its inputs, outputs and nodes, the kernels it calls, where memory goes."""
+"""What ``portcall inspect`` shows of a model: inputs, outputs, nodes, kernels and memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {"graph": "a graph", "bundle": "a bundle", "library": "a library with a 
 
 @dataclass
 class ModelFile:
-    """A graph, or a file that holds one beside its kernels.
+    """A graph, or a file that contains one with its kernels.
 
     Attributes:
         kind: one of KINDS.
@@ -125,7 +125,7 @@ class ModelFile:
         yield "inputs", listed(inputs, everything) or "none"
         yield "outputs", listed([f"{name}  {value}" for name, value in self.outputs()], everything) or "none"
         nbytes = sum(info.nbytes for info in params.values())
-        told = "not known, and counted as inputs: --params FILE tells them"
+        told = "unknown, counted as inputs: pass --params FILE"
         yield "parameters", told if self.params is None else f"{len(params)}, {format_size(nbytes)}"
         yield (
             "kernels",

@@ -25,7 +25,7 @@ from portcall.cli._errors import CRASH, TIMEOUT, CommandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WRONG = "a wrong number, type or shape of arguments, or a bug in the library"
-KILLED = "the system took it for want of memory, or somebody killed it"
+KILLED = "it was killed, possibly by the OOM killer"
 STEP = 0.25  # seconds
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -36,7 +36,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     Args:
         ctx: the command's context; where its settings do not ask for isolation, this returns at once.
         work: what is done, for messages, such as ``add_one of kernels.so``.
-        timeout: seconds after which the child is killed; None waits for ever.
+        timeout: seconds after which the child is killed; None waits forever.
 
     Raises:
         CommandError: in the parent, when the child crashed or the library ended it (5), or it ran out of time (4).
@@ -65,7 +65,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if status is None:
         raise CommandError(
             f"{work} did not end within {format_duration(timeout or 0)}; it was killed",
-            "it takes longer, or waits for something for ever",
+            "it takes longer, or waits forever",
             "raise --timeout",
             TIMEOUT,
             "TimeoutError",
@@ -81,7 +81,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     if not ended_itself:
         raise CommandError(
             f"{work} did not return: it ended the process, with exit code {status}",
-            "something in the library calls exit()",
+            "code of the library calls exit()",
             f"a debugger shows the place: {debugger('-ex', 'catch syscall exit_group')}",
             CRASH,
             "Crash",
@@ -90,7 +90,7 @@ def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent ends, even by SIGKILL: it would hold the output open for ever."""
+    """Have this process killed when its parent ends, even by SIGKILL: it would keep the output open."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

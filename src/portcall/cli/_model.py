@@ -2,7 +2,7 @@
 """Models on the command line: a graph with its kernels and parameters, opened, given inputs, and run.
 
 An input is ``NAME=SPEC``: random, zeros, ones or range (of the graph's type and shape), random:TYPE[SHAPE] and the
-like, or a file: x.npy, data.npz:key, or either behind an @.
+like, or a file: x.npy, data.npz:key, or either after an @.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def model_options(function: Decorated) -> Decorated:
     options = [
         click.option("--params", type=click.Path(), metavar="FILE", help="The parameters of a model."),
         click.option("--input", "inputs", multiple=True, metavar="NAME=SPEC", help="An input of a model."),
-        click.option("--fill", type=click.Choice(FILLS), help="What all other inputs and parameters of a model get."),
-        click.option("--allow-nan", is_flag=True, help="Take inputs of a model that have NaN in them."),
+        click.option("--fill", type=click.Choice(FILLS), help="Value of all other inputs and parameters of a model."),
+        click.option("--allow-nan", is_flag=True, help="Accept inputs of a model with NaN in them."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -150,9 +150,7 @@ def split_inputs(texts: tuple[str, ...], model: Graph) -> Iterator[tuple[str, st
     for text in texts:
         places = [k for k, character in enumerate(text) if character == "="]
         if not places:
-            raise CommandError(
-                f"'{text}' does not say which input it is for", "", f"--input NAME={text}", kind="ValueError"
-            )
+            raise CommandError(f"'{text}' does not name its input", "", f"--input NAME={text}", kind="ValueError")
         place = next((k for k in places if text[:k] in names), places[0])
         name = text[:place]
         if name in seen:
@@ -233,8 +231,8 @@ def check_finite(name: str, given: Input, allowed: bool) -> None:
     if count and not allowed:
         raise CommandError(
             f"the input '{name}' ({given.spec}) has {count} NaN among its {given.array.size} elements",
-            "what made it is wrong",
-            "--allow-nan takes it all the same",
+            "the program that made it has a bug",
+            "--allow-nan to accept it",
             kind="ValueError",
         )
 
@@ -249,7 +247,7 @@ def nans(array: np.ndarray[Any, Any]) -> int:
 
 
 def fill(executor: GraphModule, given: dict[str, Any]) -> dict[str, Input]:
-    """Set, and return, what nobody has set, as ``--fill`` says. Without it that is an error, if the model needs it."""
+    """Set what was not given, by ``--fill``, and return it. Without ``--fill``, a missing input is an error."""
     import numpy as np
 
     model = executor.plan.graph

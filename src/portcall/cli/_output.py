@@ -50,7 +50,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print names and what is to be said about each, which may take several lines."""
+    """Print facts: names and values, which may take several lines."""
     listed = list(facts)
     width = max(len(name) for name, _ in listed)
     out = console()

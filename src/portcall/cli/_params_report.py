@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``portcall inspect`` says of files that are neither libraries nor graphs: parameters, arrays, other models."""
+"""What ``portcall inspect`` says of files that are not libraries or graphs: parameters, arrays, other models."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Bar:
     """How far something is.
 
     Attributes:
-        total: bytes, or seconds where ``timed``; 0 where nobody knows.
+        total: bytes, or seconds where ``timed``; 0 if unknown.
         done: of them; counted by the clock where ``timed``.
         in_pieces: each request of the session is a piece; what is sent of the present one counts, too.
     """
@@ -87,7 +87,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def expect(self, text: str, seconds: float) -> Iterator[None]:
-        """Show how far work is that takes about so long; 0 where nobody knows."""
+        """Show the progress of work with this expected duration; 0 if unknown."""
         with self._show_bar(Bar(text, seconds, timed=True)):
             yield
 
@@ -140,7 +140,7 @@ class StatusLine:
                 self._lines = 0
 
     def _now(self) -> tuple[str, float]:
-        """Return what to say, and for how long it has been so; nothing where that needs no explanation."""
+        """Return the status text and its age in seconds; an empty text while there is nothing to explain."""
         activity = self._session.activity() if self._session and not self._text else None
         bar = self._bar
         if bar is not None and self._terminal:
@@ -152,7 +152,7 @@ class StatusLine:
         return (f"waiting for {text}", seconds) if seconds >= PATIENCE else ("", seconds)
 
     def _write(self, text: str) -> None:
-        """Put a text in the place of the line; an empty one takes it away."""
+        """Replace the line with a text; an empty one removes it."""
         sys.stderr.write(f"\r{printable(text)[: columns() - 1]}\x1b[K")
         sys.stderr.flush()
         self._shown = bool(text)

@@ -29,12 +29,12 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def session_options(function: Decorated) -> Decorated:
-    """Add the options that say how to open a session."""
+    """Add the options for opening a session."""
     options = [
         click.option("--key", default="", help="The key that the server was started with."),
         click.option("--token-file", type=click.Path(), help="File with the server's token; or PORTCALL_TOKEN."),
         click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority (PEM)."),
-        click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Our own certificate and key (PEM)."),
+        click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Your certificate and key (PEM)."),
         click.option("--connect-timeout", default="10s", show_default=True, metavar="TIME", callback=read_duration,
                      help="How long to wait for the session, in the server's queue too."),
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def read_token_file(path: str | None) -> str | None:
 def open_session(
     address: str, given: dict[str, Any], call_timeout: float | None = None
 ) -> Iterator[tuple[Session, StatusLine]]:
-    """Open a session, and close it at the end; stderr says what is waited for, once that takes a while.
+    """Open a session, and close it at the end; stderr shows a long wait.
 
     Parameters:
         address: the name of a remote, which has its address, key, token and certificates; or an address.
@@ -112,7 +112,7 @@ def near_names(address: str, names: list[str]) -> Iterator[None]:
 
 
 def facts_of(session: Session) -> dict[str, object]:
-    """Return what a report says of a session."""
+    """Return the facts of a session for a report."""
     return {"peer": session.name, "server": session.peer_kind, **session.stats()}
 
 

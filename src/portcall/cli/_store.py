@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this user keeps between commands: servers by name, and the token of servers here.
+"""Settings of this user: named servers, and the token of local servers.
 
-All lies in ``$XDG_CONFIG_HOME/portcall`` (``~/.config/portcall``), for this user alone, written whole or not at all.
+They are in ``$XDG_CONFIG_HOME/portcall`` (``~/.config/portcall``), readable by this user only, and written atomically.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Remote:
-    """A server that has a name here. Paths are absolute; what is not needed is empty."""
+    """A named server. Paths are absolute; unused settings are empty."""
 
     address: str
     key: str = ""
@@ -37,15 +37,15 @@ class Remote:
 
 
 def folder() -> Path:
-    """Return where the files are; they need not exist."""
+    """Return the folder of the files; it may not exist yet."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(home):  # which is to be ignored, the rules say
+    if not os.path.isabs(home):  # the XDG specification ignores it
         home = os.path.join(os.path.expanduser("~"), ".config")
     return Path(home, "portcall")
 
 
 def read_remotes() -> dict[str, Remote]:
-    """Return the servers that have names, by name.
+    """Return the named servers, by name.
 
     Raises:
         CommandError: the file is damaged.
@@ -66,16 +66,16 @@ def read_remotes() -> dict[str, Remote]:
 
 
 def write_remotes(remotes: dict[str, Remote]) -> None:
-    """Keep these servers, and no others."""
+    """Save these servers; others are forgotten."""
     stored = {name: {k: v for k, v in asdict(remote).items() if v} for name, remote in sorted(remotes.items())}
     write_private(folder() / "remotes.json", json.dumps({"remotes": stored}, indent=2) + "\n")
 
 
 def server_token() -> tuple[str, Path, bool]:
-    """Return the token of the servers here, the file in which it is kept, and whether it was made just now.
+    """Return the token of the servers here, the file in which it is kept, and whether it is new.
 
     Raises:
-        CommandError: it can neither be read nor kept.
+        CommandError: it cannot be read or saved.
     """
     path = folder() / "server-token"
     try:
@@ -91,10 +91,10 @@ def server_token() -> tuple[str, Path, bool]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file for this user alone; a reader sees the old one or the new one, and never a part.
+    """Write a file that only this user can read; a reader sees the old or the new one, never a part.
 
     Raises:
-        CommandError: this user has no home.
+        CommandError: this user has no home directory.
         OSError: the file cannot be written.
     """
     if not path.is_absolute():

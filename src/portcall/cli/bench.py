@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall bench``: time one function or a model, and say what makes the numbers doubtful."""
+"""``portcall bench``: time a function or a model, and warn when the numbers are doubtful."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def command(
     for path in (graph_file, *kernels):
         check_exists(path)
     if os.path.isfile(graph_file) and graph.file_kind(graph_file) != "graph":
-        raise click.UsageError(f"'{graph_file}' is no graph (JSON): the graph comes first, then its kernels")
+        raise click.UsageError(f"'{graph_file}' is not a graph (JSON): give the graph first, then its kernels")
     try:
         with warnings_as_messages(graph_file), StatusLine() as status, status.expect(f"linking {output}", 0):
             given = graph.load_params_from_file(params) if params else None

@@ -38,7 +38,7 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: what was timed, ours beside NumPy's way to the same result (None: there is none)."""
+    """One line of the table: the timed call, and NumPy's time for the same result (or None)."""
 
     what: str
     seconds: float
@@ -129,7 +129,7 @@ def measure_remote(library: Path) -> list[Line]:
         out = np.empty_like(x)
         size = f"{x.nbytes / 1e6:.0f} MB"
         return [
-            Line("a call over there, and back", best(nothing, 100), None, None),
+            Line("a call to the server, and back", best(nothing, 100), None, None),
             Line(
                 f"add_one, {ELEMENTS:,} elements, timed there", over_there.min, None, check_close("add_one", y, x + 1)
             ),
@@ -173,7 +173,7 @@ def check_close(name: str, actual: Any, expected: Any) -> float:
 
 
 def error_of_wrong_call(kernels: portcall.Module) -> str:
-    """Return what the kernel's own check says about a wrong argument, as Python sees it."""
+    """Return the error of the kernel's own check for a wrong argument, as Python sees it."""
     import numpy as np
 
     try:

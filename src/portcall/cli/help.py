@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``portcall help``: the same as ``--help`` behind the command."""
+"""``portcall help``: the same as ``--help`` after the command."""
 
 from __future__ import annotations
 

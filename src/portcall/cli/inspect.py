@@ -82,7 +82,7 @@ def command(
                 raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is neither")
     else:
         if model.kind != "graph" and kernels:
-            raise click.UsageError(f"'{file}' is {KINDS[model.kind]}, and has its kernels in it; leave out '{kernels}'")
+            raise click.UsageError(f"'{file}' is {KINDS[model.kind]}, and contains its kernels; leave out '{kernels}'")
         model.check(report)
         if svg:
             model.draw(svg)
@@ -109,14 +109,14 @@ def show(report: LibraryReport, everything: bool) -> None:
     for problem in report.problems:
         print_line(problem, "problem", "yellow")
     if not report.problems:
-        print_line("everything it needs is here", "no problem", "green")
+        print_line("all that it needs is installed", "no problem", "green")
 
 
 def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
     functions = [f"{name}{report.signatures.get(name, '')}" for name in report.functions]
     yield "functions", listed(functions, everything) or "none"
     if report.entry:
-        yield "entry", "it has one: calling the module calls it"
+        yield "entry", "yes: calling the module calls it"
     if report.globals:
         yield "registers", listed([f"{name}{text}" for name, text in report.globals.items()], everything)
     yield "file", f"{report.path} ({format_size(report.nbytes)}), {report.machine}, {report.kind}"

@@ -45,7 +45,7 @@ portcall remote remove rasp
 @click.option("--key", default="", help="The key that the server was started with.")
 @click.option("--token-file", type=click.Path(allow_dash=True), help="File with the server's token, which is kept.")
 @click.option("--tls-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority.")
-@click.option("--tls-cert", default="", type=click.Path(), metavar="FILE", help="Our own certificate and key (PEM).")
+@click.option("--tls-cert", default="", type=click.Path(), metavar="FILE", help="Your certificate and key (PEM).")
 def add(json_to: str | None, name: str, address: str, token_file: str | None, **given: Any) -> None:
     """A name that is there already gets the new address. The token is kept in a file that only you can read."""
     from portcall.rpc import parse_address
@@ -82,7 +82,7 @@ def list_all(json_to: str | None) -> None:
 
 @click.command("show", cls=Command, examples=SHOW)
 @click.argument("name")
-@click.option("--token", "with_token", is_flag=True, help="Print the token, too: whoever reads it may use the server.")
+@click.option("--token", "with_token", is_flag=True, help="Print the token, too: it lets anyone use the server.")
 def show(json_to: str | None, name: str, with_token: bool) -> None:
     """The token is printed only with --token."""
     remote = find(name)
@@ -103,7 +103,7 @@ def remove(json_to: str | None, name: str) -> None:
     if json_to is not None:
         print_json(remote.to_dict(name), json_to)
     else:
-        print_line(f"{name} ({remote.address}) is no longer known here")
+        print_line(f"{name} ({remote.address}) is removed")
 
 
 def find(name: str) -> Remote:

@@ -149,7 +149,7 @@ def collect_arrays(call: Call, returned: Any) -> Arrays:
     """Return what the call produced, on the host: filled outputs by number, and a returned tensor as ``result``."""
     outputs = [argument.value for argument in call.arguments if argument.output]
     arrays = {f"out{number}": value.numpy() for number, value in enumerate(outputs)}
-    if hasattr(returned, "numpy"):  # a tensor, here or over there
+    if hasattr(returned, "numpy"):  # a local or remote tensor
         arrays["result"] = returned.numpy()
     return arrays
 
@@ -160,7 +160,7 @@ def save(arrays: Mapping[str, Any], path: str) -> None:
     if not arrays:
         raise CommandError("nothing to save: the call has no output array", next_step="add --out TYPE[SHAPE]")
     if not path.endswith(".npz"):
-        raise CommandError(f"cannot save to '{path}': the name must end with .npz", next_step=f"--save {path}.npz")
+        raise CommandError(f"cannot save to '{path}': the file name must end with .npz", next_step=f"--save {path}.npz")
     with zipfile.ZipFile(path, "w") as archive:  # numpy.savez has names of its own that no array can have
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -178,7 +178,7 @@ def check(arrays: Arrays, path: str, rtol: float | None, atol: float | None) -> 
         raise CommandError(
             f"the reference '{path}' has {', '.join(unknown) or 'no array'}, the call has the outputs {names}",
             "the reference is of another call",
-            "make one: the same command with --save in the place of --check",
+            "make one: the same command with --save instead of --check",
         )
     return [
         compare_arrays(name, arrays[name], typed(expected, arrays[name]), rtol, atol)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 portcall serve                                                this machine only, port 9090
-portcall serve --port 0 --import my_functions.py              a free port, with functions of yours
+portcall serve --port 0 --import my_functions.py              a free port, with your functions
 portcall serve --max-sessions 1 --session-timeout 10m         one at a time, for ten minutes at most
-portcall serve --host 0.0.0.0                                 other machines, too: makes a token, says what to do there
+portcall serve --host 0.0.0.0                                 other machines, too: makes a token
 portcall serve --host 0.0.0.0 --key rasp --token-file token   the same with a token of yours
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
@@ -52,28 +52,28 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0 takes a free one.")
 @click.option("--port-end", type=click.IntRange(1, 65536), help="Take the first free port below this one.")
 @click.option("--unix", metavar="PATH", default="", help="Listen on a Unix socket instead, for this user alone.")
-@click.option("--key", default="", help="What clients must ask for; a label, no secret.")
+@click.option("--key", default="", help="Label that clients must ask for; not a secret.")
 @click.option("--import", "imports", multiple=True, type=click.Path(), metavar="FILE.py",
               help="Run a Python file, or call a function, PACKAGE.MODULE:NAME; sessions may use what it registers. "
               "Can be repeated.")  # fmt: skip
-@click.option("--load-library", default="", metavar="A:B", help="Load libraries likewise, separated by colons.")
+@click.option("--load-library", default="", metavar="A:B", help="Libraries to load, separated by colons.")
 @click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
-@click.option("--allow-connect", is_flag=True, help="Let sessions go on to other servers.")
+@click.option("--allow-connect", is_flag=True, help="Let sessions connect to other servers.")
 @click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN. "
-              "With --host one is made, and kept, where none is given.")  # fmt: skip
+              "With --host, one is made and kept if none is given.")  # fmt: skip
 @click.option("--tls-cert", default="", type=click.Path(), help="Certificate of this server (PEM): speak TLS only.")
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
-@click.option("--tls-ca", default="", type=click.Path(), help="Let in clients with a certificate of this authority.")
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without token or mutual TLS.")
+@click.option("--tls-ca", default="", type=click.Path(), help="Accept clients with a certificate of this authority.")
+@click.option("--insecure", is_flag=True, help="Listen on other addresses without token or mutual TLS.")
 @click.option("--max-sessions", type=click.IntRange(min=0), default=0, help="Further clients wait; 0: any number.")
 @click.option("--session-timeout", callback=read_duration, metavar="TIME", help="How long a session may last: 10m.")
 @click.option("--handshake-timeout", callback=read_duration, default="10s", show_default=True, metavar="TIME",
-              help="How long a client may take to say who it is.")  # fmt: skip
+              help="Timeout of a client's handshake.")  # fmt: skip
 @click.option("--memory-limit", callback=read_size, metavar="SIZE", help="Data memory of a session's process: 2GiB.")
 @click.option("--disk-limit", callback=read_size, metavar="SIZE", help="Files in a session's directory.")
 @click.option("--max-frame", callback=read_size, default="1GiB", show_default=True, metavar="SIZE",
               help="Length of a message; contents of tensors do not count.")  # fmt: skip
-@click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Where the sessions' directories are.")
+@click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Folder for the sessions' directories.")
 @click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address when ready.")
 @click.option("--log-json", is_flag=True, help="Log JSON objects to standard error.")
 @click.option("--silent", is_flag=True, help="Log nothing.")
@@ -136,7 +136,7 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
 def with_token(options: ServerOptions) -> tuple[ServerOptions, str]:
     """Return the options with a token, where other machines could connect and nothing keeps strangers out.
 
-    The second value says what to do on the other machine; it is empty where no token was needed.
+    The second value is the command for the other machine; empty where no token is needed.
     """
     if options.local or options.authenticated or options.insecure:
         return options, ""
@@ -167,7 +167,7 @@ def reachable(host: str, port: int) -> str:
     if host.strip("[]") in ("", "0.0.0.0", "::"):
         host = socket.gethostname()
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect(("192.0.2.1", 9))  # nothing is sent: the system only says which address it would use
+            sock.connect(("192.0.2.1", 9))  # nothing is sent: the system only picks a local address
             host = sock.getsockname()[0]
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what a compiled library is, what it offers and what it needs, without loading it.
+"""Describe a compiled library without loading it: what it is, offers and needs.
 
 A library that does not load gives obscure errors, late. This package reads the file instead: machine, calling
 convention, functions, embedded modules, and for this machine also whether each library, each symbol and each symbol

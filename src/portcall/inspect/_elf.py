@@ -5,7 +5,7 @@ Bytes in, facts out: nothing is opened, loaded or run here. Any bytes give an El
 error. Only the section headers are used, which every linker writes; a file stripped of them is refused with a reason.
 Follows the System V ABI (gabi 4.1) and the GNU extensions for symbol versions.
 
-The work is proportional to the file's size, whatever it claims: of each kind of table one is read, and names and
+The work is proportional to the file's size, not to the sizes that it claims: one table of each kind is read, names and
 records that overlap are an error.
 """
 
@@ -49,7 +49,7 @@ LAYOUTS = {
 
 
 class ElfError(ValueError):
-    """The bytes are not an ELF file that this module reads; the message says why."""
+    """The bytes are not an ELF file that this module reads; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Build:
 
 @dataclass(frozen=True)
 class ElfFile:
-    """What an ELF file says about itself.
+    """The contents of an ELF file.
 
     Attributes:
         kind: ``shared``, ``executable`` or ``object``.

@@ -17,7 +17,7 @@ TREE = "_import_tree"
 
 
 class BlobError(ValueError):
-    """The bytes are not a table of modules; the message says where they go wrong."""
+    """The bytes are not a table of modules; the message has the position."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class EmbeddedModule:
 
     Attributes:
         kind: what loads it, such as ``cuda``; ``_lib`` is the library itself.
-        nbytes: the size of its payload; None where the layout does not tell.
+        nbytes: the size of its payload; None where the layout does not record it.
         imports: the places in the table of the modules that it imports.
         offset: where its payload begins in the table, in bytes.
     """
@@ -46,7 +46,7 @@ class Cursor:
 
     def take(self, count: int) -> bytes:
         if count > len(self.data) - self.place:
-            raise BlobError(f"the module table ends at byte {len(self.data)}, {count} more were expected")
+            raise BlobError(f"the module table ends at byte {len(self.data)}, expected {count} more")
         self.place += count
         return self.data[self.place - count : self.place]
 
@@ -65,7 +65,7 @@ def open_table(data: bytes) -> Cursor:
     cursor = Cursor(data)
     size = cursor.number()
     if size != len(data) - 8:
-        raise BlobError(f"the module table says {size} bytes and has {len(data) - 8}")
+        raise BlobError(f"the module table declares {size} bytes but has {len(data) - 8}")
     return cursor
 
 
@@ -87,12 +87,12 @@ def read_modern(data: bytes) -> tuple[EmbeddedModule, ...]:
         cursor.take(nbytes or 0)
         modules.append(EmbeddedModule(kind, nbytes, children[start:stop], offset))
     if cursor.place != len(data) or any(child >= len(modules) for child in children):
-        raise BlobError("the module table does not add up")
+        raise BlobError("the import tree does not match the number of modules")
     return tuple(modules)
 
 
 def read_classic(data: bytes) -> tuple[EmbeddedModule, ...]:
-    """Return the modules of a classic table as far as they can be told apart; the rest stays unread.
+    """Return the modules of a classic table as far as their lengths are known; the rest is not read.
 
     Their import tree comes last in the table, so all are given as imports of the first one, which is the root.
 

@@ -48,7 +48,7 @@ CPP_IMPORTS = frozenset(
 )
 PORTCALL_MARK = "portcall_abi_version"
 # What portcall/signature.h writes: what it is about, a name, a signature. Names that are longer are not looked at.
-MOST_SEARCHED = 1 << 26  # a bundle's parameters come behind its library
+MOST_SEARCHED = 1 << 26  # a bundle's parameters follow its library
 SIGNED = re.compile(rb"\x7fportcall (exports|registers) ([^\x00-\x1f]{1,200})\0([^\x00-\x1f]{0,4000})\0")
 
 
@@ -75,12 +75,12 @@ class LibraryReport:
         machine: ``x86_64``, ``aarch64`` …, as in a compiler's target.
         kind: ``shared``, ``executable`` or ``object``.
         abi: ``modern`` (TVM 0.22 and later, tvm-ffi, portcall), ``modern 0.21``, ``classic`` (TVM 0.6-0.20) or
-            ``plain`` (nothing that says how its functions are called).
+            ``plain`` (unknown).
         origin: who seems to have made it, in words.
         functions: the functions that can be called by name; for ``plain``, every function it exports.
         signatures: the C++ types of functions, by name, such as ``(TensorView, float) -> Tensor``; of those that were
             compiled with portcall's headers.
-        globals: the global functions that it registers when it is loaded, as far as it says, with signatures likewise;
+        globals: the global functions that it registers when it is loaded, if it records them, with signatures;
             empty text where it is not known.
         entry: the library names an entry function.
         documented: functions that carry their types or documentation.
@@ -89,8 +89,8 @@ class LibraryReport:
         needed: the libraries it asks for.
         runtime_imports: functions of the runtime that it calls, which portcall provides when it loads the library.
         other_imports: how many other symbols it asks for.
-        missing: symbols that it must have and nobody here provides.
-        problems: what will go wrong when it is loaded or called, each a sentence with a remedy; empty is good.
+        missing: symbols that it needs and no library here provides.
+        problems: problems when it is loaded or called, each a sentence with a remedy; empty if none.
     """
 
     path: str
@@ -114,10 +114,10 @@ class LibraryReport:
 
 
 def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
-    """Return what the library at ``path`` is, offers and needs; the library is read, not loaded.
+    """Return a report on the library at ``path``; the library is read, not loaded.
 
     Raises:
-        ModuleLoadError: the file does not exist, or is no ELF file that can be read.
+        ModuleLoadError: the file does not exist, or is not a readable ELF file.
     """
     file = Path(path)
     with reading(file) as data:
@@ -160,7 +160,7 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
 def embedded_payload(path: str | os.PathLike[str], kinds: Collection[str]) -> bytes | None:
     """Return what the library at ``path`` carries for the loader of a module of one of these kinds; None for nothing.
 
-    In the layout of TVM 0.6 to 0.20, which does not tell where a payload ends, whatever follows is behind it.
+    In the layout of TVM 0.6 to 0.20, which does not record where a payload ends, all bytes that follow are returned.
 
     Raises:
         ModuleLoadError: as for ``inspect_library``.
@@ -176,7 +176,7 @@ def embedded_payload(path: str | os.PathLike[str], kinds: Collection[str]) -> by
 
 @contextlib.contextmanager
 def reading(file: Path) -> Iterator[mmap.mmap]:
-    """Give the bytes of a library; what goes wrong with them is a ModuleLoadError that names it."""
+    """Yield the bytes of a library; errors become a ModuleLoadError that names it."""
     try:
         with open_mapped(file) as data:
             yield data
@@ -191,7 +191,7 @@ def symbols_of(elf: _elf.ElfFile) -> dict[str, _elf.Symbol]:
 
 
 def needs_of(elf: _elf.ElfFile) -> Needs:
-    """Return what a library needs of the machine that is to run it."""
+    """Return the needs of a library."""
     defined = {symbol.name for symbol in elf.symbols if symbol.defined}
     return Needs(
         build=elf.build,
@@ -238,7 +238,7 @@ def exported(abi: str, defined: dict[str, _elf.Symbol]) -> Iterator[str]:
 
 
 def signatures_of(data: mmap.mmap) -> list[tuple[str, str, str]]:
-    """Return what a library says of its functions: ``exports`` or ``registers``, the name, the signature; by name."""
+    """Return the functions that a library records: ``exports`` or ``registers``, name, signature; by name."""
     found = (
         [part.decode(errors="replace") for part in match.groups()] for match in SIGNED.finditer(data, 0, MOST_SEARCHED)
     )
@@ -257,7 +257,7 @@ def documented(defined: Iterable[str]) -> set[str]:
 def read_modules(
     elf: _elf.ElfFile, data: _elf.Buffer, defined: dict[str, _elf.Symbol]
 ) -> tuple[tuple[_embedded.EmbeddedModule, ...], bytes, list[str]]:
-    """Return the modules inside, the table that has them, and what is wrong with it."""
+    """Return the embedded modules, their table, and problems with it."""
     for name, read in (*MODERN_BLOBS.items(), (CLASSIC_BLOB, _embedded.read_classic)):
         if name in defined and elf.kind != "object":
             try:
@@ -280,4 +280,4 @@ def module_problems(abi: str, modules: Iterable[_embedded.EmbeddedModule]) -> It
         loader = f"ffi.Module.load_from_bytes.{kind}"
         known = (_embedded.LIBRARY, *GRAPH_KINDS)
         if kind not in known and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
-            yield f"it carries a module of kind '{kind}', which nothing here runs: what calls into it will fail"
+            yield f"it carries a module of kind '{kind}', which portcall cannot run here: calls into it will fail"

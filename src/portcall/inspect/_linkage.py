@@ -173,7 +173,7 @@ def provided_by_runtime(symbols: Iterable[str]) -> set[str]:
 
 
 def elf_of(path: Path) -> ElfFile:
-    """Return what a file says of itself, but for its symbols; a file that has not changed is read once."""
+    """Return the contents of a file without its symbols; a file that has not changed is read once."""
     facts = path.stat()
     return read_once(path, facts.st_ino, facts.st_size, facts.st_mtime_ns)
 

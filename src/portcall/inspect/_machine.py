@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine is, what a library needs of one, and whether the two fit: here, or on a machine far away.
+"""Machines, the needs of libraries, and whether they fit: here, or on a remote machine.
 
-Three steps, of which the second happens where the library is to run: what it needs (``Needs``), what of that is not
+Three steps, of which the second happens where the library is to run: its needs (``Needs``), what of that is not
 there (``Unmet``), and the words for it (``problems_of``). What passes between them are plain facts, which JSON carries.
 """
 
@@ -26,7 +26,7 @@ ABIS = {
     "modern 0.21": "TVM 0.21",
     "classic": "TVM 0.6 to 0.20",
 }
-PLAIN = "plain"  # nothing says how its functions are called: a library that others need, for instance
+PLAIN = "plain"  # unknown convention: a library that others depend on, for instance
 # Variables that a loader fills. Modules' own; and functions', each named after the one whose address it gets.
 LIBRARY_CONTEXTS = ("__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx")
 KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
@@ -49,7 +49,7 @@ KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
 RUNTIME_PREFIXES = ("TVM", "Portcall")
 # What most libraries ask for.
 COMMON_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
-# How many names of a kind are looked for on behalf of somebody far away, and how long the question may be.
+# Limits of a question from a client: libraries, names, characters.
 MOST_LIBRARIES, MOST_NAMES, MOST_CHARACTERS = 256, 100_000, 1 << 24
 # How many symbols are named in words; the facts have them all.
 NAMED = 5
@@ -62,7 +62,7 @@ class Machine:
     Attributes:
         build: what its programs are compiled for.
         system: ``linux``.
-        libc, libc_version: the C library, such as ``glibc`` and ``2.36``; empty when nobody knows.
+        libc, libc_version: the C library, such as ``glibc`` and ``2.36``; empty if unknown.
         target: what to give to a cross compiler, such as ``aarch64-linux-gnu``.
         portcall: the version of the runtime there.
         abis: the calling conventions of libraries that it loads: ``modern``, ``modern 0.21``, ``classic``.
@@ -139,7 +139,7 @@ class Unmet:
         libraries: the names, and who asks for each.
         versions: for each library, the versions of its symbols that it is too old for.
         contexts: variables that the loader does not know.
-        symbols: what nobody provides.
+        symbols: those that no library provides.
     """
 
     libraries: Mapping[str, str]
@@ -178,39 +178,39 @@ def from_json(text: str) -> Any:
         ValueError: the text is too long, or no JSON.
     """
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"{len(text):,} characters of facts are too many; at most {MOST_CHARACTERS:,} are read")
+        raise ValueError(f"{len(text):,} characters of facts are too many (limit {MOST_CHARACTERS:,})")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the facts are no JSON that can be read: {error}") from None
+        raise ValueError(f"cannot parse the facts as JSON: {error}") from None
 
 
 def text_in(facts: Any, name: str) -> str:
     value = mapping(facts).get(name)
     if not isinstance(value, str):
-        raise ValueError(f"'{name}' is {value!r}, which is no text")
+        raise ValueError(f"'{name}' is {value!r}, which is not a str")
     return value
 
 
 def names_in(facts: Any, name: str, most: int) -> tuple[str, ...]:
     value = mapping(facts).get(name)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"'{name}' is no list of names")
+        raise ValueError(f"'{name}' is not a list of names")
     if len(value) > most:
-        raise ValueError(f"'{name}' has {len(value)} names; at most {most} are looked for")
+        raise ValueError(f"'{name}' has {len(value)} names (limit {most})")
     return tuple(value)
 
 
 def mapping_in(facts: Any, name: str, most: int) -> dict[str, Any]:
     value = mapping(mapping(facts).get(name))
     if len(value) > most:
-        raise ValueError(f"'{name}' has {len(value)} names; at most {most} are looked for")
+        raise ValueError(f"'{name}' has {len(value)} names (limit {most})")
     return value
 
 
 def mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("the facts have another form")
+        raise ValueError("the facts do not have the expected form")
     return value
 
 
@@ -218,7 +218,7 @@ def build_in(facts: Any) -> Build:
     build = mapping(mapping(facts).get("build"))
     bits = build.get("bits")
     if not isinstance(bits, int):
-        raise ValueError(f"'bits' is {bits!r}, which is no number")
+        raise ValueError(f"'bits' is {bits!r}, which is not a number")
     return Build(text_in(build, "machine"), bits, text_in(build, "byte_order"))
 
 
@@ -293,12 +293,12 @@ def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> 
     perhaps = unmet.libraries or unmet.versions
     way_out = "perhaps that library does" if perhaps else "add the source or library that defines it"
     for name in unmet.symbols[:NAMED]:
-        yield f"it needs the symbol '{name}', which nobody{there} provides: {way_out}"
+        yield f"it needs the symbol '{name}', which no library{there} provides: {way_out}"
     if len(unmet.symbols) > NAMED:
-        yield f"it needs {len(unmet.symbols) - NAMED} more symbols that nobody{there} provides"
+        yield f"it needs {len(unmet.symbols) - NAMED} more symbols that no library{there} provides"
     for name in unmet.contexts:
         runtime = "portcall" if here else f"portcall {machine.portcall} there"
-        yield f"it expects '{name}' to be filled in, which {runtime} does not know: calling it may crash"
+        yield f"it expects '{name}', a variable that {runtime} does not fill in: calling it may crash"
 
 
 def compile_for(target: str) -> str:

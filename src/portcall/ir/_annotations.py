@@ -29,7 +29,7 @@ _DECLARED = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """What ``field`` says of a field."""
+    """The settings of a field."""
 
     default: Any = dataclasses.MISSING
     default_factory: Callable[[], Any] | None = None
@@ -55,7 +55,7 @@ def field(
     kw_only: bool | None = None,
     doc: str = "",
 ) -> Any:
-    """Say more of a field of a registered class than its annotation does.
+    """Set options of a field of a registered class.
 
     Parameters:
         default: the value of objects that are made without one.
@@ -211,7 +211,7 @@ def acceptance_test(hint: Any) -> Callable[[Any], bool] | None:
         return callable
     if kind in (Tensor, Shape) or not isinstance(kind, type):
         return None
-    if "__portcall_key__" in kind.__dict__:  # by type, not by class: a class may have been registered anew
+    if "__portcall_key__" in kind.__dict__:  # by type, not by class: a class may have been registered again
         index = _core.type_index_of(kind.__dict__["__portcall_key__"])
         return lambda value: _core.is_object_of(value, index)
     accepted = {int: (int, numbers.Integral), float: (int, float, numbers.Real)}.get(kind, kind)

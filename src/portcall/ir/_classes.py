@@ -67,7 +67,7 @@ _COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable"
 if not TYPE_CHECKING:
 
     def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
-        """What tells type checkers of constructors; Python itself has it since 3.11."""
+        """For type checkers; in Python's typing since 3.11."""
         return lambda function: function
 
 
@@ -109,9 +109,7 @@ def register_object(
             f'register_object takes the key of a type, as in @register_object("demo.Add"); got {type_key!r}'
         )
     if order and not eq:
-        raise ValueError(
-            "order=True needs eq=True: objects that are neither below nor above one another are to be equal"
-        )
+        raise ValueError("order=True needs eq=True: objects without an order between them must be equal")
     added: dict[str, Any] = {"__eq__": _values.EQUALITY, "__hash__": None} if eq else {}
     added |= {method.__name__: method for method in _values.ORDER} if order else {}
     added |= {"__hash__": _values.HASH} if unsafe_hash else {}
@@ -125,7 +123,7 @@ def register_object(
         if issubclass(cls, _enum.Enum):
             return _make_enum_class(cls, key)
         if 0 <= index < FIRST_DYNAMIC:
-            raise ValueError(f"'{key}' is a type of every program; give this one another key")
+            raise ValueError(f"'{key}' is a built-in type; choose another key")
         if index < 0 or (known is not None and "__portcall_own__" in known.__dict__):
             scope = sys._getframe(1).f_locals  # a class in a function may name others that are there
             index = _define(cls, key, hints_of(cls, key, cls, scope), frozen, kw_only, compare)
@@ -161,7 +159,7 @@ def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
     cls = obj if isinstance(obj, type) else type(obj)
     names = _core.fields_of_class(cls)
     if names is None:
-        raise TypeError(f"{cls.__name__} is no class of a described type")
+        raise TypeError(f"{cls.__name__} is not a class of a described type")
     return {name: getattr(cls, name) for name in names}
 
 
@@ -200,7 +198,7 @@ def _define(
         raise ValueError(f"compare is one of {', '.join(_COMPARISONS)}; got {compare!r}")
     parents = [base for base in cls.__bases__ if issubclass(base, Object)]
     if len(parents) != 1:
-        raise TypeError(f"{cls.__name__} derives from {len(parents)} classes of objects; it must be one")
+        raise TypeError(f"{cls.__name__} derives from {len(parents)} classes of objects, expected 1")
     parent = parents[0]
     parent_index = OBJECT
     if parent is not Object:
@@ -220,7 +218,8 @@ def _define(
         accepts = acceptance_test(hint)
         if said.default is not dataclasses.MISSING and accepts is not None and not accepts(said.default):
             raise TypeError(
-                f"{key}.{name}: the default is no {annotation_text(hint)} but {describe_mismatch(hint, said.default)}"
+                f"{key}.{name}: expected a default of type {annotation_text(hint)}, "
+                f"got {describe_mismatch(hint, said.default)}"
             )
         flags = 0 if frozen else _WRITABLE
         flags |= _OPTIONAL if optional else 0
@@ -243,7 +242,7 @@ def _refuse_to_hide(cls: type, names: Sequence[str]) -> None:
     for name in names:
         value = cls.__dict__.get(name)
         if value is not None and name not in annotations and not isinstance(value, _core.FieldAccess):
-            raise TypeError(f"{cls.__name__}.{name} would hide a field of that name; give it another one")
+            raise TypeError(f"{cls.__name__}.{name} hides a field of that name; rename it")
 
 
 def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None = None) -> Any:
@@ -328,7 +327,7 @@ def _register_hooks(cls: Any, index: int) -> None:
 
 
 def _rebuild_class(cls: Any, body: dict[str, Any]) -> Any:
-    """Make the class anew with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
+    """Rebuild the class with another body; ``super()`` and ``__class__`` in its functions mean the new one."""
     made = type(cls)(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
     for value in body.values():

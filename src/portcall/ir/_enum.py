@@ -106,7 +106,7 @@ class IntEnum(Enum):
 
 
 class StrEnum(Enum):
-    """An entry of an enum of texts: it equals its name."""
+    """An entry of an enum of strings: it equals its name."""
 
     __slots__ = ()
     __portcall_key__ = "ffi.StrEnum"
@@ -175,7 +175,7 @@ def define(cls: type[Enum], key: str) -> dict[str, int]:
     state = _core.type_attribute(index, _STATE)
     known = {} if state is None else {entry._str_index: entry._int_index for entry in state.entries}
     if wanted and wanted != known:
-        raise ValueError(f"enum '{key}' exists already, with the entries {known}; give this one another key")
+        raise ValueError(f"enum '{key}' already exists, with the entries {known}; give this one another key")
     return known
 
 

@@ -18,7 +18,7 @@ from portcall._core import Object
 from portcall._function import get_global_func
 from portcall._module import IR_LIBRARY, Module, load_module
 
-MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes that nobody wrote
+MADE_FROM_DESCRIPTIONS = "portcall.objects"  # the module of classes made from descriptions
 Order = Literal["pre", "post"]
 Obj = TypeVar("Obj", bound=Object)
 
@@ -38,7 +38,7 @@ class Mismatch:
 
 
 def structural_equal(left: Any, right: Any, *, map_free_variables: bool = False) -> bool:
-    """Tell whether two values have the same structure: the same types and equal fields, all the way down.
+    """Return whether two values have the same structure: the same types and equal fields, all the way down.
 
     Values are equal to those of their own kind: 1, 1.0 and True are three. A NaN equals a NaN; 0.0 and -0.0 differ.
     Tensors are compared by data type, shape and bits; maps whatever the order of their entries; functions, modules and
@@ -57,7 +57,7 @@ def structural_hash(value: Any, *, map_free_variables: bool = False) -> int:
     It is the same in every process, under every Python and on every machine, within a major version of portcall.
 
     Raises:
-        ValueError: an object contains itself. The message shows the way.
+        ValueError: an object contains itself. The message shows the path.
     """
     number: int = function("StructuralHash")(value, map_free_variables)
     return number
@@ -70,31 +70,31 @@ def first_mismatch(left: Any, right: Any, *, map_free_variables: bool = False) -
 
 
 def save_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a graph as JSON: a list of nodes, in which what is held twice stands once.
+    """Return a graph as JSON: a list of nodes, in which a shared object stands once.
 
     Parameters:
-        indent: a line for each node, indented by so many blanks; None for all in one line.
+        indent: spaces of indentation, with a line for each node; None for one line.
 
     Raises:
         TypeError: something cannot be saved: a function, a module, a pointer. The message has the path to it.
-        ValueError: an object contains itself, and not through a List or a Dict. The message shows the way.
+        ValueError: an object contains itself, and not through a List or a Dict. The message shows the path.
     """
     text: str = function("SaveJson")(value, indent)
     return text
 
 
 def load_json(text: str, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
-    """Return the value that ``save_json`` made a text of.
+    """Return the value that ``save_json`` saved.
 
-    A field that is missing takes its default. The text need not be trusted: memory is bounded by its size.
+    A field that is missing takes its default. The text may be untrusted: memory is bounded by its size.
 
     Parameters:
         max_nodes: how many objects are made at most; 0 for any number.
-        max_depth: how many objects there may be on the longest way from the root; 0 for any number. What contains
+        max_depth: how many objects there may be on the longest path from the root; 0 for any number. What contains
             itself is deeper than any other.
 
     Raises:
-        ValueError: the text is no such JSON, has types or fields that are unknown here or values that do not fit. The
+        ValueError: the text is not such JSON, or has unknown types, unknown fields or values that do not fit. The
             message has the node, the field, the line and the column.
     """
     return function("LoadJson")(text, max_nodes, max_depth)
@@ -112,10 +112,10 @@ def to_bytes(value: Any) -> bytes:
 
 
 def from_bytes(data: bytes, *, max_nodes: int = 0, max_depth: int = 0) -> Any:
-    """Return the value that ``to_bytes`` made bytes of; the bytes need not be trusted. Limits as of ``load_json``.
+    """Return the value that ``to_bytes`` made bytes of; the bytes may be untrusted. Limits as of ``load_json``.
 
     Raises:
-        ValueError: these are no such bytes, or not of types that are known here. The message has the position.
+        ValueError: the bytes are damaged, or have unknown types. The message has the position.
     """
     return function("FromBytes")(data, max_nodes, max_depth)
 
@@ -145,7 +145,7 @@ def visit(
 def rewrite(value: Any, func: Callable[[Any], Any], type: type[Object] | str | None = None) -> Any:
     """Return a graph with objects replaced, from the leaves up: each by ``func(object)``, None meaning itself.
 
-    Each object is handed over once, with what it holds replaced already. What holds a replaced object is made anew; all
+    Each object is handed over once, with what it holds replaced already. Holders of a replaced object are rebuilt; all
     else stays the very same object.
 
     Raises:
@@ -173,7 +173,7 @@ def deep_copy(value: Any) -> Any:
 
 
 def reduce(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Tell pickle how to make an object again: of its binary form, once the modules that define its types are there.
+    """Return what pickle calls to make an object again: its binary form, and the modules that define its types.
 
     Raises:
         TypeError, ValueError: it cannot be saved; see ``to_bytes``.
@@ -213,5 +213,5 @@ def function(name: str) -> _core.PackedFunc:
 
 @functools.cache
 def library() -> Module:
-    """Load the library, which lies beside the core."""
+    """Load the library from the core's folder."""
     return load_module(IR_LIBRARY)

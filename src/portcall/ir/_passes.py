@@ -99,7 +99,7 @@ class Sequential(Pass):
         return f"Sequential({names}, {self.name!r}, level={self.level}, required={list(self.required)})"
 
     def run(self, obj: Any) -> Any:
-        """Run the passes that the current context does not leave out."""
+        """Run the passes that the current context does not skip."""
         context = PassContext.current()
         done: set[str] = set()
         for place, item in enumerate(self.passes, 1):
@@ -137,9 +137,9 @@ class PassContext:
     """How passes run in this thread, inside ``with``. Use one in one thread at a time; each thread starts without.
 
     Attributes:
-        level: passes of a higher level are left out of every Sequential.
-        required: names of passes that run whatever their level.
-        disabled: names of passes that are left out.
+        level: passes of a higher level are skipped in every Sequential.
+        required: names of passes that run at any level.
+        disabled: names of passes that are skipped.
         config: settings by name, for passes to read. C++ reads one with the global function
             ``portcall.ir.pass_setting(name)``, which returns None for a name that is not set.
         before, after: called with pass and object before each pass, with pass and result after it.
@@ -164,7 +164,7 @@ class PassContext:
 
     def __exit__(self, *exception: object) -> None:
         if not _thread.contexts or _thread.contexts[-1] is not self:
-            raise RuntimeError("the pass context to leave is not the one that this thread entered last")
+            raise RuntimeError("cannot exit this pass context: this thread entered another one after it")
         _thread.contexts.pop()
 
     @staticmethod
@@ -173,7 +173,7 @@ class PassContext:
         return _thread.contexts[-1] if _thread.contexts else PassContext()
 
     def skips(self, one: Pass) -> bool:
-        """Tell whether a Sequential leaves a pass out in this context."""
+        """Return whether a Sequential skips a pass in this context."""
         return one.name in self.disabled or (one.level > self.level and one.name not in self.required)
 
     def timing_table(self) -> Table:
@@ -244,7 +244,7 @@ _known: dict[str, tuple[int, int, tuple[str, ...]]] = {}
 def _find(name: str) -> Pass:
     func = get_global_func(name, allow_missing=True)
     if func is None:
-        raise KeyError(f"no pass and no global function is called {name!r}")
+        raise KeyError(f"no pass or global function is named {name!r}")
     registered, level, required = _known.get(name, (0, 0, ()))
     return Pass(name, func, level, required) if registered == hash(func) else Pass(name, func)
 
@@ -293,7 +293,7 @@ def note_on_error(note: str) -> Iterator[None]:
 
 def _as_list(given: Iterable[Any], what: str) -> Iterable[Any]:
     if isinstance(given, str):
-        raise TypeError(f"{what} is a list, got {given!r} alone; put it in brackets")
+        raise TypeError(f"{what} takes a list, got {given!r}: put it in brackets")
     return given
 
 
@@ -308,7 +308,7 @@ def _as_pass(item: Any) -> Pass | str:
 
 def _in_order_of_beginning(timings: Iterable[PassTiming]) -> list[PassTiming]:
     """Outer passes end after inner ones, and began before."""
-    waiting: dict[int, list[PassTiming]] = {}  # rows for whatever runs one level further out
+    waiting: dict[int, list[PassTiming]] = {}  # rows of inner passes, for the one a level further out
     for timing in timings:
         rows = [timing, *waiting.pop(timing.depth + 1, [])]
         waiting.setdefault(timing.depth, []).extend(rows)

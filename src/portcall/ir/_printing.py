@@ -159,6 +159,6 @@ _OURS: set[Any] = set()
 
 
 def mark_generated_repr(function: Any) -> Any:
-    """Remember a ``__repr__`` of ours, which counts what it shows; one of the user's is taken as it is."""
+    """Remember a generated ``__repr__``; one that the user wrote is called as it is."""
     _OURS.add(function)
     return function

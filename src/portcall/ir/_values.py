@@ -26,7 +26,7 @@ class _Unordered(TypeError):
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Tell whether two values are equal. Objects that contain themselves may be."""
+    """Return whether two values are equal. Objects that contain themselves may be."""
     return _compare(left, right, False, set()) == 0
 
 
@@ -157,7 +157,7 @@ def _hash_object(value: Any, busy: set[int]) -> int:
 
 
 def _hash_key(key: Any) -> int:
-    """Hash a key of a map. Whether two objects are one key is not for their fields to say, so all of a type are one."""
+    """Hash a key of a map. Fields do not decide which objects are one key: all of a type have one hash."""
     return hash(key.type_key) if isinstance(key, Object) else _hash(key, set())
 
 
