@@ -5,3 +5,4 @@ export { Device, device } from "./device.js";
 export { DataType, dtype, type TypedArray } from "./dtype.js";
 export * from "./errors.js";
 export * as rpc from "./rpc/index.js";
+export { Tensor } from "./tensor.js";

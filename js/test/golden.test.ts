@@ -55,6 +55,7 @@ class Recorded implements Transport {
   receive(receiver: Receiver): void {
     this.#receiver = receiver;
   }
+  async drained(): Promise<void> {}
   close(): void {}
   abort(): void {}
   send(bytes: Uint8Array): void {

@@ -10,11 +10,13 @@ import { ROOT } from "./captures.js";
 
 const LAYERS = [
   ["errors", "dtype", "device"],
+  ["tensor"],
   ["rpc/wire"],
   ["rpc/transport"],
-  ["rpc/client"],
+  ["rpc/client", "rpc/server"],
   ["rpc/index"],
   ["index"],
+  ["cli"],
 ];
 const SOURCES = fileURLToPath(new URL("js/src/", ROOT));
 

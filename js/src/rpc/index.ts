@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions with servers of portcall and TVM, in JavaScript alone.
+// Sessions, in JavaScript alone: with servers of portcall and TVM, and as a server of their clients.
 
 export { type ConnectOptions, connect } from "./client/connect.js";
 export type { Progress } from "./client/files.js";
 export { type RemoteFunction, RemoteModule, RemoteObject, RemoteTensor, type RemoteValue } from "./client/remote.js";
 export { Session } from "./client/session.js";
 export { type TimeEvaluator, Timing, type TimingOptions } from "./client/timing.js";
+export type { Ending } from "./server/endpoint.js";
+export { type JoinOptions, type JoinState, join } from "./server/join.js";
+export { type ListenOptions, listen, type Server } from "./server/listen.js";
+export type { ServedFunction } from "./server/local_session.js";
+export type { Functions, ServeOptions } from "./server/serving.js";
 export { Float, Pointer } from "./wire/values.js";

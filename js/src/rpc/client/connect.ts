@@ -11,6 +11,7 @@ import {
   SessionTimeoutError,
   VersionMismatchError,
 } from "../../errors.js";
+import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, openTransport, parseAddress, type Transport } from "../transport/transport.js";
 import { decodeLeniently, encodeText } from "../wire/bytes.js";
 import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
@@ -22,7 +23,6 @@ import {
   fromHex,
   type Greeting,
   greeting,
-  HandshakeReader,
   NOTICE,
   newNonce,
   parseGreeting,
@@ -182,41 +182,6 @@ async function initServer(pipeline: Pipeline, args: readonly WireValue[]): Promi
 
 // ---- The handshake -------------------------------------------------------------------------------------------------
 
-/** Reads the messages of a handshake from a transport. */
-class Handshake {
-  readonly #reader = new HandshakeReader();
-  #wake: (() => void) | undefined;
-  #closed = false;
-
-  constructor(transport: Transport) {
-    transport.receive({
-      data: (bytes) => {
-        this.#reader.feed(bytes);
-        this.#wake?.();
-      },
-      closed: () => {
-        this.#closed = true;
-        this.#wake?.();
-      },
-    });
-  }
-
-  /** Return the next message; undefined when the peer closes instead. */
-  async next() {
-    for (;;) {
-      const message = this.#reader.next();
-      if (message || this.#closed) return message;
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-      });
-    }
-  }
-
-  get rest(): Uint8Array {
-    return this.#reader.rest;
-  }
-}
-
 async function shakeHands(
   transport: Transport,
   hello: Uint8Array,
@@ -225,7 +190,7 @@ async function shakeHands(
   patience: Patience,
 ): Promise<{ reply: Greeting; rest: Uint8Array }> {
   const { peer } = transport;
-  const handshake = new Handshake(transport);
+  const handshake = new HandshakeStream(transport);
   let queued = false;
   const nextReply = async () => {
     for (;;) {
@@ -320,7 +285,7 @@ async function askWhyEnded(target: Address, ticket: Ticket): Promise<Greeting["o
       ["portcall", EXTENSION_VERSION],
       ["reason", `${ticket.id}.${ticket.secret}`],
     ]);
-    const handshake = new Handshake(transport);
+    const handshake = new HandshakeStream(transport);
     transport.send(greeting("client", "", question));
     const message = await handshake.next();
     return message ? parseGreeting(message.text, "server").options : new Map();

@@ -35,6 +35,13 @@ export class SocketTransport implements Transport {
   send(bytes: Uint8Array): void {
     if (this.#socket.writable) this.#socket.write(bytes);
   }
+  drained(): Promise<void> {
+    if (!this.#socket.writableNeedDrain) return Promise.resolve();
+    return new Promise((resolve) => {
+      this.#socket.once("drain", resolve);
+      this.#socket.once("close", () => resolve());
+    });
+  }
   close(): void {
     this.#socket.end(() => this.#socket.destroy());
   }

@@ -18,6 +18,8 @@ export interface Transport {
   readonly waiting: number;
   /** Send bytes, which must not change before they have left. */
   send(bytes: Uint8Array): void;
+  /** Wait until most of what was sent has left. */
+  drained(): Promise<void>;
   /** Close once all that was sent has left. */
   close(): void;
   /** Close at once. */

@@ -6,6 +6,8 @@ import { Inbox, type Receiver, type Transport } from "./transport.js";
 
 const MOST = 1 << 20; // bytes of one message: proxies refuse larger ones, of 10 MiB and more
 
+const LOOK_AGAIN = 5; // milliseconds: WebSockets do not tell when bytes have left
+
 class WebSocketTransport implements Transport {
   readonly peer: string;
   readonly #socket: WebSocket;
@@ -24,6 +26,11 @@ class WebSocketTransport implements Transport {
     if (this.#socket.readyState !== 1) return;
     for (let at = 0; at < bytes.length; at += MOST) {
       this.#socket.send(bytes.subarray(at, at + MOST) as Uint8Array<ArrayBuffer>);
+    }
+  }
+  async drained(): Promise<void> {
+    while (this.#socket.readyState === 1 && this.#socket.bufferedAmount > MOST) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
     }
   }
   close(): void {

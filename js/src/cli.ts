@@ -1,0 +1,129 @@
+#!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
+// The command `portcall` of the npm package.
+
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+import { type Functions, type JoinState, join, listen, type ServedFunction } from "./rpc/index.js";
+
+const HELP = `Usage: portcall serve [options]
+
+Serve functions of JavaScript to clients of portcall and TVM.
+
+  --import FILE        a module whose export "functions" has functions by name; may be given more than once
+  --address ADDRESS    where to listen: host:port or unix:/path [127.0.0.1:9090]
+  --proxy URL          join a proxy instead of listening: ws://host:port/ws or host:port
+  --key KEY            the key that clients give
+  --session-timeout S  seconds that a session may last
+  --memory-limit N     bytes that a session may use [1073741824]
+  --json               print what happens as lines of JSON
+  --help               print this
+
+The environment variable PORTCALL_TOKEN has the token that clients must prove to know.
+
+Examples:
+  portcall serve --import functions.mjs --address 0.0.0.0:9090 --key rasp
+  portcall serve --import functions.mjs --proxy ws://lab:9190/ws --key node
+
+functions.mjs:
+  export const functions = { "demo.add": (a, b) => a + b };
+`;
+
+const USAGE = 2; // the exit code for a wrong command line
+
+class UsageError extends Error {}
+
+async function importFunctions(files: readonly string[]): Promise<Functions> {
+  const all = new Map<string, ServedFunction>();
+  for (const file of files) {
+    const { functions } = await import(pathToFileURL(resolve(file)).href);
+    if (typeof functions !== "object" || functions === null) {
+      throw new UsageError(`'${file}' does not export functions; write: export const functions = { "name": (a) => a }`);
+    }
+    for (const [name, value] of Object.entries(functions)) all.set(name, value as ServedFunction);
+  }
+  return all;
+}
+
+function parse(args: string[]) {
+  try {
+    return parseArgs({
+      args,
+      allowPositionals: true,
+      options: {
+        import: { type: "string", multiple: true, default: [] },
+        address: { type: "string", default: "127.0.0.1:9090" },
+        proxy: { type: "string" },
+        key: { type: "string", default: "" },
+        "session-timeout": { type: "string", default: "0" },
+        "memory-limit": { type: "string", default: String(2 ** 30) },
+        json: { type: "boolean", default: false },
+        help: { type: "boolean", default: false },
+      },
+    });
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+}
+
+function describe(state: JoinState): string {
+  switch (state.state) {
+    case "serving":
+      return `serves a client that asked for '${state.client}'`;
+    case "ended":
+      return `the session ended: ${state.ending}`;
+    case "pausing":
+      return `${state.error.message}; tries again in ${state.seconds} s`;
+    default:
+      return state.state === "waiting" ? "waits for a client" : "connects to the proxy";
+  }
+}
+
+async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> {
+  const report = (event: string, text: string, facts: object = {}) => {
+    console.log(values.json ? JSON.stringify({ event, ...facts }) : text);
+  };
+  const options = {
+    functions: await importFunctions(values.import),
+    key: values.key,
+    sessionTimeout: Number(values["session-timeout"]),
+    memoryLimit: Number(values["memory-limit"]),
+  };
+  if (values.proxy !== undefined) {
+    const onState = ({ state, ...facts }: JoinState) => {
+      const error = "error" in facts ? { error: facts.error.message } : {};
+      report(state, `portcall: ${describe({ state, ...facts } as JoinState)}`, { ...facts, ...error });
+    };
+    return join(values.proxy, { ...options, onState });
+  }
+  const server = await listen({
+    ...options,
+    address: values.address,
+    onSession: (peer, ended) => {
+      const what = ended ? `ended: ${ended}` : "opened";
+      report(
+        ended ? "ended" : "opened",
+        `portcall: session with ${peer} ${what}`,
+        ended ? { peer, how: ended } : { peer },
+      );
+    },
+  });
+  const key = values.key ? `, with the key '${values.key}'` : "";
+  report("ready", `portcall: serves at ${server.address}${key}`, { address: server.address, key: values.key });
+}
+
+async function main(): Promise<void> {
+  try {
+    const { values, positionals } = parse(process.argv.slice(2));
+    if (values.help) return void console.log(HELP);
+    if (positionals.length !== 1 || positionals[0] !== "serve") throw new UsageError("the command is: portcall serve");
+    await serve(values);
+  } catch (error) {
+    const usage = error instanceof UsageError;
+    console.error(`portcall: ${(error as Error).message}${usage ? "\nSee: portcall --help" : ""}`);
+    process.exit(usage ? USAGE : 1);
+  }
+}
+
+void main();

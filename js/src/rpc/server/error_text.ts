@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text that an error of JavaScript is for a client (docs/wire.md, section 5): the name of a class of Python, and a
+// message.
+
+import { RemoteError } from "../../errors.js";
+
+const NAMES: Record<string, string> = {
+  Error: "RuntimeError",
+  RangeError: "ValueError",
+  ReferenceError: "NameError",
+  AggregateError: "RuntimeError",
+  AbortError: "RuntimeError",
+};
+const NAME = /^[A-Za-z_]\w*(Error|Exception|Warning|Interrupt|Exit|Iteration)$/;
+
+/** An error that a client sees under the name of one of Python's classes. */
+export class ServedError extends Error {
+  constructor(
+    override readonly name: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export function errorText(error: unknown): string {
+  if (!(error instanceof Error)) return `RuntimeError: ${describe(error)}`.toWellFormed();
+  if (error instanceof RemoteError && error.kind) return error.message.toWellFormed();
+  const name = NAMES[error.name] ?? (NAME.test(error.name) ? error.name : "RuntimeError");
+  return `${name}: ${error.message}`.toWellFormed();
+}
+
+/** Return what was thrown, as text: anything may be. */
+function describe(thrown: unknown): string {
+  try {
+    return String(thrown);
+  } catch {
+    return "a function raised something that has no text";
+  }
+}

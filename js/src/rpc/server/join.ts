@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server that joins a proxy, in Node and in browsers: clients find it there under its key.
+
+import { RPCError } from "../../errors.js";
+import { HandshakeStream } from "../transport/handshake_stream.js";
+import { type Address, openTransport, parseAddress, type Transport } from "../transport/transport.js";
+import {
+  checkAccepted,
+  EXTENSION_VERSION,
+  type Greeting,
+  greeting,
+  MISMATCH,
+  newNonce,
+  PROOF_BYTES,
+  parseGreeting,
+  proof,
+  sameBytes,
+  timeoutOf,
+  toHex,
+} from "../wire/handshake.js";
+import type { Ending } from "./endpoint.js";
+import { type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+
+/** What a server at a proxy does. */
+export type JoinState =
+  | { readonly state: "connecting" | "waiting" }
+  | { readonly state: "serving"; readonly client: string }
+  | { readonly state: "ended"; readonly client: string; readonly ending: Ending }
+  /** It tries again after that many seconds. */
+  | { readonly state: "pausing"; readonly seconds: number; readonly error: Error };
+
+export interface JoinOptions extends ServeOptions {
+  /** Leaves the proxy, and ends the session. */
+  signal?: AbortSignal;
+  /** Called when what the server does changes. */
+  onState?: (state: JoinState) => void;
+}
+
+const FIRST_PAUSE = 0.5; // seconds
+const LONGEST_PAUSE = 30;
+
+/** Serve functions of this process through a proxy of portcall or TVM, one session after the other, until the signal.
+ * Connections that fail are tried again after growing pauses.
+ * @param address of the proxy: `ws://lab:9190/ws`, or `lab:9190` in Node. */
+export async function join(address: string, options: JoinOptions): Promise<void> {
+  const target = parseAddress(address);
+  const settings = settingsOf(options);
+  const signal = options.signal ?? new AbortController().signal;
+  const tell = options.onState ?? (() => {});
+  let pause = FIRST_PAUSE;
+  while (!signal.aborted) {
+    try {
+      if (await serveOnce(target, settings, signal, tell)) pause = FIRST_PAUSE;
+    } catch (error) {
+      if (signal.aborted) break;
+      tell({ state: "pausing", seconds: pause, error: error as Error });
+      await sleep(pause, signal);
+      pause = Math.min(2 * pause, LONGEST_PAUSE);
+    }
+  }
+}
+
+/** Wait for a client and serve it; false when none came in the proxy's time. */
+async function serveOnce(
+  target: Address,
+  settings: Settings,
+  signal: AbortSignal,
+  tell: (state: JoinState) => void,
+): Promise<boolean> {
+  tell({ state: "connecting" });
+  const transport = await openTransport(target, signal);
+  const abort = () => transport.abort();
+  signal.addEventListener("abort", abort);
+  try {
+    signal.throwIfAborted();
+    const words: [string, string][] = settings.token
+      ? [
+          ["portcall", EXTENSION_VERSION],
+          ["auth", "token"],
+          ["nonce", newNonce()],
+        ]
+      : [];
+    const ours = greeting("server", settings.key, words);
+    const stream = new HandshakeStream(transport);
+    transport.send(ours);
+    tell({ state: "waiting" });
+    const message = await stream.next();
+    if (!message) throw new RPCError(`${transport.peer} closed the connection`, { peer: transport.peer });
+    if (message.code === MISMATCH) return false;
+    checkAccepted(message.code, settings.key);
+    const hello = parseGreeting(message.text, "client");
+    if (settings.token && !(await prove(transport, stream, settings, [message.bytes, ours]))) return true;
+    tell({ state: "serving", client: hello.key });
+    const ending = await serveSession(transport, settings, readable(hello), stream.rest);
+    tell({ state: "ended", client: hello.key, ending });
+    return true;
+  } finally {
+    signal.removeEventListener("abort", abort);
+    transport.abort();
+  }
+}
+
+/** A client's greeting without a time that cannot be read: the proxy has let it in already. */
+function readable(hello: Greeting): Greeting {
+  try {
+    timeoutOf(hello);
+    return hello;
+  } catch {
+    return { ...hello, options: new Map() };
+  }
+}
+
+/** Ask the client for its proof and show ours. The proxy carries both, and cannot make them. */
+async function prove(
+  transport: Transport,
+  stream: HandshakeStream,
+  settings: Settings,
+  transcript: Uint8Array[],
+): Promise<boolean> {
+  const shown = await stream.take(PROOF_BYTES);
+  if (!shown || !sameBytes(shown, await proof(settings.token, "client", transcript))) return false;
+  const ours = toHex(await proof(settings.token, "server", transcript));
+  transport.send(
+    greeting("server", settings.key, [
+      ["portcall", EXTENSION_VERSION],
+      ["proof", ours],
+    ]),
+  );
+  return true;
+}
+
+function sleep(seconds: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, seconds * 1000);
+    signal.addEventListener("abort", done);
+  });
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server that listens, in Node.
+
+import type { AddressInfo, Server as NetServer } from "node:net";
+import { HandshakeStream } from "../transport/handshake_stream.js";
+import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
+import {
+  EXTENSION_VERSION,
+  type Greeting,
+  greeting,
+  MISMATCH,
+  newNonce,
+  PROOF_BYTES,
+  parseGreeting,
+  proof,
+  refusal,
+  sameBytes,
+  timeoutOf,
+  toHex,
+} from "../wire/handshake.js";
+import type { Ending } from "./endpoint.js";
+import { type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+
+export interface ListenOptions extends ServeOptions {
+  /** Where to listen: `127.0.0.1:9090` unless given; port 0 takes a free one. `unix:/path` works, too. */
+  address?: string;
+  /** Called when a session has opened, with the address of its client, and when it has ended. */
+  onSession?: (peer: string, ended?: Ending) => void;
+}
+
+const HANDSHAKE_TIMEOUT = 10_000; // milliseconds
+const MOST_CONNECTIONS = 256;
+const MOST_ENDINGS = 1000; // that are kept for clients who ask
+
+/** A server that listens. */
+export class Server {
+  /** Where it listens. */
+  readonly address: string;
+  readonly #listener: NetServer;
+  readonly #sessions: Set<() => void>;
+
+  /** @internal */
+  constructor(address: string, listener: NetServer, sessions: Set<() => void>) {
+    this.address = address;
+    this.#listener = listener;
+    this.#sessions = sessions;
+  }
+
+  /** End all sessions, and listen no more. */
+  async close(): Promise<void> {
+    const closed = new Promise((resolve) => this.#listener.close(resolve));
+    for (const abort of this.#sessions) abort();
+    await closed;
+  }
+}
+
+/** Serve functions of this process to clients of portcall and TVM. Every session shares this process: a function that never
+ * returns stops all of them.
+ * @throws Error The address is taken. */
+export async function listen(options: ListenOptions): Promise<Server> {
+  const settings = settingsOf(options);
+  const address = addressToListen(options.address ?? "127.0.0.1:9090");
+  const [{ createServer }, { SocketTransport }] = await Promise.all([
+    import("node:net"),
+    import("../transport/tcp.js"),
+  ]);
+  const running = new Set<() => void>();
+  const door = new Door(settings);
+  const listener = createServer((socket) => {
+    const peer = socket.remoteAddress ? `${socket.remoteAddress}:${socket.remotePort}` : "a local process";
+    const transport = new SocketTransport(socket, peer);
+    let abort = () => transport.abort();
+    const end = () => abort();
+    running.add(end);
+    const begun = (stop: () => void) => {
+      abort = stop;
+      options.onSession?.(peer);
+    };
+    door
+      .serve(transport, begun)
+      .then((ending) => ending && options.onSession?.(peer, ending))
+      .catch(() => transport.abort()) // an error of one client ends its connection, and nothing else
+      .finally(() => running.delete(end));
+  });
+  listener.maxConnections = MOST_CONNECTIONS;
+  await new Promise<void>((resolve, reject) => {
+    listener.once("error", reject);
+    const where = address.kind === "unix" ? { path: address.path } : { host: address.host, port: address.port };
+    listener.listen(where, resolve);
+  });
+  const bound = address.kind === "tcp" ? { ...address, port: (listener.address() as AddressInfo).port } : address;
+  return new Server(addressText(bound), listener, running);
+}
+
+function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> {
+  const anyPort = /^(.*):0$/.exec(text);
+  const address = parseAddress(anyPort ? `${anyPort[1]}:1` : text);
+  if (address.kind === "websocket") throw new TypeError("this server listens at host:port or unix:/path; see join()");
+  return anyPort && address.kind === "tcp" ? { ...address, port: 0 } : address;
+}
+
+/** Lets clients in. */
+class Door {
+  readonly #settings: Settings;
+  readonly #secret = newNonce();
+  readonly #endings = new Map<string, Ending | "unknown">();
+  #last = 0;
+
+  constructor(settings: Settings) {
+    this.#settings = settings;
+  }
+
+  /** Shake hands and serve; undefined for a client that was not let in. */
+  async serve(transport: Transport, begun: (abort: () => void) => void): Promise<Ending | undefined> {
+    const stream = new HandshakeStream(transport);
+    const timer = setTimeout(() => transport.abort(), HANDSHAKE_TIMEOUT);
+    let hello: Greeting;
+    let id: string;
+    try {
+      const first = await stream.next(); // throws at what is no client: it gets no answer
+      if (!first) return undefined;
+      try {
+        hello = parseGreeting(first.text, "client");
+        if (this.#tell(transport, hello)) return undefined;
+        id = await this.#admit(transport, stream, hello, first.bytes);
+      } catch {
+        transport.send(refusal(MISMATCH));
+        transport.close();
+        return undefined;
+      }
+    } finally {
+      clearTimeout(timer);
+    }
+    if (!id) {
+      transport.abort();
+      return undefined;
+    }
+    const ending = await serveSession(transport, this.#settings, hello, stream.rest, begun);
+    this.#endings.set(id, ending);
+    return ending;
+  }
+
+  /** Answer a client that asks how its session ended. */
+  #tell(transport: Transport, hello: Greeting): boolean {
+    const question = hello.options.get("reason");
+    if (question === undefined) return false;
+    const [id = "", secret] = question.split(".");
+    const ended = (secret === this.#secret && this.#endings.get(id)) || "unknown";
+    transport.send(
+      greeting("server", this.#settings.key, [
+        ["portcall", EXTENSION_VERSION],
+        ["ended", ended],
+      ]),
+    );
+    transport.close();
+    return true;
+  }
+
+  /** Accept a client, after a proof where there is a token; return the session's number, empty for a wrong proof.
+   * @throws Error It is refused. */
+  async #admit(transport: Transport, stream: HandshakeStream, hello: Greeting, bytes: Uint8Array): Promise<string> {
+    const { key, token } = this.#settings;
+    timeoutOf(hello);
+    if (hello.key !== key) throw new Error("the client asked for another key");
+    const words: [string, string][] = [];
+    if (hello.options.has("portcall")) words.push(["portcall", EXTENSION_VERSION]);
+    if (token) {
+      if (!words.length) throw new Error("a TVM client cannot prove that it knows the token");
+      const reply = greeting("server", key, [...words, ["auth", "token"], ["nonce", newNonce()]]);
+      transport.send(reply);
+      const shown = await stream.take(PROOF_BYTES);
+      if (!shown || !sameBytes(shown, await proof(token, "client", [bytes, reply]))) return "";
+      words.push(["proof", toHex(await proof(token, "server", [bytes, reply]))]);
+    }
+    this.#last += 1;
+    const id = String(this.#last);
+    if (words.length) words.push(["session", id], ["secret", this.#secret]);
+    this.#endings.set(id, "unknown");
+    if (this.#endings.size > MOST_ENDINGS) this.#endings.delete(this.#endings.keys().next().value!);
+    transport.send(greeting("server", key, words));
+    return id;
+  }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all servers share: which functions they offer, and how a session is served.
+
+import type { Transport } from "../transport/transport.js";
+import { checkKey, checkSeconds, type Greeting, timeoutOf } from "../wire/handshake.js";
+import { type Ending, Endpoint } from "./endpoint.js";
+import { Files } from "./files.js";
+import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
+import { timeEvaluators } from "./time_evaluator.js";
+
+/** Functions by name, such as `{ "demo.add": (a, b) => a + b }`. */
+export type Functions = Readonly<Record<string, ServedFunction>> | ReadonlyMap<string, ServedFunction>;
+
+export interface ServeOptions {
+  /** What clients may call, looked up when a session opens. */
+  functions: Functions;
+  /** The key that clients give. */
+  key?: string;
+  /** A token that clients must prove to know; in Node that of the environment variable PORTCALL_TOKEN unless given. */
+  token?: string;
+  /** Seconds that a session may last; 0 for no limit. A client may ask for less. */
+  sessionTimeout?: number;
+  /** Bytes of memory and files that a session may use; 1 GiB unless given. */
+  memoryLimit?: number;
+}
+
+/** What a server was asked for, checked. */
+export interface Settings {
+  readonly functions: Functions;
+  readonly key: string;
+  readonly token: string;
+  readonly sessionTimeout: number;
+  readonly memoryLimit: number;
+}
+
+export function settingsOf(options: ServeOptions): Settings {
+  const token = options.token ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "";
+  if (token && !token.trim()) throw new TypeError("the token is blank");
+  const memoryLimit = options.memoryLimit ?? 2 ** 30;
+  if (!(memoryLimit >= 0)) throw new RangeError(`invalid memoryLimit ${memoryLimit} (must be a number of bytes)`);
+  for (const [name, value] of entriesOf(options.functions)) {
+    if (typeof value !== "function") throw new TypeError(`'${name}' is not a function`);
+  }
+  return {
+    functions: options.functions,
+    key: checkKey(options.key ?? ""),
+    token,
+    sessionTimeout: checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout"),
+    memoryLimit,
+  };
+}
+
+function entriesOf(functions: Functions): Iterable<readonly [string, ServedFunction]> {
+  return functions instanceof Map ? functions.entries() : Object.entries(functions);
+}
+
+/** What every server offers for tests of a connection, as those of TVM and portcall do. */
+const TESTING: [string, ServedFunction][] = [
+  ["testing.nop", () => undefined],
+  ["testing.echo", (value) => value],
+];
+
+/** Serve a session on a connection whose handshake is done, and return how it ended; `rest` came behind the handshake.
+ * `begun` is given what ends the session at once. */
+export async function serveSession(
+  transport: Transport,
+  settings: Settings,
+  hello: Greeting,
+  rest: Uint8Array,
+  begun: (abort: () => void) => void = () => {},
+): Promise<Ending> {
+  const budget = new MemoryBudget(settings.memoryLimit);
+  const files = new Files(budget);
+  const functions = new Map([...TESTING, ...files.functions(), ...entriesOf(settings.functions)]);
+  if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
+  const endpoint = new Endpoint(transport, new LocalSession(functions, budget));
+  const limits = [timeoutOf(hello), settings.sessionTimeout].filter(Boolean);
+  const limit = limits.length ? Math.min(...limits) : 0;
+  const timer = limit ? setTimeout(() => endpoint.expire(limit), limit * 1000) : undefined;
+  begun(() => endpoint.abort());
+  endpoint.start(rest);
+  try {
+    return await endpoint.ended;
+  } finally {
+    clearTimeout(timer);
+  }
+}

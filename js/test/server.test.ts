@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions of JavaScript, called by clients in JavaScript and in Python, directly and through apache-tvm's proxy.
+
+import assert from "node:assert/strict";
+import { connect, type Socket } from "node:net";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import fc from "fast-check";
+import { RemoteError, rpc } from "../src/index.js";
+import { Writer } from "../src/rpc/wire/bytes.js";
+import { Code, FrameReader, writeFrame } from "../src/rpc/wire/frames.js";
+import { greeting } from "../src/rpc/wire/handshake.js";
+import { Pointer, writeSequence } from "../src/rpc/wire/values.js";
+import { ROOT, section } from "./captures.js";
+import { SERVED } from "./served.js";
+import { ended, PYTHON, start } from "./servers.js";
+
+const TOKEN = "correct horse battery";
+const CLIENT = fileURLToPath(new URL("js/test/python_client.py", ROOT));
+const PROXY = fileURLToPath(new URL("js/test/tvm_proxy.py", ROOT));
+
+function listen(options: Partial<rpc.ListenOptions> = {}): Promise<rpc.Server> {
+  return rpc.listen({ functions: SERVED, address: "127.0.0.1:0", ...options });
+}
+
+async function runPythonClient(
+  who: string,
+  address: string,
+  key: string,
+  env: Record<string, string> = {},
+): Promise<void> {
+  const [host, port] = address.split(":");
+  const { process, line } = await start(PYTHON, [CLIENT, who, host!, port!, key], env);
+  assert.equal(line, "done");
+  await ended(process);
+}
+
+describe("a client in JavaScript", () => {
+  let server: rpc.Server;
+  let session: rpc.Session;
+  const call = async (name: string, ...args: rpc.RemoteValue[]) => (await session.getFunction(`demo.${name}`))(...args);
+  before(async () => {
+    server = await listen({ key: "k" });
+    session = await rpc.connect(server.address, { key: "k" });
+  });
+  after(async () => {
+    session.close();
+    await server.close();
+  });
+
+  test("gets values of every kind back", async () => {
+    const echo = await session.getFunction("testing.echo");
+    for (const value of [null, true, -5, 2n ** 62n, 1.5, "text ✓", new Uint8Array(3), new Uint8Array(5000)]) {
+      assert.deepEqual(await echo(value), value);
+    }
+  });
+
+  test("calls functions that return functions, objects and promises", async () => {
+    const add3: rpc.RemoteFunction = await call("adder", 3);
+    assert.equal(await add3(4), 7);
+    assert.equal(await call("apply", add3, 1), 4);
+    assert.equal(await call("length", await call("list")), 3);
+    assert.equal(await call("later", "text"), "text, later");
+  });
+
+  test("gets answers in order, also where some take long", async () => {
+    const [add, later] = await Promise.all([session.getFunction("demo.add"), session.getFunction("demo.later")]);
+    const order: number[] = [];
+    await Promise.all([0, 1, 2, 3, 4, 5].map((i) => (i % 2 ? later("x") : add(i, 1)).then(() => order.push(i))));
+    assert.deepEqual(order, [0, 1, 2, 3, 4, 5]);
+  });
+
+  test("sends and gets tensors, whose memory functions see and change", async () => {
+    const tensor = await session.tensor(new Float32Array([1, 2, 3]));
+    assert.equal(await call("sum", tensor), 6);
+    await call("double", tensor.view([2], "float32", 4));
+    assert.deepEqual(await tensor.data(), new Float32Array([1, 4, 6]));
+    const matrix: rpc.RemoteTensor = await call("matrix");
+    assert.deepEqual([matrix.shape, await matrix.data()], [[2, 2], new Int32Array([1, 2, 3, 4])]);
+    await assert.rejects(call("sum", tensor.view([1], "float32", 2)), { kind: "ValueError" });
+  });
+
+  test("sees errors by the names of Python's classes", async () => {
+    const kinds: [string, string][] = [
+      ["fail", "ValueError"],
+      ["failLater", "TimeoutError"],
+      ["throwText", "RuntimeError"],
+    ];
+    for (const [name, kind] of kinds) await assert.rejects(call(name, "boom"), { kind, remoteMessage: "boom" });
+    await assert.rejects(call("symbol"), { kind: "TypeError" });
+    await assert.rejects(call("length"), { kind: "TypeError" });
+    assert.equal(await call("add", 1, 2), 3);
+  });
+
+  test("cannot reach outside of its memory, its files or its limit", async () => {
+    const small = await listen({ memoryLimit: 1000 });
+    await using limited = await rpc.connect(small.address);
+    await assert.rejects(limited.empty([1001], "int8"), { kind: "MemoryError" });
+    const tensor = await limited.empty([900], "int8");
+    await assert.rejects(limited.upload("f", new Uint8Array(101)), { kind: "MemoryError" });
+    tensor.dispose();
+    await limited.upload("f", new Uint8Array(1000));
+    await limited.remove("f");
+    await limited.upload("f", new Uint8Array(1000));
+    await assert.rejects(limited.upload("../f", new Uint8Array(1)), { kind: "PermissionError" });
+    await assert.rejects(limited.download("none"), { kind: "FileNotFoundError" });
+    await assert.rejects(limited.empty([1], "int8", "cuda:0"), { kind: "DeviceError" });
+    await small.close();
+  });
+
+  test("sends and fetches files in pieces", async () => {
+    const bytes = new Uint8Array(3_000_001).map((_, i) => i % 251);
+    await session.upload("folder/data.bin", bytes);
+    assert.deepEqual(await session.download("./folder//data.bin"), bytes);
+    assert.deepEqual(await session.listDir(), ["folder"]);
+    assert.deepEqual(await session.listDir("folder"), ["data.bin"]);
+    await session.remove("folder/data.bin");
+    assert.deepEqual(await session.listDir(), []);
+  });
+
+  test("times functions, also those that return promises", async () => {
+    for (const [name, args] of [
+      ["demo.add", [1, 2]],
+      ["demo.later", ["x"]],
+    ] as const) {
+      const timing = await (await session.timeEvaluator(name, { number: 2, repeat: 3 }))(...args);
+      assert.equal(timing.results.length, 3);
+      assert(timing.results.every((seconds) => seconds >= 0));
+    }
+    await assert.rejects((await session.timeEvaluator("demo.fail"))("boom"), { kind: "ValueError" });
+    await assert.rejects(session.timeEvaluator("demo.add", { repeat: -1 }), { kind: "ValueError" });
+  });
+
+  test("is refused with another key or token", async () => {
+    await assert.rejects(rpc.connect(server.address, { key: "other" }), { name: "KeyMismatchError" });
+    const guarded = await listen({ token: TOKEN });
+    await using open = await rpc.connect(guarded.address, { token: TOKEN });
+    assert.equal(await (await open.getFunction("demo.add"))(1, 2), 3);
+    await assert.rejects(rpc.connect(guarded.address, { token: "wrong" }), { reason: "wrong-token" });
+    await assert.rejects(rpc.connect(guarded.address), { reason: "no-token" });
+    await assert.rejects(rpc.connect(server.address, { key: "k", token: TOKEN }), { reason: "not-asked" });
+    await guarded.close();
+  });
+
+  test("learns that its time is over, and that the server is gone", async () => {
+    const brief = await listen({ sessionTimeout: 0.2 });
+    const session = await rpc.connect(brief.address);
+    const never = await session.getFunction("demo.never");
+    await assert.rejects(never(), { name: "SessionTimeoutError", reason: "expired" });
+    const other = await rpc.connect(brief.address);
+    const waiting = assert.rejects((await other.getFunction("demo.never"))(), { name: "SessionBrokenError" });
+    await brief.close();
+    await waiting;
+    await assert.rejects(rpc.connect(brief.address), { reason: "refused" });
+  });
+
+  test("has a session of its own beside others", async () => {
+    const sessions = await Promise.all(Array.from({ length: 5 }, () => rpc.connect(server.address, { key: "k" })));
+    await Promise.all(sessions.map((one, i) => one.upload("mine", new Uint8Array(i + 1))));
+    const sizes = await Promise.all(sessions.map(async (one) => (await one.download("mine")).length));
+    assert.deepEqual(sizes, [1, 2, 3, 4, 5]);
+    for (const one of sessions) one.close();
+  });
+});
+
+// ---- Bytes -------------------------------------------------------------------------------------------------------------
+
+/** A client of bytes: what it sends, and the frames that it gets. */
+class RawClient {
+  readonly frames: { code: number; body: Uint8Array }[] = [];
+  closed = false;
+  #wake: (() => void) | undefined;
+
+  private constructor(readonly socket: Socket) {
+    const reader = new FrameReader({ frame: (code, body) => this.frames.push({ code, body: body.slice() }) });
+    let handshake = 8 + "server:".length;
+    socket.on("data", (data) => {
+      const skipped = Math.min(handshake, data.length);
+      handshake -= skipped;
+      reader.feed(new Uint8Array(data.subarray(skipped)));
+      this.#wake?.();
+    });
+    socket.on("error", () => {});
+    socket.on("close", () => {
+      this.closed = true;
+      this.#wake?.();
+    });
+  }
+
+  static async open(server: rpc.Server): Promise<RawClient> {
+    const socket = connect(Number(server.address.split(":")[1]), "127.0.0.1");
+    const client = new RawClient(socket);
+    socket.write(greeting("client", ""));
+    return client;
+  }
+
+  send(code: number, body: (writer: Writer) => void): void {
+    const writer = new Writer();
+    writeFrame(writer, code, body);
+    this.socket.write(writer.bytes());
+  }
+
+  open(): void {
+    this.send(Code.InitServer, (writer) => {
+      writer.counted(new TextEncoder().encode("0.8.0"));
+      writer.i32(0);
+    });
+  }
+
+  /** Wait for that many answers, or the end. */
+  async answers(count: number): Promise<void> {
+    while (this.frames.length < count && !this.closed) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+}
+
+/** An answer in which short bytes, which TVM announces as long ones, have one form. */
+function announced(body: Uint8Array): Uint8Array {
+  const same = body.slice();
+  if (same[8] === 66) same[8] = 12;
+  return same;
+}
+
+describe("a client of bytes", () => {
+  let server: rpc.Server;
+  before(async () => {
+    server = await listen();
+  });
+  after(() => server.close());
+
+  test("gets the answers of apache-tvm's server to what its client sent", async () => {
+    const client = await RawClient.open(server);
+    client.open();
+    client.send(Code.GetGlobalFunc, (writer) => writeSequence(writer, ["testing.echo"], "request"));
+    await client.answers(2);
+    const handle = client.frames[1]!.body.subarray(8, 16);
+    const names = ["None", "True", "False", "int 1", "int -1", "int 2**40", "int64 max", "float 1.5", "float -0.0"];
+    names.push("float nan", "str empty", "str 'abc' (small string)", "str of 7 bytes", "str of 8 bytes (heap string)");
+    names.push("bytes empty", "bytes of 3 (small bytes)", "bytes of 8 (heap bytes)", "dtype int8x4", "dtype bool");
+    names.push("opaque pointer 0x1234", "device cuda:0 of this session");
+    for (const name of names) {
+      const [request, answer] = section(`CallFunc echo(${name})`);
+      const asked = request!.data.slice();
+      asked.set(handle, 12);
+      client.socket.write(asked);
+      await client.answers(client.frames.length + 1);
+      const { code, body } = client.frames.at(-1)!;
+      if (name.startsWith("opaque pointer"))
+        assert.equal(code, Code.Exception); // it names nothing of the session
+      else assert.deepEqual(announced(body), announced(answer!.data.subarray(12)), name);
+    }
+    client.socket.destroy();
+  });
+
+  test("gets an Exception for each request that is wrong, and the session goes on", async () => {
+    const client = await RawClient.open(server);
+    client.send(Code.CallFunc, (writer) => writer.i64(1)); // before InitServer
+    client.open();
+    client.open(); // twice
+    client.send(99, () => {});
+    client.send(Code.CallFunc, (writer) => writer.raw(new Uint8Array(3)));
+    client.send(Code.CallFunc, (writer) => {
+      writer.i64(12345);
+      writeSequence(writer, [], "request");
+    });
+    client.send(Code.GetGlobalFunc, (writer) => writeSequence(writer, [1], "request"));
+    client.send(Code.FreeHandle, (writer) => writeSequence(writer, [new Pointer(77n)], "request"));
+    client.send(Code.GetGlobalFunc, (writer) => {
+      writeSequence(writer, ["testing.nop"], "request");
+      writer.u8(0); // a byte too many
+    });
+    client.send(Code.CopyToRemote, (writer) => writer.raw(new Uint8Array(5)));
+    client.send(Code.GetGlobalFunc, (writer) => writeSequence(writer, ["testing.nop"], "request"));
+    await client.answers(11);
+    const { Return, Exception: Wrong } = Code;
+    assert.deepEqual(
+      client.frames.map(({ code }) => code),
+      [Wrong, Return, Wrong, Wrong, Wrong, Wrong, Wrong, Wrong, Wrong, Wrong, Return],
+    );
+    client.socket.destroy();
+  });
+
+  test("ends its own session with frames that cannot be, and no other", async () => {
+    await using other = await rpc.connect(server.address);
+    for (const head of [
+      [1, 0, 0, 0, 0, 0, 0, 0, 1],
+      [255, 255, 255, 255, 255, 255, 255, 127, 1, 0, 0, 0],
+    ]) {
+      const client = await RawClient.open(server);
+      client.socket.write(Uint8Array.from(head));
+      await client.answers(3);
+      assert.deepEqual(
+        client.frames.map(({ code }) => code),
+        [Code.Exception, Code.Shutdown],
+      );
+    }
+    assert.equal(await (await other.getFunction("demo.add"))(1, 2), 3);
+  });
+
+  test("gets an answer to any frame, whatever is in it", async () => {
+    const bodies = fc.record({ code: fc.integer({ min: 2, max: 23 }), body: fc.uint8Array({ maxLength: 60 }) });
+    await fc.assert(
+      fc.asyncProperty(fc.array(bodies, { minLength: 1, maxLength: 20 }), async (frames) => {
+        const client = await RawClient.open(server);
+        client.open();
+        for (const { code, body } of frames) client.send(code, (writer) => writer.raw(body));
+        await client.answers(frames.length + 1);
+        assert.equal(client.frames.length, frames.length + 1);
+        client.socket.destroy();
+      }),
+      { numRuns: 50 },
+    );
+  });
+
+  test("that does not speak the protocol gets no answer", async () => {
+    const socket = connect(Number(server.address.split(":")[1]), "127.0.0.1");
+    const got: Buffer[] = [];
+    socket.on("data", (data) => got.push(data));
+    socket.write("GET / HTTP/1.1\r\n\r\n");
+    await new Promise((resolve) => socket.on("close", resolve));
+    assert.deepEqual(got, []);
+  });
+});
+
+// ---- Python ------------------------------------------------------------------------------------------------------------
+
+describe("clients in Python", () => {
+  for (const who of ["portcall", "tvm"]) {
+    test(`that of ${who} calls a server that listens`, async () => {
+      const server = await listen({ key: "k" });
+      await runPythonClient(who, server.address, "k");
+      await server.close();
+    });
+  }
+
+  test("that of portcall proves a token", async () => {
+    const server = await listen({ key: "k", token: TOKEN });
+    await runPythonClient("portcall", server.address, "k", { PORTCALL_TOKEN: TOKEN });
+    await server.close();
+  });
+
+  describe("through apache-tvm's proxy", () => {
+    let proxy: Awaited<ReturnType<typeof start>>;
+    let address: string;
+    let web: string;
+    before(async () => {
+      proxy = await start(PYTHON, [PROXY]);
+      const [port, webPort] = proxy.line.split(" ");
+      address = `127.0.0.1:${port}`;
+      web = `ws://127.0.0.1:${webPort}/ws`;
+    });
+    after(async () => {
+      proxy.process.stdin!.end();
+      await ended(proxy.process);
+    });
+
+    test("they call a server that joined by WebSocket, one session after the other", async () => {
+      const leave = new AbortController();
+      const states: string[] = [];
+      const joined = rpc.join(web, {
+        functions: SERVED,
+        key: "web",
+        signal: leave.signal,
+        onState: ({ state }) => states.push(state),
+      });
+      for (const who of ["portcall", "tvm", "portcall"]) await runPythonClient(who, address, "web");
+      // Clients in JavaScript, over a socket and over a WebSocket of their own.
+      for (const where of [address, web]) {
+        await using session = await rpc.connect(where, { key: "web" });
+        assert.equal(await (await session.getFunction("demo.add"))(1, 2), 3);
+      }
+      leave.abort();
+      await joined;
+      assert.deepEqual(states.slice(0, 5), ["connecting", "waiting", "serving", "ended", "connecting"]);
+    });
+
+    test("they call a server that joined by TCP, and proves a token through the proxy", async () => {
+      const leave = new AbortController();
+      const joined = rpc.join(address, { functions: SERVED, key: "tcp", token: TOKEN, signal: leave.signal });
+      await runPythonClient("portcall", address, "tcp", { PORTCALL_TOKEN: TOKEN });
+      await assert.rejects(rpc.connect(address, { key: "tcp", token: "wrong horse" }), { reason: "wrong-token" });
+      await using session = await rpc.connect(address, { key: "tcp", token: TOKEN });
+      await assert.rejects((await session.getFunction("demo.fail"))("boom"), RemoteError);
+      leave.abort();
+      await joined;
+    });
+  });
+
+  test("a proxy that is not there is tried again, until the signal", async () => {
+    const leave = new AbortController();
+    const pauses: number[] = [];
+    await rpc.join("127.0.0.1:1", {
+      functions: {},
+      key: "k",
+      signal: leave.signal,
+      onState: (state) => {
+        if (state.state !== "pausing") return;
+        pauses.push(state.seconds);
+        if (pauses.length === 2) leave.abort();
+      },
+    });
+    assert.deepEqual(pauses, [0.5, 1]);
+  });
+});
