@@ -15,7 +15,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-js wheel test-pythons test-shuffled clean
+.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -43,7 +43,7 @@ demo: build ## compile, run, check and time kernels, here and on a server; sets 
 	$(VENV)/bin/portcall demo --rpc
 	@echo "  (after: source $(VENV)/bin/activate)"
 
-test: venv build lint core-test core-test-asan core-test-tsan test-js ## everything that CI runs: half an hour on 2 cores
+test: venv build lint core-test core-test-asan core-test-tsan test-node ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -104,8 +104,15 @@ $(NODE_MODULES): js/package.json $(VENV)/dev.txt
 js: $(NODE_MODULES) ## compile the JavaScript package
 	cd js && npm run --silent build
 
-test-js: js build ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
+test-node: js build ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
+
+CHROMIUM ?= /usr/bin/chromium
+$(CHROMIUM):
+	apt-get update -q && apt-get install -q -y --no-install-recommends chromium
+
+test-js: test-node $(CHROMIUM) ## the same, and its tests in Chromium
+	cd js && npm run --silent test:browser
 
 bench: venv build ## ratios against the peers
 	mkdir -p build/bench

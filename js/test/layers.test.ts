@@ -16,7 +16,7 @@ const LAYERS = [
   ["rpc/client", "rpc/server"],
   ["rpc/index"],
   ["index"],
-  ["cli"],
+  ["cli", "page"],
 ];
 const SOURCES = fileURLToPath(new URL("js/src/", ROOT));
 

@@ -11,13 +11,17 @@ import { ROOT } from "./captures.js";
 const HERE = fileURLToPath(new URL("js/", ROOT));
 const description = JSON.parse(readFileSync(`${HERE}package.json`, "utf8"));
 
-test("the package has the compiled sources with their types, and nothing else", () => {
+test("the package has the compiled sources with their types and the page, and nothing else", () => {
   const [packed] = JSON.parse(
     execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: HERE }).toString(),
   );
   const names: string[] = packed.files.map((file: { path: string }) => file.path);
   const others = names.filter((name) => !/^build\/src\/.*\.(js|d\.ts)$/.test(name));
-  assert.deepEqual(others.filter((name) => name !== "LICENSE").sort(), ["README.md", "package.json"]);
+  assert.deepEqual(others.filter((name) => name !== "LICENSE").sort(), [
+    "README.md",
+    "package.json",
+    "page/device.html",
+  ]);
   assert(names.includes("build/src/index.js") && names.includes("build/src/index.d.ts"));
   assert(packed.unpackedSize < 1_000_000, `${packed.unpackedSize} bytes`);
 });

@@ -12,7 +12,7 @@ export const SERVED: Functions = {
   "demo.add": (a: number, b: number) => a + b,
   "demo.adder": (n: number) => (x: number) => x + n,
   "demo.later": async (text: string) => {
-    await new Promise(setImmediate);
+    await new Promise((resolve) => setTimeout(resolve));
     return `${text}, later`;
   },
   "demo.sum": (x: Tensor<Float32Array>) => new Float(x.data.reduce((sum, value) => sum + value, 0)),

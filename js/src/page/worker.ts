@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker of the device page: serves sessions, so that the page stays alive whatever functions do.
+
+import { type Functions, type JoinState, join } from "../rpc/index.js";
+
+/** What the page tells its worker. */
+export interface Order {
+  readonly proxy: string;
+  readonly key: string;
+  readonly token: string;
+  /** URL of a module that exports `functions`; empty for none. */
+  readonly functions: string;
+}
+
+/** What the worker tells the page: what it does, or why it has given up. */
+export type Report = JoinState | { readonly state: "failed"; readonly message: string };
+
+function report(message: Report): void {
+  postMessage(message);
+}
+
+async function load(url: string): Promise<Functions> {
+  if (!url) return {};
+  const { functions } = await import(url);
+  if (typeof functions !== "object" || functions === null) throw new TypeError(`${url} does not export functions`);
+  return functions;
+}
+
+addEventListener("message", async ({ data }: MessageEvent<Order>) => {
+  try {
+    const functions = await load(data.functions);
+    await join(data.proxy, { functions, key: data.key, token: data.token, onState: report });
+  } catch (error) {
+    report({ state: "failed", message: (error as Error).message });
+  }
+});
