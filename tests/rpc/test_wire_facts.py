@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts of the wire that stand in C++, in Python and on the page: each place must say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from portcall import rpc
+from portcall.rpc.wire import _endings, _handshake
+from rpc import raw_client
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/wire.md").read_text()
+FRAMES = PAGE.partition("## 2. Frames")[2].partition("\n## ")[0]
+CODEC = (ROOT / "core/rpc/codec.h").read_text()
+SERVE = (ROOT / "core/rpc/serve.cc").read_text()
+
+
+def body_of(source: str, head: str) -> str:
+    return source.partition(head)[2].partition("\n};")[0]
+
+
+def constants(body: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"\bk(\w+) = (\d+)", body)}
+
+
+CODES = constants(body_of(CODEC, "enum class Code"))
+
+
+def test_codes_of_messages() -> None:
+    on_the_page = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| (\w+) \| \w+", FRAMES, re.MULTILINE)}
+    assert len(on_the_page) == 21
+    assert {**on_the_page, "None": 0} == CODES
+    by_hand = {"SHUTDOWN": "Shutdown", "INIT": "InitServer", "CALL": "CallFunc", "RETURN": "Return", "ACK": "CopyAck",
+               "EXCEPTION": "Exception", "COPY_FROM": "CopyFromRemote", "COPY_TO": "CopyToRemote",
+               "GET_FUNCTION": "GetGlobalFunc", "FREE": "FreeHandle", "ALLOC": "DevAllocDataWithScope"}  # fmt: skip
+    for name, code in by_hand.items():
+        assert getattr(raw_client, name) == CODES[code]
+
+
+def test_the_frame_of_an_exception_has_the_codecs_code() -> None:
+    frame = _endings.exception_frame("text")
+    assert frame == raw_client.frame(CODES["Exception"], raw_client.sequence(raw_client.text("text")))
+
+
+def test_version_of_the_protocol() -> None:
+    (version,) = re.findall(r'kProtocolVersion = "([\d.]+)"', CODEC)
+    assert f"A session begins with InitServer, whose version is `{version}`" in PAGE
+    assert version.encode() in raw_client.init()
+
+
+def test_codes_of_the_handshake() -> None:
+    on_the_page = {name: int(code, 16) for name, code in re.findall(r"^\| (\w+) \| `(0x\w+)` \|", PAGE, re.MULTILINE)}
+    assert on_the_page == {
+        "success": _handshake.MAGIC, "duplicate": _handshake.DUPLICATE, "mismatch": _handshake.MISMATCH,
+        "notice": _handshake.NOTICE,
+    }  # fmt: skip
+
+
+def test_the_progress_of_a_session_is_read_as_it_is_written() -> None:
+    states = constants(body_of(SERVE, "struct Progress"))
+    assert (states["Between"], states["Closed"], states["Lost"]) == (
+        _endings._BETWEEN, _endings._CLOSED, _endings._LOST,
+    )  # fmt: skip
+    members = re.findall(r"std::atomic<(\w+)> (\w+)\{", body_of(SERVE, "struct Progress"))
+    assert members == [("uint32_t", "state"), ("uint64_t", "received"), ("uint64_t", "sent")]
+    assert f"sizeof(Progress) == {_endings.PROGRESS_BYTES}" in SERVE
+
+
+def test_the_length_of_a_message_has_one_default() -> None:
+    (bits,) = re.findall(r"max_frame = uint64_t\{1\} << (\d+)", (ROOT / "core/rpc/endpoint.h").read_text())
+    assert rpc.ServerOptions().max_frame == 1 << int(bits)
+
+
+def test_texts_that_both_sides_know() -> None:
+    prefix = "RPCSessionTimeoutError: "
+    ending = _endings.last_message(_endings.Ending("expired"), "TVM", 5)
+    assert prefix.encode() in ending
+    assert f'"{prefix}"' in (ROOT / "core/rpc/remote_session.cc").read_text()
+    assert f"`{prefix}`" in PAGE
