@@ -30,7 +30,7 @@ class Capture:
 
     @property
     def is_frame(self) -> bool:
-        """Whether it belongs to a session, rather than to a hand-shake, a tracker or a proxy."""
+        """Whether it belongs to a session, rather than to a handshake, a tracker or a proxy."""
         return not self.name.startswith(("tracker", "proxy")) and len(self.data) >= 12 and self.data[4:8] == bytes(4)
 
 

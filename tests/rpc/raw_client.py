@@ -47,7 +47,7 @@ def tensor(data: int, size: int, offset: int = 0) -> bytes:
 
 
 class RawClient:
-    """A connection; a context manager. ``open`` does the hand-shake and InitServer."""
+    """A connection; a context manager. ``open`` does the handshake and InitServer."""
 
     def __init__(self, address: str, timeout: float = 30) -> None:
         if address.startswith("unix:"):

@@ -112,11 +112,11 @@ def test_a_taken_port_is_told_and_port_end_looks_further() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--key", "two words"], "white space"),
+        (["--key", "two words"], "whitespace"),
         (["--session-timeout", "5"], "such as 500ms"),
         (["--memory-limit", "5"], "such as 64MiB"),
         (["--import", "missing.py", "--port", "0"], "missing.py"),
-        (["--import", "serve", "--port", "0"], "no Python file"),
+        (["--import", "serve", "--port", "0"], "not a Python file"),
         (["--load-library", "missing.so", "--port", "0"], "missing.so"),
         (["--tls-cert", "missing.pem", "--port", "0"], "o such file"),
         (["--token-file", "missing"], "missing"),

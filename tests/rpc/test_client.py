@@ -556,7 +556,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 
 def test_a_key_with_white_space_is_refused(serving_functions: Serving) -> None:
-    with pytest.raises(ValueError, match="white space"):
+    with pytest.raises(ValueError, match="whitespace"):
         rpc.connect(serving_functions.address, key="two words")
 
 

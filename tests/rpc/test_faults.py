@@ -477,7 +477,7 @@ def test_a_refusal_and_a_close_in_the_hand_shake_are_connect_errors() -> None:
         rpc.connect("127.0.0.1", port, timeout=30)
     with (
         saying(lambda _: None, shake_hands=False) as port,
-        pytest.raises(errors.ConnectError, match="in the hand-shake"),
+        pytest.raises(errors.ConnectError, match="in the handshake"),
     ):
         rpc.connect("127.0.0.1", port, timeout=30)
 

@@ -143,7 +143,7 @@ PORTCALL_EXPORT_TYPED(addone, AddOne)
 
 
 def connections() -> list[list[Capture]]:
-    """The frames that TVM's own two ends exchanged, by connection: each begins with a hand-shake."""
+    """The frames that TVM's own two ends exchanged, by connection: each begins with a handshake."""
     found: list[list[Capture]] = []
     for capture in captures.read():
         if STUB in capture.name or capture.name.startswith(("tracker", "proxy")):
@@ -417,7 +417,7 @@ def test_the_client_says_goodbye_as_tvm_did() -> None:
     assert recording.transport.done == goodbye.data
 
 
-# ---- The hand-shake --------------------------------------------------------------------------------------------------
+# ---- The handshake --------------------------------------------------------------------------------------------------
 
 
 def hand_shakes(start: str) -> tuple[bytes, bytes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A library is looked into before it is sent: what does not fit the machine over there stays here, all else goes."""
+"""A library is checked before upload: one that the server's machine cannot load is not sent."""
 
 from __future__ import annotations
 

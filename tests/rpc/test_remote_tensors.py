@@ -149,7 +149,7 @@ def test_a_device_keeps_its_session_on_the_way_through_functions(
 ) -> None:
     device = remote.device("cuda:1")
     assert remote["testing.echo"](device) == device
-    assert remote["testing.echo"](portcall.cpu()) == remote.cpu()  # a plain one means that of its number over there
+    assert remote["testing.echo"](portcall.cpu()) == remote.cpu()  # the server's, of that number
     seen: list[Any] = []
     register("test.see", seen.append)
     portcall.get_global_func("test.see")(device)

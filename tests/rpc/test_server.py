@@ -60,7 +60,7 @@ def _goes_on(server: Serving) -> Iterator[None]:
         assert another.echo(7) == 7
 
 
-# ---- The hand-shake -----------------------------------------------------------------------------------------------
+# ---- The handshake -----------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_opened_used_and_closed(server: Serving) -> None:

@@ -152,7 +152,7 @@ def test_an_error_in_any_call_does_not_keep_sessions_from_starting_again(tmp_pat
 
 # ---- The process that sessions come from --------------------------------------------------------------------------
 
-# Whoever imports this is told by files whether to go on; each time is counted.
+# Files say whether the importing process goes on; each import is counted.
 IMPORTED = (
     FUNCTIONS
     + """

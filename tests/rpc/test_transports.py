@@ -242,7 +242,7 @@ def test_a_client_without_a_certificate_or_of_an_unknown_authority_is_refused(
 def test_tls_and_no_tls_do_not_meet(
     tls_server: Serving, serving_functions: Serving, certificates: Certificates
 ) -> None:
-    with pytest.raises(errors.ConnectError, match="closed the connection in the hand-shake"):
+    with pytest.raises(errors.ConnectError, match="closed the connection in the handshake"):
         rpc.connect(tls_server.address)
     with pytest.raises(errors.ConnectError, match="does it speak TLS"):
         rpc.connect(serving_functions.address, tls=certificates.tls)

@@ -18,6 +18,7 @@ from portcall._function import get_global_func
 from portcall.rpc.client._session import Session
 from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._standard_names import register_standard_names
 
 _CHILD = "from portcall.rpc._popen import main; main()"
 _EXIT_TIMEOUT = 1.0  # seconds for a child to end by itself, once the pipe has
@@ -41,7 +42,7 @@ class PopenSession(Session):
         self, binary: str | os.PathLike[str] | None = None, timeout: float | None = 60.0, call_timeout: float = 0
     ) -> None:
         if binary is not None and not Path(binary).exists():
-            raise FileNotFoundError(f"{os.fspath(binary)}: there is no such program")
+            raise FileNotFoundError(f"{os.fspath(binary)}: no such program")
         self._owner = os.getpid()
         self._directory = tempfile.mkdtemp(prefix="portcall-") if binary is None else ""
         ours, theirs = socket.socketpair()
@@ -107,6 +108,7 @@ def main() -> None:
     """
     read_fd, write_fd, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     _files.register(directory, 0)
+    register_standard_names()
     try:
         get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
     finally:

@@ -41,7 +41,7 @@ class Activity:
 
 
 class Transfer:
-    """A file on its way, in pieces: what ``activity`` and errors tell of it, rather than of the piece."""
+    """A file on its way, in pieces: ``activity`` and errors report it instead of the piece."""
 
     def __init__(self, what: str, size: int, progress: Progress | None) -> None:
         self.what = what
@@ -57,6 +57,6 @@ class Transfer:
             self._progress(self.done, self.size)
 
     def activity(self, request: Activity | None) -> Activity:
-        """Return how far it is; the request under way tells how long the peer has been silent."""
+        """Return how far it is; the current request says how long the peer has been silent."""
         sent = (self.done, self.size, 0, 0) if self.what.startswith("upload") else (0, 0, self.done, self.size)
         return Activity(self.what, time.perf_counter() - self._start, request.silent if request else 0.0, *sent)

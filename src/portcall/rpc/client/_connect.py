@@ -97,7 +97,7 @@ def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_r
     return root
 
 
-# ---- The hand-shake -----------------------------------------------------------------------------------------------
+# ---- The handshake -----------------------------------------------------------------------------------------------
 
 
 def _shake_hands(
@@ -136,7 +136,7 @@ def _shake_hands(
         text = f"{peer} refused us: {error.reason or 'TLS ended'}"
         raise errors.AuthenticationError(text, peer=peer, reason="no-certificate", hint=hint) from None
     except (OSError, EOFError):
-        text = f"{peer} closed the connection in the hand-shake, while we waited for: {deadline.waiting_for}"
+        text = f"{peer} closed the connection in the handshake, while we waited for: {deadline.waiting_for}"
         hint = "is it an RPC server, without TLS?"
         raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
     if "session" in message.options:

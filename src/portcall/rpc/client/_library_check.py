@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look into a library before it is sent: can the machine over there load it?
+"""Check a library before upload: can the server's machine load it?
 
-What is looked into goes by the name over there, as loading does: shared libraries as a whole, objects and archives of
-objects for the machine that they are compiled for. All else is sent without ado.
+The name on the server decides, as for loading: shared libraries are checked as a whole, objects and archives of
+objects for the machine that they are compiled for. Other files are sent unchecked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
 
 _LIBRARY = re.compile(r"\.so(\.\d+)*$")
-_HEADER = 64  # bytes that tell what machine an object is for
+_HEADER = 64  # bytes that name the machine an object is for
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def printable(value: Any) -> Any:
     return {printable(name): printable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-Ask = Callable[[str, str], Answer | None]  # a name over there, and needs as JSON or no text; None: it cannot tell
+Ask = Callable[[str, str], Answer | None]  # a name on the server, and needs as JSON or no text; None: it cannot tell
 
 
 def check(source: Path | memoryview, name: str, peer: str, ask: Ask) -> None:
@@ -100,7 +100,7 @@ def library_problems(source: Path | memoryview, name: str, ask: Ask) -> list[str
 
 
 def object_problems(source: Path | memoryview, suffix: str, machine: Machine) -> Iterator[str]:
-    """Yield each object that is for another machine; what they need is known once they are linked, over there."""
+    """Yield each object that is for another machine; what they need is known once they are linked, on the server."""
     try:
         for name, start in objects(source, suffix):
             build = read_build(start)

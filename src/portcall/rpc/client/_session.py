@@ -122,7 +122,7 @@ class Session:
         return self._own[name]
 
     def load_module(self, path: str) -> Module:
-        """Load a library that was uploaded: .so, or .o, .tar and C or C++ sources, which are linked over there.
+        """Load a library that was uploaded: .so, or .o, .tar and C or C++ sources, which are linked on the server.
 
         Raises:
             RemoteError: the server cannot load it; the text says why.
@@ -188,16 +188,16 @@ class Session:
     ) -> str:  # fmt: skip
         """Send a local file, or bytes, to the session's directory, and return its name there.
 
-        A library (``.so``, ``.o``, ``.tar``) is looked into first: whether it is for the server's machine and, if it is
-        a shared library, whether what it needs is over there. Servers of TVM cannot tell; they get it unchecked.
+        A library (``.so``, ``.o``, ``.tar``) is checked first: whether it is for the server's machine and, if it is
+        a shared library, whether the server has what it needs. Servers of TVM cannot tell, and get it unchecked.
 
         Parameters:
-            target: its name over there; the local file's own by default, and required for bytes.
+            target: its name on the server; the local file's own by default, and required for bytes.
             progress: called with the bytes sent and the bytes in all.
             check: false sends a library whatever the server's machine says.
 
         Raises:
-            FileNotFoundError: there is no such file here.
+            FileNotFoundError: there is no such file.
             ModuleLoadError: the server could not load this library, which was not sent; ``.problems`` say why.
             RemoteError: the server refused it.
         """
@@ -223,7 +223,7 @@ class Session:
     def _upload(self, pieces: Iterator[memoryview], name: str, transfer: Transfer) -> None:
         """Send a file piece by piece; in one message where the server takes no pieces.
 
-        Messages are gathered before they are read, and tensors are not: larger pieces go through memory over there.
+        Messages are gathered before they are read, and tensors are not: larger pieces go through memory of the server.
         """
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
@@ -250,7 +250,7 @@ class Session:
 
     @contextlib.contextmanager
     def _transferring(self, transfer: Transfer) -> Iterator[None]:
-        """Let others see how far a file is, and have a time-out say it."""
+        """Let others see how far a file is, and have a timeout say it."""
         self._transfer = transfer
         try:
             yield
@@ -266,11 +266,11 @@ class Session:
         return None if answer is None else answer.machine
 
     def _ask_machine(self, name: str, needs: str) -> _library_check.Answer | None:
-        """Have the server look for a library's needs; what it cannot answer is no reason to refuse a library."""
+        """Have the server look for a library's needs; a question without an answer does not refuse a library."""
         question, known = (os.path.dirname(name), needs), self._good_answer
         if known is not None and known[0] == question:  # the libraries of a tuner, say, all need the same
             return known[1]
-        # A server that takes no pieces is none of portcall's, and is not asked.
+        # A server that takes no pieces is not one of portcall's, and is not asked.
         ask = self._find_own("portcall.rpc.file_write") and self._find_own("portcall.rpc.machine")
         if ask is None:
             return None
@@ -319,7 +319,7 @@ class Session:
         return errors.RemoteProtocolError(text, peer=self.name)
 
     def remove(self, path: str) -> None:
-        """Delete a file of the session's directory; one that is not there is no error."""
+        """Delete a file of the session's directory; a missing one is not an error."""
         self.get_function("tvm.rpc.server.remove")(path)
 
     def listdir(self, path: str = "") -> list[str]:
@@ -348,7 +348,7 @@ class Session:
             self._pump.join(timeout=1.0)
 
     def end_reason(self) -> errors.RPCError | None:
-        """Ask the server why it ended the session; None when it does not know, or is no portcall server."""
+        """Ask the server why it ended the session; None when it does not know, or is not a portcall server."""
         return self._explanation.find() if self._explanation else None
 
     def activity(self) -> Activity | None:

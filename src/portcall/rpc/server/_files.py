@@ -114,7 +114,7 @@ class Folder:
             try:
                 following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
             except NotADirectoryError:  # which a link is, too
-                raise PermissionError(f"'{path}': '{step}' is no folder") from None
+                raise PermissionError(f"'{path}': '{step}' is not a folder") from None
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, f"cannot find folder '{step}' of '{path}'") from None
             finally:
@@ -126,7 +126,7 @@ class Folder:
         """Open an ordinary file, and return its descriptor.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
             PermissionError: it is something else: a link, a device, a pipe, a file with another name elsewhere.
         """
         with self.parent(path) as (folder, name):
@@ -136,12 +136,12 @@ class Folder:
                 raise FileNotFoundError(errno.ENOENT, f"cannot find file '{path}' in the session's directory") from None
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENXIO):
-                    raise PermissionError(f"'{path}' is a link or no ordinary file") from None
+                    raise PermissionError(f"'{path}' is a link or not an ordinary file") from None
                 raise OSError(error.errno, f"cannot open '{path}': {error.strerror}") from None
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
             os.close(file)
-            raise PermissionError(f"'{path}' is no ordinary file")
+            raise PermissionError(f"'{path}' is not an ordinary file")
         return file
 
     def create(self, path: str) -> int:
@@ -317,7 +317,7 @@ class Files:
         if suffix in (*_LINKED, *_SOURCES):
             return str(toolchain.create_shared(whole, whole + ".so"))
         known = " ".join((*_LIBRARIES, ".tar", *_LINKED, *_SOURCES))
-        raise ValueError(f"cannot load '{path}': its kind '{suffix}' is none of {known}")
+        raise ValueError(f"cannot load '{path}': unknown kind '{suffix}' (expected {known})")
 
 
 def check_kind(value: object, kind: type, what: str) -> None:
@@ -337,7 +337,7 @@ def unpack(archive: Path, place: Path, folder: Folder) -> list[Path]:
     """Unpack an archive into an empty folder, and return what is to be compiled and linked.
 
     Raises:
-        ValueError: it is none, holds something other than ordinary files and folders, or nothing to link.
+        ValueError: it is not an archive, holds something other than ordinary files and folders, or nothing to link.
         PermissionError: a name in it leads outside.
     """
     inside = Folder(str(place))
@@ -356,7 +356,7 @@ def unpack(archive: Path, place: Path, folder: Folder) -> list[Path]:
                     with source, os.fdopen(inside.create(member.name), "wb") as target:
                         shutil.copyfileobj(source, target, _COPY_CHUNK)
                 else:
-                    raise ValueError(f"'{archive.name}' holds '{member.name}', which is no ordinary file")
+                    raise ValueError(f"'{archive.name}' holds '{member.name}', which is not an ordinary file")
     finally:
         inside.close()
     found = sorted(path for path in place.rglob("*") if path.suffix in (*_LINKED, *_SOURCES) and path.is_file())

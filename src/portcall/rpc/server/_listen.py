@@ -21,7 +21,7 @@ def listen(options: ServerOptions) -> tuple[socket.socket, Address]:
 
     Raises:
         ValueError: the address is not for this machine alone and nothing keeps strangers out.
-        OSError: the address is taken, or is none of this machine; the message says what to do.
+        OSError: the address is taken, or does not belong to this machine; the message says what to do.
     """
     options.check_exposure()
     sock, address = _listen_unix(options.unix) if options.unix else _listen_tcp(options)

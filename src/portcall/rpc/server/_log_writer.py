@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that writes a server's log. Whoever reads the log may be slow, or have stopped: the server does not wait.
+"""The process that writes a server's log. Its reader may be slow or stopped: the server does not wait.
 
 Lines come whole from the supervisor, and what sessions write comes through a pipe, which is always read. A thread
 writes them to standard error; what has no room meanwhile is dropped and counted. Text of sessions is marked as such,
@@ -66,7 +66,7 @@ class Writer:
             except OSError as error:
                 with self._changed:
                     self._dropped += 1
-                    if error.errno != errno.ENOSPC:  # nobody reads it any more
+                    if error.errno != errno.ENOSPC:  # there is no reader any more
                         self._gone, self._dropped = True, 0
                         self._lines.clear()
                 time.sleep(AGAIN)
@@ -87,7 +87,7 @@ def write_whole(descriptor: int, data: bytes) -> None:
     """Write to a descriptor that others may use, too.
 
     Raises:
-        OSError: nobody reads it any more, or there is no room on the disk.
+        OSError: there is no reader any more, or there is no room on the disk.
     """
     while data:
         try:

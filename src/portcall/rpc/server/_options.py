@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server is told: where it listens, who may come, what they may use, and how much of it."""
+"""The options of a server: where it listens, which clients it admits, what they may use, and how much of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ BASE_PATTERNS = (
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",
     "testing.*",
+    "ffi.Array*",
+    "ffi.Map*",
+    "ffi.ModuleGetKind",
     "ffi.SystemLib",
+    "runtime.GetDeviceAttr",
+    "runtime.NumThreads",
+    "runtime.config_threadpool",
     "runtime.RPCTimeEvaluator",
     "cache_flush_cpu_non_first_arg",
 )
@@ -63,7 +69,7 @@ class ServerOptions:
         token: what clients must prove to know; TVM clients cannot.
         insecure: listen beyond this machine without token or mutual TLS.
         tls_certificate, tls_key: PEM files; the server then speaks TLS only.
-        tls_ca: PEM file of the authority whose clients are let in (mutual TLS).
+        tls_ca: PEM file of the authority whose clients are admitted (mutual TLS).
         max_sessions: how many sessions at once; further clients wait in line.
         session_timeout: how long a session may last, whatever its client asks for.
         handshake_timeout: how long a client may take to say who it is.
@@ -106,7 +112,7 @@ class ServerOptions:
     def __post_init__(self) -> None:
         check_token(self.token)
         if self.key != "".join(self.key.split()):
-            raise ValueError(f"the key {self.key!r} has white space in it, which the protocol cannot carry")
+            raise ValueError(f"the key {self.key!r} contains whitespace, which the protocol cannot carry")
         for name, (low, high) in _RANGES.items():
             value, whole = getattr(self, name), isinstance(low, int)
             if not low <= value <= high or (whole and not isinstance(value, int)):
@@ -148,7 +154,7 @@ class ServerOptions:
         """
         if not (self.local or self.authenticated or self.insecure):
             raise ValueError(
-                f"whoever reaches {self.host or 'this machine'} could run any code here: give --token-file FILE (or "
+                f"anyone who reaches {self.host or 'this machine'} could run any code here: give --token-file FILE (or "
                 "PORTCALL_TOKEN), or --tls-cert, --tls-key and --tls-ca; or say --insecure in a network that you trust"
             )
 

@@ -28,7 +28,7 @@ def serve(options: ServerOptions, on_ready: Callable[[Address], None], *, progra
     Call it from the main thread of a process that has no other thread.
 
     Args:
-        options: what the server is told.
+        options: how to serve.
         on_ready: called with the address once clients can connect.
         program: id of a process to end with; 0 for none.
 
@@ -49,7 +49,7 @@ class Server:
             remote = portcall.rpc.connect(server.host, server.port, key="rasp")
 
     Attributes:
-        options: what the server was told.
+        options: those that it was started with.
         host, port: where it listens; a Unix socket has port 0.
         address: the same as text, ``host:port`` or ``unix:/path``, as ``connect`` takes it.
         pid: of its supervisor.

@@ -59,10 +59,10 @@ class StartError(Exception):
 
 
 class Supervisor:
-    """Runs a server until it is told to stop.
+    """Runs a server until a signal stops it.
 
     Args:
-        options: what it is told.
+        options: the server's.
         log: where it says what happens.
         on_ready: called with the address once clients can connect.
         program: id of the process that started it, to end with; 0 for none.
@@ -131,7 +131,7 @@ class Supervisor:
         if self._options.disk_limit:
             self._cleanup.check_disk()
         if not (self._options.local or self._options.authenticated):
-            text = f"--insecure: whoever reaches {self._address} can run any code as this user"
+            text = f"--insecure: anyone who reaches {self._address} can run any code as this user"
             self._log.write("insecure", text)
         if 0 < len(self._options.token) < SHORT_TOKEN:
             text = f"the token has {len(self._options.token)} characters, and may be guessed; openssl rand -hex 32"

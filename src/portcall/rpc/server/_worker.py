@@ -48,6 +48,7 @@ from portcall.rpc.server._messages import (
     decode,
 )
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
+from portcall.rpc.server._standard_names import register_standard_names
 from portcall.rpc.wire import _handshake, _tls
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
@@ -68,7 +69,7 @@ def line_buffer_output() -> None:
 
 
 def load_user_code(options: ServerOptions) -> tuple[str, ...]:
-    """Run what --import names, load the libraries, and return the patterns of what sessions may use.
+    """Run what --import names, load the libraries, and return the patterns of the functions that sessions may use.
 
     Raises:
         Exception: whatever the user's code raises.
@@ -80,6 +81,7 @@ def load_user_code(options: ServerOptions) -> tuple[str, ...]:
             call_python_function(name)
         else:
             run_python_file(number, name)
+    register_standard_names()
     added = sorted(set(list_global_func_names()) - before)
     return (*BASE_PATTERNS, *options.expose, *(_FNMATCH_SPECIAL.sub(r"\\\1", name) for name in added))
 
@@ -93,7 +95,7 @@ def run_python_file(number: int, path: str) -> None:
     name = f"portcall_import_{number}_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"'{path}' is no Python file (.py)")
+        raise ImportError(f"'{path}' is not a Python file (.py)")
     folder = os.path.dirname(path)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # it may import its neighbours
@@ -103,7 +105,7 @@ def run_python_file(number: int, path: str) -> None:
 
 
 def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[], Iterable[str]]) -> int:
-    """Serve one client in this process; return the exit code. ``patterns`` is called once the client is let in."""
+    """Serve one client in this process; return the exit code. ``patterns`` is called once the client is admitted."""
     isolate_process(start)
     connection = admit_client(start, options)
     if connection is None:
@@ -158,7 +160,7 @@ def protect_memory(protected: bool = True) -> None:
     _prctl(_PR_SET_DUMPABLE, int(not protected), 0, 0, 0)
 
 
-# ---- The hand-shake -----------------------------------------------------------------------------------------------
+# ---- The handshake -----------------------------------------------------------------------------------------------
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext:

@@ -71,7 +71,7 @@ class Zygote:
         self._patterns = load_user_code(self._options)
         self._reason = "of --no-fork" if self._options.no_fork else threads_in_the_way()
         if not self._reason:
-            read_loaded_libraries()  # so that sessions need not, each anew
+            read_loaded_libraries()  # so that each session need not
         gc.collect()
         gc.freeze()
         self._link.send(ZygoteReady(self._reason))

@@ -54,7 +54,7 @@ class ZygoteProcess:
     """Starts the process that sessions come from, again and again, and speaks with it.
 
     Args:
-        options: what it is told; without secrets.
+        options: the server's, without secrets.
         base: the directory that it deletes when the supervisor is gone.
         output: descriptor that it and its sessions write to.
     """

@@ -24,7 +24,7 @@ def parse_address(text: str, port: int | None = None, *, default_port: int = 909
     """Read an address in any of its forms; ``port`` is one that was given apart.
 
     Raises:
-        ValueError: no such form, or a port that is none.
+        ValueError: an unknown form, or an invalid port.
     """
     if text.startswith("unix:"):
         return Address(path=text.removeprefix("unix:"))

@@ -85,10 +85,10 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
     """The bytes that a client opens with.
 
     Raises:
-        ValueError: the key has white space in it, which the protocol cannot carry; a time out of range.
+        ValueError: the key contains whitespace, which the protocol cannot carry; a time out of range.
     """
     if key != "".join(key.split()):
-        raise ValueError(f"the key {key!r} has white space in it")
+        raise ValueError(f"the key {key!r} contains whitespace")
     if not 0 <= session_timeout <= MOST_SECONDS:
         raise ValueError(f"invalid session_timeout {session_timeout!r} (must be 0 to {MOST_SECONDS:g} seconds)")
     options: dict[str, str] = {}
@@ -120,7 +120,7 @@ def refusal(code: int) -> bytes:
 
 
 def notice(text: str) -> bytes:
-    """The bytes that tell a portcall client why it waits."""
+    """Return the bytes that say to a portcall client why it waits."""
     data = text.encode()[:_MAX_NOTICE_BYTES]
     return _HEAD.pack(NOTICE, len(data)) + data
 
@@ -159,7 +159,7 @@ def parse_words(text: bytes, role: str) -> Hello:
         raise RemoteProtocolError("the peer's key is not UTF-8") from None
     found, colon, key = (words[0] if words else "").partition(":")
     if found != role or not colon:
-        raise RemoteProtocolError(f"the peer is no {role}: it said {' '.join(words)[:80]!r}")
+        raise RemoteProtocolError(f"the peer is not a {role}: it sent {' '.join(words)[:80]!r}")
     options = {}
     for word in words[1:]:
         name, _, value = word.removeprefix("-").partition("=")
@@ -183,7 +183,7 @@ class HelloReader:
         self.transcript = b""
 
     def missing(self) -> int:
-        """How many bytes the hello lacks at least: whoever reads no more never reads into the session."""
+        """How many bytes the hello lacks at least: a reader that takes no more never reads into the session."""
         return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | None:
@@ -223,7 +223,7 @@ class ReplyReader:
         self.transcript = b""
 
     def missing(self) -> int:
-        """How many bytes the next message lacks at least: whoever reads no more never reads into the session."""
+        """How many bytes the next message lacks at least: a reader that takes no more never reads into the session."""
         return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | Notice | None:
@@ -231,7 +231,7 @@ class ReplyReader:
 
         Raises:
             KeyMismatchError: the server has another key, or there is a server of that key already.
-            RemoteProtocolError: the peer is no such server.
+            RemoteProtocolError: the peer is not an RPC server.
         """
         self.rest += data
         if len(self.rest) < _CODE.size:
@@ -243,7 +243,7 @@ class ReplyReader:
         if code == DUPLICATE:
             raise KeyMismatchError(f"a server with the key {self._key!r} is there already")
         if code not in (MAGIC, NOTICE):
-            raise RemoteProtocolError("the peer is no RPC server (wrong magic number)")
+            raise RemoteProtocolError("the peer is not an RPC server (wrong magic number)")
         if len(self.rest) < _HEAD.size:
             return None
         _, size = _HEAD.unpack_from(self.rest)

@@ -75,7 +75,7 @@ def naming(*paths: str) -> Iterator[None]:
 
 def tune(sock: socket.socket) -> None:
     """Send small messages at once, and notice a peer that is gone: within 40 s where nothing is on its way to it, else
-    when the system gives up to repeat what was sent, which takes a quarter of an hour unless a request has a time-out.
+    when the system gives up to repeat what was sent, which takes a quarter of an hour unless a request has a timeout.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
