@@ -217,7 +217,7 @@ def test_a_child_that_crashes_is_named_with_its_signal() -> None:
 
 
 def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no such program"):
+    with pytest.raises(FileNotFoundError, match="no such program"):
         rpc.PopenSession(tmp_path / "nothing")
     (tmp_path / "text").write_text("no program")
     with pytest.raises(PermissionError):
