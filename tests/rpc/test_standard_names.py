@@ -87,11 +87,11 @@ def test_lists(remote: rpc.Session) -> None:
     f["ReplaceSlice"](items, 0, 1, remote["ffi.List"](7, 8))
     f["Reverse"](items)
     assert now() == [3.0, 8, 7]
-    for wrong in (lambda: f["GetItem"](items, -1), lambda: f["GetItem"](items, 3), lambda: f["Insert"](items, 4, 0),
-                  lambda: f["Pop"](items, 3), lambda: f["EraseRange"](items, 2, 1),
-                  lambda: f["EraseRange"](items, 0, 4)):  # fmt: skip
+    wrong: list[tuple[str, Any]] = [("GetItem", (-1,)), ("GetItem", (3,)), ("Insert", (4, 0)), ("Pop", (3,)),
+                                    ("EraseRange", (2, 1)), ("EraseRange", (0, 4))]  # fmt: skip
+    for name, arguments in wrong:
         with pytest.raises(IndexError):
-            wrong()
+            f[name](items, *arguments)
     f["Clear"](items)
     assert now() == []
 
