@@ -25,6 +25,7 @@ import portcall.graph.ir
 import portcall.rpc
 from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
+from portcall._module import VM_LIBRARY
 
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
@@ -132,9 +133,10 @@ def registrations_undone() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _second_library() -> None:
-    """Load ``libportcall_ir`` before the first test: what it registers stays, as that of the imports above does."""
+def _other_libraries() -> None:
+    """Load the libraries beside the core before the first test: what they register stays."""
     portcall.ir.structural_equal(None, None)
+    portcall.load_module(VM_LIBRARY)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -51,6 +51,7 @@ HOUSE = [
         "_cache",
         "__init__",
     ),
+    ("vm", "_executable _profile _values", "_machine", "__init__"),
     ("rpc/wire", "_address _endings _handshake _tls", "__init__"),
     (
         "rpc/client",
@@ -88,7 +89,7 @@ HOUSE = [
         "_arguments _counts _errors",
         "_output _store",
         "_command _progress",
-        "_isolate _remote _graph_report _onnx",
+        "_isolate _remote _graph_report _onnx _vm_report",
         "_call _params_report",
         "_model",
         "bench bundle compile demo doctor help inspect remote run serve version",
@@ -98,7 +99,7 @@ HOUSE = [
 ]
 
 # Two ways to use the same modules: neither knows the other.
-STRANGERS = [("graph", "rpc")]
+STRANGERS = [("graph", "rpc"), ("vm", "rpc"), ("vm", "graph")]
 
 # Imports inside of functions: optional dependencies, what only printing needs, and portcall's own (judged as all are).
 LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "rich.console", "rich.table", "rich.text", "rich.tree"}

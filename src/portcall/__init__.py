@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from portcall import rpc as rpc
     from portcall import testing as testing
     from portcall import toolchain as toolchain
+    from portcall import vm as vm
     from portcall.ir._annotations import field
     from portcall.ir._classes import register_object
 
@@ -85,6 +86,7 @@ _SUBPACKAGES = {
     "rpc": "portcall.rpc",
     "testing": "portcall.testing",
     "toolchain": "portcall.toolchain",
+    "vm": "portcall.vm",
 }
 _NAMES = {"field": "portcall.ir._annotations", "register_object": "portcall.ir._classes"}
 
@@ -124,7 +126,8 @@ _OF_TVM = {
     "register_global_func": "portcall.register_func(name, func)",
     **dict.fromkeys(("save_param_dict", "load_param_dict"), "portcall.graph.save_params and load_params"),
     **dict.fromkeys(("transform", "ir"), "passes are portcall.ir.register_pass and portcall.ir.Sequential"),
-    **dict.fromkeys(("build", "target", "relay", "relax", "te", "tir", "topi", "autotvm", "micro"), _COMPILER),
+    "relax": "portcall.vm.create(lib, device) runs what it compiled; " + _COMPILER,
+    **dict.fromkeys(("build", "target", "relay", "te", "tir", "topi", "autotvm", "micro"), _COMPILER),
 }
 
 

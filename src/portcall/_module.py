@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _TYPE_INDEX = 73
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
+VM_KINDS = ("relax.VMExecutable",)  # of modules that the library below runs
+VM_LIBRARY = IR_LIBRARY.with_name("libportcall_vm.so")
 _TO_LINK = (".o", ".a", ".tar", ".c", ".cc", ".cpp", ".cxx")
 _FOREIGN_RUNTIME = "libtvm_ffi.so"
 _REMOTE = "rpc"  # modules of sessions

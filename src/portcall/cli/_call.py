@@ -6,6 +6,7 @@ The first file's content decides, and whether a second word is there:
 
     a graph (JSON) LIBRARY        the model                  a library FUNCTION    the function
     a bundle, or a library of TVM with a graph in it         the model
+    a library with an executable (FUNCTION)                  that function, or main
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from portcall.inspect import inspect_library
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
+    from portcall.vm import Function, VirtualMachine
 
 OTHER_OPTIONS = {True: "a model takes --input NAME=SPEC", False: "a function takes --arg SPEC and --out TYPE[SHAPE]"}
 WRONG_ARGUMENTS = "it expects other arguments"
@@ -145,6 +147,9 @@ def is_model(given: dict[str, Any]) -> bool:
     if is_graph and not second:
         raise click.UsageError(f"'{path}' is a graph; name the library of its kernels, too: {path} kernels.so")
     model = is_graph or not second
+    executable = None if is_graph or second else entry_of(path)
+    if executable:
+        given["second"], model = executable, False
     if not is_graph and model and not holds_graph(path):
         raise click.UsageError(
             f"Missing argument 'FUNCTION': '{path}' is a library without a graph (or a bundle that was not copied "
@@ -171,6 +176,19 @@ def holds_graph(path: str) -> bool:
         return read_embedded(path) is not None
     except GraphError:  # a damaged one: opening it raises with the reason
         return True
+
+
+def entry_of(path: str) -> str | None:
+    """Return the function of a library's executable that a call without a name means; None without an executable.
+
+    Raises:
+        ModuleLoadError: the file is no library, or the executable in it is damaged.
+    """
+    from portcall import vm
+
+    info = vm.read_embedded(path) if os.path.isfile(path) else None
+    names = list(info.signatures) if info else []
+    return names[0] if len(names) == 1 else vm.ENTRY if names else None
 
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
@@ -282,11 +300,29 @@ def find_function(library: portcall.Module, path: str, name: str) -> portcall.Pa
         return library.get_function(name)
     except LookupError as error:
         near = getattr(error, "near", ()) or difflib.get_close_matches(name, functions_of(path), n=3)
-        cause = f"the name is wrong; did you mean {' or '.join(near)}?" if near else "the name is wrong"
-        raise CommandError(
-            f"'{path}' has no function '{name}'", cause, f"portcall inspect {path} lists them",
-            kind="FunctionNotFoundError",
-        ) from error  # fmt: skip
+        raise no_function(path, name, near) from error
+
+
+def open_machine(place: Place, path: str) -> VirtualMachine | None:
+    """Return a machine for the executable in a library; None for a library that has none."""
+    from portcall import vm
+
+    return vm.create(place.library, place.device) if vm.read_embedded(path) else None
+
+
+def find_machine_function(machine: VirtualMachine, path: str, name: str) -> Function:
+    """Return a function of a machine; when there is none, the error proposes near names."""
+    try:
+        return machine[name]
+    except LookupError as error:
+        raise no_function(path, name, getattr(error, "near", ())) from error
+
+
+def no_function(path: str, name: str, near: Sequence[str]) -> CommandError:
+    cause = f"the name is wrong; did you mean {' or '.join(near)}?" if near else "the name is wrong"
+    return CommandError(
+        f"'{path}' has no function '{name}'", cause, f"portcall inspect {path} lists them", kind="FunctionNotFoundError"
+    )
 
 
 def functions_of(path: str) -> tuple[str, ...]:

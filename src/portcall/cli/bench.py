@@ -19,8 +19,10 @@ from portcall.cli._call import (
     call_options,
     calling,
     find_function,
+    find_machine_function,
     is_model,
     isolate_here,
+    open_machine,
     open_place,
 )
 from portcall.cli._command import Command
@@ -31,7 +33,11 @@ from portcall.cli._onnx import compiled, shape_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
-    from portcall.graph import Profile
+    from collections.abc import Sequence
+
+    from portcall.graph import KernelProfile, Profile
+    from portcall.vm import Profile as CallProfile
+    from portcall.vm import ProfileRow
 
 EXAMPLES = """
 portcall bench kernels.so add_one --arg 'random:float32[1024]' --out 'float32[1024]'
@@ -39,6 +45,7 @@ portcall bench kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]
 portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --json times.json
 portcall bench kernels.so add_one --arg 'ones:float32[8]' --out 'float32[8]' --strict || echo "do not trust this"
 portcall bench kernels.so matmul --rpc board.local:9090 --key rasp --arg @a.npy --arg @b.npy --out 'float32[64,64]'
+portcall bench m.so --arg @x.npy --profile
 portcall bench m.json kernels.so --params m.params --input data=random --profile --trace trace.json
 portcall bench resnet50.onnx --fill random
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
@@ -125,21 +132,30 @@ class Timed:
     place: Place
     result: BenchmarkResult
     counts: Counts
-    profile: Profile | None = None
+    profile: Profile | CallProfile | None = None
 
 
 def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
-    for option in ("end_to_end", "profile", "trace"):
+    for option in ("end_to_end", "trace"):
         if given[option]:
             raise click.UsageError(f"--{option.replace('_', '-')} is for models")
     path, name = given["file"], given["second"]
     isolate_here(ctx, given, f"{name} of {path}")
     with open_place(given, path, [given["device"]]) as place:
-        find_function(place.library, path, name)
+        machine = open_machine(place, path)
+        find_machine_function(machine, path, name) if machine else find_function(place.library, path, name)
+        if given["profile"] and not machine:
+            raise click.UsageError("--profile is for models")
         arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
         call = Call(path, name, tuple(arguments))
 
         def measure(number: int, repeat: int) -> BenchmarkResult:
+            if machine:
+                options = {"number": number, "repeat": repeat, "min_repeat_ms": given["min_repeat_ms"]}
+                of_machine: BenchmarkResult = calling(
+                    call, lambda: machine.benchmark(*call.values(), function=name, **options)
+                )
+                return of_machine
             evaluator = place.library.time_evaluator(
                 call.name, place.device, number=number, repeat=repeat, min_repeat_ms=given["min_repeat_ms"]
             )
@@ -147,7 +163,8 @@ def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
             return timed
 
         result, counts = measure_well(measure, place, given)
-    return Timed(str(call), call.to_dict(), place, result, counts)
+        calls = machine.profile(*call.values(), function=name) if machine and given["profile"] else None
+    return Timed(str(call), call.to_dict(), place, result, counts, calls)
 
 
 def bench_model(ctx: click.Context, given: dict[str, Any]) -> Timed:
@@ -185,19 +202,27 @@ def measure_well(measure: Measure, place: Place, given: dict[str, Any]) -> tuple
     return result, counts
 
 
-def show_profile(profile: Profile) -> None:
+def show_profile(profile: Profile | CallProfile) -> None:
     """Print where the time of a run went: the kernels that took most of it."""
-    kernels = profile.by_kernel()
+    kernels: Sequence[KernelProfile | ProfileRow] = profile.rows if hasattr(profile, "rows") else profile.by_kernel()
     rows = [
-        (format_duration(kernel.time), f"{kernel.share:.1%}", f"{len(kernel.nodes):,}", kernel.function)
-        for kernel in kernels[:TOP]
+        (format_duration(each.time), f"{each.share:.1%}", f"{calls_of(each):,}", name_of(each))
+        for each in kernels[:TOP]
     ]
-    print_line(f"\none run, node by node: {format_duration(profile.total)}")
+    print_line(f"\none run, call by call: {format_duration(profile.total)}")
     console().print(table(PROFILE_COLUMNS, rows, right=PROFILE_COLUMNS[:3]))
     if len(kernels) > TOP:
         rest = kernels[TOP:]
         share = sum(kernel.share for kernel in rest)
         print_line(f"… and {len(rest)} more kernels, {share:.1%}; --json and --trace have every node")
+
+
+def calls_of(row: KernelProfile | ProfileRow) -> int:
+    return row.calls if hasattr(row, "calls") else len(row.nodes)
+
+
+def name_of(row: KernelProfile | ProfileRow) -> str:
+    return row.name if hasattr(row, "name") else row.function
 
 
 def environment() -> dict[str, object]:

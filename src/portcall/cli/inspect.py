@@ -17,6 +17,7 @@ from portcall.cli._onnx import compiled, shape_option
 from portcall.cli._output import console, listed, print_facts, print_json, print_line
 from portcall.cli._params_report import KINDS as TENSORS
 from portcall.cli._params_report import open_tensors_file
+from portcall.cli._vm_report import open_executable
 from portcall.errors import printable
 from portcall.inspect import Dependency, LibraryReport, inspect_library
 
@@ -40,6 +41,7 @@ EXAMPLES = """
 portcall inspect kernels.so
 portcall inspect kernels.so --json | jq .functions
 portcall inspect kernels.so --strict && scp kernels.so board:
+portcall inspect m.so --all                                     a model of TVM's Relax VM, with its instructions
 portcall inspect m.json kernels.so --params m.params            a model: nodes, shapes, kernels, memory
 portcall inspect resnet50.onnx                                  compiled, into a cache, first
 portcall inspect bundle.so --svg model.svg                      and a picture of it, for a browser
@@ -63,32 +65,32 @@ def command(
 ) -> None:  # fmt: skip
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
     symbols and their versions. Of a graph (JSON), a bundle, or a library with a graph inside it shows nodes, kernels,
-    and where the memory goes; of a file of parameters (.params, .npz) its tensors.
+    and where the memory goes; of an executable of TVM's Relax VM functions and instructions; of a file of parameters
+    (.params, .npz) its tensors.
     """
     file = compiled(file, shapes)
     tensors = open_tensors_file(file)
     if tensors is not None:
-        for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
-            if value:
-                raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is {TENSORS[tensors.kind]}")
+        refuse_options_of_models(f"'{file}' is {TENSORS[tensors.kind]}", kernels, params, svg)
         print_json(tensors.to_dict(), json_to) if json_to is not None else tensors.show(everything)
         return
     model = open_model_file(file, params)
     library = kernels if model and model.kind == "graph" else file
     report = inspect_library(library) if library else None
     if model is None:
-        for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
-            if value:
-                raise click.UsageError(f"{option} is for graphs and bundles, and '{file}' is neither")
+        refuse_options_of_models(f"'{file}' is neither", kernels, params, svg)
     else:
         if model.kind != "graph" and kernels:
             raise click.UsageError(f"'{file}' is {KINDS[model.kind]}, and contains its kernels; leave out '{kernels}'")
         model.check(report)
         if svg:
             model.draw(svg)
-    problems = (*(model.problems if model else ()), *(report.problems if report else ()))
+    executable = open_executable(file, report)
+    problems = [problem for each in (model, report, executable) if each for problem in each.problems]
     if json_to is not None:
         facts = asdict(report) if report else None
+        if facts and executable:
+            facts["executable"] = executable.to_dict()
         print_json({**model.to_dict(), "svg": svg, "library": facts} if model else facts or {}, json_to)
     else:
         if model:
@@ -97,8 +99,16 @@ def command(
             print_line("")
         if report:
             show(report, everything)
+        if executable:
+            executable.show(everything)
     if strict and problems:
         ctx.exit(UNTRUSTED)
+
+
+def refuse_options_of_models(why: str, kernels: str | None, params: str | None, svg: str | None) -> None:
+    for option, value in (("a second LIBRARY", kernels), ("--params", params), ("--svg", svg)):
+        if value:
+            raise click.UsageError(f"{option} is for graphs and bundles, and {why}")
 
 
 def show(report: LibraryReport, everything: bool) -> None:

@@ -19,8 +19,10 @@ from portcall.cli._call import (
     call_options,
     calling,
     find_function,
+    find_machine_function,
     is_model,
     isolate_here,
+    open_machine,
     open_place,
 )
 from portcall.cli._command import Command
@@ -40,6 +42,7 @@ portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' 
 portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64,64]' --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
+portcall run m.so --arg @x.npy --output y.npz                a model of TVM's Relax VM; its function main
 portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
 portcall run resnet50.onnx --input data=@x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
@@ -60,6 +63,9 @@ SHOWN = 4
 def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
     float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
+
+    A library with an executable of TVM's Relax VM is called like any other; its function is main, unless you name one.
+    Items of a tuple that it returns are called result.0, result.1, ….
 
     A model is a graph (JSON) with the library of its kernels, a file that holds both, or an ONNX file, which is
     compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
@@ -109,7 +115,8 @@ def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
     path, name = given["file"], given["second"]
     isolate_here(ctx, given, f"{name} of {path}")
     with open_place(given, path, [given["device"]]) as place:
-        function = find_function(place.library, path, name)
+        machine = open_machine(place, path)
+        function = find_machine_function(machine, path, name) if machine else find_function(place.library, path, name)
         arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
         call = Call(path, name, tuple(arguments))
         start = time.perf_counter()
@@ -117,7 +124,7 @@ def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
         place.device.sync()
         seconds = time.perf_counter() - start
         arrays = collect_arrays(call, returned)
-    text = f"{call} returned {'a tensor' if 'result' in arrays else repr(returned)}"
+    text = f"{call} returned {described(returned)}"
     return Done(text, {**call.to_dict(), "returned": plain(returned)}, place, seconds, arrays)
 
 
@@ -136,6 +143,12 @@ def run_model(ctx: click.Context, given: dict[str, Any]) -> Done:
     return Done(f"{model} ran on {model.place.name}", model.to_dict(), model.place, seconds, arrays)
 
 
+def described(value: Any) -> str:
+    if isinstance(value, tuple) and any(hasattr(item, "numpy") for item in value):
+        return f"a tuple of {len(value)} values"
+    return "a tensor" if hasattr(value, "numpy") else repr(value)
+
+
 def plain(value: Any) -> Any:
     """Return a result for JSON: numbers, texts, and sequences and maps of these; anything else as Python shows it."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -149,9 +162,17 @@ def collect_arrays(call: Call, returned: Any) -> Arrays:
     """Return what the call produced, on the host: filled outputs by number, and a returned tensor as ``result``."""
     outputs = [argument.value for argument in call.arguments if argument.output]
     arrays = {f"out{number}": value.numpy() for number, value in enumerate(outputs)}
-    if hasattr(returned, "numpy"):  # a local or remote tensor
-        arrays["result"] = returned.numpy()
+    arrays.update(arrays_of("result", returned))
     return arrays
+
+
+def arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a result, local or remote: of tuples with the place behind the name, as in result.1."""
+    if hasattr(value, "numpy"):
+        yield name, value.numpy()
+    elif isinstance(value, tuple):
+        for place, item in enumerate(value):
+            yield from arrays_of(f"{name}.{place}", item)
 
 
 def save(arrays: Mapping[str, Any], path: str) -> None:

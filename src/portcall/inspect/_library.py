@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portcall._function import get_global_func
-from portcall._module import GRAPH_KINDS
+from portcall._module import GRAPH_KINDS, VM_KINDS, VM_LIBRARY
 from portcall._signature import shown
 from portcall.errors import ModuleLoadError
 from portcall.inspect import _elf, _embedded
@@ -278,6 +278,6 @@ def kind_problems(kind: str) -> Iterator[str]:
 def module_problems(abi: str, modules: Iterable[_embedded.EmbeddedModule]) -> Iterator[str]:
     for kind in dict.fromkeys(module.kind for module in modules):
         loader = f"ffi.Module.load_from_bytes.{kind}"
-        known = (_embedded.LIBRARY, *GRAPH_KINDS)
+        known = (_embedded.LIBRARY, *GRAPH_KINDS, *(VM_KINDS if VM_LIBRARY.exists() else ()))
         if kind not in known and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
             yield f"it carries a module of kind '{kind}', which portcall cannot run here: calls into it will fail"

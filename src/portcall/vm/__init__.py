@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that TVM compiled for its Relax virtual machine, run here or on a device across a wire.
+
+    m = portcall.vm.create(portcall.load_module("m.so"), portcall.cpu(0))
+    y = m(x)                          # the function "main"
+    y = m["decode"](ids, state=s)
+
+With a library and a device of a session (``portcall.rpc``) the same lines run on the server.
+"""
+
+from portcall.vm._executable import KIND as KIND
+from portcall.vm._executable import ConstantInfo as ConstantInfo
+from portcall.vm._executable import ExecutableInfo as ExecutableInfo
+from portcall.vm._executable import FunctionInfo as FunctionInfo
+from portcall.vm._executable import Parameter as Parameter
+from portcall.vm._executable import Signature as Signature
+from portcall.vm._executable import read_embedded as read_embedded
+from portcall.vm._machine import ENTRY as ENTRY
+from portcall.vm._machine import Function as Function
+from portcall.vm._machine import VirtualMachine as VirtualMachine
+from portcall.vm._machine import create as create
+from portcall.vm._profile import Profile as Profile
+from portcall.vm._profile import ProfileRow as ProfileRow

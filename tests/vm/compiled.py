@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that apache-tvm compiled, with what its own machine answers."""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import portcall
+
+COMPILE = Path(__file__).parents[1] / "scripts" / "compile_relax.py"
+MODES = ("bytecode", "compiled")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A folder of models; see ``compile_relax.py``."""
+
+    folder: Path
+
+    def path(self, name: str, mode: str = "bytecode") -> Path:
+        return self.folder / f"{name}-{mode}.so"
+
+    def listing(self, name: str, mode: str = "bytecode") -> str:
+        return self.path(name, mode).with_suffix(".txt").read_text()
+
+    def calls(self, name: str) -> tuple[str, list[tuple[Any, ...]], list[Any]]:
+        """The function, the arguments of each call, and the results of each call."""
+        function, calls, results = pickle.loads((self.folder / f"{name}.pickle").read_bytes())
+        return function, [tuple(map(given, call)) for call in calls], list(map(given, results))
+
+    def machine(self, name: str, mode: str = "bytecode") -> portcall.vm.VirtualMachine:
+        return portcall.vm.create(portcall.load_module(self.path(name, mode)))
+
+
+def compile_with(python: str | Path, folder: Path) -> Compiled:
+    """Compile the models with the apache-tvm of an interpreter, unless they are there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            done = subprocess.run([python, COMPILE, folder], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            (folder / "complete").touch()
+    return Compiled(folder)
+
+
+def given(value: Any) -> Any:
+    """A value of the file as portcall has it."""
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return portcall.Shape(value[1])
+    return tuple(map(given, value)) if isinstance(value, tuple) else value
+
+
+def same(value: Any, expected: Any) -> bool:
+    """Say whether a result is that of TVM, bit for bit."""
+    if isinstance(expected, portcall.Shape):
+        return isinstance(value, portcall.Shape) and value == expected
+    if isinstance(expected, tuple):
+        return isinstance(value, tuple) and len(value) == len(expected) and all(map(same, value, expected))
+    if isinstance(expected, np.ndarray):
+        array = value.numpy()
+        return bool(
+            array.dtype == expected.dtype and array.shape == expected.shape and array.tobytes() == expected.tobytes()
+        )
+    return bool(value == expected)

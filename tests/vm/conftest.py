@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portcall
+from vm.compiled import COMPILE, Compiled, compile_with
+
+
+@pytest.fixture(scope="session")
+def models(cache_dir: Path) -> Compiled:
+    """The models, compiled by the apache-tvm that is installed. A test that uses this is marked ``peers``."""
+    digest = hashlib.sha256(COMPILE.read_bytes() + importlib.metadata.version("apache-tvm").encode())
+    return compile_with(sys.executable, cache_dir / f"relax-{digest.hexdigest()[:16]}")
+
+
+def scale(x: Any, factor: int, _text: str, out: Any) -> None:
+    out.numpy()[:] = x.numpy() * factor
+
+
+@pytest.fixture
+def demo(register: Callable[[str, Callable[..., Any]], Any]) -> None:
+    """The functions that the model ``user`` calls."""
+    register("demo.scale", scale)
+    register("demo.same", lambda value, _: value)
+    register("demo.dtype", str)
+
+
+@pytest.fixture(autouse=True)
+def _pools_are_cleared() -> Iterator[None]:
+    yield
+    gc.collect()  # tracebacks hold results
+    portcall.get_global_func("vm.builtin.memory_manager.clear")()

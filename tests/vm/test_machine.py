@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines as people use them: functions, signatures, arguments by name, errors, threads, timing, profiles."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import errors, vm
+from vm.compiled import MODES, Compiled, same
+
+pytestmark = pytest.mark.peers
+X = np.arange(4, dtype="float32")
+
+
+def test_functions_have_signatures(models: Compiled) -> None:
+    m = models.machine("loop")
+    assert m.functions == ("loop", "main")
+    assert str(m.signature("main")).startswith('main(x: R.Tensor((4,), dtype="float32"))')
+    assert [p.name for p in m["loop"].signature.parameters] == ["i", "x"]
+    assert models.machine("shapes").signature().parameters[2] == vm.Parameter("s", "R.Shape([k])")
+    assert m.entry == "main"
+    assert models.machine("perceptron").entry == "forward"
+    with pytest.raises(errors.FunctionNotFoundError) as caught:
+        m["mian"]
+    assert caught.value.near == ("main",)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_compiled_functions_have_signatures_too(mode: str, models: Compiled) -> None:
+    assert models.machine("branch", mode).signature().parameters[0].name == "c"
+
+
+def test_arguments_go_by_position_and_by_name(models: Compiled) -> None:
+    m = models.machine("branch")
+    for result in (m(True, X), m(True, x=X), m(x=X, c=np.array(True)), m["main"](c=True, x=portcall.tensor(X))):
+        assert same(result, 2 * X)
+    for args, named in (((True,), {}), ((True, X, X), {}), ((True, X), {"c": True}), ((True,), {"y": X})):
+        with pytest.raises(TypeError):
+            m(*args, **named)
+
+
+def test_numbers_tuples_and_shapes_become_what_parameters_take(models: Compiled) -> None:
+    z, *_, extents, number = models.machine("shapes")(np.ones((2, 3), "float32"), np.ones(3, "float32"), (5,), 9)
+    assert (extents, number) == (portcall.Shape((3, 6, 5)), 9)
+    assert same(z, np.full((2, 3), 2, "float32"))
+    a, b, c = np.ones((2, 3), "float32"), np.ones(3, "float32"), np.arange(2)
+    total, (inner, _), _ = models.machine("tuples")([a, (b, c)])
+    assert same(total, a + b)
+    assert same(inner, b)
+
+
+def test_arrays_that_kernels_cannot_use_are_copied(models: Compiled) -> None:
+    m = models.machine("loop")
+    wide = np.arange(40, dtype="float32")
+    for array in (wide[1:5], wide[::10], portcall.tensor(wide)[1:5]):
+        assert same(m(array), np.asarray(array) + 7.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (np.zeros(5, "float32"), RuntimeError),
+        (np.zeros(4, "float64"), ValueError),
+        (np.zeros((4, 1), "float32"), ValueError),
+        ("text", TypeError),
+        (None, TypeError),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_argument_that_does_not_fit_is_named(
+    mode: str, value: Any, error: type[Exception], models: Compiled
+) -> None:
+    m = models.machine("loop", mode)
+    with pytest.raises(error, match=r"param=x"):
+        m(value)
+    assert same(m(X), X + 7.5)
+
+
+def test_an_error_says_which_instruction_of_which_function(models: Compiled, demo: None) -> None:
+    portcall.register_func("demo.scale", lambda *_: 1 / 0, override=True)
+    with pytest.raises(ZeroDivisionError) as caught:
+        models.machine("user")(X, "object")
+    assert any("in main, instruction" in note and "demo.scale" in note for note in caught.value.__notes__)
+
+
+def test_loops_run_a_hundred_thousand_turns(models: Compiled) -> None:
+    turns = 100_000
+    assert same(models.machine("loop")["loop"](5 - turns, X * 0), np.full(4, turns * 1.5, "float32"))
+
+
+def test_compiled_loops_that_are_too_deep_are_an_error(models: Compiled) -> None:
+    loop = models.machine("loop", "compiled")["loop"]
+    with pytest.raises(RecursionError):
+        loop(-10_000_000, X)
+    assert same(loop(5, X), X)
+
+
+def test_a_closure_is_a_function(models: Compiled) -> None:
+    m = models.machine("closures")
+    add = m["maker"](X)
+    del m
+    assert same(add(X), 2 * X)
+
+
+def test_results_outlive_the_machine(models: Compiled) -> None:
+    y = models.machine("outputs")(np.ones((2, 3), "float32"), np.ones((2, 3), "float32"))
+    gc.collect()
+    assert same(y[0], np.full((2, 3), 2, "float32"))
+
+
+def test_threads_use_one_machine(models: Compiled) -> None:
+    m = models.machine("encoder")
+    _, calls, results = models.calls("encoder")
+    wrong: list[bool] = []
+
+    def work() -> None:
+        wrong.extend(True for _ in range(10) for c, r in zip(calls, results, strict=True) if not same(m(*c), r))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_clones_keep_inputs_of_their_own(models: Compiled) -> None:
+    m = models.machine("loop")
+    other = m.clone()
+    for machine, x in ((m, X), (other, 2 * X)):
+        machine.module["set_input"]("main", x)
+    for machine, x in ((m, X), (other, 2 * X)):
+        machine.module["invoke_stateful"]("main")
+        assert same(machine.module["get_output"]("main"), x + 7.5)
+
+
+def test_timing_and_profiles(models: Compiled) -> None:
+    m = models.machine("chain")
+    assert m.benchmark(X, number=3, repeat=2).min > 0
+    profile = m.profile(X)
+    calls = {row.name: row.calls for row in profile.rows}
+    assert calls["vm.builtin.alloc_tensor"] >= 100
+    assert sum(row.share for row in profile.rows) == pytest.approx(1)
+    assert str(profile).startswith("main: ")
+
+
+def test_what_is_missing_is_named(models: Compiled) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match=r"demo\.scale, demo\.same, demo\.dtype"):
+        models.machine("user")
+
+
+def test_libraries_without_an_executable_are_refused(c_libraries: dict[str, Any]) -> None:
+    lib = portcall.load_module(next(iter(c_libraries.values())))
+    with pytest.raises(ValueError, match="no executable"):
+        vm.create(lib)
+    with pytest.raises(errors.ArgumentError):
+        vm.create("m.so")  # type: ignore[arg-type]
+
+
+def test_what_is_inside_is_read_without_loading_it(models: Compiled) -> None:
+    info = vm.read_embedded(models.path("shapes"))
+    assert info is not None
+    assert info.listing.strip() == models.listing("shapes").strip()
+    assert "vm.builtin.match_shape" in info.calls
+    assert {constant.type for constant in info.constants} == {"str", "dtype", "shape", "tensor"} or info.constants
+    report = portcall.inspect.inspect_library(models.path("shapes"))
+    assert not report.problems

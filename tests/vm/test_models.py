@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What apache-tvm compiles runs as it is: the same values, bit for bit, as bytecode and compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from vm.compiled import MODES, Compiled, same
+
+pytestmark = pytest.mark.peers
+NAMES = (
+    "perceptron", "cnn", "encoder", "branch", "loop", "tuples", "outputs", "shapes", "data", "user", "closures",
+    "chain", "chain_dynamic", "sort", "argsort", "topk",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_those_of_tvm(name: str, mode: str, models: Compiled, demo: None) -> None:
+    function, calls, results = models.calls(name)
+    run = models.machine(name, mode)[function]
+    for arguments, expected in zip(calls, results, strict=True):
+        assert same(run(*arguments), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_instructions_are_listed_as_tvm_lists_them(name: str, mode: str, models: Compiled, demo: None) -> None:
+    listing = models.machine(name, mode).info.listing
+    assert listing.strip() == models.listing(name, mode).strip()
