@@ -74,7 +74,9 @@ def cache_dir() -> Path:
 @pytest.fixture(scope="session")
 def libraries(cache_dir: Path) -> dict[str, Path]:
     """Every library of tests/kernels by name. A test that uses this is marked ``peers``."""
-    return kernel_libraries.build_all(cache_dir)
+    built = kernel_libraries.build_all(cache_dir)
+    portcall.load_module(built["tvm_ffi_objects_unlinked"])  # its types and their constructors stay in the process
+    return built
 
 
 @pytest.fixture(scope="session")
