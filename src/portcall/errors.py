@@ -242,6 +242,10 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol does not allow."""
 
 
+class FarmError(RPCError):
+    """A farm refused: no place could ever match, the lease is over, …"""
+
+
 class RemoteError(RPCError):
     """A remote function raised an exception.
 

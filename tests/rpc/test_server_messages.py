@@ -39,7 +39,13 @@ from portcall.rpc.server._messages import (
 )
 
 TEXTS = st.text(st.characters(codec=None, categories=None), max_size=50)  # lone surrogates too, as paths may have
-VALUES = {str: TEXTS, int: st.integers(), bytes: st.binary(max_size=50), dict: st.dictionaries(TEXTS, st.integers())}
+VALUES = {
+    str: TEXTS,
+    int: st.integers(),
+    float: st.floats(allow_nan=False),
+    bytes: st.binary(max_size=50),
+    dict: st.dictionaries(TEXTS, st.integers()),
+}
 
 
 @st.composite

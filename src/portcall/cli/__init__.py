@@ -38,6 +38,7 @@ COMMANDS = {
     "compile": ("portcall.cli.compile", "Compile an ONNX model, or C and C++ sources, to one file that runs."),
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Serve functions to other processes and machines."),
+    "farm": ("portcall.cli.farm", "Hand out boards to many people, in a fair queue."),
     "inspect": ("portcall.cli.inspect", "Show what a library or a model offers and needs, without loading it."),
     "remote": ("portcall.cli.remote", "Give servers names, so that --rpc NAME is enough."),
     "doctor": ("portcall.cli.doctor", "Show versions, compilers and devices, and what to improve."),

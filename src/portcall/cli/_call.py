@@ -28,7 +28,7 @@ from portcall.cli._command import read_limit
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
 from portcall.cli._progress import StatusLine
-from portcall.cli._remote import facts_of, open_session, print_clocks, session_options
+from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, uses_farm
 from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
 from portcall.inspect import inspect_library
 
@@ -193,7 +193,7 @@ def entry_of(path: str) -> str | None:
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
     """Go on in a process of its own, unless ``--rpc`` names a server."""
-    if not given["rpc"]:
+    if not (given["rpc"] or uses_farm(given["rpc"], given)):
         isolate(ctx, work, given["timeout"])
 
 
@@ -201,14 +201,14 @@ def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
 def open_place(given: dict[str, Any], path: str, devices: Sequence[str]) -> Iterator[Place]:
     """Load a library: in this process, or on the server that ``--rpc`` names."""
     text = ",".join(devices)
-    if not given["rpc"]:
+    if not (given["rpc"] or uses_farm(given["rpc"], given)):
         here = tuple([open_device(device) for device in devices])
         library = open_library(path)
         with StatusLine() as status:
             yield Place(here, library, lambda array: portcall.tensor(array, device=here[0]), text, status)
         return
     check_exists(path)
-    with open_session(given["rpc"], given, given["timeout"]) as (session, status):
+    with open_session(given["rpc"] or "", given, given["timeout"]) as (session, status):
         there = tuple([open_device(device, session) for device in devices])
         library = load_there(session, path, not given["no_check"], status)
         name = f"{text} of {session.name}"

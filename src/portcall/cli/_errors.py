@@ -92,6 +92,7 @@ CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
 TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
+    (errors.FarmError, DEVICE, "", "portcall farm status shows what is there, and who has it"),
     (KeyboardInterrupt, INTERRUPTED, "", ""),
     (errors.InternalError, USER_ERROR, *BUG),
     (errors.CompileError, USER_ERROR, "", "portcall doctor shows the compilers"),

@@ -23,7 +23,7 @@ from portcall.cli._store import NAME, Remote, read_remotes
 from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
-    from portcall.rpc import Session
+    from portcall.rpc import Farm, Session
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -31,7 +31,11 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def session_options(function: Decorated) -> Decorated:
     """Add the options for opening a session."""
     options = [
-        click.option("--key", default="", help="The key that the server was started with."),
+        click.option("--key", default="", envvar="PORTCALL_KEY", help="The key that the server was started with; with "
+                     "--farm what to ask for: 'rasp4 & ram>=4GiB'. Or PORTCALL_KEY."),
+        click.option("--farm", default="", metavar="HOST:PORT", help="Lease a place of this farm for --key, and work "
+                     "there. PORTCALL_FARM counts where --key is given and no server."),
+        click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for the farm's place."),
         click.option("--token-file", type=click.Path(), help="File with the server's token; or PORTCALL_TOKEN."),
         click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority (PEM)."),
         click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Your certificate and key (PEM)."),
@@ -77,6 +81,10 @@ def open_session(
     """
     from portcall import rpc
 
+    if not address:
+        with lease_session(given, call_timeout) as opened:
+            yield opened
+        return
     remotes = read_remotes() if NAME.fullmatch(address) else {}
     remote = remotes.get(address) or Remote(address)
     ca, certificate = given["tls_ca"] or remote.tls_ca, given["tls_cert"] or remote.tls_cert
@@ -94,6 +102,39 @@ def open_session(
             on_wait=status.wait_for,
         )
         with session:
+            status.watch(session)
+            yield session, status
+
+
+def uses_farm(address: str | None, given: dict[str, Any]) -> bool:
+    """Return whether a command works on a place of a farm, since no server is named."""
+    wanted = given["farm"] or (given["key"] and os.environ.get("PORTCALL_FARM")) or os.environ.get("PORTCALL_LEASE")
+    return not address and bool(wanted)
+
+
+def connect_farm(given: dict[str, Any]) -> Farm:
+    """Return the farm that the options name."""
+    from portcall import rpc
+
+    tls = rpc.TLSOptions(ca=given["tls_ca"]) if given["tls_ca"] else None
+    return rpc.connect_farm(given["farm"], token=read_token_file(given["token_file"]), tls=tls)
+
+
+@contextlib.contextmanager
+def lease_session(given: dict[str, Any], call_timeout: float | None) -> Iterator[tuple[Session, StatusLine]]:
+    """Lease a place of a farm, or take the lease of PORTCALL_LEASE, and open a session in it."""
+    ticket = os.environ.get("PORTCALL_LEASE", "")
+    if not (ticket or given["key"]):
+        raise CommandError("--farm needs --key, which says what to ask for", "", "portcall farm status")
+    with StatusLine() as status, connect_farm(given) as farm:
+        waiting = {"wait": given["wait"], "on_wait": status.wait_for}
+        lease = farm.resume(ticket) if ticket else farm.lease(given["key"], **waiting)
+        with (
+            lease,
+            lease.session(
+                timeout=given["connect_timeout"], call_timeout=call_timeout or 0, on_wait=status.wait_for
+            ) as session,
+        ):
             status.watch(session)
             yield session, status
 

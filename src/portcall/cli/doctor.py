@@ -19,7 +19,7 @@ import portcall
 from portcall.bench import format_duration
 from portcall.cli._command import Command
 from portcall.cli._output import print_facts, print_json, print_line
-from portcall.cli._remote import open_session, session_options
+from portcall.cli._remote import open_session, session_options, uses_farm
 from portcall.errors import CompileError, PortcallError
 from portcall.toolchain import Compiler, compilers, library_path
 
@@ -57,10 +57,10 @@ FILE_FUNCTIONS = ("tvm.rpc.server.upload", "tvm.rpc.server.load_module")
 @session_options
 def command(json_to: str | None, server: str | None, **given: Any) -> None:
     """Nothing is changed, and no package is imported to look at it."""
-    if server is None:
+    if server is None and not uses_farm(server, given):
         examine_this_machine(json_to)
     else:
-        examine_server(json_to, server, given)
+        examine_server(json_to, server or "", given)
 
 
 def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ portcall serve --port 0 --import my_functions.py              a free port, with 
 portcall serve --max-sessions 1 --session-timeout 10m         one at a time, for ten minutes at most
 portcall serve --host 0.0.0.0                                 other machines, too: makes a token
 portcall serve --host 0.0.0.0 --key rasp --token-file token   the same with a token of yours
+portcall serve --farm lab:9190 --key rasp4 --tag gpu=mali       a place of a farm, behind NAT, too
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
@@ -73,6 +75,12 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option("--disk-limit", callback=read_size, metavar="SIZE", help="Files in a session's directory.")
 @click.option("--max-frame", callback=read_size, default="1GiB", show_default=True, metavar="SIZE",
               help="Length of a message; contents of tensors do not count.")  # fmt: skip
+@click.option("--farm", default="", metavar="HOST:PORT", help="Be a place of this farm, whose clients alone come in.")
+@click.option("--place", default="", metavar="NAME", help="The name of the place; by default that of this machine and "
+              "the key.")  # fmt: skip
+@click.option("--tag", "tags", multiple=True, metavar="NAME[=VALUE]", help="A label of the place. Can be repeated.")
+@click.option("--relay", is_flag=True, help="Let clients come through the farm only, as behind NAT.")
+@click.option("--farm-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS with the farm; trust this.")
 @click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Folder for the sessions' directories.")
 @click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address when ready.")
 @click.option("--log-json", is_flag=True, help="Log JSON objects to standard error.")
@@ -88,7 +96,10 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     """
     from portcall import rpc
 
-    options, invitation = with_token(make_options(given))
+    joins = bool(given["farm"])
+    if joins and ctx.get_parameter_source("port") is not click.core.ParameterSource.COMMANDLINE:
+        given["port"] = 0  # the farm tells the address
+    options, invitation = (make_options(given, joins), "") if joins else with_token(make_options(given))
 
     def print_ready_line(address: Any) -> None:
         facts = rpc.ready_facts(address)
@@ -101,7 +112,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        ended_by = rpc.serve(options, print_ready_line)
+        ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
     except rpc.StartError as error:
         raise CommandError(
             without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"
@@ -112,7 +123,7 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     ctx.exit(INTERRUPTED if ended_by == signal.SIGINT else 0)
 
 
-def make_options(given: dict[str, Any]) -> ServerOptions:
+def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:
     """Turn what was given on the command line, and the token's file or variable, into the options of a server."""
     from portcall import rpc
 
@@ -124,13 +135,54 @@ def make_options(given: dict[str, Any]) -> ServerOptions:
         port_end=given["port_end"] or 0,
         imports=(GRAPH_FUNCTIONS, *given["imports"]),
         libraries=tuple(filter(None, given["load_library"].split(":"))),
-        token=read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
+        token="" if joins else read_token_file(given["token_file"]) or os.environ.get("PORTCALL_TOKEN", ""),
         tls_certificate=given["tls_cert"],
         tls_key=given["tls_key"],
         tls_ca=given["tls_ca"],
         session_timeout=given["session_timeout"] or 0,
         log=log,
     )
+
+
+def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callable[[Any], None]) -> int:
+    """Serve a place of a farm until a signal, and return its number."""
+    from portcall import rpc
+
+    key = given["key"]
+    if not key:
+        raise CommandError("a place of a farm needs a key", "", "add --key, such as --key rasp4")
+    tags = dict(read_tag(text) for text in given["tags"])
+    place = rpc.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None)
+    tls = rpc.TLSOptions(ca=given["farm_ca"]) if given["farm_ca"] else None
+    channel = rpc.FarmChannel(given["farm"], read_token_file(given["token_file"]), tls)
+
+    def log(text: str) -> None:
+        if options.log != "none":
+            click.echo(text, err=True)
+
+    agent = rpc.Agent(channel, place, options, log)
+    ended_by = 0
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal ended_by
+        ended_by = number
+        agent.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    agent.run(say_ready)
+    return ended_by
+
+
+def read_tag(text: str) -> tuple[str, str | int | float | bool]:
+    """Return a tag's name and value; without one it is true, and numbers are numbers."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        return name, True
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            return name, read(value)
+    return name, value
 
 
 def with_token(options: ServerOptions) -> tuple[ServerOptions, str]:

@@ -21,12 +21,13 @@ ROLES: tuple[Role, ...] = ("viewer", "user", "agent", "operator", "admin")
 _SEES = {"status", "history", "who", "lease"}
 _USES = {*_SEES, "request", "wait", "renew", "release", "extend", "session"}
 _RUNS = {*_USES, "kick", "drain", "undrain", "maintain", "quarantine", "good", "retire"}
+_SERVES = {"register", "next", "report", "leave"}
 RIGHTS: dict[Role, frozenset[str]] = {
     "viewer": frozenset(_SEES),
     "user": frozenset(_USES),
-    "agent": frozenset({"register", "next", "leave"}),
+    "agent": frozenset(_SERVES),
     "operator": frozenset(_RUNS),
-    "admin": frozenset({*_RUNS, "register", "next", "leave", "token-make", "token-list", "token-revoke", "pair"}),
+    "admin": frozenset({*_RUNS, *_SERVES, "token-make", "token-list", "token-revoke", "pair"}),
 }
 _CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _CODE_LENGTH = 12  # of 31 letters: 59 bits, good for minutes and one use

@@ -46,8 +46,10 @@ class ApiError(Exception):
 class Agent:
     """The agent of a place, between two of its questions."""
 
-    def __init__(self, secret: str) -> None:
-        self.secret = secret
+    def __init__(self, instance: str) -> None:
+        self.secret = secrets.token_hex(16)
+        self.instance = instance
+        self.asking = 0
         self.orders: list[dict[str, Any]] = []
         self.news = asyncio.Event()
         self.silence: asyncio.TimerHandle | None = None
@@ -80,6 +82,7 @@ class Api:
         self.hub = hub
         self.access = access
         self._agents: dict[str, Agent] = {}
+        self._lost: dict[str, Agent] = {}  # whose connections have ended
         self._news: dict[str, asyncio.Event] = {}
 
     async def call(self, command: Mapping[str, Any], token: str) -> dict[str, Any]:
@@ -284,12 +287,18 @@ class Api:
             known = state.places.get(id)
             if known is not None and known.peer == "TVM":
                 raise ValueError(f"the name {id!r} is that of a TVM server")
-            old = self._agents.pop(id, None)
+            instance = _text(command, "instance", "")
+            old = self._agents.get(id)
+            if old is not None and old.asking and old.instance != instance:
+                text = f"another process serves the place {id!r}: give this one a name of its own (--place)"
+                raise ApiError(text, "taken", 409)
+            self._agents.pop(id, None)
+            self._lost.pop(id, None)
             if old is not None:
                 old.news.set()
                 if old.silence is not None:
                     old.silence.cancel()
-            agent = self._agents[id] = Agent(secrets.token_hex(16))
+            agent = self._agents[id] = Agent(instance)
             self.hub.agents[id] = agent.order
             state.register(
                 id, keys, tags, host=_text(command, "host", ""), port=int(_number(command, "port", 0, 0, 65535)),
@@ -298,18 +307,28 @@ class Api:
         self._expect(id, agent)
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
 
-    async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        """Take what an agent has done, and answer with what it is to do."""
+    def _agent_of(self, command: Mapping[str, Any]) -> tuple[str, Agent]:
         id = _text(command, "place")
         agent = self._agents.get(id)
         if agent is None or not hmac.compare_digest(agent.secret, _text(command, "agent")):
             raise ApiError(f"the place {id!r} is not registered by you", "register", 409)
-        if agent.silence is not None:
-            agent.silence.cancel()
+        return id, agent
+
+    def _take_report(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        id, agent = self._agent_of(command)
         reports = command.get("done", [])
         with self.hub.turn() as state:
             for report in reports if isinstance(reports, list) else []:
                 self._report(state, id, agent, report)
+        return {}
+
+    async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Take what an agent has done, and answer with what it is to do."""
+        id, agent = self._agent_of(command)
+        if agent.silence is not None:
+            agent.silence.cancel()
+        self._take_report(command, caller)
+        agent.asking += 1
         try:
             if not agent.orders:
                 agent.news.clear()
@@ -319,6 +338,8 @@ class Api:
         except asyncio.CancelledError:  # its connection ended
             self._lose(id, agent, "its connection ended")
             raise
+        finally:
+            agent.asking -= 1
         if self._agents.get(id) is not agent:
             raise ApiError(f"the place {id!r} was registered again", "register", 409)
         self._expect(id, agent)
@@ -353,16 +374,17 @@ class Api:
 
     def _lose(self, id: str, agent: Agent, why: str) -> None:
         if self._agents.get(id) is agent:
-            del self._agents[id]
+            self._lost[id] = self._agents.pop(id)
             self.hub.agents.pop(id, None)
             with self.hub.turn() as state:
                 state.lost(id, why)
 
     def _leave(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         id = _text(command, "place")
-        agent = self._agents.get(id)
+        agent = self._agents.get(id) or self._lost.get(id)
         if agent is not None and hmac.compare_digest(agent.secret, _text(command, "agent")):
-            del self._agents[id]
+            self._agents.pop(id, None)
+            self._lost.pop(id, None)
             agent.news.set()
             if agent.silence is not None:
                 agent.silence.cancel()
@@ -472,8 +494,8 @@ _COMMANDS = {
     "session": "_session", "kick": "_kick", "lease": "_show", "status": "_status", "history": "_history",
     "drain": "_change_place", "undrain": "_change_place", "maintain": "_change_place", "good": "_change_place",
     "quarantine": "_change_place", "retire": "_change_place", "register": "_register", "next": "_next",
-    "leave": "_leave", "token-make": "_token_make", "token-list": "_token_list", "token-revoke": "_token_revoke",
-    "pair": "_pair",
+    "report": "_take_report", "leave": "_leave", "token-make": "_token_make", "token-list": "_token_list",
+    "token-revoke": "_token_revoke", "pair": "_pair",
 }  # fmt: skip
 
 

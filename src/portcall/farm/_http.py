@@ -9,15 +9,18 @@ from typing import Any
 from aiohttp import web
 
 from portcall.farm._api import Api, ApiError
+from portcall.farm._relay import Relay
+from portcall.farm._websocket import join
 
 _MOST_BODY = 1 << 20
 
 
-def make_app(api: Api) -> web.Application:
+def make_app(api: Api, relay: Relay) -> web.Application:
     """Return the application."""
     app = web.Application(client_max_size=_MOST_BODY)
-    pages = Pages(api)
+    pages = Pages(api, relay)
     app.router.add_post("/api", pages.call)
+    app.router.add_get("/ws", pages.websocket)
     app.router.add_get("/healthz", pages.healthy)
     app.router.add_get("/readyz", pages.ready)
     return app
@@ -26,8 +29,9 @@ def make_app(api: Api) -> web.Application:
 class Pages:
     """The handlers."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, relay: Relay) -> None:
         self._api = api
+        self._relay = relay
 
     async def call(self, request: web.Request) -> web.Response:
         """Answer a command of portcall's clients, agents and command line."""
@@ -45,6 +49,12 @@ class Pages:
         except ApiError as error:
             return _answer({"error": str(error), "reason": error.reason}, error.status)
 
+    async def websocket(self, request: web.Request) -> web.StreamResponse:
+        """Let a server or client of TVM, such as one in a browser, join the proxy."""
+        if not same_origin(request):
+            return web.Response(status=403, text="this page is of another site\n")
+        return await join(self._relay, request)
+
     async def healthy(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -53,6 +63,12 @@ class Pages:
         hub = self._api.hub
         why = "draining" if hub.state.draining else hub.store_error
         return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
+
+
+def same_origin(request: web.Request) -> bool:
+    """Return whether a request comes from a page of the farm, or from no page."""
+    origin = request.headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("Host")
 
 
 def token_of(request: web.Request) -> str:

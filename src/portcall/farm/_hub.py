@@ -33,6 +33,7 @@ class Hub:
     Attributes:
         agents: who speaks for each place, by its id.
         holders: who is told of each lease, by its id.
+        session_keys: the lease of each match key that an agent of portcall was told and no session has used yet.
         watchers: called after each turn with its events.
     """
 
@@ -42,6 +43,7 @@ class Hub:
         self.state = State(rules)
         self.agents: dict[str, Listener] = {}
         self.holders: dict[str, Listener] = {}
+        self.session_keys: dict[str, str] = {}
         self.watchers: list[Callable[[list[Event]], None]] = []
         self.store_error = ""
         self.started = time.time()
@@ -117,6 +119,10 @@ class Hub:
     def _tell(self, effect: Effect) -> None:
         to_agent = effect.what in ("offer", "admit", "end")
         listener = None
+        if effect.what in ("offer", "admit") and effect.lease is not None:
+            self.session_keys[effect.key or effect.lease.match_key] = effect.lease.id
+        elif effect.what in ("ended", "requeued") and effect.lease is not None:
+            self.session_keys = {key: id for key, id in self.session_keys.items() if id != effect.lease.id}
         if to_agent and effect.place is not None:
             listener = self.agents.get(effect.place.id)
         elif effect.lease is not None:

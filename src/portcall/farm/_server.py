@@ -20,7 +20,8 @@ from portcall.farm._api import Api
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
 from portcall.farm._model import Rules
-from portcall.farm._port import TRACKER_MAGIC, Port
+from portcall.farm._port import SESSION_MAGIC, TRACKER_MAGIC, Port
+from portcall.farm._relay import Relay, TcpEnd
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
 from portcall.rpc.server._options import is_loopback
@@ -91,8 +92,13 @@ class Server:
         self.hub = Hub(Store(options.store), options.rules, self.log)
         self.access = Access(self.hub.store, required=not options.local)
         self.api = Api(self.hub, self.access)
+        self.relay = Relay(self.hub, self.may_be_tvm)
         self._runner = web.AppRunner(
-            make_app(self.api), handler_cancellation=True, access_log=None, keepalive_timeout=120
+            make_app(self.api, self.relay),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=120,
+            shutdown_timeout=0.5,
         )
         await self._runner.setup()
         self._http = self._runner.server
@@ -101,7 +107,11 @@ class Server:
             self._port = Port(
                 options.host,
                 options.port,
-                {TRACKER_MAGIC: self._tracker, b"HTTP": self._make_http},
+                {
+                    TRACKER_MAGIC: self._tracker,
+                    SESSION_MAGIC: lambda secure: TcpEnd(self.relay),
+                    b"HTTP": self._make_http,
+                },
                 tls=tls,
                 log=self.log,
             )

@@ -15,10 +15,16 @@ from portcall.rpc._transport import connect_over as connect_over
 from portcall.rpc._transport import serve_over as serve_over
 from portcall.rpc.client._activity import Activity as Activity
 from portcall.rpc.client._connect import connect as connect
+from portcall.rpc.client._farm import Farm as Farm
+from portcall.rpc.client._farm import Lease as Lease
+from portcall.rpc.client._farm import connect_farm as connect_farm
+from portcall.rpc.client._farm_channel import FarmChannel as FarmChannel
 from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
 from portcall.rpc.client._remote import RemoteObject as RemoteObject
 from portcall.rpc.client._remote import RemoteTensor as RemoteTensor
 from portcall.rpc.client._session import Session as Session
+from portcall.rpc.server._agent import Agent as Agent
+from portcall.rpc.server._agent import PlaceOptions as PlaceOptions
 from portcall.rpc.server._server import Server as Server
 from portcall.rpc.server._server import ServerOptions as ServerOptions
 from portcall.rpc.server._server import StartError as StartError

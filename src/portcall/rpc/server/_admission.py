@@ -20,6 +20,7 @@ from typing import Protocol
 from portcall.errors import AuthenticationError, RemoteProtocolError
 from portcall.rpc.server._connections import HANDSHAKE, Connection, Connections, State
 from portcall.rpc.server._ended_sessions import EndedSessions
+from portcall.rpc.server._gate import Gate
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._listen import peer_name
 from portcall.rpc.server._log import Log, count
@@ -61,12 +62,14 @@ class Admission:
         base: the directory that the sessions' directories are in.
         connections: all connections; new ones are added.
         ended: answers clients that ask why a session ended.
+        gate: of a server that belongs to a farm.
     """
 
     def __init__(
         self, options: ServerOptions, listener: socket.socket, base: str, connections: Connections,
-        ended: EndedSessions, loop: Loop, log: Log, owner: Owner,
+        ended: EndedSessions, loop: Loop, log: Log, owner: Owner, gate: Gate | None = None,
     ) -> None:  # fmt: skip
+        self._gate = gate
         self._options = options
         self._listener = listener
         self._base = base
@@ -216,6 +219,8 @@ class Admission:
             limits = [seconds for seconds in (hello.timeout, self._options.session_timeout) if seconds]
         except RemoteProtocolError as error:
             return self._refuse(connection, str(error))
+        if self._gate is not None:
+            return self._admit(connection, hello.key, limits)
         if hello.key != self._options.key:
             wrong = f"asked for the key {hello.key[:80]!r}; this server has {self._options.key!r}"
             return self._refuse(connection, wrong)
@@ -223,6 +228,25 @@ class Admission:
             return self._refuse(connection, "is a TVM client, which cannot prove that it knows the token")
         connection.limit = min(limits, default=0)
         return self._ask_for_proof(connection) if self._options.token else self._enqueue(connection)
+
+    def _admit(self, connection: Connection, key: str, limits: list[float]) -> None:
+        """Let in a client that a farm sent; its key is not valid a second time."""
+        assert self._gate is not None
+        admission = self._gate.admit(key)
+        if admission is None:
+            return self._refuse(connection, "has no key that the farm gave out")
+        connection.fence = admission.fence
+        connection.limit = min((seconds for seconds in (*limits, admission.limit) if seconds), default=0)
+        return self._enqueue(connection)
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Serve a connection that the agent of a farm has made."""
+        try:
+            sock.setblocking(True)
+            self._begin(sock, peer_name(sock, sock.getpeername()))
+        except OSError as error:
+            self._log.write("overload", f"cannot serve a client: {error}")
+            sock.close()
 
     def _ask_for_proof(self, connection: Connection) -> None:
         options = {"portcall": _handshake.EXTENSION_VERSION, "auth": "token", "nonce": _handshake.new_nonce()}
@@ -290,6 +314,8 @@ class Admission:
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""
         text = f"opened for {connection.peer}, a {connection.peer_kind} client{limit}"
         self._log.write("opened", text, connection.number, peer=connection.peer, client=connection.peer_kind)
+        if self._gate is not None:
+            self._gate.opened(connection)
         self._loop.guard(self.accept_clients)
 
     # ---- Answers ----

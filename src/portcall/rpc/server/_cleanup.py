@@ -54,7 +54,7 @@ class Cleanup:
         progress = Progress()
         with contextlib.suppress(OSError):
             progress = Progress.from_bytes(os.pread(connection.progress, PROGRESS_BYTES, 0))
-        ending = ending_of(status, progress, connection.kill_reason)
+        ending = connection.ending = ending_of(status, progress, connection.kill_reason)
         if connection.serving:
             self._ended.add(connection.number, connection.secret, ending)
         self._log_end(connection, ending, progress)

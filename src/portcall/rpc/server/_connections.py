@@ -87,6 +87,8 @@ class Connection:
         queue_position: as last reported.
         pid: of the process that serves it; 0 before it runs.
         deadline: when the connection is ended.
+        fence: of the lease of a farm that it belongs to; 0 for none.
+        ending: how it ended, once it has.
     """
 
     number: int
@@ -105,6 +107,8 @@ class Connection:
     queue_position: int = 0
     pid: int = 0
     deadline: float | None = None
+    fence: int = 0
+    ending: Ending | None = None
     timer: Timer | None = None
 
     @property

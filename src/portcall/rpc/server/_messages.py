@@ -196,6 +196,56 @@ class DirectoryCounted(Message):
     nbytes: int
 
 
+# ---- The agent of a farm, and the supervisor ----
+
+
+@dataclass(frozen=True)
+class AdmitClient(Message):
+    """Let in one client with this key, for the lease with this fence, for ``limit`` seconds; 0 is no limit."""
+
+    key: str
+    fence: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class EndLease(Message):
+    """End all sessions of this fence and older ones."""
+
+    fence: int
+
+
+@dataclass(frozen=True)
+class AdoptConnection(Message):
+    """Serve a client whose connection the agent has made; it comes with the message."""
+
+    descriptors: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class SessionOpened(Message):
+    """A session of a lease began."""
+
+    number: int
+    fence: int
+
+
+@dataclass(frozen=True)
+class SessionClosed(Message):
+    """A session of a lease ended; ``how`` is for people."""
+
+    number: int
+    fence: int
+    how: str
+
+
+@dataclass(frozen=True)
+class LeaseEnded(Message):
+    """The answer to EndLease: no session of this fence is left."""
+
+    fence: int
+
+
 # Which messages each process accepts, by sender.
 Accepted = tuple[type[Message], ...]
 ZYGOTE_CONFIGURATION: Accepted = (Configure,)
@@ -206,13 +256,15 @@ WORKER_REPORTS: Accepted = (HelloReceived, ProofReceived, HandshakeFailed)
 WORKER_ARGUMENTS: Accepted = (Configure, StartWorker)  # of a worker that is spawned
 DIRECTORY_ORDERS: Accepted = (DeleteDirectory, CountDirectory)
 DIRECTORY_REPORTS: Accepted = (DirectoryDeleted, DirectoryCounted)
+AGENT_ORDERS: Accepted = (AdmitClient, EndLease, AdoptConnection)
+AGENT_REPORTS: Accepted = (SessionOpened, SessionClosed, LeaseEnded)
 
 
 ALL = {
     cls
     for accepted in (
         ZYGOTE_CONFIGURATION, ZYGOTE_ORDERS, ZYGOTE_REPORTS, WORKER_ARGUMENTS, WORKER_ORDERS, WORKER_REPORTS,
-        DIRECTORY_ORDERS, DIRECTORY_REPORTS,
+        DIRECTORY_ORDERS, DIRECTORY_REPORTS, AGENT_ORDERS, AGENT_REPORTS,
     )
     for cls in accepted
 }  # fmt: skip

@@ -85,6 +85,7 @@ class ServerOptions:
         max_frame: length of a message; the contents of tensors are not counted.
         work_dir: where the sessions' directories are made; the system's place for such when empty.
         stop_with_stdin: stop when standard input ends.
+        gate: descriptor of a link to the agent of a farm, which names the clients to let in; -1 for none.
     """
 
     host: str = "127.0.0.1"
@@ -113,6 +114,7 @@ class ServerOptions:
     work_dir: str = ""
     log: LogStyle = "text"
     stop_with_stdin: bool = False
+    gate: int = -1
 
     def __post_init__(self) -> None:
         check_token(self.token)
@@ -139,7 +141,7 @@ class ServerOptions:
     @property
     def authenticated(self) -> bool:
         """Whether clients must prove who they are."""
-        return bool(self.token or self.tls_ca)
+        return bool(self.token or self.tls_ca or self.gate >= 0)
 
     @property
     def local(self) -> bool:
@@ -175,7 +177,7 @@ class ServerOptions:
 
     def without_secrets(self) -> ServerOptions:
         """Return what processes that run sessions may know; what follows from the secrets is decided here."""
-        return dataclasses.replace(self, token="", allow_connect=self.may_connect)
+        return dataclasses.replace(self, token="", gate=-1, allow_connect=self.may_connect)
 
 
 def is_python_function(name: str) -> bool:

@@ -60,9 +60,14 @@ class Server:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, key: str = "", **options: Any) -> None:
         given = {"log": "none", **options, "host": host, "port": port, "key": key, "stop_with_stdin": True}
+        gate = int(given.get("gate", -1))
         self.options = ServerOptions(**given)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=(gate,) if gate >= 0 else (),
         )
         self.pid = self._process.pid
         self._program = os.getpid()

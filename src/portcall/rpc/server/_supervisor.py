@@ -32,6 +32,8 @@ from portcall.rpc.server._cleanup import Cleanup
 from portcall.rpc.server._connections import Connection, Connections
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._ended_sessions import EndedSessions
+from portcall.rpc.server._gate import Gate
+from portcall.rpc.server._link import Link
 from portcall.rpc.server._listen import listen
 from portcall.rpc.server._log import Log, count
 from portcall.rpc.server._loop import Loop
@@ -80,6 +82,7 @@ class Supervisor:
         self._stop_signal = 0
         self._start_error: StartError | None = None
         self._announced = False
+        self._gate: Gate | None = None
 
     def run(self) -> int:
         """Serve until SIGTERM, SIGINT or SIGHUP; return which of them it was, 0 where standard input ended.
@@ -102,8 +105,9 @@ class Supervisor:
         self._zygote = ZygoteProcess(self._options.without_secrets(), self._base, self._log.output, self._loop, self)
         ended = EndedSessions()
         self._cleanup = Cleanup(options, self._connections, ended, self._loop, self._log, self._on_disk_limit)
+        self._open_gate()
         self._admission = Admission(
-            options, self._listener, self._base, self._connections, ended, self._loop, self._log, self
+            options, self._listener, self._base, self._connections, ended, self._loop, self._log, self, self._gate
         )
         try:
             self._catch_signals(before)
@@ -123,6 +127,13 @@ class Supervisor:
                 signal.signal(number, handler)
 
     # ---- Beginning and end ----
+
+    def _open_gate(self) -> None:
+        if self._options.gate >= 0:
+            link = Link.adopt(self._options.gate)
+            adopt = lambda sock: self._admission.adopt(sock)  # noqa: E731  # which is made later
+            self._gate = Gate(link, self._connections, self.kill, adopt, self._on_program_ended)
+            self._loop.watch(self._gate.fileno(), self._gate.take_messages)
 
     def _announce(self) -> None:
         self._announced = True
@@ -207,6 +218,7 @@ class Supervisor:
             lambda: os.close(self._lock),
             *(sock.close for sock in self._signals),
             self._forget_program,
+            *((self._gate.close,) if self._gate is not None else ()),
         )
         for step in steps:
             self._loop.guard(step)
@@ -290,3 +302,5 @@ class Supervisor:
         self._admission.remove_from_queue(connection)
         self._loop.guard(lambda: self._admission.take_last_message(connection))
         self._loop.guard(lambda: self._cleanup.finish(connection, status))
+        if self._gate is not None:
+            self._gate.closed(connection)

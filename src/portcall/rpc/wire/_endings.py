@@ -96,6 +96,7 @@ KINDS = {
         "the server could not continue it: {detail}",
         "{peer} ended the session: the server ran into an error of its own; its log says which",
     ),
+    "lease": Kind("its lease of the farm was over", "{peer} ended the session: its lease of the farm is over"),
     # Before the session is open:
     "silent": Kind("sent nothing for {detail} during the handshake"),
     "crowded": Kind("was silent while others wanted to connect"),

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall farm``: hand out boards to many people; and see, reserve, and look after them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from portcall.bench import format_duration
+from portcall.cli._command import Command, Group, end_with_error, read_duration
+from portcall.cli._errors import INTERRUPTED, CommandError
+from portcall.cli._output import console, print_facts, print_json, print_line, table
+from portcall.cli._remote import connect_farm
+
+if TYPE_CHECKING:
+    from portcall.rpc import Farm
+
+EXAMPLES = """
+portcall farm                                          this machine only, port 9190; TVM's servers and clients, too
+portcall farm --host 0.0.0.0 --tls-cert farm.pem       other machines, with tokens; the first one is printed
+portcall serve --farm lab:9190 --key rasp4             on a board: join
+portcall run k.so add_one --farm lab:9190 --key rasp4 …
+portcall farm status                                   devices, leases, queue
+portcall farm reserve 'rasp4 & ram>=4GiB' --shell      a shell with a board
+"""
+
+RESERVE = """
+portcall farm reserve rasp4 --shell
+portcall farm reserve 'rasp4 & !flaky' -- make tune
+"""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def farm_options(function: Decorated) -> Decorated:
+    """Add the options that say which farm, and who asks."""
+    options = [
+        click.option("--farm", default="", envvar="PORTCALL_FARM", metavar="HOST:PORT",
+                     help="The farm; or PORTCALL_FARM. By default 127.0.0.1:9190."),
+        click.option("--token-file", type=click.Path(allow_dash=True), help="File with your token; or "
+                     "PORTCALL_FARM_TOKEN."),
+        click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority (PEM)."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def farm_of(given: dict[str, Any]) -> Farm:
+    return connect_farm({**given, "farm": given["farm"] or "127.0.0.1:9190"})
+
+
+# ---- The farm itself ----
+
+
+def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
+    """Serve until a signal."""
+    try:
+        from portcall import farm
+    except ModuleNotFoundError as error:
+        raise CommandError(f"a farm needs the package {error.name}", "", "pip install 'portcall[farm]'") from error
+    networks = given["tvm_network"] or farm.FarmOptions().tvm_networks
+    options = farm.FarmOptions(
+        host=given["host"], port=given["port"], store=given["store"], tls_certificate=given["tls_cert"],
+        tls_key=given["tls_key"], insecure=given["insecure"], tvm_networks=tuple(networks), silent=given["silent"],
+    )  # fmt: skip
+
+    def say_ready(address: Any, access: Any) -> None:
+        facts = {"host": address.host, "port": address.port, "address": str(address), "pid": os.getpid()}
+        if given["json"]:
+            print_json(facts, "-")
+        else:
+            click.echo(f"listening on {address}")
+        sys.stdout.flush()
+        if access.required and not access.list():
+            token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
+            click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
+
+    ended_by = farm.serve(options, say_ready)
+    ctx.exit(INTERRUPTED if ended_by == 2 else 0)
+
+
+@click.group("farm", cls=Group, examples=EXAMPLES, invoke_without_command=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
+@click.option("--store", default="farm.db", show_default=True, metavar="FILE", help="Keeps everything over a restart; "
+              "':memory:' keeps nothing.")  # fmt: skip
+@click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
+@click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
+@click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
+              "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--silent", is_flag=True, help="Log nothing.")
+@click.option("--json", is_flag=True, help="Print the address as JSON.")
+@click.option("--debug", is_flag=True, help="Show the trace of an error.")
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
+    if ctx.invoked_subcommand is None:
+        try:
+            run_farm(ctx, given)
+        except click.exceptions.Exit:
+            raise
+        except Exception as error:
+            end_with_error(ctx, error, given["debug"])
+
+
+# ---- Seeing ----
+
+
+@click.command("status", cls=Command, examples="portcall farm status\nportcall farm status --watch")
+@farm_options
+@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
+def status(json_to: str | None, watch: bool, **given: Any) -> None:
+    """Show devices, leases and the queue: since when, by whom, why."""
+    with farm_of(given) as farm:
+        while True:
+            found = farm.status()
+            if json_to is not None:
+                print_json(found, json_to)
+            else:
+                if watch:
+                    click.clear()
+                show_status(farm.address, found)
+            if not watch:
+                return
+            time.sleep(1)
+
+
+def show_status(address: str, found: dict[str, Any]) -> None:
+    now = found["now"]
+    free = sum(place["state"] == "idle" for place in found["places"])
+    counts = (counted(len(found["places"]), "place"), f"{free} idle", counted(len(found["leases"]), "lease"))
+    print_line(f"{address}: {', '.join(counts)}, {found['waiting_total']} waiting")
+    if found["places"]:
+        rows = [
+            (p["place"], ", ".join(p["keys"]), p["state"], format_duration(max(0.0, now - p["since"])),
+             "drained" if p["drain"] else p["health"], p["user"] or p["health_reason"] or p["cause"])
+            for p in found["places"]
+        ]  # fmt: skip
+        console().print(table(("place", "keys", "state", "for", "health", "user, or why"), rows, right=("for",)))
+    if found["waiting"]:
+        queue = [
+            (str(w["position"]), w["user"], w["want"], format_duration(max(0.0, now - w["created"])), w["why"])
+            for w in found["waiting"]
+        ]
+        console().print(table(("", "waiting", "for", "since", "because"), queue, right=("since",)))
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+@click.command("who", cls=Command, examples="portcall farm who\nportcall farm who rasp4")
+@farm_options
+@click.argument("key", required=False)
+def who(json_to: str | None, key: str | None, **given: Any) -> None:
+    """Show who has which place."""
+    with farm_of(given) as farm:
+        found = farm.status()
+    places = {place["place"]: place for place in found["places"]}
+    held = [
+        lease for lease in found["leases"]
+        if key is None or key == lease["place"] or key in places.get(lease["place"], {}).get("keys", ())
+    ]  # fmt: skip
+    if json_to is not None:
+        print_json({"leases": held}, json_to)
+        return
+    rows = [
+        (x["place"], x["user"], x["lease"], format_duration(max(0.0, found["now"] - x["since"])), str(x["sessions"]))
+        for x in held
+    ]
+    if rows:
+        console().print(table(("place", "user", "lease", "for", "sessions"), rows, right=("for", "sessions")))
+    else:
+        print_line("nobody has a place" if key is None else f"nobody has a place of '{key}'")
+
+
+@click.command("history", cls=Command, examples="portcall farm history\nportcall farm history --place rasp-3 --json")
+@farm_options
+@click.option("--place", default="", help="Of this place alone.")
+@click.option("--lease", default="", help="Of this lease alone.")
+@click.option("--user", default="", help="Of this user alone.")
+@click.option("--last", default=40, show_default=True, type=click.IntRange(1, 100_000), help="How many lines.")
+def history(json_to: str | None, place: str, lease: str, user: str, last: int, **given: Any) -> None:
+    """Show what happened: every change of a place and of a lease, with its cause."""
+    filters = {name: value for name, value in (("place", place), ("lease", lease), ("of", user)) if value}
+    with farm_of(given) as farm:
+        found = farm.command("history", limit=last, **filters)
+    if json_to is not None:
+        print_json(found, json_to)
+        return
+    rows = [
+        (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"])), e["what"], e["place"], e["user"], e["detail"])
+        for e in found["events"]
+    ]
+    console().print(table(("time", "what", "place", "user", "why"), rows))
+
+
+# ---- Leases ----
+
+
+@click.command("reserve", cls=Command, examples=RESERVE)
+@farm_options
+@click.argument("want")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND…]")
+@click.option("--shell", is_flag=True, help="Start a shell.")
+@click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
+@click.option("--limit", callback=read_duration, metavar="TIME", help="How long the lease may last.")
+@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help="A step is a minute.")
+@click.pass_context
+def reserve(
+    ctx: click.Context, /, json_to: str | None, want: str, words: tuple[str, ...], shell: bool, wait: float | None,
+    limit: float | None, priority: float, **given: Any,
+) -> None:  # fmt: skip
+    """Lease a place while a command or a shell runs; `portcall run --farm` in it uses the lease."""
+    if bool(words) == shell:
+        raise click.UsageError("give either a command, behind --, or --shell")
+    with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, priority=priority,
+                    on_wait=lambda text: click.echo(text, err=True)) as lease:  # fmt: skip
+        if json_to is not None:
+            print_json({"lease": lease.id, "place": lease.place}, json_to)
+        else:
+            click.echo(f"{lease.place} is yours (lease {lease.id})", err=True)
+        environment = {**os.environ, "PORTCALL_FARM": farm.address, "PORTCALL_LEASE": lease.ticket}
+        with contextlib.suppress(KeyboardInterrupt):
+            done = subprocess.run(words or [os.environ.get("SHELL", "/bin/sh")], env=environment, check=False)
+            ctx.exit(done.returncode)
+        ctx.exit(INTERRUPTED)
+
+
+def lease_command(name: str, does: str, *, why: bool = False) -> Command:
+    """Make a command that changes one lease."""
+
+    @click.command(name, cls=Command, examples=f"portcall farm {name} LEASE" + (" --why 'demo at ten'" if why else ""),
+                   help=does)  # fmt: skip
+    @farm_options
+    @click.argument("lease")
+    def change(json_to: str | None, lease: str, **given: Any) -> None:
+        more = {"why": given.pop("why")} if why else {}
+        with farm_of(given) as farm:
+            show(json_to, farm.command(name, lease=lease, **more), f"{name}: lease {lease}")
+
+    if why:
+        change.params.append(click.Option(["--why"], required=True, help="What its holder will read."))
+    assert isinstance(change, Command)
+    return change
+
+
+@click.command("extend", cls=Command, examples="portcall farm extend LEASE 30m")
+@farm_options
+@click.argument("lease")
+@click.argument("duration", callback=read_duration)
+def extend(json_to: str | None, lease: str, duration: float, **given: Any) -> None:
+    """Let a lease last this much longer from now on, within its limit."""
+    with farm_of(given) as farm:
+        show(json_to, farm.command("extend", lease=lease, seconds=duration), f"extended lease {lease}")
+
+
+# ---- Places ----
+
+
+def place_command(name: str, does: str, *, why: bool = False) -> Command:
+    """Make a command that changes one place."""
+
+    @click.command(
+        name, cls=Command, help=does, examples=f"portcall farm {name} PLACE" + (" --why 'new fan'" if why else "")
+    )
+    @farm_options
+    @click.argument("place")
+    def change(json_to: str | None, place: str, **given: Any) -> None:
+        more = {"why": given.pop("why")} if why else {}
+        with farm_of(given) as farm:
+            found = farm.command(name, place=place, **more)
+            show(json_to, found, f"{place}: {found['state']}, {'drained' if found['drain'] else found['health']}")
+
+    if why:
+        change.params.append(click.Option(["--why"], required=True, help="What others will read."))
+    assert isinstance(change, Command)
+    return change
+
+
+# ---- Trust ----
+
+
+def token_options(function: Decorated) -> Decorated:
+    options = [
+        click.option("--role", default="user", show_default=True,
+                     type=click.Choice(["viewer", "user", "agent", "operator", "admin"]), help="What it allows."),
+        click.option("--key", "keys", multiple=True, help="For this key only. Can be repeated."),
+        click.option("--days", default=0.0, help="How long it is good for; 0 for ever."),
+        click.option("--most-leases", default=0, help="Leases at once; 0 for any number."),
+        click.option("--top-class", default="normal", show_default=True,
+                     type=click.Choice(["urgent", "normal", "batch"]), help="The most urgent class to ask for."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def token_fields(given: dict[str, Any]) -> dict[str, Any]:
+    names = ("role", "days", "most_leases", "top_class")
+    return {**{name: given[name] for name in names}, "keys": list(given["keys"])}
+
+
+@click.command("token", cls=Command, examples="portcall farm token ann\nportcall farm token --list\n"
+               "portcall farm token --revoke ann")  # fmt: skip
+@farm_options
+@click.argument("user", required=False)
+@token_options
+@click.option("--list", "list_all", is_flag=True, help="List the tokens, without what is secret.")
+@click.option("--revoke", default="", metavar="USER", help="End the tokens of a user, or the one that begins so.")
+def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, **given: Any) -> None:
+    """Make a token for a user; it is shown once."""
+    with farm_of(given) as farm:
+        if revoke:
+            found = farm.command("token-revoke", token=revoke)
+            show(json_to, found, f"revoked: {found['revoked']}")
+        elif list_all:
+            found = farm.command("token-list")
+            if json_to is not None:
+                print_json(found, json_to)
+                return
+            rows = [
+                (t["user"], t["role"], t["hint"] + "…", ", ".join(t["keys"]) or "all", t["by"]) for t in found["tokens"]
+            ]
+            console().print(table(("user", "role", "token", "keys", "made by"), rows))
+        elif user:
+            found = farm.command("token-make", **{"for": user, **token_fields(given)})
+            show(json_to, found, found["token"])
+        else:
+            raise click.UsageError("give a user's name, or --list, or --revoke USER")
+
+
+@click.command("pair", cls=Command, examples="portcall farm pair rasp-3 --role agent --key rasp4")
+@farm_options
+@click.argument("user")
+@token_options
+def pair(json_to: str | None, user: str, **given: Any) -> None:
+    """Make a code that a board or a colleague turns into a token once, within ten minutes."""
+    with farm_of(given) as farm:
+        found = farm.command("pair", **{"for": user, **token_fields(given)})
+        show(json_to, found, f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}")
+
+
+@click.command("join", cls=Command, examples="portcall farm join ABCD-EFGH-JKMN --farm lab:9190 > token")
+@farm_options
+@click.argument("code")
+def join(json_to: str | None, code: str, **given: Any) -> None:
+    """Turn a pairing code into a token, which is printed."""
+    with farm_of(given) as farm:
+        found = farm.command("redeem", code=code)
+        show(json_to, found, found["token"])
+
+
+def show(json_to: str | None, found: dict[str, Any], text: str) -> None:
+    if json_to is not None:
+        print_json(found, json_to)
+    elif "\n" in text:
+        for line in text.splitlines():
+            print_line(line)
+    else:
+        print_line(text)
+
+
+@click.command("show", cls=Command, examples="portcall farm show LEASE")
+@farm_options
+@click.argument("lease")
+def show_lease(json_to: str | None, lease: str, **given: Any) -> None:
+    """Show all that is known of a lease."""
+    with farm_of(given) as farm:
+        found = farm.command("lease", lease=lease)
+    if json_to is not None:
+        print_json(found, json_to)
+    else:
+        print_facts([(name, str(value)) for name, value in found.items() if value != ""])
+
+
+SUMMARIES: dict[Command, str] = {
+    status: "Show devices, leases and the queue.",
+    who: "Show who has which place.",
+    history: "Show what happened, and why.",
+    reserve: "Lease a place while a command or a shell runs.",
+    show_lease: "Show all that is known of a lease.",
+    extend: "Let a lease last longer.",
+    lease_command("release", "Give a place back."): "Give a place back.",
+    lease_command("kick", "End somebody's lease.", why=True): "End somebody's lease; its holder reads why.",
+    place_command("drain", "Hand a place out no more after its present lease."): "Hand a place out no more.",
+    place_command("undrain", "Hand a drained place out again."): "Hand a drained place out again.",
+    place_command("maintain", "Keep a place for maintenance.", why=True): "Keep a place for maintenance.",
+    place_command("quarantine", "Keep a place out of use.", why=True): "Keep a place out of use.",
+    place_command("good", "Say that a place is well again."): "Say that a place is well again.",
+    place_command("retire", "Take a place out of use for good."): "Take a place out of use for good.",
+    token: "Make, list and revoke tokens.",
+    pair: "Make a code for a board or a colleague.",
+    join: "Turn a pairing code into a token.",
+}
+for found_command, summary in SUMMARIES.items():
+    found_command.summary = summary
+    command.add_command(found_command)

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy: brings together servers and clients that cannot reach each other, and passes their bytes on.
+
+Servers of TVM join with a key and become places, each connection one. Agents of portcall join with the match key of one
+session. A client brings a match key that the farm gave out, or a plain key, which is a request that waits.
+
+Bytes go on as fast as the slower side takes them: while the farm has something left for one side it reads nothing from
+the other, so it keeps no more than one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+
+from portcall.errors import RemoteProtocolError
+from portcall.farm._hub import Hub
+from portcall.farm._model import Effect, Refused
+from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, refusal
+
+PIECE = 256 << 10
+MOST_HELLO = 4096
+CLIENT_PATIENCE = 600.0  # seconds for which a client with a plain key waits
+HELLO_PATIENCE = 10.0
+_HEAD = 8
+_numbers = itertools.count(1)
+
+
+class End:
+    """One side of a session through the farm, over any transport: what ``Relay`` needs to know of it.
+
+    Attributes:
+        address: of the peer.
+        padding: what follows a refusal.
+    """
+
+    address = ""
+    padding = b""
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send bytes, which may change afterwards unless ``full`` is true then."""
+        raise NotImplementedError
+
+    def full(self) -> bool:
+        """Return whether something is left to be sent."""
+        raise NotImplementedError
+
+    def stop_reading(self, stop: bool) -> None:
+        """Read nothing for now, or go on."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Close, after what is left was sent."""
+        raise NotImplementedError
+
+
+class Relay:
+    """All peers of the proxy.
+
+    Args:
+        hub: the farm.
+        allowed: whether TVM's ends may come from an address.
+    """
+
+    def __init__(self, hub: Hub, allowed: Callable[[str], bool]) -> None:
+        self.hub = hub
+        self.allowed = allowed
+        self.waiting: dict[str, Peer] = {}  # servers, by the match key of their client
+        self.early: dict[str, Peer] = {}  # clients whose agent has not joined yet
+        self.passed = 0  # bytes
+        self.pairs = 0
+
+
+class Peer:
+    """One peer of the proxy, from its hello to its end. The transport calls ``feed``, ``drained`` and ``lost``."""
+
+    def __init__(self, relay: Relay, end: End) -> None:
+        self._relay = relay
+        self._hub = relay.hub
+        self.end = end
+        self.hello = b""
+        self.text = b""
+        self.partner: Peer | None = None
+        self._place = ""
+        self._lease = ""
+        self._key = ""
+        self._raw = False
+        self._served = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait(HELLO_PATIENCE)
+
+    def _wait(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._refuse)
+
+    # ---- Bytes ----
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take bytes of the peer."""
+        if self.partner is not None:
+            self._relay.passed += len(data)
+            self.partner.end.send(data)
+            if self.partner.end.full():
+                self.end.stop_reading(True)
+            return
+        self.hello += bytes(data)
+        if len(self.hello) < _HEAD:
+            return
+        size = int.from_bytes(self.hello[4:_HEAD], "little")
+        if (
+            int.from_bytes(self.hello[:4], "little") != MAGIC
+            or not 0 < size <= MOST_HELLO
+            or len(self.hello) > _HEAD + size
+        ):
+            self.end.finish()
+        elif len(self.hello) == _HEAD + size and not self.text:
+            self.text = self.hello[_HEAD:]
+            self._wait(None)
+            self._greet()
+
+    def drained(self) -> None:
+        """The transport has sent all that was left."""
+        if self.partner is not None:
+            self.partner.end.stop_reading(False)
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._wait(None)
+        partner, self.partner = self.partner, None
+        if partner is not None:
+            partner.partner = None
+            partner.end.finish()
+        self._relay.waiting.pop(self._key, None)
+        if self._relay.early.get(self._key) is self:
+            del self._relay.early[self._key]
+        with self._hub.turn() as state:
+            if self._place:
+                self._hub.agents.pop(self._place, None)
+                if self._served and state.places[self._place].lease:
+                    state.release(state.places[self._place].lease)
+                state.lost(self._place, "its connection ended")
+            if self._lease in state.leases:
+                state.release(self._lease)
+
+    # ---- Joining ----
+
+    def _greet(self) -> None:
+        try:
+            role = "server" if self.text.startswith(b"server:") else "client"
+            hello = parse_words(self.text, role)
+            if not hello.key:
+                raise RemoteProtocolError("its key is empty")
+        except RemoteProtocolError as error:
+            self._hub.log("refused", f"{self.end.address} at the proxy: {error}")
+            self._refuse()
+            return
+        if role == "client":
+            self._greet_client(hello)
+        elif hello.options.get("relay"):
+            self._greet_agent(hello.key)
+        else:
+            self._greet_server(hello.key)
+
+    def _refuse(self) -> None:
+        self.end.send(refusal(MISMATCH) + self.end.padding)
+        self.end.finish()
+
+    def _greet_agent(self, key: str) -> None:
+        """An agent of portcall waits for the client of one match key; what it says goes to the client as it is."""
+        if key not in self._hub.session_keys:
+            self._refuse()
+            return
+        self._raw, self._key = True, key
+        early = self._relay.early.pop(key, None)
+        if early is not None:
+            self._pair(early)
+        else:
+            self._relay.waiting[key] = self
+
+    def _greet_server(self, key: str) -> None:
+        """A server of TVM becomes a place."""
+        if not self._relay.allowed(self.end.address):
+            self._refuse()
+            return
+        self._key = f"{key}:{secrets.token_hex(16)}"
+        self._place = f"{key}@proxy#{next(_numbers)}"
+        self._relay.waiting[self._key] = self
+        self._hub.agents[self._place] = self._on_agent_effect
+        with self._hub.turn() as state:
+            state.register(self._place, [key], peer="TVM", match_key=self._key)
+
+    def _on_agent_effect(self, effect: Effect) -> None:
+        if effect.what == "end":  # it joins again, under a new match key
+            self.end.finish()
+
+    def _greet_client(self, hello: Hello) -> None:
+        server = self._relay.waiting.pop(hello.key, None)
+        if server is not None:
+            self._pair(server)
+        elif hello.key in self._hub.session_keys:
+            self._key = hello.key
+            self._relay.early[hello.key] = self
+            self._wait(HELLO_PATIENCE)
+        elif self._relay.allowed(self.end.address) and not hello.is_portcall:
+            self._request(hello.key)
+        else:
+            self._refuse()
+
+    def _request(self, key: str) -> None:
+        """A client with a plain key waits for a server of that key."""
+        self._wait(CLIENT_PATIENCE)
+        with self._hub.turn() as state:
+            try:
+                lease = state.request(key, f"tvm@{self.end.address}", peer="TVM", key_only=True, hopeless=True,
+                                      ceiling=state.rules.tvm_ceiling)  # fmt: skip
+            except Refused:
+                self._refuse()
+                return
+            self._lease = lease.id
+            self._hub.holders[lease.id] = self._on_holder_effect
+
+    def _on_holder_effect(self, effect: Effect) -> None:
+        assert effect.lease is not None
+        if effect.what == "granted":
+            server = self._relay.waiting.pop(effect.lease.match_key, None)
+            if server is not None:
+                self._pair(server)
+            elif effect.place is not None and effect.place.peer == "portcall" and not effect.place.port:
+                self._key = effect.lease.match_key
+                self._relay.early[self._key] = self
+            else:  # a server that only direct connections reach
+                self._refuse()
+        elif effect.what == "ended":
+            self.end.finish()
+
+    def _pair(self, other: Peer) -> None:
+        """Let a server, or an agent, and a client talk."""
+        server, client = (self, other) if other._is_client() else (other, self)
+        self._wait(None)
+        other._wait(None)
+        server.partner, client.partner = client, server
+        self._hub.session_keys.pop(server._key, None)
+        server._served = True
+        self._relay.pairs += 1
+        server.end.send(client.hello)
+        if not server._raw:
+            client.end.send(server.hello)
+
+    def _is_client(self) -> bool:
+        return not self.text.startswith(b"server:")
+
+
+class TcpEnd(End, asyncio.BufferedProtocol):
+    """A peer that comes by TCP, with TLS or without."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._buffer = bytearray(4096)
+        self._paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        self._secure = transport.get_extra_info("ssl_object") is not None
+        transport.set_write_buffer_limits(high=1)
+        self._peer = Peer(self._relay, self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        if self._peer.partner is not None and len(self._buffer) < PIECE:
+            self._buffer = bytearray(PIECE)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._peer.feed(memoryview(self._buffer)[:nbytes])
+        if self._peer.partner is not None and self._peer.partner.end.full():
+            self._buffer = bytearray(PIECE)  # the transport may still read from the old one
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer.lost()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._peer.drained()
+
+    def send(self, data: bytes | memoryview) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(bytes(data) if self._secure else data)
+
+    def full(self) -> bool:
+        return self._paused or self._transport.get_write_buffer_size() > 0
+
+    def stop_reading(self, stop: bool) -> None:
+        if not self._transport.is_closing():
+            if stop:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def finish(self) -> None:
+        self._transport.close()

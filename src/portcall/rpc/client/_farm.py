@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of a farm's places, and sessions in them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from portcall.errors import ConnectError, FarmError, RPCError, SessionTimeoutError
+from portcall.rpc.client._connect import connect
+from portcall.rpc.client._farm_channel import FarmChannel
+from portcall.rpc.client._session import Session
+from portcall.rpc.wire._tls import TLSOptions
+
+HOLD = 15.0  # seconds for which a farm may hold back the answer to a waiting client
+RETRY_PAUSES = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to reach a farm that was there
+_BEATS = 3  # heartbeats within a lease's ttl
+
+OnWait = Callable[[str], None]
+
+
+def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = "") -> Farm:
+    """Return a farm, whose places can be leased.
+
+        farm = portcall.rpc.connect_farm("lab:9190")
+        with farm.lease("rasp4 & ram>=4GiB", on_wait=print) as lease, lease.session() as session:
+            session.upload("kernels.so")
+
+    Args:
+        address: ``host:port``; by default that of the environment variable PORTCALL_FARM.
+        token: by default that of PORTCALL_FARM_TOKEN.
+        tls: speak TLS.
+        user: the name to give where the farm needs no token; by default that of this user.
+    """
+    return Farm(FarmChannel(address, token, tls, user))
+
+
+class Farm:
+    """A farm, which nothing is said to before something is asked of it; a context manager."""
+
+    def __init__(self, channel: FarmChannel) -> None:
+        self._channel = channel
+        self._leases: dict[str, Lease] = {}
+        self._lock = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where the farm is, as ``host:port``."""
+        return str(self._channel.address)
+
+    def lease(
+        self,
+        want: str,
+        *,
+        ttl: float = 60,
+        wait: float | None = None,
+        limit: float = 0,
+        priority: float = 0,
+        class_: str = "normal",
+        wait_for_new: bool = False,
+        on_wait: OnWait | None = None,
+    ) -> Lease:
+        """Wait for a place, and lease it.
+
+        Args:
+            want: a key, or a constraint such as ``rasp4 & ram>=4GiB & !flaky``.
+            ttl: seconds after which the farm takes the place back when this process is gone.
+            wait: seconds to wait at most; None for ever.
+            limit: seconds that the lease may last; 0 for any time.
+            priority: -10 to 10; a step is worth a minute of waiting.
+            class_: ``urgent``, ``normal`` or ``batch``.
+            wait_for_new: wait even where no place that the farm knows could ever match.
+            on_wait: called with the place in the queue and what is waited for, whenever that changes.
+
+        Raises:
+            FarmError: no place could ever match (``reason`` is ``no-match``), or the farm refuses for another reason.
+            SessionTimeoutError: no place within ``wait`` seconds.
+            ConnectError: the farm does not answer.
+        """
+        secret = secrets.token_hex(32)
+        until = None if wait is None else time.monotonic() + wait
+        fields: dict[str, Any] = {
+            "want": want, "secret": secret, "ttl": ttl, "limit": limit, "priority": priority, "class": class_,
+            "hopeless": wait_for_new, "wait": 0 if wait is None else max(wait, 0.001),
+        }  # fmt: skip
+        view = self._channel.call("request", hold=_hold(until), **fields)
+        try:
+            while view["state"] not in ("active", "ended"):
+                if on_wait is not None and "position" in view:
+                    on_wait(f"number {view['position']} in the queue: {view['why']}")
+                view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
+                                   seen=view.get("position", 0))  # fmt: skip
+        except BaseException:
+            with contextlib.suppress(RPCError):
+                self._channel.call("release", lease=view["lease"], secret=secret)
+            raise
+        if view["state"] == "ended":
+            if view["reason"] == "waited too long":
+                text = f"the farm {self.address} had no place for {want!r} within {wait:g} s"
+                raise SessionTimeoutError(text, peer=self.address, reason="no-place")
+            text = f"the farm {self.address} ended the lease for {want!r}: {said(view)}"
+            raise FarmError(text, peer=self.address, reason=view["reason"])
+        lease = Lease(self, view, secret)
+        self._keep(lease)
+        return lease
+
+    def resume(self, ticket: str) -> Lease:
+        """Return a lease that another process holds, from its ``ticket``. The other one releases it.
+
+        Raises:
+            FarmError: it is over, or the ticket is wrong.
+        """
+        id, _, secret = ticket.partition(":")
+        return Lease(self, self._channel.call("renew", lease=id, secret=secret), secret, own=False)
+
+    def status(self) -> dict[str, Any]:
+        """Return all places, leases and waiting requests, as ``portcall farm status --json`` prints them."""
+        return self._channel.call("status")
+
+    def command(self, what: str, **fields: Any) -> dict[str, Any]:
+        """Give any other command, such as ``drain``, and return the answer.
+
+        Raises:
+            FarmError, ConnectError, AuthenticationError: it is refused, or nobody answers.
+        """
+        return self._channel.call(what, **fields)
+
+    def close(self) -> None:
+        """Release all leases."""
+        with self._lock:
+            self._closed = True
+            leases = list(self._leases.values())
+            self._lock.notify()
+        for lease in leases:
+            lease.release()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        self._channel.close()
+
+    def __enter__(self) -> Farm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<portcall.rpc.Farm {self.address}>"
+
+    def _again(self, what: str, **fields: Any) -> dict[str, Any]:
+        """Give a command that may be repeated, also while the farm starts again."""
+        for pause in RETRY_PAUSES:
+            try:
+                return self._channel.call(what, **fields)
+            except ConnectError as error:
+                if error.reason == "token":
+                    raise
+                time.sleep(pause)
+        return self._channel.call(what, **fields)
+
+    # ---- Heartbeats ----
+
+    def _keep(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases[lease.id] = lease
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="portcall-farm", daemon=True)
+                self._thread.start()
+            self._lock.notify()
+
+    def _forget(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.pop(lease.id, None)
+
+    def _beat(self) -> None:
+        """Tell the farm that the leases of this process are in use."""
+        next_beat: dict[str, float] = {}
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                for id in self._leases:
+                    next_beat.setdefault(id, now)
+                due = min((next_beat[id] for id in self._leases), default=now + HOLD)
+                if self._closed:
+                    return
+                if due > now:
+                    self._lock.wait(due - now)
+                    continue
+                leases = [lease for id, lease in self._leases.items() if next_beat[id] <= now]
+            for lease in leases:
+                next_beat[lease.id] = time.monotonic() + lease.beat()
+
+
+class Lease:
+    """The right to use a place; a context manager that gives it back.
+
+    Attributes:
+        id, user, want: as the farm has them.
+        place: id of the place.
+    """
+
+    def __init__(self, farm: Farm, view: dict[str, Any], secret: str, own: bool = True) -> None:
+        self._own = own
+        self._farm = farm
+        self._secret = secret
+        self._view = view
+        self._over = ""
+        self._unused_key = str(view.get("key", ""))
+        self._lock = threading.Lock()
+        self.id = str(view["lease"])
+        self.user = str(view["user"])
+        self.want = str(view["want"])
+        self.place = str(view["place"])
+
+    @property
+    def ticket(self) -> str:
+        """A text with which another process may use the lease: ``Farm.resume``. It is a secret."""
+        return f"{self.id}:{self._secret}"
+
+    @property
+    def over(self) -> str:
+        """Why the lease has ended; empty while it lasts."""
+        return self._over
+
+    def session(
+        self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None
+    ) -> Session:
+        """Open a session with the place; a lease may have several, one after the other or at the same time.
+
+        Args:
+            timeout, call_timeout, on_wait: as of ``portcall.rpc.connect``.
+
+        Raises:
+            FarmError: the lease is over.
+            ConnectError: the place, or the farm, does not answer.
+        """
+        host, port, key, relayed = self._route()
+        tls = self._farm._channel.tls if relayed else None
+        return connect(host, port, key, timeout, token="", tls=tls, call_timeout=call_timeout, name=self.place,
+                       on_wait=on_wait)  # fmt: skip
+
+    def _route(self) -> tuple[str, int, str, bool]:
+        with self._lock:
+            view, key, self._unused_key = self._view, self._unused_key, ""
+            if not key:
+                view = self._ask("session", hold=HOLD)
+                key = view["key"]
+        if view["port"]:
+            return view["host"], view["port"], key, False
+        address = self._farm._channel.address
+        return address.host, address.port, key, True
+
+    def extend(self, seconds: float) -> None:
+        """Let the lease last that many seconds from now on, within the limit that it was asked for with."""
+        self._ask("extend", seconds=seconds)
+
+    def release(self) -> None:
+        """Give the place back; its sessions end. A second time, and when the lease is over already, nothing happens."""
+        self._farm._forget(self)
+        if not self._over:
+            self._over = "released"
+            if not self._own:
+                return
+            with contextlib.suppress(RPCError):
+                self._farm._again("release", lease=self.id, secret=self._secret)
+
+    def beat(self) -> float:
+        """Tell the farm that the lease is in use; return the seconds until the next time."""
+        try:
+            view = self._farm._channel.call("renew", lease=self.id, secret=self._secret)
+        except FarmError as error:
+            if not self._over:
+                self._over = str(error)
+            self._farm._forget(self)
+        except RPCError:  # the farm is away; it gives us time when it comes back
+            return 1.0
+        else:
+            return float(view["ttl"]) / _BEATS
+        return HOLD
+
+    def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
+        if self._over:
+            raise FarmError(f"the lease of {self.place} is over: {self._over}", peer=self._farm.address, reason="ended")
+        return self._farm._again(what, lease=self.id, secret=self._secret, **fields)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<portcall.rpc.Lease {self.id} of {self.place}{f', over: {self._over}' if self._over else ''}>"
+
+
+def said(view: dict[str, Any]) -> str:
+    """Return the reason of an ended lease in words."""
+    by = f" by {view['by']}" if view.get("by") else ""
+    return f"{view['reason']}{by}{': ' + view['detail'] if view.get('detail') else ''}"
+
+
+def _hold(until: float | None) -> float:
+    return HOLD if until is None else max(0.05, min(HOLD, until - time.monotonic() + 0.5))

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a farm's place: runs a server that lets in only clients that the farm sends, and reports to the farm.
+
+The agent asks the farm for orders again and again; a question is answered when there is something to do. Sessions do
+not depend on it: while the farm is away they go on, and the agent tries again for ever, after growing pauses.
+
+An offer is accepted once the server knows the key of its client. When a lease ends, all its sessions do, and the farm
+hears when nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import random
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from portcall._core import __version__
+from portcall.errors import AuthenticationError, FarmError, RPCError
+from portcall.rpc.client._farm_channel import FarmChannel
+from portcall.rpc.client._socket import as_descriptor, open_socket
+from portcall.rpc.server._link import Link
+from portcall.rpc.server._messages import (
+    AGENT_REPORTS,
+    AdmitClient,
+    AdoptConnection,
+    EndLease,
+    LeaseEnded,
+    Message,
+    SessionClosed,
+    SessionOpened,
+)
+from portcall.rpc.server._options import ServerOptions, is_loopback
+from portcall.rpc.server._server import Server
+from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._handshake import server_reply
+
+HOLD = 15.0  # seconds for which the farm may hold an answer back
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts to reach a farm that is away
+RELAY_TIMEOUT = 10.0
+
+OnReady = Callable[[Address], None]
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What an agent tells the farm about its place.
+
+    Attributes:
+        id: the name of the place, the same after each start.
+        keys: what it is asked for by.
+        tags: labels beside the facts that are measured.
+        relay: clients come through the farm, over connections that the agent makes. By default they do unless the
+            server listens where they can reach it.
+    """
+
+    id: str
+    keys: tuple[str, ...]
+    tags: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    relay: bool | None = None
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if not key or key != "".join(key.split()):
+                raise ValueError(f"invalid key {key!r} (must be text without whitespace)")
+
+
+def facts() -> dict[str, str | int | float | bool]:
+    """Return what this machine is, as tags: cores, memory in bytes, architecture, system."""
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "ram": pages * size,
+        "arch": platform.machine(),
+        "os": platform.system().lower(),
+        "kernel": platform.release(),
+        "libc": " ".join(filter(None, platform.libc_ver())),
+        "host": socket.gethostname(),
+        "portcall": __version__,
+    }
+
+
+class Agent:
+    """Serves one place until ``stop`` is called, or its server ends.
+
+    Args:
+        channel: to the farm.
+        place: what the farm is told.
+        options: of the server.
+        log: called with a line when something happens to the farm's connection.
+    """
+
+    def __init__(
+        self, channel: FarmChannel, place: PlaceOptions, options: ServerOptions, log: Log = lambda text: None
+    ) -> None:
+        self._channel = channel
+        self._place = place
+        self._options = options
+        self._log = log
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._fence = 0
+        self._sessions: dict[str, int] = {}  # fences
+        self._waiting: dict[socket.socket, int] = {}  # relayed connections without a client, and their fences
+        self._registered = ""
+        self._instance = secrets.token_hex(16)
+        self._server: Server | None = None
+
+    def run(self, on_ready: OnReady) -> None:
+        """Serve the place. ``on_ready`` is called with the server's address once the farm knows the place.
+
+        Raises:
+            RPCError: the server does not start or has ended, or the farm refuses us for good.
+        """
+        ours, theirs = Link.pair()
+        with ours:
+            with theirs:
+                options = replace(self._options, gate=theirs.fileno(), stop_with_stdin=True, key=self._place.keys[0])
+                self._server = Server(**options.to_dict())
+            self._link = ours
+            threading.Thread(target=self._follow_server, name="portcall-agent", daemon=True).start()
+            try:
+                self._ask_for_orders(on_ready)
+            finally:
+                self._channel.close()
+                if self._registered:
+                    with contextlib.suppress(RPCError), contextlib.closing(self._channel.clone()) as channel:
+                        channel.call("leave", place=self._place.id, agent=self._registered)
+                self._server.terminate()
+
+    def stop(self) -> None:
+        """Let ``run`` return; may be called from a handler of a signal."""
+        self._stopping.set()
+        self._channel.close()
+
+    # ---- The farm ----
+
+    def _ask_for_orders(self, on_ready: OnReady) -> None:
+        pause = FIRST_PAUSE
+        ready = False
+        done: list[dict[str, Any]] = []
+        assert self._server is not None
+        while not self._stopping.is_set():
+            if not self._server.running:
+                raise RPCError("the server of this place has ended", reason="server")
+            try:
+                if not self._registered:
+                    self._register()
+                    done = []
+                    self._log(f"registered with the farm {self._channel.address} as {self._place.id}")
+                if not ready:
+                    ready = True
+                    on_ready(Address(self._server.host, self._server.port))
+                answer = self._channel.call("next", hold=HOLD, place=self._place.id, agent=self._registered, done=done)
+                pause = FIRST_PAUSE
+                done = list(filter(None, map(self._obey, answer["orders"])))
+            except FarmError as error:
+                if error.reason != "register":
+                    raise
+                self._registered = ""  # the farm started again, or had given us up
+            except AuthenticationError:
+                raise
+            except RPCError as error:
+                if self._stopping.is_set():
+                    return
+                self._registered = ""
+                self._log(f"{error}; trying again in {pause:.1f} s")
+                self._stopping.wait(pause * random.uniform(0.8, 1.2))
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _register(self) -> None:
+        host, port = self._route()
+        with self._lock:
+            fence, sessions = self._fence, list(self._sessions)
+        answer = self._channel.call(
+            "register", place=self._place.id, keys=list(self._place.keys), tags={**facts(), **self._place.tags},
+            host=host, port=port, fence=fence, sessions=sessions, instance=self._instance,
+        )  # fmt: skip
+        self._registered = answer["agent"]
+
+    def _route(self) -> tuple[str, int]:
+        """Return where clients reach the server; port 0: through the farm only."""
+        assert self._server is not None
+        host, port = self._server.host, self._server.port
+        local = is_loopback(host) and not is_loopback(self._channel.address.host)
+        if self._place.relay or (self._place.relay is None and (local or not port)):
+            return "", 0
+        if host in ("0.0.0.0", "::", ""):
+            with socket.socket(socket.AF_INET6 if host == "::" else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((self._channel.address.host, self._channel.address.port))  # nothing is sent
+                host = probe.getsockname()[0]
+        return host, port
+
+    def _obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        """Do what the farm wants; return what it is to be told at once."""
+        what, fence = order["do"], int(order["fence"])
+        try:
+            if what in ("offer", "admit"):
+                with self._lock:
+                    self._fence = max(self._fence, fence)
+                self._link.send(AdmitClient(order["key"], fence, float(order.get("limit", 0))))
+                if self._route()[1] == 0:
+                    self._connect_relay(order["key"], fence)
+                return {"what": "accepted" if what == "offer" else "admitted", "fence": fence, "key": order["key"]}
+            if what == "end":
+                for sock in [sock for sock, of in list(self._waiting.items()) if of <= fence]:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)
+                self._link.send(EndLease(fence))
+        except (OSError, RPCError) as error:
+            return {"what": "declined", "fence": fence, "why": str(error)} if what == "offer" else None
+        return None
+
+    # ---- Connections through the farm ----
+
+    def _connect_relay(self, key: str, fence: int) -> None:
+        """Make a connection over which the farm passes the client of this key."""
+        sock = open_socket(self._channel.address, RELAY_TIMEOUT, self._channel.tls)
+        sock.sendall(server_reply(key, {"portcall": "1", "relay": "1"}))
+        if isinstance(sock, ssl.SSLSocket):
+            sock = socket.socket(fileno=as_descriptor(sock)[0])
+        self._waiting[sock] = fence
+        threading.Thread(target=self._await_client, args=(sock,), name="portcall-relay", daemon=True).start()
+
+    def _await_client(self, sock: socket.socket) -> None:
+        """Hand a connection to the server as soon as its client says something."""
+        try:
+            sock.settimeout(None)
+            if sock.recv(1, socket.MSG_PEEK):
+                self._link.send(AdoptConnection(), [sock.fileno()])
+        except OSError:
+            pass
+        finally:
+            self._waiting.pop(sock, None)
+            sock.close()
+
+    # ---- The server ----
+
+    def _follow_server(self) -> None:
+        """Tell the farm of sessions that begin and end."""
+        while (received := self._receive()) is not None:
+            message = received[0]
+            with self._lock:
+                report = self._note(message)
+            while report is not None and self._registered and not self._stopping.is_set():
+                try:
+                    self._channel.call("report", place=self._place.id, agent=self._registered, done=[report])
+                    break
+                except FarmError:
+                    break  # it knows another agent, or none: it hears all when we register
+                except RPCError:
+                    time.sleep(FIRST_PAUSE)
+        self._channel.close()
+
+    def _receive(self) -> tuple[Message, list[int]] | None:
+        try:
+            return self._link.receive(AGENT_REPORTS)
+        except OSError:
+            return None
+
+    def _note(self, message: Message) -> dict[str, Any] | None:
+        if isinstance(message, SessionOpened):
+            self._sessions[str(message.number)] = message.fence
+            return {"what": "opened", "session": str(message.number), "fence": message.fence}
+        if isinstance(message, SessionClosed):
+            self._sessions.pop(str(message.number), None)
+            return {"what": "closed", "session": str(message.number), "fence": message.fence, "why": message.how}
+        if isinstance(message, LeaseEnded):
+            return {"what": "cleaned", "fence": message.fence}
+        return None

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a farm, as real processes: a farm, boards, people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def started(*words: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a command that serves, and yield it with the address of its first line."""
+    command = [sys.executable, "-m", "portcall", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          env={**os.environ, **environment}) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline().strip()
+            assert line.startswith("listening on "), line
+            yield process, line.removeprefix("listening on ")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def portcall(*words: object, code: Any = 0, **environment: Any) -> Any:
+    """Run a command with --json, and return its object."""
+    done = subprocess.run(
+        [sys.executable, "-m", "portcall", *map(str, words), "--json"], capture_output=True, text=True, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_board_joins_and_people_see_use_and_keep_it(tmp_path: Path) -> None:
+    store = tmp_path / "farm.db"
+    with started("farm", "--port", 0, "--store", store) as (_, farm):
+        words = ("serve", "--farm", farm, "--key", "rasp4", "--place", "b1", "--tag", "gpu=mali", "--tag", "fans=2",
+                 "--silent")  # fmt: skip
+        with started(*words):
+            where = {"PORTCALL_FARM": farm}
+            place = portcall("farm", "status", **where)["places"][0]
+            assert (place["place"], place["tags"]["gpu"], place["tags"]["fans"]) == ("b1", "mali", 2)
+            report = portcall("doctor", "--farm", farm, "--key", "rasp4 & gpu=mali")
+            assert report["server"] == "b1"
+            refused = portcall("doctor", "--key", "rasp4 & gpu=none", code=3, **where)
+            assert refused["error"]["kind"] == "FarmError"
+            inside = f"{sys.executable} -m portcall doctor --json {tmp_path / 'inside.json'}"
+            done = subprocess.run(
+                [sys.executable, "-m", "portcall", "farm", "reserve", "rasp4", "--", "sh", "-c", inside],
+                env={**os.environ, **where}, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0
+            assert json.loads((tmp_path / "inside.json").read_text())["server"] == "b1"
+            assert portcall("farm", "who", **where)["leases"] == []
+            assert portcall("farm", "maintain", "b1", "--why", "new fan", **where)["health"] == "maintenance"
+            events = portcall("farm", "history", "--place", "b1", **where)["events"]
+            assert {"place registered", "place leased", "place maintenance"} <= {e["what"] for e in events}
+        assert portcall("farm", "status", **where)["places"] == []
+
+
+def test_a_farm_that_is_killed_comes_back_with_its_places_and_leases(tmp_path: Path) -> None:
+    store = tmp_path / "farm.db"
+    with contextlib.ExitStack() as stack:
+        process, farm = stack.enter_context(started("farm", "--port", 0, "--store", store))
+        where = {"PORTCALL_FARM": farm}
+        stack.enter_context(started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"))
+        holder = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "portcall", "farm", "reserve", "k", "--", "sh", "-c", "echo ready; cat"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **where},
+            )
+        )
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        before = portcall("farm", "who", **where)["leases"][0]["lease"]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        port = farm.rpartition(":")[2]
+        stack.enter_context(started("farm", "--port", port, "--store", store))
+        while portcall("farm", "status", **where)["places"][0]["state"] != "leased":
+            pass
+        assert portcall("farm", "who", **where)["leases"][0]["lease"] == before
+        assert holder.stdin is not None
+        holder.stdin.close()
+        assert holder.wait(30) == 0
+        assert portcall("farm", "who", **where)["leases"] == []
+
+
+@pytest.mark.parametrize("words", [["status"], ["who"], ["drain", "x"], ["kick", "x", "--why", "y"]])
+def test_a_farm_that_is_not_there_is_named(words: list[str]) -> None:
+    report = portcall("farm", *words, "--farm", "127.0.0.1:9", code=3)
+    assert report["error"]["kind"] == "ConnectError"

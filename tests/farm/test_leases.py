@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases and sessions of portcall's clients, with agents as they are on a board, over a farm that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from farm.running import RunningFarm, running_farm
+from portcall import errors, rpc
+
+FUNCTIONS = "rpc.serving"
+
+
+@pytest.fixture
+def farm() -> Iterator[RunningFarm]:
+    with running_farm() as farm:
+        yield farm
+
+
+@contextlib.contextmanager
+def board(farm: RunningFarm, name: str = "board", key: str = "k", **more: Any) -> Iterator[rpc.Agent]:
+    """Run an agent in a thread, its server in a process as always, until the end of the block."""
+    relay = more.pop("relay", None)
+    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token=more.pop("token", ""))
+    agent = rpc.Agent(
+        channel,
+        rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay),
+        rpc.ServerOptions(port=0, log="none", **more),
+    )
+    ready = threading.Event()
+    errors_seen: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            agent.run(lambda address: ready.set())
+        except BaseException as error:
+            errors_seen.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="agent")
+    thread.start()
+    try:
+        ready.wait()
+        if errors_seen:
+            raise errors_seen[0]
+        yield agent
+    finally:
+        agent.stop()
+        thread.join()
+
+
+def client(farm: RunningFarm, **options: Any) -> rpc.Farm:
+    return rpc.connect_farm(f"{farm.host}:{farm.port}", **{"token": "", "user": "ann", **options})
+
+
+@pytest.mark.parametrize("relay", [False, True], ids=["direct", "through the farm"])
+def test_a_place_is_leased_used_in_several_sessions_and_given_back(farm: RunningFarm, relay: bool) -> None:
+    with board(farm, relay=relay), client(farm) as lab:
+        with lab.lease("k & cores>=1") as lease:
+            for _ in range(3):
+                with lease.session() as session:
+                    assert session["portcall.rpc.machine"] is not None
+            with lease.session() as one, lease.session() as two:
+                assert one["portcall.rpc.machine"] is not None
+                assert two["portcall.rpc.machine"] is not None
+                farm.until(lambda: len(farm.state.leases[lease.id].sessions) == 2)
+        farm.until(lambda: farm.state.places["board"].state == "idle")
+        assert not farm.state.leases
+
+
+def test_the_end_of_a_lease_ends_its_sessions_and_its_holder_reads_why(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab, lab.lease("k", ttl=3) as lease, lease.session() as session:
+        machine = session["portcall.rpc.machine"]
+        with client(farm, user="bob") as boss:
+            boss.command("kick", lease=lease.id, why="demo at ten")
+        with pytest.raises(errors.RPCError):
+            list(iter(machine, "for ever"))
+        with pytest.raises(errors.FarmError, match="demo at ten"):
+            lease.session()
+        farm.until(lambda: farm.state.places["board"].state == "idle")
+
+
+def test_a_waiting_client_hears_its_place_and_who_has_the_board(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab:
+        heard: list[str] = []
+        first = lab.lease("k")
+
+        def hear(text: str) -> None:
+            heard.append(text)
+            first.release()
+
+        with lab.lease("k", on_wait=hear) as second:
+            assert second.place == "board"
+        assert "number 1 in the queue: board has been with ann" in heard[0]
+
+
+def test_a_request_without_hope_fails_at_once_and_a_deadline_is_kept(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab:
+        with pytest.raises(errors.FarmError, match="board") as caught:
+            lab.lease("k & gpu")
+        assert caught.value.reason == "no-match"
+        with lab.lease("k"), pytest.raises(errors.SessionTimeoutError):
+            lab.lease("k", wait=0.05)
+        assert not farm.state.queue.size
+
+
+def test_a_guessed_key_and_a_used_one_are_refused(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab, lab.lease("k") as lease:
+        host, port, key, _ = lease._route()
+        with rpc.connect(host, port, key, token=""):
+            for wrong in (key, "k", "k:0.5", ""):
+                with pytest.raises(errors.KeyMismatchError):
+                    rpc.connect(host, port, wrong, token="")
+
+
+def test_a_second_process_with_the_same_name_is_told_so(farm: RunningFarm) -> None:
+    with board(farm), pytest.raises(errors.FarmError, match="a name of its own"), board(farm):
+        pass
+
+
+def test_a_farm_that_starts_again_keeps_leases_sessions_and_the_queue(tmp_path: Any) -> None:
+    store = str(tmp_path / "farm.db")
+    with contextlib.ExitStack() as stack:
+        farm = RunningFarm(store=store)
+        stack.callback(lambda: farm.stop())
+        agent = stack.enter_context(board(farm))
+        lab = stack.enter_context(client(farm))
+        lease = lab.lease("k", ttl=30)
+        session = stack.enter_context(lease.session())
+        outcome: list[rpc.Lease] = []
+        waiter = threading.Thread(target=lambda: outcome.append(lab.lease("k")))
+        waiter.start()
+        farm.until(lambda: farm.state.queue.size == 1)
+        port = farm.port
+        farm.stop()
+        assert session["portcall.rpc.machine"] is not None
+        farm = RunningFarm(store=store, port=port)
+        farm.until(lambda: farm.state.places["board"].state == "leased")
+        assert farm.state.leases[lease.id].state == "active"
+        assert len(farm.state.leases[lease.id].sessions) == 1
+        with lease.session() as another:
+            assert another["portcall.rpc.machine"] is not None
+        lease.release()
+        waiter.join()
+        assert outcome[0].place == "board"
+        assert agent is not None
+
+
+def test_an_agent_that_is_gone_frees_nothing_twice_and_its_place_is_offline(farm: RunningFarm) -> None:
+    with client(farm) as lab:
+        with board(farm):
+            lease = lab.lease("k")
+        farm.until(lambda: not farm.state.places)
+        farm.until(lambda: not farm.state.leases)
+        with pytest.raises(errors.FarmError):
+            lease._ask("session")

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The proxy of a farm, over TCP and WebSocket, with hand-made peers and apache-tvm's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from farm.running import RunningFarm, TrackerPeer, running_farm
+from farm.test_tracker_tvm import first_line, tvm
+
+MAGIC = 0xFF271
+MISMATCH = 0xFF273
+
+
+@pytest.fixture
+def farm() -> Iterator[RunningFarm]:
+    with running_farm() as farm:
+        yield farm
+
+
+def hello(text: str | bytes) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    return struct.pack("<ii", MAGIC, len(data)) + data
+
+
+class Peer:
+    """A hand-made peer of the proxy."""
+
+    def __init__(self, farm: RunningFarm, text: str | bytes | None = None) -> None:
+        self.sock = socket.create_connection((farm.host, farm.port), timeout=20)
+        if text is not None:
+            self.sock.sendall(hello(text))
+
+    def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self.sock.recv(size - len(data))
+            if not piece:
+                raise EOFError(data)
+            data += piece
+        return data
+
+    def partner(self) -> str:
+        code, size = struct.unpack("<ii", self.receive(8))
+        assert code == MAGIC
+        return self.receive(size).decode()
+
+    def ended(self) -> bytes:
+        """Return what comes until the end."""
+        return b"".join(iter(lambda: self.sock.recv(4096), b""))
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+
+def joined(farm: RunningFarm, count: int = 1) -> None:
+    farm.until(lambda: len(farm.state.places) == count)
+
+
+@pytest.mark.parametrize("first", ["server", "client"])
+def test_both_get_the_whole_text_of_the_other_in_either_order(farm: RunningFarm, first: str) -> None:
+    texts = {"server": "server:k1 -portcall=1 -nonce=00ff", "client": "client:k1 -timeout=5"}
+    with Peer(farm, texts[first]) as one:
+        farm.until(lambda: farm.state.places or farm.state.queue.size)
+        other = "client" if first == "server" else "server"
+        with Peer(farm, texts[other]) as two:
+            server, client = (one, two) if first == "server" else (two, one)
+            assert server.partner() == texts["client"]
+            assert client.partner() == texts["server"]
+            client.sock.sendall(b"from the client")
+            assert server.receive(15) == b"from the client"
+            server.sock.sendall(b"from the server")
+            assert client.receive(15) == b"from the server"
+            client.sock.close()
+            assert server.ended() == b""
+    farm.until(lambda: not farm.state.leases and not farm.state.places)
+
+
+def test_a_key_that_is_not_ascii_has_its_length_in_bytes(farm: RunningFarm) -> None:
+    with Peer(farm, "server:schlüssel") as server, Peer(farm, "client:schlüssel") as client:
+        assert server.partner() == "client:schlüssel"
+        assert client.partner() == "server:schlüssel"
+
+
+def test_several_servers_of_a_key_wait_and_each_serves_one_client(farm: RunningFarm) -> None:
+    with Peer(farm, "server:k") as one, Peer(farm, "server:k") as two:
+        joined(farm, 2)
+        with Peer(farm, "client:k") as a, Peer(farm, "client:k") as b:
+            assert {a.partner(), b.partner()} == {"server:k"}
+            assert {one.partner(), two.partner()} == {"client:k"}
+
+
+def test_a_server_that_leaves_is_withdrawn(farm: RunningFarm) -> None:
+    with TrackerPeer(farm) as tracker:
+        with Peer(farm, "server:k"):
+            joined(farm)
+            assert '"server:k"' in tracker.ask("[6]")
+        joined(farm, 0)
+        assert '"server:k"' not in tracker.ask("[6]")
+
+
+def test_a_granted_match_key_brings_client_and_server_together_once(farm: RunningFarm) -> None:
+    with Peer(farm, "server:k") as server, TrackerPeer(farm) as tracker:
+        joined(farm)
+        _, (host, port, key) = json.loads(tracker.ask('[4, "k", "", 1]'))[:2]
+        assert (host, port) == (farm.host, farm.port)
+        with Peer(farm, f"client:{key} -timeout=20") as client:
+            assert server.partner() == f"client:{key} -timeout=20"
+            assert client.partner() == "server:k"
+            with Peer(farm, f"client:{key.split()[0]} -portcall=1") as second:
+                assert struct.unpack("<i", second.ended()) == (MISMATCH,)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<ii", MAGIC, 0),
+        struct.pack("<ii", MAGIC, 1 << 30),
+        struct.pack("<ii", MAGIC, -1),
+        hello("server:"),
+        hello(" "),
+        hello(b"server:\xff\xfe"),
+        hello("server:k") + b"early",
+        hello("client:k -portcall=1"),
+        hello("server:guess:00 -relay=1"),
+    ],
+)
+def test_nonsense_is_refused_and_keeps_nothing(farm: RunningFarm, data: bytes) -> None:
+    with Peer(farm) as peer:
+        peer.sock.sendall(data)
+        assert peer.ended() in (b"", struct.pack("<i", MISMATCH))
+    farm.until(lambda: not farm.state.places and not farm.state.leases)
+
+
+def test_what_a_slow_reader_does_not_take_is_not_read(farm: RunningFarm) -> None:
+    with Peer(farm, "server:k") as server, Peer(farm, "client:k") as client:
+        assert server.partner() == "client:k"
+        assert client.partner() == "server:k"
+        client.sock.setblocking(False)
+        sent = 0
+        block = b"x" * (1 << 20)
+        with contextlib.suppress(BlockingIOError):
+            while sent < 256 << 20:
+                before = sent
+                sent += client.sock.send(block)
+                if sent - before < len(block):
+                    farm.do(lambda: None)
+        assert sent < 64 << 20  # what the two sockets hold, and not more
+        client.sock.setblocking(True)
+        thread = threading.Thread(target=client.sock.sendall, args=(b"end",))
+        thread.start()
+        got = server.receive(sent + 3)
+        thread.join()
+        assert got[-3:] == b"end"
+
+
+# ---- WebSocket ----
+
+
+@contextlib.asynccontextmanager
+async def websocket(farm: RunningFarm, **options: Any) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async with aiohttp.ClientSession() as session:
+        yield await session.ws_connect(f"ws://{farm.host}:{farm.port}/ws", **options)
+
+
+async def read(socket: aiohttp.ClientWebSocketResponse, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += await socket.receive_bytes()
+    return data
+
+
+def test_a_server_by_websocket_serves_a_client_by_tcp(farm: RunningFarm) -> None:
+    async def serve(pieces: list[bytes]) -> bytes:
+        async with websocket(farm) as socket:
+            for piece in pieces:
+                await socket.send_bytes(piece)
+            answer = await read(socket, 8 + len("client:wasm"))
+            assert answer == hello("client:wasm")
+            await socket.send_bytes(b"y" * (11 << 20))  # more than TVM's proxy takes at once
+            return await read(socket, 5000)
+
+    whole = hello("server:wasm")
+    outcome: list[bytes] = []
+    thread = threading.Thread(target=lambda: outcome.append(asyncio.run(serve([whole[:4], whole[4:8], whole[8:]]))))
+    thread.start()
+    joined(farm)
+    with Peer(farm, "client:wasm") as client:
+        assert client.partner() == "server:wasm"
+        assert client.receive(11 << 20) == b"y" * (11 << 20)
+        client.sock.sendall(b"z" * 5000)
+        thread.join()
+        assert outcome == [b"z" * 5000]
+        assert client.ended() == b""
+
+
+def test_a_websocket_peer_that_is_refused_sees_code_and_length(farm: RunningFarm) -> None:
+    async def ask() -> bytes:
+        async with websocket(farm) as socket:
+            await socket.send_bytes(hello("client:k -portcall=1"))
+            return await read(socket, 8)
+
+    assert asyncio.run(ask()) == struct.pack("<ii", MISMATCH, 0)
+
+
+ORIGINS = [("http://evil.example", False), ("null", False), ("own", True), (None, True)]
+
+
+@pytest.mark.parametrize(("origin", "allowed"), ORIGINS)
+def test_pages_of_other_sites_cannot_join(farm: RunningFarm, origin: str | None, allowed: bool) -> None:
+    named = f"http://{farm.host}:{farm.port}" if origin == "own" else origin
+
+    async def join() -> None:
+        async with websocket(farm, **({"origin": named} if named else {})) as socket:
+            await socket.close()
+
+    if allowed:
+        asyncio.run(join())
+        return
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        asyncio.run(join())
+    assert caught.value.status == 403
+
+
+def test_text_ends_the_session_of_both(farm: RunningFarm) -> None:
+    async def talk() -> None:
+        async with websocket(farm) as socket:
+            await socket.send_bytes(hello("server:k"))
+            await read(socket, 8 + len("client:k"))
+            await socket.send_str("text")
+            assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+    thread = threading.Thread(target=lambda: asyncio.run(talk()))
+    thread.start()
+    with Peer(farm, "client:k") as client:
+        assert client.partner() == "server:k"
+        assert client.ended() == b""
+    thread.join()
+
+
+# ---- TVM's own ----
+
+
+@pytest.mark.peers
+def test_tvms_proxied_server_serves_tvms_client_by_tracker_again_and_again(farm: RunningFarm) -> None:
+    with tvm(farm, "proxied", "phone") as server:
+        assert first_line(server) == "ready"
+        joined(farm)
+        with tvm(farm, "client", "phone", 3) as client:
+            assert client.wait(60) == 0
+        joined(farm)
