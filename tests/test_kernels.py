@@ -555,18 +555,23 @@ def test_library_allocates_tensors_that_outlive_its_module(libraries: dict[str, 
     np.testing.assert_array_equal(ones.numpy(), np.ones((2, 3)))
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_objects_of_a_library_live_as_long_as_they_are_held(libraries: dict[str, Path], flavour: str) -> None:
-    lib = portcall.load_module(libraries[f"tvm_ffi_objects_{flavour}"])
-    point = lib["make_point"](3, 4)
-    assert lib["point_sum"](point) == 7
-    assert lib["live_points"]() == 1
+@pytest.fixture(scope="module", params=FLAVOURS)
+def objects(libraries: dict[str, Path], request: pytest.FixtureRequest) -> portcall.Module:
+    """What loading it describes stays, so that is not left behind by a test."""
+    return portcall.load_module(libraries[f"tvm_ffi_objects_{request.param}"])
+
+
+def test_objects_of_a_library_live_as_long_as_they_are_held(objects: portcall.Module) -> None:
+    point = objects["make_point"](3, 4)
+    assert objects["point_sum"](point) == 7
+    assert objects["live_points"]() == 1
     with pytest.raises(TypeError, match=r"Expected `portcall_test\.Point` but got `ffi\.SmallStr`"):
-        lib["point_sum"]("a text")
+        objects["point_sum"]("a text")
     del point
-    assert lib["live_points"]() == 0
+    assert objects["live_points"]() == 0
 
 
-def test_type_of_an_object_of_an_unlinked_library_is_known_here(libraries: dict[str, Path]) -> None:
-    point = portcall.load_module(libraries["tvm_ffi_objects_unlinked"])["make_point"](1, 2)
+@pytest.mark.parametrize("objects", ["unlinked"], indirect=True)
+def test_type_of_an_object_of_an_unlinked_library_is_known_here(objects: portcall.Module) -> None:
+    point = objects["make_point"](1, 2)
     assert point.type_key == "portcall_test.Point"

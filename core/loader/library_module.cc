@@ -22,6 +22,7 @@
 #include <tuple>
 
 #include "classic/adapter.h"
+#include "loader/abi.h"
 #include "loader/elf_file.h"
 #include "loader/module.h"
 #include "loader/symbols.h"
@@ -29,20 +30,6 @@
 
 namespace portcall::loader {
 namespace {
-
-constexpr const char* kPrefix = "__tvm_ffi_";     // of exported functions
-constexpr const char* kReserved = "__tvm_ffi__";  // of what belongs to the compiler
-
-// A name of a function may begin with underscores itself: `__vmtir__main` of a virtual machine.
-bool IsReserved(const std::string& symbol) {
-  return symbol.rfind(kReserved, 0) == 0 && symbol.compare(11, 1, "_") != 0;
-}
-
-enum class Abi {
-  kModern,    // TVM 0.22 and later, tvm-ffi, portcall: __tvm_ffi_<name>
-  kModern21,  // TVM 0.21: <name>, called like the above
-  kClassic,   // TVM 0.6 to 0.20
-};
 
 using Identity = std::tuple<dev_t, ino_t, off_t, int64_t>;
 
@@ -99,21 +86,9 @@ class Library {
   bool has_functions() const { return marked_; }
 
  private:
-  bool HasPrefix(const char* prefix) const {
-    auto starts = [&](const std::string& name) { return name.rfind(prefix, 0) == 0; };
-    return std::any_of(elf_.functions.begin(), elf_.functions.end(), starts) ||
-           std::any_of(elf_.objects.begin(), elf_.objects.end(), starts);
-  }
-
   void Classify() {
-    bool modern = HasPrefix(kPrefix);
-    bool modern21 =
-        Find("__tvm_ffi_library_ctx") || Find("__TVMFFIFunctionCall") || Find("__TVMFFIErrorSetRaisedFromCStr");
-    bool classic =
-        Find("__tvm_module_ctx") || Find("__TVMFuncCall") || Find("__TVMAPISetLastError") || Find("__tvm_main__");
-    marked_ = modern || modern21 || classic || Find("portcall_abi_version");
-    bool only21 = modern21 && !HasFunction();
-    abi_ = only21 ? Abi::kModern21 : modern ? Abi::kModern : Abi::kClassic;
+    abi_ = AbiOf(elf_.functions, elf_.objects);
+    marked_ = abi_ != Abi::kPlain || Find("portcall_abi_version");
     flags_ = kPortcallFunctionLibrary;
     if (Find("portcall_abi_version")) return;
     static const std::set<std::string> kOfGenerators = {"TVMFFIErrorSetRaisedFromCStr",
@@ -128,11 +103,6 @@ class Library {
       return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 || kOfGenerators.count(name);
     });
     if (generated) flags_ |= kPortcallFunctionGenerated;
-  }
-
-  bool HasFunction() const {
-    return std::any_of(elf_.functions.begin(), elf_.functions.end(),
-                       [](const std::string& name) { return name.rfind(kPrefix, 0) == 0 && !IsReserved(name); });
   }
 
   std::string path_;
@@ -151,7 +121,7 @@ class LibraryNode : public ModuleNode {
   const char* kind() const override { return "library"; }
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
-    if (library_->abi() == Abi::kClassic) return GetClassic(name, self);
+    if (library_->abi() == Abi::kClassic || library_->abi() == Abi::kPlain) return GetClassic(name, self);
     std::string symbol = library_->abi() == Abi::kModern21 ? name : kPrefix + name;
     if (IsReserved(symbol)) return nullptr;
     void* address = library_->FindFunction(symbol);
@@ -276,9 +246,6 @@ void* Open(const std::string& path, const std::string& mapped, const ElfFile& el
   globals.RemoveOlder();
   return owner;
 }
-
-// Variables for the library's own module, by era.
-constexpr const char* kModuleContexts[] = {"__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx"};
 
 // Tells compiled code where the runtime's functions and its own module are.
 void FillContext(const Library& library, const Module& module) {

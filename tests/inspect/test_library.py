@@ -79,6 +79,48 @@ def test_tvm_0_21_is_told_from_its_neighbours(tmp_path: Path) -> None:
     assert (report.abi, report.functions) == ("modern 0.21", ("f",))
 
 
+# Names that libraries of the eras define, the functions that can be found in each, and the era.
+ERAS = {
+    "void* __tvm_ffi_library_ctx; int f(void) { return 0; }": ("modern 0.21", ("f",)),
+    "void* __tvm_ffi_library_ctx; int __tvm_ffi_g(void) { return 0; } int f(void) { return 0; }": ("modern", ("g",)),
+    "void* __TVMFFIFunctionCall; int f(void) { return 0; }": ("modern 0.21", ("f",)),
+    "void* __TVMFFIFunctionCall; int __tvm_ffi_g(void) { return 0; }": ("modern", ("g",)),
+    "void* __TVMFFIHandleDeinitOnce; int __tvm_ffi_g(void) { return 0; }": ("modern", ("g",)),
+    "int __tvm_ffi___own(void) { return 0; } int __tvm_ffi__kept(void) { return 0; }": ("modern", ("__own",)),
+    "int __tvm_ffi_data; int __tvm_ffi_g(void) { return 0; }": ("modern", ("g",)),
+    "void* __tvm_module_ctx; int f(void) { return 0; }": ("classic", ("f",)),
+    'const char __tvm_main__[] = "f"; int f(void) { return 0; }': ("classic", ("f",)),
+    "int portcall_abi_version; int f(void) { return 0; }": ("plain", ("f",)),
+}
+
+
+@pytest.mark.parametrize(("source", "expected"), ERAS.items())
+def test_inspect_library_and_load_module_find_the_same_functions(
+    tmp_path: Path, source: str, expected: tuple[str, tuple[str, ...]]
+) -> None:
+    library = made(tmp_path, source)
+    report = inspect_library(library)
+    assert (report.abi, report.functions) == expected
+    assert report.problems == ()
+    assert tuple(portcall.load_module(library).list_function_names()) == report.functions
+
+
+ADDS_A_CONTEXT = """
+#include <portcall/c_api.h>
+static int data;
+int __tvm_ffi_add_context(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  return TVMFFIEnvModRegisterContextSymbol("__TVMThatIsAdded", &data);
+}
+"""
+
+
+def test_contexts_that_compiled_code_adds_are_known(tmp_path: Path) -> None:
+    library = made(tmp_path, "void* __TVMThatIsAdded; int __tvm_ffi_g(void) { return 0; }")
+    assert "__TVMThatIsAdded" in inspect_library(library).problems[0]
+    portcall.load_module(made(tmp_path, ADDS_A_CONTEXT, name="add.c"))["add_context"]()
+    assert inspect_library(library).problems == ()
+
+
 def test_a_plain_library_lists_what_it_exports(tmp_path: Path) -> None:
     report = inspected(tmp_path, "int f(void) { return 0; } int _private(void) { return 0; } int data;")
     assert (report.abi, report.functions, report.contexts) == ("plain", ("f",), ())

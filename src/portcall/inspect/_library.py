@@ -22,24 +22,23 @@ from portcall.inspect import _elf, _embedded
 from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import (
     ABIS,
-    LIBRARY_CONTEXTS,
     PLAIN,
     RUNTIME_PREFIXES,
     Needs,
+    known_contexts,
     problems_of,
     this_machine,
     unmet_here,
 )
 
 PREFIX = "__tvm_ffi_"
-SPECIAL_PREFIX = "__tvm_ffi__"
+SPECIAL_PREFIX = "__tvm_ffi__"  # of what belongs to the compiler
+SPECIAL = re.compile(SPECIAL_PREFIX + "(?!_)")  # a function's own name may begin with underscores
 ENTRY = "main"
 # Blobs that a loader reads, by era. TVM 0.21 had names of its own, and functions without a prefix.
 MODERN_BLOBS = {"__tvm_ffi__library_bin": _embedded.read_modern, "__tvm_ffi_library_bin": _embedded.read_classic}
 CLASSIC_BLOB = "__tvm_dev_mblob"
 CLASSIC_ENTRY = "__tvm_main__"
-ERA_0_21 = ("__tvm_ffi_library_ctx", "__tvm_ffi_library_bin")
-CLASSIC_MARKS = ("__tvm_module_ctx", "__TVMFuncCall", "__TVMAPISetLastError", CLASSIC_ENTRY, CLASSIC_BLOB)
 # Context variables: each is filled with the address of the function whose name follows the two underscores.
 CONTEXT_PREFIXES = ("__TVM",)
 # What only code written in C++ on the headers imports, never code that TVM's compiler generates.
@@ -193,26 +192,25 @@ def symbols_of(elf: _elf.ElfFile) -> dict[str, _elf.Symbol]:
 def needs_of(elf: _elf.ElfFile) -> Needs:
     """Return the needs of a library."""
     defined = {symbol.name for symbol in elf.symbols if symbol.defined}
+    contexts = known_contexts()
     return Needs(
         build=elf.build,
-        abi=calling_convention(defined),
+        abi=calling_convention(symbol for symbol in elf.symbols if symbol.defined),
         needed=elf.needed,
         runpath=elf.runpath,
         versions=elf.versions_needed,
-        contexts=tuple(
-            sorted(name for name in defined if name.startswith(CONTEXT_PREFIXES) or name in LIBRARY_CONTEXTS)
-        ),
+        contexts=tuple(sorted(name for name in defined if name.startswith(CONTEXT_PREFIXES) or name in contexts)),
         symbols=tuple(sorted({symbol.name for symbol in elf.symbols if not symbol.defined and not symbol.weak})),
     )
 
 
-def calling_convention(defined: Iterable[str]) -> str:
-    names = set(defined)
-    if names.intersection(ERA_0_21):
-        return "modern 0.21"
-    if any(name.startswith((PREFIX, "__TVMFFI")) for name in names):
-        return "modern"
-    return "classic" if names.intersection(CLASSIC_MARKS) else PLAIN
+def calling_convention(symbols: Iterable[_elf.Symbol]) -> str:
+    """Return how the functions of a library with these symbols are called, as the loader decides it."""
+    names: tuple[list[str], list[str]] = ([], [])
+    for symbol in symbols:
+        names[symbol.function].append(symbol.name)
+    objects, functions = names
+    return str(get_global_func("portcall.loader.Abi")(functions, objects))
 
 
 def origin(needs: Needs, names: Iterable[str]) -> str:
@@ -231,7 +229,8 @@ def origin(needs: Needs, names: Iterable[str]) -> str:
 def exported(abi: str, defined: dict[str, _elf.Symbol]) -> Iterator[str]:
     for name, symbol in defined.items():
         if abi == "modern":
-            if name.startswith(PREFIX) and not name.startswith(SPECIAL_PREFIX) and name != f"{PREFIX}{ENTRY}":
+            own = symbol.function and name.startswith(PREFIX) and not SPECIAL.match(name)
+            if own and name != f"{PREFIX}{ENTRY}":
                 yield name.removeprefix(PREFIX)
         elif symbol.function and not name.startswith("_"):
             yield name

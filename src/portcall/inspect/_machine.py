@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import portcall
+from portcall._function import get_global_func
 from portcall.inspect._elf import Build
 from portcall.inspect._linkage import PACKAGES, Linkage, provided_by_runtime, this_build
 
@@ -27,25 +28,6 @@ ABIS = {
     "classic": "TVM 0.6 to 0.20",
 }
 PLAIN = "plain"  # unknown convention: a library that others depend on, for instance
-# Variables that a loader fills. Modules' own; and functions', each named after the one whose address it gets.
-LIBRARY_CONTEXTS = ("__tvm_ffi__library_ctx", "__tvm_ffi_library_ctx", "__tvm_module_ctx")
-KNOWN_CONTEXTS = frozenset(LIBRARY_CONTEXTS) | {
-    f"__{name}"
-    for name in (
-        "TVMFFIFunctionCall",
-        "TVMFFIErrorSetRaisedFromCStr",
-        "TVMFFIErrorSetRaisedFromCStrParts",
-        "TVMFFIEnvModLookupFromImports",
-        "TVMFFIHandleInitOnce",
-        "TVMBackendAllocWorkspace",
-        "TVMBackendFreeWorkspace",
-        "TVMBackendParallelLaunch",
-        "TVMBackendParallelBarrier",
-        "TVMBackendGetFuncFromEnv",
-        "TVMFuncCall",
-        "TVMAPISetLastError",
-    )
-}
 RUNTIME_PREFIXES = ("TVM", "Portcall")
 # What most libraries ask for.
 COMMON_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
@@ -247,13 +229,18 @@ def read_loaded_libraries() -> None:
     Linkage(Path("library.so"), COMMON_LIBRARIES, ())
 
 
+def known_contexts() -> frozenset[str]:
+    """Return the names of the variables in a library that the loader here fills; compiled code may add some."""
+    return frozenset(get_global_func("portcall.loader.ContextNames")())
+
+
 def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
     """Return what a library would not find in this process if it lay at ``file``, and what it would bring in.
 
     Files are read, never loaded. A library for another machine brings nothing in; of the symbols that it needs only
     those count that the runtime should have.
     """
-    contexts = tuple(name for name in needs.contexts if name not in KNOWN_CONTEXTS)
+    contexts = tuple(name for name in needs.contexts if name not in known_contexts())
     if needs.build != this_build():
         calls = {name for name in needs.symbols if name.startswith(RUNTIME_PREFIXES)}
         return Unmet({}, {}, contexts, tuple(sorted(calls - provided_by_runtime(calls)))), None
