@@ -30,8 +30,7 @@ bool StartsWith(const std::string& name, const char* prefix) { return name.rfind
 
 Abi AbiOf(const std::vector<std::string>& functions, const std::vector<std::string>& objects) {
   auto any = [&](auto holds) {
-    return std::any_of(functions.begin(), functions.end(), holds) ||
-           std::any_of(objects.begin(), objects.end(), holds);
+    return std::any_of(functions.begin(), functions.end(), holds) || std::any_of(objects.begin(), objects.end(), holds);
   };
   auto marked = [&](Abi abi) {
     return any([&](const std::string& name) {

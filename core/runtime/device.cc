@@ -55,6 +55,7 @@ PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceSync").set_body_typed([](Device device) {
   Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
 });
+PORTCALL_REGISTER_GLOBAL("portcall.DeviceKindName").set_body_typed(DeviceKindName);
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceTypes").set_body_typed([]() {
   std::vector<int64_t> types;
   for (int32_t i = 0; i < kMaxDeviceType; ++i) {

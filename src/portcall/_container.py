@@ -13,8 +13,6 @@ from typing import Any, SupportsIndex, overload
 
 from portcall import _core
 
-_SHAPE_INDEX, _ARRAY_INDEX, _MAP_INDEX, _LIST_INDEX, _DICT_INDEX = 69, 71, 72, 75, 76
-
 
 class Shape(tuple[int, ...]):
     """Extents of a tensor, as a value of its own type."""
@@ -188,8 +186,5 @@ class Dict(Map, MutableMapping[Any, Any]):
         return Dict(self)
 
 
-_core.register_class(_SHAPE_INDEX, Shape)
-_core.register_class(_ARRAY_INDEX, Array)
-_core.register_class(_LIST_INDEX, List)
-_core.register_class(_MAP_INDEX, Map)
-_core.register_class(_DICT_INDEX, Dict)
+for _cls in (Shape, Array, List, Map, Dict):
+    _core.register_class(_core.TYPE_INDEX[_cls.__name__], _cls)

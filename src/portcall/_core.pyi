@@ -7,6 +7,13 @@ from typing_extensions import Buffer, Self
 
 __version__: str
 
+# Numbers of the ABI, by their names in c_api.h and dlpack.h without what these begin with.
+TYPE_INDEX: Mapping[str, int]
+FIELD_FLAG: Mapping[str, int]
+STRUCTURE_KIND: Mapping[str, int]
+DEVICE_TYPE: Mapping[str, int]
+TYPE_CODE: Mapping[str, int]
+
 class Object:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property

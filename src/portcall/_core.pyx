@@ -51,6 +51,7 @@ cdef enum:
     kNumpyUserTypes = 256
 
 
+include "_core/numbers.pxi"
 include "_core/objects.pxi"
 include "_core/described_types.pxi"
 include "_core/values.pxi"

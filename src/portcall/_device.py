@@ -8,15 +8,16 @@ from typing import Any
 from portcall import _core, errors
 from portcall._function import get_global_func
 
-_TYPE_INDEX = 6
-
-# Names to numbers as DLPack has them; the first name of a number is the one that is printed.
-_KINDS = {
-    "cpu": 1, "cuda": 2, "cuda_host": 3, "opencl": 4, "vulkan": 7, "metal": 8, "vpi": 9, "rocm": 10, "rocm_host": 11,
-    "ext_dev": 12, "cuda_managed": 13, "oneapi": 14, "webgpu": 15, "hexagon": 16, "maia": 17, "trn": 18,
-    "llvm": 1, "c": 1, "gpu": 2, "nvptx": 2, "cl": 4,
-}  # fmt: skip
-_NAMES = {number: name for name, number in reversed(_KINDS.items())}
+_MOST_KINDS = 64
+_NAMES: dict[int, str] = {n: get_global_func("portcall.DeviceKindName")(n) for n in range(_MOST_KINDS)}
+_KINDS = {name: number for number, name in _NAMES.items() if name.isidentifier()}  # "device(5)" has no name
+_KINDS |= {
+    "llvm": _KINDS["cpu"],
+    "c": _KINDS["cpu"],
+    "gpu": _KINDS["cuda"],
+    "nvptx": _KINDS["cuda"],
+    "cl": _KINDS["opencl"],
+}
 
 _ATTRIBUTES = {
     "exist": 0, "max_threads_per_block": 1, "warp_size": 2, "max_shared_memory_per_block": 3, "compute_version": 4,
@@ -116,7 +117,7 @@ class Device(_core.Device):
         return f"portcall.device('{self}')"
 
 
-_core.register_class(_TYPE_INDEX, Device)
+_core.register_class(_core.TYPE_INDEX["Device"], Device)
 
 
 def device(name: Any, device_id: int | None = None) -> Device:

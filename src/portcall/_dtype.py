@@ -19,8 +19,7 @@ from portcall import _core, errors
 if TYPE_CHECKING:
     import numpy
 
-_TYPE_INDEX = 5
-_PLAIN_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+_PLAIN_CODES = {_core.TYPE_CODE[name] for name in ("Int", "UInt", "Float", "Complex", "Bool")}
 _SHORT_NAME = re.compile(r"(bf|[fiuc])[0-9]+")
 _CLEAR_NAMES = {"bf16", "f16", "f32", "f64", "i16", "i32", "i64", "u16", "u32", "u64", "c64", "c128"}
 
@@ -63,7 +62,7 @@ class DataType(_core.DataType):
         if self.lanes != 1:
             raise TypeError(f"NumPy has no vector elements such as {self}")
         if self.code in _PLAIN_CODES and self.bits >= 8:
-            return numpy.dtype("bool" if self.code == 6 else str(self))
+            return numpy.dtype("bool" if self.code == _core.TYPE_CODE["Bool"] else str(self))
         try:
             import ml_dtypes
         except ImportError:
@@ -74,7 +73,7 @@ class DataType(_core.DataType):
         return numpy.dtype(scalar)
 
 
-_core.register_class(_TYPE_INDEX, DataType)
+_core.register_class(_core.TYPE_INDEX["DataType"], DataType)
 
 
 def dtype(value: Any) -> DataType:

@@ -20,7 +20,6 @@ from portcall._html import facts_as_html
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
 
-_TYPE_INDEX = 73
 GRAPH_KINDS = ("GraphExecutorFactory", "GraphRuntimeFactory")  # of modules with a graph; the second until TVM 0.7
 IR_LIBRARY = Path(_core.__file__).parent / "lib" / "libportcall_ir.so"  # loaded when something needs it
 VM_KINDS = ("relax.VMExecutable",)  # of modules that the library below runs
@@ -195,7 +194,7 @@ def _listed(names: list[str], most: int) -> str:
     return errors.printable(", ".join(names[:most]) + more)
 
 
-_core.register_class(_TYPE_INDEX, Module)
+_core.register_class(_core.TYPE_INDEX["Module"], Module)
 
 
 def load_module(path: str | os.PathLike[str]) -> Module:

@@ -17,8 +17,7 @@ from portcall._html import facts_as_html
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TYPE_INDEX = 70
-_CPU = 1
+_CPU = _core.DEVICE_TYPE["CPU"]
 
 
 class Tensor(ArrayLike, _core.Tensor):
@@ -126,7 +125,7 @@ class Tensor(ArrayLike, _core.Tensor):
         return facts_as_html("portcall.Tensor", facts, elements)
 
 
-_core.register_class(_TYPE_INDEX, Tensor)
+_core.register_class(_core.TYPE_INDEX["Tensor"], Tensor)
 
 
 class _Memory:

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 _LIST_MARK = 0xF7E58D4F05049CB7
 _TENSOR_MARK = 0xDD5E40F096B4A13F
 _HEADER = struct.Struct("<QQiiiBBH")  # of a tensor, before its extents
-_CPU, _UINT, _HANDLE, _BOOL, _LAST_CODE = 1, 1, 3, 6, 17
-_NUMPY_CODES = (0, 1, 2, 5, 6)  # int, uint, float, complex, bool
+_CPU = _core.DEVICE_TYPE["CPU"]
+_UINT, _HANDLE, _BOOL, _LAST_CODE = (
+    _core.TYPE_CODE[name] for name in ("UInt", "OpaqueHandle", "Bool", "Float4_e2m1fn")
+)
+_NUMPY_CODES = tuple(_core.TYPE_CODE[name] for name in ("Int", "UInt", "Float", "Complex", "Bool"))
 _MAX_AXES = 64
 
 StrPath = str | os.PathLike[str]

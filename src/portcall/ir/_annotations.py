@@ -19,12 +19,14 @@ from portcall._dtype import DataType
 from portcall._module import Module
 from portcall._tensor import Tensor
 
-ANY, OBJECT, FIRST_DYNAMIC, SELF = -1, 64, 128, -3
-_DECLARED = {
-    int: 1, bool: 2, float: 3, DataType: 5, Device: 6, Object: OBJECT, str: 65, bytes: 66, PackedFunc: 68,
-    Callable: 68, Shape: 69, Tensor: 70, Array: 71, list: 71, tuple: 71, Sequence: 71, Map: 72, dict: 72, Mapping: 72,
-    Module: 73, List: 75, Dict: 76,
+ANY, OBJECT, FIRST_DYNAMIC, SELF = (_core.TYPE_INDEX[name] for name in ("Any", "Object", "DynObjectBegin", "Self"))
+_ANNOTATIONS: dict[str, list[Any]] = {
+    "Int": [int], "Bool": [bool], "Float": [float], "DataType": [DataType], "Device": [Device], "Object": [Object],
+    "Str": [str], "Bytes": [bytes], "Function": [PackedFunc, Callable], "Shape": [Shape], "Tensor": [Tensor],
+    "Array": [Array, list, tuple, Sequence], "Map": [Map, dict, Mapping], "Module": [Module], "List": [List],
+    "Dict": [Dict],
 }  # fmt: skip
+_DECLARED = {annotation: _core.TYPE_INDEX[name] for name, them in _ANNOTATIONS.items() for annotation in them}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

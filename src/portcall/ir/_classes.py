@@ -49,9 +49,16 @@ if TYPE_CHECKING:
 Obj = TypeVar("Obj", bound=Object)
 
 # Flags of a field in the core.
-_WRITABLE, _HAS_DEFAULT, _STATIC, _IGNORE, _FACTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 5
-_NOT_SHOWN, _NOT_COMPARED, _NOT_HASHED, _NOT_IN_INIT, _KW_ONLY = 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10
-_DEFINES, _OPTIONAL, _IDENTITY = 1 << 12, 1 << 34, 1 << 35
+_WRITABLE, _HAS_DEFAULT, _STATIC, _IGNORE, _FACTORY, _NOT_SHOWN, _NOT_COMPARED, _NOT_HASHED, _NOT_IN_INIT = (
+    _core.FIELD_FLAG[name]
+    for name in (
+        "Writable", "HasDefault", "IsStaticMethod", "SEqHashIgnore", "DefaultFromFactory", "ReprOff", "CompareOff",
+        "HashOff", "InitOff",
+    )
+)  # fmt: skip
+_KW_ONLY, _DEFINES, _OPTIONAL, _IDENTITY = (
+    _core.FIELD_FLAG[name] for name in ("KwOnly", "SEqHashDefSimple", "Optional", "Identity")
+)
 
 # Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
 _INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
@@ -61,7 +68,12 @@ _HOOKS = (
 )  # fmt: skip
 
 Comparison = Literal["structure", "identity", "variable", "shared"]
-_COMPARISONS: dict[Comparison, int] = {"structure": 1, "identity": 5, "variable": 2, "shared": 3}
+_COMPARISONS: dict[Comparison, int] = {
+    "structure": _core.STRUCTURE_KIND["TreeNode"],
+    "identity": _core.STRUCTURE_KIND["UniqueInstance"],
+    "variable": _core.STRUCTURE_KIND["FreeVar"],
+    "shared": _core.STRUCTURE_KIND["DAGNode"],
+}
 
 
 if not TYPE_CHECKING:
