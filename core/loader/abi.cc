@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loader/abi.h"
 
-#include <algorithm>
-
 #include "loader/symbols.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
@@ -10,12 +8,11 @@
 namespace portcall::loader {
 namespace {
 
+// What only libraries of one era define. Text in place: pointers to it would be relocated when the core is loaded.
 struct Mark {
   Abi abi;
-  const char* name;
+  char name[31];
 };
-
-// What only libraries of one era define.
 constexpr Mark kMarks[] = {
     {Abi::kModern21, "__tvm_ffi_library_ctx"}, {Abi::kModern21, "__tvm_ffi_library_bin"},
     {Abi::kModern21, "__TVMFFIFunctionCall"},  {Abi::kModern21, "__TVMFFIErrorSetRaisedFromCStr"},
@@ -24,30 +21,27 @@ constexpr Mark kMarks[] = {
     {Abi::kClassic, "__TVMAPISetLastError"},
 };
 
-bool StartsWith(const std::string& name, const char* prefix) { return name.rfind(prefix, 0) == 0; }
-
 }  // namespace
 
 Abi AbiOf(const std::vector<std::string>& functions, const std::vector<std::string>& objects) {
-  auto any = [&](auto holds) {
-    return std::any_of(functions.begin(), functions.end(), holds) || std::any_of(objects.begin(), objects.end(), holds);
-  };
-  auto marked = [&](Abi abi) {
-    return any([&](const std::string& name) {
-      return std::any_of(std::begin(kMarks), std::end(kMarks),
-                         [&](const Mark& mark) { return mark.abi == abi && name == mark.name; });
-    });
-  };
-  // Libraries of TVM 0.22 have variables of 0.21 too, but functions with a prefix.
-  bool prefixed = std::any_of(functions.begin(), functions.end(), [](const std::string& name) {
-    return StartsWith(name, kPrefix) && !IsReserved(name);
-  });
-  if (!prefixed && marked(Abi::kModern21)) return Abi::kModern21;
-  if (any([](const std::string& name) { return StartsWith(name, kPrefix); })) return Abi::kModern;
-  return marked(Abi::kClassic) ? Abi::kClassic : Abi::kPlain;
+  bool prefix = false, modern = false, modern21 = false, classic = false;
+  for (const std::vector<std::string>* names : {&functions, &objects}) {
+    for (const std::string& name : *names) {
+      if (name.rfind(kPrefix, 0) == 0) {
+        prefix = true;
+        modern |= names == &functions && !IsReserved(name);
+      }
+      for (const Mark& mark : kMarks) {
+        if (name == mark.name) (mark.abi == Abi::kClassic ? classic : modern21) = true;
+      }
+    }
+  }
+  // Libraries of TVM 0.22 have some variables of 0.21 too, but functions with a prefix.
+  if (modern21 && !modern) return Abi::kModern21;
+  return prefix ? Abi::kModern : classic ? Abi::kClassic : Abi::kPlain;
 }
 
-// For whoever looks into a library without loading it: the same rules, and the same names.
+// For what looks into a library without loading it: the same rules, and the same names.
 PORTCALL_REGISTER_GLOBAL("portcall.loader.Abi")
     .set_body_typed([](Array<std::string> functions, Array<std::string> objects) {
       static constexpr const char* kNames[] = {"modern", "modern 0.21", "classic", "plain"};
