@@ -39,3 +39,13 @@ def test_each_page_is_on_the_site() -> None:
     docs = PAGES.parent
     listed = set(re.findall(r"^([a-z][\w/-]*)$", (docs / "index.md").read_text(), re.MULTILINE))
     assert {path.stem for path in docs.glob("*.md")} - {"index"} <= listed
+
+
+def test_the_house_in_architecture_lists_every_file() -> None:
+    root = PAGES.parents[1]
+    house = (root / "docs" / "architecture.md").read_text().partition("## The house")[2].partition("### Rules")[0]
+    words = set(re.findall(r"\w+", house))
+    files = [path for folder in ("core", "src/portcall") for path in (root / folder).rglob("*.*")]
+    ours = [path for path in files if path.suffix in (".h", ".cc", ".py", ".pyx", ".pxi")]
+    missing = [path for path in ours if path.stem not in words and not {"tests", "fuzz"} & set(path.parts)]
+    assert not [str(path.relative_to(root)) for path in missing], "name these in docs/architecture.md, The house"
