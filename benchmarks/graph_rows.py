@@ -89,7 +89,7 @@ def remote_rows(core: int, folder: Path) -> Iterator[Row]:
         m.set_input(0, np.zeros(16, "float32"))
         empty = session.get_function("testing.nop")
         ours, other = loop("f()", f=m.run), loop("f()", f=empty)
-        yield Row("remote", "run of a no-op graph over there", ours, other, REMOTE_TARGET, "an empty remote call")
+        yield Row("remote", "run of a remote no-op graph", ours, other, REMOTE_TARGET, "an empty remote call")
 
 
 def memory_limits(folder: Path, scale: float) -> Iterator[Limit]:

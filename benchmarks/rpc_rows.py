@@ -68,7 +68,7 @@ def call_rows(core: int) -> Iterator[Row]:
         count = [session.get_function("testing.nop") for session in (sessions[0], sessions[3])]
         x = sessions[0].empty((16,)), tvm.runtime.empty((16,), "float32", sessions[3].cpu(0))
         timers = [loop("f(x, x)", f=f, x=tensor) for f, tensor in zip(count, x, strict=True)]
-        yield Row("call-tensors", "nop(two tensors over there)", timers[0], timers[1], CALL_TARGET)
+        yield Row("call-tensors", "nop(two remote tensors)", timers[0], timers[1], CALL_TARGET)
 
 
 def apart_rows(core: int) -> Iterator[Row]:
