@@ -55,7 +55,7 @@ HOUSE = [
     ("rpc/wire", "_address _endings _handshake _tls", "__init__"),
     (
         "rpc/client",
-        "_activity _deadline _library_check _socket",
+        "_activity _deadline _errors _library_check _socket",
         "_end_reason _remote",
         "_session",
         "_connect _farm_channel",

@@ -6,6 +6,8 @@
 namespace portcall::rpc {
 namespace {
 
+constexpr size_t kMaxTraceback = 16 << 10;  // bytes
+
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
 
 // The arguments of a syscall, each checked before it is read.
@@ -300,6 +302,7 @@ void Endpoint::Exception(const Error& error) {
   Sequence values;
   std::string text(error.what());
   values.push_back(WireValue::Text(text));
+  if (options_.tracebacks) values.push_back(WireValue::Text(error.backtrace().substr(0, kMaxTraceback)));
   Write(Code::kException, values);
 }
 

@@ -20,6 +20,7 @@ namespace portcall::rpc {
 
 struct EndpointOptions {
   uint64_t max_frame = uint64_t{1} << 30;
+  bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that
   // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
   std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
 };

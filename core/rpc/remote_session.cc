@@ -407,8 +407,8 @@ class RemoteSessionImpl : public RemoteSession {
   // ---- Ends of the session ----
 
   // An error with facts: front ends read the peer from the extra context, not from the text.
-  Error ErrorOf(std::string_view kind, std::string_view message) const {
-    return Error(kind, message, {}, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
+  Error ErrorOf(std::string_view kind, std::string_view message, std::string_view backtrace = {}) const {
+    return Error(kind, message, backtrace, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
   }
 
   // A child process has a copy of the session, and must not end what is its parent's.
@@ -485,7 +485,8 @@ class RemoteSessionImpl : public RemoteSession {
     if (values[0].text.substr(0, kTimeout.size()) == kTimeout) {
       throw Error("SessionTimeoutError", values[0].text.substr(kTimeout.size()));
     }
-    return ErrorOf("RemoteError", values[0].text);
+    bool traceback = values.size() > 1 && values[1].type == kTVMFFIRawStr;
+    return ErrorOf("RemoteError", values[0].text, traceback ? values[1].text : std::string_view{});
   }
 
   // A server that gives up half-way through a request says why before it closes the connection.

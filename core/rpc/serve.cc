@@ -22,8 +22,9 @@ constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
 
-EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
+EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor, bool tracebacks = false) {
   EndpointOptions options;
+  options.tracebacks = tracebacks;
   if (max_frame > 0) options.max_frame = static_cast<uint64_t>(max_frame);
   if (constructor.defined()) {
     options.constructor = [constructor](const std::string& name, const std::vector<Any>& args) {
@@ -100,9 +101,9 @@ bool Serve(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
 }
 
 std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string> patterns, int64_t max_frame,
-                      PackedFunc constructor, int progress_fd) {
+                      PackedFunc constructor, int progress_fd, bool tracebacks = false) {
   ProgressPage progress(progress_fd);
-  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor)));
+  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor), tracebacks));
   bool whole = false;
   try {
     whole = Serve(&endpoint, channel.get(), progress);
@@ -115,14 +116,14 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
 }
 
 std::string ServeSession(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
-                         PackedFunc constructor, int progress_fd) {
+                         PackedFunc constructor, int progress_fd, bool tracebacks) {
   return ServeOver(MakeFdChannel(read_fd, write_fd), std::move(patterns), max_frame, std::move(constructor),
-                   progress_fd);
+                   progress_fd, tracebacks);
 }
 
 std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
                      PackedFunc constructor) {
-  return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1);
+  return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1, false);
 }
 
 // Over a transport that somebody wrote in another language.

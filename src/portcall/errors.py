@@ -252,12 +252,16 @@ class RemoteError(RPCError):
     Attributes:
         kind: the name of the exception's class on the server; empty when unknown.
         message: its text.
+        remote_traceback: where it was raised on the server, as text; empty when the server does not say.
+        remote_frames: the lines of it, most recent first, with the peer in front of each file.
     """
 
     def __init__(self, message: str, *, peer: str = "", kind: str = "") -> None:
         super().__init__(f"{kind}: {message}" if kind else message, peer=peer)
         self.kind = kind
         self.message = message
+        self.remote_traceback = ""
+        self.remote_frames = ""
 
 
 class RemoteCrashError(RPCError):

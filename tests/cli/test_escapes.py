@@ -14,7 +14,7 @@ import pytest
 
 from portcall import toolchain
 from portcall.errors import printable
-from portcall.rpc.client._remote import remote_error
+from portcall.rpc.client._errors import remote_error
 
 EVIL = "\x1b[2J\u202e\x9b1m"  # seven letters of UTF-8 more than characters, so that a name keeps its length
 HARMFUL = ("\x1b", "\u202e", "\x9b", "\udcff")

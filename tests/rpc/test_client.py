@@ -21,7 +21,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, toolchain
-from portcall.rpc.client._remote import remote_error
+from portcall.rpc.client._errors import remote_error
 from rpc.conftest import CLIENT_FUNCTIONS
 from rpc.serving import FUNCTIONS, Serving, serving
 

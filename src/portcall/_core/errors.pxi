@@ -3,6 +3,7 @@
 
 cdef dict error_classes = {}  # kind -> exception class
 cdef const char* kNotePrefix = b"  Note: "  # see portcall/error.h
+OWN_NOTE_PREFIX = "  Own note: "  # of notes that a Python exception has itself, for other processes
 
 
 def register_error_class(str kind, cls):
@@ -10,6 +11,12 @@ def register_error_class(str kind, cls):
     to errors of that kind by name.
     """
     error_classes[kind] = cls
+
+
+def registered_error_class(str kind):
+    """Return the exception class that ``register_error_class`` was given for ``kind``; None for others."""
+    cls = error_classes.get(kind)
+    return cls if isinstance(cls, type) and issubclass(cls, Exception) else None
 
 
 cdef TVMFFIErrorCell* error_cell(void* handle):
@@ -48,6 +55,8 @@ cdef object exception_of(TVMFFIErrorCell* cell):
         return opaque_value(extra)
     facts = error_facts(extra) if extra != NULL else {}
     message = text_of(cell.message)
+    if "peer" in facts and cell.backtrace.size:
+        facts["backtrace"] = text_of(cell.backtrace)
     if "position" in facts:
         return errors.ArgumentError(message, **facts)
     return exception_of_kind(text_of(cell.kind), message, facts)
@@ -95,8 +104,13 @@ cdef int raise_raised(PackedFunc func) except -1:
         name = func.name if func is not None else ""
         raise RuntimeError(f"{name or 'the function'}() failed (nonzero return) without setting an error")
     cdef TVMFFIErrorCell* cell = error_cell(handle)
-    frames = parse_frames(text_of(cell.backtrace)) if cell.backtrace.size and cell.extra_context == NULL else []
-    return RaiseWithFrames(take_exception(handle), frames)
+    cdef TVMFFIObject* extra = <TVMFFIObject*>cell.extra_context
+    frames = parse_frames(text_of(cell.backtrace)) if cell.backtrace.size and extra == NULL else []
+    remote = cell.backtrace.size and extra != NULL and extra.type_index == kTVMFFIArray
+    error = take_exception(handle)
+    if remote:  # the frames of a session's other end, below ours
+        frames = parse_frames(getattr(error, "remote_frames", ""))
+    return RaiseWithFrames(error, frames)
 
 
 cdef list parse_frames(str text):
@@ -118,7 +132,15 @@ cdef str frames_of(error):
         code = traceback.tb_frame.f_code
         lines.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}\n')
         traceback = traceback.tb_next
-    return "".join(reversed(lines))
+    return "".join([*reversed(lines), *own_notes_of(error)])
+
+
+cdef list own_notes_of(error):
+    """The notes that an exception has itself, as lines."""
+    notes = getattr(error, "__notes__", None)
+    if not isinstance(notes, (list, tuple)):
+        return []
+    return [f"{OWN_NOTE_PREFIX}{' '.join(note.split())}\n" for note in notes if isinstance(note, str)]
 
 
 cdef str message_of(error):

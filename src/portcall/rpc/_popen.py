@@ -110,6 +110,6 @@ def main() -> None:
     _files.register(directory, 0)
     register_standard_names()
     try:
-        get_global_func("portcall.rpc.ServeFds")(read_fd, write_fd, ["*"], 0, None)
+        get_global_func("portcall.rpc.ServeSession")(read_fd, write_fd, ["*"], 0, None, -1, True)
     finally:
         delete_tree(directory)

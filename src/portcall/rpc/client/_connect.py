@@ -14,7 +14,7 @@ from portcall._function import get_global_func
 from portcall._module import Module
 from portcall.rpc.client._deadline import Deadline, OnWait, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
-from portcall.rpc.client._remote import without_escapes
+from portcall.rpc.client._errors import without_escapes
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
@@ -64,11 +64,13 @@ def connect(
     deadline.wait_for("the connection")
     sock = open_socket(address, timeout, tls)
     try:
-        credential, queued = _shake_hands(sock, deadline, key, session_timeout, secret)
+        reply, queued = _shake_hands(sock, deadline, key, session_timeout, secret)
         left = deadline.remaining()
     except BaseException:
         sock.close()
         raise
+    options = reply.options
+    credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
     end_reason = None if credential is None else EndReasonQuery(address, name, tls, credential)
     descriptor, pump = as_descriptor(sock)
     deadline.wait_for("the session to open")
@@ -81,7 +83,8 @@ def connect(
     get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
     clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
     session = Session(root, name, end_reason, clocks, pump)
-    session.peer_kind = "TVM" if credential is None else "portcall"
+    session.peer_kind = "portcall" if reply.is_portcall else "TVM"
+    session.features = reply.features if reply.is_portcall else frozenset()
     return session
 
 
@@ -102,8 +105,8 @@ def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_r
 
 def _shake_hands(
     sock: socket.socket, deadline: Deadline, key: str, session_timeout: float, secret: str
-) -> tuple[SessionCredential | None, float]:
-    """Say hello, wait in the queue, prove; return the credential, and the seconds spent in the queue."""
+) -> tuple[_handshake.Hello, float]:
+    """Say hello, wait in the queue, prove; return the reply that opens the session, and the seconds in the queue."""
     peer = deadline.peer
     hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
     deadline.wait_for("the server's answer")
@@ -139,9 +142,7 @@ def _shake_hands(
         text = f"{peer} closed the connection in the handshake, while we waited for: {deadline.waiting_for}"
         hint = "is it an RPC server, without TLS?"
         raise errors.ConnectError(text, peer=peer, reason="closed", hint=hint) from None
-    if "session" in message.options:
-        return SessionCredential(message.options["session"], message.options.get("secret", "")), queue.seconds
-    return None, queue.seconds
+    return message, queue.seconds
 
 
 class QueueClock:
@@ -171,6 +172,8 @@ def _read_reply(
         # One byte more than a message has could belong to the session: read what is missing and no more.
         message = reader.feed(read_some(sock, reader.missing(), deadline))
         if isinstance(message, _handshake.Hello):
+            if message.is_portcall:
+                message.check_version("the server")
             return message
         if message is not None:
             queue.start()

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session owns, as it looks from here: devices, tensors, objects; and what its errors become."""
+"""What a session owns, as it looks from here: devices, tensors, objects."""
 
 from __future__ import annotations
 
-import builtins
-import contextlib
-import re
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from portcall import _core, errors
+from portcall import _core
 from portcall._arraylike import ArrayLike
 from portcall._core import PackedFunc
 from portcall._device import Device
@@ -202,73 +198,3 @@ class _DeviceStandIn(_core.Object):
 _core.register_object_class("portcall.rpc.Device", _DeviceStandIn, RemoteDevice)
 _core.register_object_class("portcall.rpc.Tensor", RemoteTensor)
 _core.register_object_class("portcall.rpc.Object", RemoteObject)
-
-
-# ---- Errors ----------------------------------------------------------------------------------------------------------
-
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
-_KIND = re.compile(
-    r"(?!Error:)((?:[A-Za-z_]\w*)?(?:Error|Exception|ExceptionGroup|Warning|Interrupt|Exit|Iteration)): (.*)", re.DOTALL
-)
-# What each hop of a chain of sessions puts in front, in words of TVM and of portcall.
-_HOPS = re.compile(r"(?:RPCError: Error caught from RPC call:\n|RemoteError: )+")
-_SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
-
-
-def without_escapes(text: str) -> str:
-    """Return a peer's text without what a terminal would obey; lines stay."""
-    return errors.printable(_ESCAPES.sub("", text))
-
-
-@cache
-def _class_of(kind: str) -> type[errors.RemoteError]:
-    """The class for a kind: RemoteError and, if Python has an exception of that name, that one too."""
-    base = getattr(builtins, kind, None)
-    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(errors.RemoteError, base):
-        return errors.RemoteError
-    with contextlib.suppress(TypeError):  # an exception with a layout, or with arguments, of its own
-        body = {"__module__": "portcall.errors", "__reduce__": _reduce, "__str__": BaseException.__str__}
-        made = type("RemoteError", (errors.RemoteError, base), body)
-        made("a message", peer="", kind=kind)
-        return made
-    return errors.RemoteError
-
-
-def _reduce(error: errors.RemoteError) -> tuple[Any, ...]:
-    return remote_error, (str(error), error.peer)
-
-
-def remote_error(text: str, peer: str = "") -> errors.RemoteError | errors.RemoteCrashError:
-    """Return the exception for the text that a peer sent, without what a terminal would obey.
-
-    A RemoteCrashError is what the peer says of a session that it has with another one: a chain broke further on.
-    """
-    text = without_escapes(text)
-    hops = _HOPS.match(text)
-    text = text[hops.end() :] if hops else text
-    match = _KIND.fullmatch(text)
-    kind, message = match.groups() if match else ("", text)
-    if kind == errors.RemoteCrashError.__name__:
-        signal = _SIGNAL.search(message)
-        return errors.RemoteCrashError(f"{peer}: {message}", peer=peer, signal=signal.group() if signal else "")
-    return _class_of(kind)(message, peer=peer, kind=kind)
-
-
-def _with_peer(cls: type[errors.RPCError]) -> Callable[..., errors.RPCError]:
-    return lambda message, peer="": cls(without_escapes(message), peer=peer)
-
-
-def _register_errors() -> None:
-    for cls in (
-        errors.SessionClosedError,
-        errors.SessionBrokenError,
-        errors.SessionTimeoutError,
-        errors.RemoteProtocolError,
-    ):
-        _core.register_error_class(cls.__name__, _with_peer(cls))
-    _core.register_error_class("RemoteError", remote_error)
-
-
-_register_errors()

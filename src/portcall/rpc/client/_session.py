@@ -68,9 +68,11 @@ class Session:
         name: for messages: the peer's address, unless another was given.
         module: the session as a Module of type ``rpc``.
         peer_kind: ``portcall`` or ``TVM`` for a server, empty for others.
+        features: the extensions of the protocol that both sides have (docs/wire.md, section 8).
     """
 
     peer_kind: str = ""
+    features: frozenset[str] = frozenset()
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from portcall.errors import AuthenticationError, RemoteProtocolError
+from portcall.errors import AuthenticationError, RemoteProtocolError, VersionMismatchError
 from portcall.rpc.server._connections import HANDSHAKE, Connection, Connections, State
 from portcall.rpc.server._ended_sessions import EndedSessions
 from portcall.rpc.server._gate import Gate
@@ -212,13 +212,19 @@ class Admission:
             return self._refuse(connection, "sent half a hello")
         connection.transcript = reader.transcript
         connection.peer_kind = "portcall" if hello.is_portcall else "TVM"
+        connection.features = hello.features if hello.is_portcall else frozenset()
         if hello.is_portcall and "reason" in hello.options:
             words = self._ended.answer(hello.options["reason"])
             return self._close(connection, _handshake.server_reply(self._options.key, words))
         try:
+            if hello.is_portcall:
+                hello.check_version("the client")
             limits = [seconds for seconds in (hello.timeout, self._options.session_timeout) if seconds]
         except RemoteProtocolError as error:
             return self._refuse(connection, str(error))
+        except VersionMismatchError as error:  # the client sees our versions, and says the same
+            reply = _handshake.server_reply(self._options.key, _handshake.extension_options())
+            return self._refuse(connection, f"is a portcall client of another version: {error}", reply)
         if self._gate is not None:
             return self._admit(connection, hello.key, limits)
         if hello.key != self._options.key:
@@ -249,7 +255,7 @@ class Admission:
             sock.close()
 
     def _ask_for_proof(self, connection: Connection) -> None:
-        options = {"portcall": _handshake.EXTENSION_VERSION, "auth": "token", "nonce": _handshake.new_nonce()}
+        options = _handshake.extension_options(auth="token", nonce=_handshake.new_nonce())
         reply = _handshake.server_reply(self._options.key, options)
         connection.transcript += reply
         connection.enter(State.PROVING)
@@ -303,14 +309,15 @@ class Admission:
         """Let a session begin."""
         options: dict[str, str] = {}
         if connection.peer_kind == "portcall":
-            options["portcall"] = _handshake.EXTENSION_VERSION
-            options["session"] = str(connection.number)
-            options["secret"] = connection.secret
+            options = _handshake.extension_options(
+                connection.features, session=str(connection.number), secret=connection.secret
+            )
         if self._options.token:
             options["proof"] = _handshake.proof(self._options.token, "server", connection.transcript).hex()
         connection.enter(State.SERVING)
         self._connections.end_after(connection, connection.limit or None)
-        self._send(connection, _handshake.server_reply(self._options.key, options), "serve")
+        reply = _handshake.server_reply(self._options.key, options)
+        self._send(connection, reply, "serve", ",".join(sorted(connection.features)))
         limit = f", for at most {connection.limit:g} s" if connection.limit else ""
         text = f"opened for {connection.peer}, a {connection.peer_kind} client{limit}"
         self._log.write("opened", text, connection.number, peer=connection.peer, client=connection.peer_kind)
@@ -328,6 +335,6 @@ class Admission:
         connection.enter(State.CLOSING)
         self._send(connection, data, "end")
 
-    def _send(self, connection: Connection, data: bytes, then: str) -> None:
+    def _send(self, connection: Connection, data: bytes, then: str, features: str = "") -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is an event of its own
-            connection.link.send(SendToClient(data, then))
+            connection.link.send(SendToClient(data, then, features))

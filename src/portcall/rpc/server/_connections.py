@@ -81,6 +81,7 @@ class Connection:
         state: change it with ``enter``.
         limit: seconds that the session may last; 0 for no limit.
         peer_kind: portcall or TVM, once its hello has come.
+        features: the extensions that client and server both have.
         secret: what the client may ask with, later, why its session ended.
         transcript: all bytes that both sides sent; the proofs are computed from them.
         kill_reason: why the process was killed.
@@ -101,6 +102,7 @@ class Connection:
     state: State = State.GREETING
     limit: float = 0
     peer_kind: str = ""
+    features: frozenset[str] = frozenset()
     secret: str = field(default="", repr=False)
     transcript: bytes = b""
     kill_reason: Ending | None = None

@@ -133,10 +133,16 @@ class HandshakeFailed(Message):
 
 @dataclass(frozen=True)
 class SendToClient(Message):
-    """Send bytes to the client. ``then`` is the next step: ``wait``, ``proof``, ``serve`` or ``end``."""
+    """Send bytes to the client.
+
+    Attributes:
+        then: the next step: ``wait``, ``proof``, ``serve`` or ``end``.
+        features: the extensions that the session uses, separated by commas; with ``serve`` only.
+    """
 
     data: bytes
     then: str
+    features: str = ""
 
     def __post_init__(self) -> None:
         if self.then not in ("wait", "proof", "serve", "end"):

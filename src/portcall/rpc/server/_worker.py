@@ -110,27 +110,34 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     connection = admit_client(start, options)
     if connection is None:
         return 0
-    descriptor, pump = connection
+    descriptor, pump, features = connection
     gc.collect()  # the key of TLS, too
     offered = list(patterns())
     limit_resources(options)
     _files.register(os.getcwd(), options.disk_limit)
     call_hook("tvm.rpc.server.start")
     serve = get_global_func("portcall.rpc.ServeSession")
-    how = serve(descriptor, descriptor, offered, options.max_frame, constructor(options, offered), start.progress)
+    how = serve(
+        descriptor, descriptor, offered, options.max_frame, constructor(options, offered), start.progress,
+        "traceback" in features,
+    )  # fmt: skip
     if how == "closed":
         call_hook("tvm.rpc.server.shutdown")
     wait_for_pump(pump)
     return 0
 
 
-def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int] | None:
-    """Shake hands; return the descriptor to serve and the process that pumps TLS. None: the client is refused."""
+def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str]] | None:
+    """Shake hands; return the descriptor to serve, the process that pumps TLS, and the session's extensions.
+
+    None: the client is refused.
+    """
     with Link.adopt(start.link) as link:
         client = accept_client(socket.socket(fileno=start.client), options, link)
-        if client is None or not shake_hands(client, link):
-            return None
-    return detach_socket(client)
+        features = None if client is None else shake_hands(client, link)
+    if client is None or features is None:
+        return None
+    return *detach_socket(client), features
 
 
 def isolate_process(start: StartWorker) -> None:
@@ -198,8 +205,11 @@ def accept_client(sock: socket.socket, options: ServerOptions, link: Link) -> so
         return None
 
 
-def shake_hands(client: socket.socket, link: Link) -> bool:
-    """Carry bytes between client and supervisor until it says what is next; return whether to serve."""
+def shake_hands(client: socket.socket, link: Link) -> frozenset[str] | None:
+    """Carry bytes between client and supervisor until it says what is next.
+
+    Return the extensions that the session uses; None if it is not to be served.
+    """
     reader = _handshake.HelloReader()
     try:
         while reader.feed(receive(client, reader.missing())) is None:
@@ -208,7 +218,7 @@ def shake_hands(client: socket.socket, link: Link) -> bool:
         while (order := wait_for_order(client, link)) is not None:
             client.sendall(order.data)
             if order.then in ("serve", "end"):
-                return order.then == "serve"
+                return frozenset(order.features.split(",")) if order.then == "serve" else None
             if order.then == "proof":
                 proof = b""
                 while len(proof) < _handshake.PROOF_BYTES:
@@ -221,7 +231,7 @@ def shake_hands(client: socket.socket, link: Link) -> bool:
         link.send(HandshakeFailed(str(error)))
     except (OSError, EOFError):  # the client is gone
         pass
-    return False
+    return None
 
 
 def receive(sock: socket.socket, size: int) -> bytes:

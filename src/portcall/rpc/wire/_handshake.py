@@ -22,9 +22,10 @@ import hashlib
 import hmac
 import secrets
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from portcall.errors import AuthenticationError, KeyMismatchError, RemoteProtocolError
+from portcall.errors import AuthenticationError, KeyMismatchError, RemoteProtocolError, VersionMismatchError
 
 MAGIC = 0x000F_F271
 DUPLICATE = 0x000F_F272
@@ -32,7 +33,9 @@ MISMATCH = 0x000F_F273
 NOTICE = 0x000F_F274
 
 MOST_SECONDS = 1e9  # of any duration: 31 years
-EXTENSION_VERSION = "1"  # of what two portcall peers may say to each other
+OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
+# The extensions that both may have: each is used if client and server name it.
+FEATURES = {"traceback": "an Exception has a second value: where it was raised"}
 PROOF_BYTES = 32
 SHORT_TOKEN = 16  # characters; a shorter one may be guessed
 _MAX_KEY_BYTES = 4096
@@ -65,6 +68,27 @@ class Hello:
         return seconds
 
     @property
+    def features(self) -> frozenset[str]:
+        """The extensions that a peer has, of those that are known here."""
+        return frozenset(self.options.get("features", "").split(",")) & FEATURES.keys()
+
+    def check_version(self, peer: str) -> None:
+        """Raise VersionMismatchError unless a portcall peer has a version of the extensions that is known here.
+
+        Raises:
+            RemoteProtocolError: it says no version.
+        """
+        newest, oldest = self.options.get("portcall", ""), self.options.get("oldest", "1")
+        if not (newest.isdecimal() and oldest.isdecimal() and len(newest + oldest) < 10):
+            raise RemoteProtocolError(f"the option -portcall={newest[:40]!r} is not a version")
+        if int(newest) < OLDEST_VERSION or int(oldest) > VERSION:
+            theirs, ours = _span(int(oldest), int(newest)), _span(OLDEST_VERSION, VERSION)
+            raise VersionMismatchError(
+                f"{peer} speaks version {theirs} of portcall's extensions, this side version {ours}; "
+                "install the same portcall on both"
+            )
+
+    @property
     def proof(self) -> bytes:
         """The proof that a server's reply carries; empty when it has none, or one that cannot be read."""
         try:
@@ -74,6 +98,20 @@ class Hello:
 
     def words(self, role: str) -> str:
         return " ".join([f"{role}:{self.key}", *(f"-{name}={value}" for name, value in self.options.items())])
+
+
+def _span(first: int, last: int) -> str:
+    return str(last) if first >= last else f"{first} to {last}"
+
+
+def extension_options(features: Iterable[str] = (), **more: str) -> dict[str, str]:
+    """Return the options by which a portcall peer says its versions and features, and ``more``."""
+    options = {"portcall": str(VERSION)}
+    if OLDEST_VERSION > 1:
+        options["oldest"] = str(OLDEST_VERSION)
+    if features:
+        options["features"] = ",".join(sorted(features))
+    return {**options, **more}
 
 
 def new_nonce() -> str:
@@ -95,7 +133,7 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
     if session_timeout:
         options["timeout"] = repr(session_timeout)
     if extended:
-        options["portcall"] = EXTENSION_VERSION
+        options.update(extension_options(FEATURES))
         if nonce:
             options["nonce"] = nonce
     text = Hello(key, options).words("client").encode()
@@ -104,7 +142,7 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
 
 def reason_hello(session_id: str, secret: str) -> bytes:
     """The bytes that ask, instead of a session, why an earlier one ended."""
-    text = Hello("", {"portcall": EXTENSION_VERSION, "reason": f"{session_id}.{secret}"}).words("client").encode()
+    text = Hello("", extension_options(reason=f"{session_id}.{secret}")).words("client").encode()
     return _HEAD.pack(MAGIC, len(text)) + text
 
 

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two portcall peers agree on: versions and features, and errors with the place where they were raised."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import struct
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portcall
+from portcall import errors, rpc
+from portcall.rpc.client._errors import remote_error
+from portcall.rpc.wire import _handshake
+from rpc.raw_client import EXCEPTION, MAGIC, RawClient, text
+from rpc.relay import saying
+from rpc.serving import FUNCTIONS, Serving, serving
+
+RAISING = (
+    FUNCTIONS
+    + """
+class Strange(Exception): pass
+class TwoArguments(Exception):
+    def __init__(self, a, b): super().__init__(a)
+@register("strange")
+def strange(text): raise Strange(text)
+@register("two")
+def two(text): raise TwoArguments(text, 1)
+@register("noted")
+def noted(text):
+    error = ValueError(text)
+    error.__notes__ = ["the first note", "a note\\nof two lines"]
+    raise error
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(functions=RAISING) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(server.address) as session:
+        yield session
+
+
+# ---- Versions and features ----
+
+
+def test_two_portcall_peers_have_all_features(remote: rpc.Session) -> None:
+    assert remote.features == set(_handshake.FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", None), (" -portcall=1", set()), (" -portcall=1 -features=", set()),
+        (" -portcall=1 -features=invented", set()), (" -portcall=1 -features=invented,traceback,", {"traceback"}),
+        (" -features=traceback", None), (" -portcall=7 -oldest=1 -features=traceback", {"traceback"}),
+    ],
+)  # fmt: skip
+def test_a_server_uses_the_features_that_both_have(server: Serving, options: str, expected: set[str] | None) -> None:
+    with RawClient(server.address) as client:
+        client.send(struct.pack("<ii", MAGIC, len(f"client:{options}")) + f"client:{options}".encode())
+        words = dict(word.lstrip("-").partition("=")[::2] for word in client.read_reply().split()[1:])
+        assert ("portcall" in words) == (expected is not None)
+        assert set(filter(None, words.get("features", "").split(","))) == (expected or set())
+
+
+def exception_values(client: RawClient) -> int:
+    code, body = client.call("demo.fail", text("boom"))
+    assert code == EXCEPTION
+    count: int = struct.unpack_from("<i", body)[0]
+    return count
+
+
+@pytest.mark.parametrize(("options", "count"), [("", 1), (" -portcall=1", 1), (" -portcall=1 -features=traceback", 2)])
+def test_an_exception_has_a_second_value_only_for_clients_that_know_it(
+    server: Serving, options: str, count: int
+) -> None:
+    with RawClient(server.address).open(options=options) as client:
+        assert exception_values(client) == count
+        assert client.echo(3) == 3
+
+
+@pytest.mark.parametrize("options", [" -portcall=9 -oldest=8", " -portcall=0"])
+def test_a_server_refuses_clients_of_another_version_with_its_own(server: Serving, options: str) -> None:
+    with RawClient(server.address) as client:
+        words = f"client:{options}".encode()
+        client.send(struct.pack("<ii", MAGIC, len(words)) + words)
+        assert client.read_reply() == "server: -portcall=1"
+        assert client.at_end()
+    assert "version" in server.event("refused")["message"]
+
+
+@pytest.mark.parametrize("options", ["-portcall=9 -oldest=8", "-portcall=0"])
+def test_a_client_refuses_servers_of_another_version(options: str) -> None:
+    def reply(sock: Any) -> None:
+        sock.recv(4096)
+        words = f"server: {options} -session=1 -secret=x".encode()
+        sock.sendall(struct.pack("<ii", MAGIC, len(words)) + words)
+
+    with saying(reply, shake_hands=False) as port:
+        with pytest.raises(errors.VersionMismatchError, match=r"speaks version .* this side version 1;") as raised:
+            rpc.connect("127.0.0.1", port, timeout=30)
+        assert raised.value.peer == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("version", ["", "x", "-1", "1.0", "9" * 50])
+def test_a_version_that_is_not_a_number_is_an_error_of_the_protocol(version: str) -> None:
+    with pytest.raises(errors.RemoteProtocolError):
+        _handshake.Hello("", {"portcall": version}).check_version("the peer")
+
+
+def test_the_page_on_the_wire_lists_the_features() -> None:
+    page = (Path(__file__).parents[2] / "docs/wire.md").read_text().partition("| feature | meaning |")[2]
+    rows = re.findall(r"^\| `(\w+)` \|", page.partition("\n\n")[0], re.MULTILINE)
+    assert rows == list(_handshake.FEATURES)
+
+
+# ---- Errors ----
+
+
+def test_an_error_says_where_it_was_raised_on_the_server(remote: rpc.Session) -> None:
+    with pytest.raises(ValueError, match="boom") as raised:
+        remote["demo.fail"]("boom")
+    error = raised.value
+    assert isinstance(error, errors.RemoteError)
+    head, frame, last = error.remote_traceback.splitlines()
+    assert remote.name in head
+    assert re.fullmatch(r'  File ".*/functions\.py", line \d+, in fail', frame)
+    assert last == "ValueError: boom"
+
+
+def test_the_frames_of_the_server_are_printed_below_those_of_the_client(remote: rpc.Session) -> None:
+    with pytest.raises(ValueError, match="boom") as raised:
+        remote["demo.fail"]("boom")
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert frames[0].name == "test_the_frames_of_the_server_are_printed_below_those_of_the_client"
+    assert frames[-1].name == "fail"
+    assert frames[-1].filename.startswith(f"{remote.name}: ")
+    assert frames[-1].line == ""  # a file of that name on this machine is another one
+
+
+def test_the_notes_of_an_exception_arrive(remote: rpc.Session) -> None:
+    with pytest.raises(ValueError, match="boom") as raised:
+        remote["demo.noted"]("boom")
+    assert raised.value.__notes__ == ["the first note", "a note of two lines"]
+
+
+def test_notes_stay_single_where_the_exception_itself_comes_back(register: Any) -> None:
+    def fail() -> None:
+        error = ValueError("boom")
+        error.__notes__ = ["a note"]
+        raise error
+
+    register("test.noted", fail)
+    with pytest.raises(ValueError, match="boom") as raised:
+        portcall.get_global_func("test.noted")()
+    assert raised.value.__notes__ == ["a note"]
+
+
+def test_an_error_of_a_registered_class_is_that_class_too(remote: rpc.Session, registrations_undone: None) -> None:
+    class Strange(Exception):
+        pass
+
+    with pytest.raises(errors.RemoteError) as before:
+        remote["demo.strange"]("odd")
+    assert before.value.kind == ""
+    portcall.register_error("Strange", Strange)
+    with pytest.raises(Strange, match="odd") as raised:
+        remote["demo.strange"]("odd")
+    assert isinstance(raised.value, errors.RemoteError)
+    assert (raised.value.kind, raised.value.message) == ("Strange", "odd")
+
+
+def test_a_registered_class_that_takes_other_arguments_stays_a_remote_error(
+    remote: rpc.Session, registrations_undone: None
+) -> None:
+    class TwoArguments(Exception):
+        def __init__(self, a: str, b: int) -> None:
+            super().__init__(a)
+
+    portcall.register_error("TwoArguments", TwoArguments)
+    with pytest.raises(errors.RemoteError, match="TwoArguments: odd"):
+        remote["demo.two"]("odd")
+
+
+def test_an_error_through_two_sessions_keeps_its_frames() -> None:
+    with serving(functions=RAISING) as far, serving() as near:
+        host, _, port = far.address.rpartition(":")
+        args = ["rpc.Connect", host, int(port), "", False]
+        with rpc.connect(near.address, session_constructor_args=args) as session:
+            with pytest.raises(ValueError, match="boom") as raised:
+                session["demo.fail"]("boom")
+            assert "in fail\n" in raised.value.remote_traceback  # type: ignore[attr-defined]
+
+
+def test_a_session_with_a_child_has_tracebacks() -> None:
+    with rpc.PopenSession() as session, pytest.raises(errors.RemoteError) as raised:
+        session["portcall.rpc.file_size"]("missing")
+    assert "in file_size\n" in raised.value.remote_traceback
+
+
+def test_an_error_is_pickled_with_its_traceback(remote: rpc.Session) -> None:
+    with pytest.raises(ValueError, match="boom") as raised:
+        remote["demo.fail"]("boom")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert again.remote_traceback == raised.value.remote_traceback  # type: ignore[attr-defined]
+
+
+def test_tvm_peers_send_no_traceback() -> None:
+    assert remote_error("ValueError: boom", "peer").remote_traceback == ""  # type: ignore[union-attr]
+
+
+@given(st.text(), st.text())
+def test_any_traceback_of_a_peer_makes_an_error_that_can_be_printed(message: str, backtrace: str) -> None:
+    frame = f'  File "{backtrace}", line 5, in {backtrace}\n' * 300
+    for sent in (backtrace, frame, frame + "  Own note: " + backtrace):
+        error = remote_error(f"ValueError: {message}", "peer", sent)
+        shown = "".join(traceback.format_exception(error)) + getattr(error, "remote_traceback", "")
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown.replace("\r", ""))
+        assert len(getattr(error, "remote_frames", "").splitlines()) <= 100
+
+
+def test_long_numbers_of_lines_are_not_an_error() -> None:
+    error = remote_error("ValueError: x", "peer", f'  File "f", line {"9" * 400}, in g')
+    assert isinstance(error, errors.RemoteError)
