@@ -663,6 +663,14 @@ def test_what_is_no_graph_or_no_library_is_told(lib: portcall.Module) -> None:
             graph.create(mlp_json(), library, CPU)
 
 
+def test_create_proposes_a_kernel_with_a_similar_name(lib: portcall.Module) -> None:
+    with pytest.raises(errors.GraphError, match=r"'rellu'.*; did you mean 'relu'\?$"):
+        graph.create(mlp_json().replace('"relu"', '"rellu"'), lib, portcall.cpu())
+    with pytest.raises(errors.GraphError) as caught:
+        graph.create(mlp_json().replace('"relu"', '"entirely_different"'), lib, portcall.cpu())
+    assert "did you mean" not in str(caught.value)
+
+
 def test_a_missing_kernel_is_named(lib: portcall.Module) -> None:
     draft = Model()
     text = draft.json(draft.call("rely", [draft.input("x", (1, 1))], f32(1, 1)))

@@ -78,7 +78,22 @@ def create(
     devices, remote, flat = get_device(lib, device)
     planned = plan(read_graph(graph_json), storage)
     make = _remote_create(devices[0]) if remote else get_global_func("portcall.graph.create")
-    return GraphModule(make(encode(planned), lib, *flat), planned)
+    try:
+        return GraphModule(make(encode(planned), lib, *flat), planned)
+    except errors.GraphError as error:
+        hint = "" if remote else _similar_kernel(str(error), planned.graph, lib)
+        if not hint:
+            raise
+        raise errors.GraphError(f"{error}{hint}", path=error.path, node=error.node) from None
+
+
+def _similar_kernel(message: str, graph: Graph, lib: Module) -> str:
+    """Return a hint for the message about a missing kernel: a similar name in the library. Empty if there is none."""
+    names = {name for module in lib._walk() for name in module.list_function_names()}
+    missing = [node.function for node in graph.nodes if node.function and node.function not in names]
+    named = next((name for name in missing if f"'{name}'" in message), "")
+    near = difflib.get_close_matches(named, names, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def read_graph(source: GraphSource) -> Graph:

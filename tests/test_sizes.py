@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A size budget for each folder. A change that needs more raises the number here, and says why in its commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUFFIXES = {".py", ".pyx", ".pxi", ".pyi", ".cc", ".h", ".ts"}
+
+# Lines, comments included. A folder stands for all below it, without those that have a budget themselves.
+BUDGET = {
+    "core/bytes": 150,
+    "core/classic": 1_150,
+    "core/graph": 2_250,
+    "core/include/portcall": 4_250,
+    "core/ir": 3_850,
+    "core/loader": 1_650,
+    "core/rpc": 3_750,
+    "core/runtime": 4_150,
+    "core/vm": 3_350,
+    "js/src": 5_050,
+    "src/portcall": 2_850,
+    "src/portcall/_core": 3_100,
+    "src/portcall/bench": 350,
+    "src/portcall/cli": 5_800,
+    "src/portcall/compile": 5_050,
+    "src/portcall/farm": 4_100,
+    "src/portcall/graph": 4_850,
+    "src/portcall/inspect": 1_350,
+    "src/portcall/ir": 1_950,
+    "src/portcall/rpc": 300,
+    "src/portcall/rpc/client": 1_900,
+    "src/portcall/rpc/server": 4_800,
+    "src/portcall/rpc/wire": 700,
+    "src/portcall/vm": 800,
+}
+
+LONGEST_FILE = 700
+NOT_COUNTED = {"tests", "fuzz", "node_modules"}
+
+
+def folder_of(path: Path) -> str:
+    """The longest folder of BUDGET that has the file; empty if none has it."""
+    folders = [str(parent.relative_to(ROOT)) for parent in path.parents if parent.is_relative_to(ROOT)]
+    return next((folder for folder in folders if folder in BUDGET), "")
+
+
+def sources() -> list[Path]:
+    files = [path for top in ("core", "src", "js/src") for path in (ROOT / top).rglob("*") if path.suffix in SUFFIXES]
+    return sorted(path for path in files if not NOT_COUNTED & set(path.parts))
+
+
+def lines(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+@pytest.mark.parametrize("folder", BUDGET)
+def test_each_folder_keeps_its_budget(folder: str) -> None:
+    used = sum(lines(path) for path in sources() if folder_of(path) == folder)
+    assert used <= BUDGET[folder], f"{folder} has {used} lines; its budget in tests/test_sizes.py is {BUDGET[folder]}"
+    assert used > BUDGET[folder] // 2, f"{folder} has only {used} lines: lower its budget of {BUDGET[folder]}"
+
+
+def test_each_source_file_has_a_budget() -> None:
+    assert sorted({str(path.parent.relative_to(ROOT)) for path in sources() if not folder_of(path)}) == []
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_is_too_long(path: Path) -> None:
+    assert lines(path) <= LONGEST_FILE, f"split {path.relative_to(ROOT)}: it has {lines(path)} lines"
