@@ -80,7 +80,7 @@ def test_inspect_signature_of_compiled_functions(library: Path) -> None:
         typed = portcall.get_global_func("signed.typed")
         assert str(inspect.signature(typed)) == "(arg0: 'int64_t', arg1: 'std::vector<uint8_t>', /) -> 'int64_t'"
         assert (typed.name, typed(40, [1, 2])) == ("signed.typed", 42)
-        with pytest.raises(ValueError, match=r"signed\.packed"):
+        with pytest.raises(ValueError, match=r"signature"):
             inspect.signature(portcall.get_global_func("signed.packed"))
     finally:
         for name in ("signed.typed", "signed.packed"):

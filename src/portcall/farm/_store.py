@@ -40,17 +40,19 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
         try:
-            self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
         except sqlite3.Error as error:
+            self._db.close()
             hint = "another farm uses it: give --store another file" if "locked" in str(error) else "is it such a file?"
             raise OSError(f"cannot open the farm's store '{path}': {error}; {hint}") from None
         found = self.fact("format", FORMAT)
         if found != FORMAT:
+            self._db.close()
             raise OSError(f"the farm's store '{path}' has format {found}, this version knows {FORMAT}")
         self.set_fact("format", FORMAT)
         self._since_trim = 0
