@@ -158,7 +158,9 @@ void ReadEntries(Reader* reader, Plan* plan) {
     entry.dtype.lanes = reader->Take<uint16_t>();
     auto ndim = reader->Take<uint32_t>();
     if (entry.slot >= plan->slots.size()) reader->Refuse({"slot ", Of(entry.slot, plan->slots.size())});
-    if (entry.dtype.bits == 0 || entry.dtype.lanes == 0) {
+    const uint8_t bits = entry.dtype.bits;
+    const bool fits = bits == 1 || bits == 4 || (bits != 0 && bits % 8 == 0);  // the others have no layout in memory
+    if (!fits || static_cast<int16_t>(entry.dtype.lanes) <= 0) {
       reader->Refuse({"a data type of ", entry.dtype.bits, " bits and ", entry.dtype.lanes, " lanes"});
     }
     if (ndim > kMaxDimensions) reader->Refuse({ndim, " dimensions; at most 64 are possible"});

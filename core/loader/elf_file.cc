@@ -125,7 +125,7 @@ class Reader {
       if (name.empty()) continue;
       if (symbol.st_shndx == SHN_UNDEF) {
         if (ELF64_ST_BIND(symbol.st_info) != STB_WEAK) out_.undefined.push_back(std::move(name));
-      } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) {
+      } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC || ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) {
         out_.functions.push_back(std::move(name));
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
         out_.objects.push_back(std::move(name));

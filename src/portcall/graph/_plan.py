@@ -282,6 +282,8 @@ class _Decoder:
         kind, nbytes = self.read(_DEVICE, at)
         if kind < 1 and (kind != -1 or at != "devices[0]"):
             raise _wrong(at, f"{kind} is no DLPack device type")
+        if nbytes > MOST_BYTES:
+            raise _wrong(at, f"an arena of {nbytes} bytes")
         return Arena(None if kind == -1 else kind, nbytes)
 
     def slot(self, at: str) -> Slot:
@@ -292,6 +294,8 @@ class _Decoder:
             raise _wrong(at, f"kind {kind} and storage id {storage_id}; kinds are 0 and 1, ids go from -1")
         if offset % ALIGNMENT or (kind == 1 and offset):
             raise _wrong(at, f"offset {offset}: a multiple of {ALIGNMENT} expected, and 0 for memory of its own")
+        if nbytes > MOST_BYTES or offset > MOST_BYTES:
+            raise _wrong(at, f"{nbytes} bytes at {offset}")
         if kind == 0 and offset + nbytes > self.arenas[device].nbytes:
             raise _wrong(at, f"it ends at {offset + nbytes}, its arena at {self.arenas[device].nbytes}")
         return Slot(device, kind == 1, None if storage_id == -1 else storage_id, offset, nbytes)

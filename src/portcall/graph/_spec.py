@@ -35,6 +35,7 @@ _FLAT_SCOPES = ("", "global")
 MOST_BYTES = 2**56  # of one value; sums of sizes stay within 64 bits
 MOST_DIMENSIONS = 64
 _MOST_ID = 2**63 - 1
+_MOST_LANES = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,8 @@ def type_flaw(dtype: DataType) -> str:
     """Say why no value can have elements of a type; empty if values can."""
     if not dtype.bits or not dtype.lanes:
         return "elements of no size"
+    if dtype.lanes > _MOST_LANES:
+        return "elements whose size the machine scales"
     if dtype.bits % 8 and dtype.bits not in (1, 4):
         return f"elements of {dtype.bits} bits; types of whole bytes, of 1 and of 4 bits can lie in memory"
     return ""

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the core's own readers say of bytes, for the tests that compare them with Python's. Compiled with -I core.
+#include "graph/plan.cc"       // NOLINT
+#include "loader/elf_file.cc"  // NOLINT
+#include "portcall/portcall.h"
+
+namespace {
+
+using portcall::Any;
+using portcall::Array;
+
+// "" for a plan, else why it is not one.
+std::string PlanError(const portcall::Bytes& data) {
+  try {
+    portcall::graph::DecodePlan(data.view());
+    return "";
+  } catch (const portcall::Error& error) {
+    return std::string(error.kind()) + ": " + std::string(error.message());
+  }
+}
+
+// Array(needed, undefined, functions, objects), or why the file is refused.
+Any ElfFacts(const std::string& path) {
+  try {
+    portcall::loader::ElfFile file = portcall::loader::ReadElfFile(path);
+    return Array<Any>{Array<std::string>(file.needed), Array<std::string>(file.undefined),
+                      Array<std::string>(file.functions), Array<std::string>(file.objects)};
+  } catch (const portcall::Error& error) {
+    return std::string(error.kind()) + ": " + std::string(error.message());
+  }
+}
+
+}  // namespace
+
+PORTCALL_EXPORT_TYPED(plan_error, PlanError)
+PORTCALL_EXPORT_TYPED(elf_facts, ElfFacts)
