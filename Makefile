@@ -15,7 +15,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
-.PHONY: help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
+.PHONY: bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -131,6 +131,20 @@ $(OBJECTS_PEER): | venv
 
 bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
 	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
+
+bench-vm: venv build ## the same for executables of the Relax VM, beside apache-tvm: instructions, loading, memory
+	$(PY) benchmarks/vm.py
+
+FUZZ_VM_COUNT ?= 1000
+FUZZ_VM_SEED ?= 1
+fuzz-vm: venv build ## damaged executables of the Relax VM, loaded and run with real kernels: FUZZ_VM_COUNT of each model
+	$(PY) tests/scripts/compile_relax.py build/relax-models
+	$(PY) tests/scripts/run_damaged.py build/relax-models $(FUZZ_VM_COUNT) $(FUZZ_VM_SEED) perceptron branch loop tuples \
+		outputs shapes data user closures chain_dynamic sort argsort topk
+
+VM_RELEASES ?= 0.25.0.post1 0.26.0
+test-vm-releases: venv build ## models that other releases of apache-tvm compile, in environments of their own
+	PYTHONPATH=tests $(PY) tests/vm/other_releases.py $(VM_RELEASES)
 
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
 	$(PY) -m pytest -m slow

@@ -58,8 +58,10 @@ void Linker::FindFunctions() {
   std::string missing;
   for (const Function& f : executable_.functions) {
     auto index = static_cast<int64_t>(program_->functions.size());
-    PackedFunc found;
-    if (f.kind != kBytecode) found = FromImports(f.kind == kCompiled ? kCompiledPrefix + f.name : f.name);
+    // A library has no built-in functions.
+    PackedFunc found = f.kind == kPacked && f.name.rfind(kBuiltins, 0) == 0 ? Registry::Get(f.name) : PackedFunc();
+    if (f.kind != kBytecode && !found.defined())
+      found = FromImports(f.kind == kCompiled ? kCompiledPrefix + f.name : f.name);
     if (f.kind == kPacked && !found.defined()) found = Registry::Get(f.name);
     if (f.kind != kBytecode && !found.defined()) missing += (missing.empty() ? "" : ", ") + f.name;
     program_->compiled.push_back(f.kind == kCompiled ? found : PackedFunc());

@@ -70,3 +70,8 @@ def same(value: Any, expected: Any) -> bool:
             array.dtype == expected.dtype and array.shape == expected.shape and array.tobytes() == expected.tobytes()
         )
     return bool(value == expected)
+
+
+def scale(x: Any, factor: int, _text: str, out: Any) -> None:
+    """Fill an output, as the model ``user`` wants it."""
+    out.numpy()[:] = x.numpy() * factor

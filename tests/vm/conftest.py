@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import portcall
-from vm.compiled import COMPILE, Compiled, compile_with
+from vm.compiled import COMPILE, Compiled, compile_with, scale
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +20,6 @@ def models(cache_dir: Path) -> Compiled:
     """The models, compiled by the apache-tvm that is installed. A test that uses this is marked ``peers``."""
     digest = hashlib.sha256(COMPILE.read_bytes() + importlib.metadata.version("apache-tvm").encode())
     return compile_with(sys.executable, cache_dir / f"relax-{digest.hexdigest()[:16]}")
-
-
-def scale(x: Any, factor: int, _text: str, out: Any) -> None:
-    out.numpy()[:] = x.numpy() * factor
 
 
 @pytest.fixture

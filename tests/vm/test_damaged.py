@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executables that were damaged, loaded and run with real kernels. ``make fuzz-vm`` runs many more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vm.compiled import Compiled
+
+pytestmark = pytest.mark.peers
+SCRIPT = Path(__file__).parents[1] / "scripts" / "run_damaged.py"
+MODELS = ("branch", "loop", "tuples", "shapes", "data", "closures", "topk")
+
+
+def test_damaged_executables_give_errors_only(models: Compiled) -> None:
+    words = [sys.executable, str(SCRIPT), str(models.folder), "60", "make test", *MODELS]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(done.stdout.splitlines()) == len(MODELS)
+    assert "refused" in done.stdout
+    assert "ran" in done.stdout
