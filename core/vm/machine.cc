@@ -120,8 +120,12 @@ int64_t Machine::Find(const std::string& name) const {
 int64_t Machine::Required(const std::string& name) const {
   int64_t function = Find(name);
   PORTCALL_CHECK(function >= 0, ValueError) << "the executable has no function '" << name << "'";
-  PORTCALL_CHECK(ready_, RuntimeError) << "the machine was not set up: call vm_initialization first";
+  CheckReady();
   return function;
+}
+
+void Machine::CheckReady() const {
+  PORTCALL_CHECK(ready_, RuntimeError) << "the machine was not set up: call vm_initialization first";
 }
 
 const Place& Machine::PlaceAt(int64_t index) const {
@@ -143,7 +147,10 @@ PackedFunc Machine::Instrument() {
   return instrument_;
 }
 
-Any Machine::Input(const TVMFFIAny& value) const { return Adapted(value, &device()); }
+Any Machine::Input(const TVMFFIAny& value) const {
+  CheckReady();
+  return Adapted(value, &device());
+}
 
 // ---- Which machine runs --------------------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ class Machine {
   void CallInstrumented(const PackedFunc& instrument, const Step& step, const TVMFFIAny* cells, TVMFFIAny* out);
   PackedFunc Instrument();
   void CheckCount(int64_t function, int32_t num_args) const;
+  void CheckReady() const;
   std::string Describe(const Routine& routine, const Step* step) const;
 
   std::shared_ptr<const Executable> executable_;

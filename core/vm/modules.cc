@@ -112,7 +112,8 @@ Any MachineState::Run(int64_t function, const std::vector<Any>& inputs, Profile*
 Any MachineState::ForUser(Any value) {
   if (!TryClosure(value.cell())) return value;
   auto call = [self = shared_from_this(), closure = value](Args args, RetValue* rv) {
-    std::vector<TVMFFIAny> cells = CellsOf(*self->InputsFrom(args, 0));
+    Values values = self->InputsFrom(args, 0);
+    std::vector<TVMFFIAny> cells = CellsOf(*values);
     TVMFFIAny result;
     detail::SetCell(&result, kTVMFFINone);
     self->machine_.InvokeObject(closure.cell(), cells.data(), static_cast<int32_t>(cells.size()), &result);

@@ -257,6 +257,9 @@ TEST("a closure that the user gets is a function") {
   a.Call(1, "vm.builtin.make_closure", {Func(inner), Reg(0)});
   a.Return(1);
   PackedFunc closure = MachineOf(a)["main"](5);
+  alignas(64) float memory[4] = {0, 1, 2, 3};  // an argument that is copied for the call
+  Tensor unaligned = Tensor::FromMemory(memory + 1, {3}, DataTypeOf<float>(), [] {});
+  CHECK(Values(closure(unaligned).cast<Array<Any>>()[0]) == std::vector<float>({1, 2, 3}));
   CHECK_EQ(closure(4).cast<Array<int64_t>>()[0], 4);
   CHECK_EQ(closure(4).cast<Array<int64_t>>()[1], 5);
   CHECK(Contains(Thrown([&] { closure(); }), "TypeError: inner(a, b) takes 2 arguments, got 1"));
@@ -301,7 +304,12 @@ TEST("a machine is set up once, for devices that exist") {
   Assembler a = Countdown();
   Registered less = Less();
   auto m = Load(a.Write())["vm_load_executable"]().cast<Module>();
+  PackedFunc same([](Args args, RetValue* rv) { *rv = args[0]; });
   CHECK(Contains(Thrown([&] { m["main"](0); }), "RuntimeError: the machine was not set up"));
+  CHECK(Contains(Thrown([&] { m["invoke_closure"](same, 0); }), "RuntimeError: the machine was not set up"));
+  CHECK(Contains(Thrown([&] { m["profile"]("main", 0); }), "RuntimeError: the machine was not set up"));
+  CHECK(Contains(Thrown([&] { m["set_input"]("main", 0); }), "RuntimeError: the machine was not set up"));
+  CHECK(Contains(Thrown([&] { m["save_function"]("main", "saved", true, 0); }), "RuntimeError: the machine was not"));
   CHECK(Contains(Thrown([&] { m["vm_initialization"](1, 0); }), "ValueError: "));
   CHECK(Thrown([&] { m["vm_initialization"](99, 0, 2); }) != "");
   m["vm_initialization"](1, 0, 2, 1, 0, 1);
