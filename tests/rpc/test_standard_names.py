@@ -62,6 +62,8 @@ def test_shapes(remote: rpc.Session) -> None:
         with pytest.raises(errors.RemoteError):
             remote["ffi.Shape"](1, wrong)
     assert remote["ffi.String"]("text") == "text"
+    with pytest.raises(errors.RemoteError):
+        remote["ffi.String"](5)
 
 
 def test_lists(remote: rpc.Session) -> None:

@@ -75,6 +75,17 @@ bool Alive(Peer* peer) {
 
 // ---- Set-up -------------------------------------------------------------------------------------------------------
 
+TEST("an Exception has a traceback where the client knows of that, and one value elsewhere") {
+  EndpointOptions options;
+  options.tracebacks = true;
+  Peer with(MakeLocalSession({"*"}), options), without;
+  Answer long_one = with.Ask(Init({}, "0.7.0")), short_one = without.Ask(Init({}, "0.7.0"));
+  CHECK_EQ(long_one.values().size(), 2u);
+  CHECK(Contains(std::string(long_one.values().at(1).text), "endpoint.cc"));
+  CHECK_EQ(short_one.values().size(), 1u);
+  CHECK_EQ(long_one.error(), short_one.error());
+}
+
 TEST("a session begins with InitServer of this very version") {
   Peer peer;
   CHECK(

@@ -199,7 +199,7 @@ def _dict_method(name: str, action: Callable[..., Any]) -> Callable[..., Any]:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ffi.Shape": lambda *extents: Shape(extents),
-    "ffi.String": str,
+    "ffi.String": lambda text: _check(text, str, "ffi.String"),
     "ffi.List": lambda *items: List(items),
     "ffi.Dict": lambda *parts: Dict(_pairs(parts)),
     **{f"ffi.List{name}": _list_method(f"ffi.List{name}", action) for name, action in _LIST.items()},
