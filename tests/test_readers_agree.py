@@ -72,6 +72,12 @@ def test_python_and_the_core_take_the_same_plans(readers: portcall.Module) -> No
         assert bool(here) == bool(there), f"Python: {here or 'a plan'}; the core: {there or 'a plan'}"
         taken += not here
     assert 100 < taken < 15_000
+    at = body.index(bytes((2, 32, 1, 0)))  # the data type of the first value
+    for bits in range(256):
+        for lanes in (0, 1, 4, (1 << 15) - 1, 1 << 15, (1 << 16) - 1):
+            other = body[:at] + struct.pack("<BBH", 2, bits, lanes) + body[at + 4 :]
+            data = whole[:12] + struct.pack("<IQ", zlib.crc32(other), len(other)) + other
+            assert bool(plan_error(data)) == bool(readers["plan_error"](data)), (bits, lanes)
     for end in range(len(whole)):
         assert plan_error(whole[:end])
         assert readers["plan_error"](whole[:end])

@@ -115,7 +115,7 @@ DLTensor Param::View() const {
 std::vector<Param> ReadParams(std::string_view blob) {
   Cursor cursor(blob, "the parameter blob");
   if (cursor.Take<uint64_t>("the mark of a blob") != kListMagic) {
-    ThrowGraphError({"these bytes are no parameters: the mark of a blob, which save_params writes, is missing"});
+    ThrowGraphError({"these bytes are not parameters: the mark of a blob, which save_params writes, is missing"});
   }
   cursor.Take<uint64_t>("a reserved word");
   std::vector<Param> params(cursor.Count(8 + kHeader, "the number of names"));

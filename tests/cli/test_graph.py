@@ -212,7 +212,7 @@ def test_a_model_is_timed_and_its_nodes_are_shown(
     result = invoke("bench", *words, "--profile", "--trace", tmp_path / "t.json", *place)
     assert result.exit_code == 0, result.output
     assert "median" in result.stdout
-    kernels = result.stdout.partition("one run, node by node: ")[2].splitlines()
+    kernels = result.stdout.partition("one run, call by call: ")[2].splitlines()
     assert kernels[1].split() == ["time", "share", "calls", "kernel"]
     assert {tuple(row.split()[3:]) for row in kernels[2:4]} == {("2", "dense"), ("1", "relu")}
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
@@ -234,7 +234,7 @@ def test_a_profile_shows_the_first_kernels_on_80_columns(on_terminal: OnTerminal
     words = ("--input", "x=random", "--number", "1", "--repeat", "1", "--profile")
     code, shown = on_terminal("bench", tmp_path / "m.json", library, *words)
     assert code == 0, shown
-    text = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", shown.decode()).partition("one run, node by node: ")[2]
+    text = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", shown.decode()).partition("one run, call by call: ")[2]
     table, more, _ = text.partition("… and 3 more kernels")
     assert (table.count("tvmgen_"), bool(more)) == (20, True)
     assert max(map(len, table.splitlines())) <= 80
@@ -477,7 +477,7 @@ def test_what_is_wrong_here_is_refused_before_a_server_is_asked(invoke_json: Inv
     [
         (("{cut_json}",), "cut.json: not a graph"),
         (("{broken_so}",), "broken.so: the embedded graph is damaged"),
-        (("{m_json}", "--params", "{x_npy}"), "x.npy': these bytes are no parameters"),
+        (("{m_json}", "--params", "{x_npy}"), "x.npy': these bytes are not parameters"),
         (("{kernels_so}", "--params", "{cut_params}"), "cut.params': the parameter blob is damaged at byte"),
     ],
 )

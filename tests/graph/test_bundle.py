@@ -258,7 +258,7 @@ def test_what_cannot_be_bundled_is_an_error(libraries: dict[str, Path], tmp_path
     with pytest.raises(ValueError, match="a module of type 'GraphExecutor' comes from no file"):
         export(graph.create(mlp_json(), portcall.load_module(libraries["layers"]), portcall.cpu()).module)
     (tmp_path / "text.so").write_text("text")
-    with pytest.raises(ValueError, match=r"text\.so' is no shared library \(ELF\)"):
+    with pytest.raises(ValueError, match=r"text\.so' is not a shared library \(ELF\)"):
         export(tmp_path / "text.so")
     (tmp_path / "text.tar").write_text("text")
     with pytest.raises(ValueError, match=r"text\.tar' is not a tar archive"):

@@ -121,7 +121,7 @@ def test_a_factory_may_be_given_a_blob_as_a_client_of_a_session_does(lib: portca
     made = make(planned, lib, mlp_json(), graph.save_params(PARAMS), "mlp")
     x = array(4, 16)
     close(result(made["mlp"](portcall.cpu()), x), mlp(x, PARAMS))
-    with pytest.raises(errors.GraphError, match="these bytes are no parameters"):
+    with pytest.raises(errors.GraphError, match="these bytes are not parameters"):
         make(planned, lib, mlp_json(), bytes(100), "mlp")
     with pytest.raises(errors.GraphError, match="plan"):
         make(planned[:-1], lib, mlp_json(), {}, "mlp")

@@ -650,7 +650,7 @@ def test_a_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
 
 def test_a_module_that_is_no_executor_is_refused(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
     for wrong in (lib, mlp_module, None):
-        with pytest.raises(ValueError, match=r"no executor of a graph.*graph\.create"):
+        with pytest.raises(ValueError, match=r"an executor of a graph.*graph\.create"):
             graph.GraphModule(wrong)
 
 

@@ -246,8 +246,8 @@ def put(at: int, form: str, value: int) -> Callable[[bytes], bytes]:
 
 DAMAGES = {
     "no bytes": (lambda b: b"", "at byte 0: the mark of a blob takes 8 bytes, and 0 are left"),
-    "other bytes": (lambda b: b"{}" * 40, "these bytes are no parameters"),
-    "JSON": (lambda b: b'{"nodes": []}', "these bytes are no parameters"),
+    "other bytes": (lambda b: b"{}" * 40, "these bytes are not parameters"),
+    "JSON": (lambda b: b'{"nodes": []}', "these bytes are not parameters"),
     "no reserved word": (lambda b: b[:12], "at byte 8: a reserved word takes 8 bytes, and 4 are left"),
     "names without end": (put(16, "<Q", 1 << 61), "2305843009213693952 names are announced"),
     "a name without end": (put(24, "<Q", 2**64 - 1), "at byte 32: a name takes 18446744073709551615 bytes"),

@@ -370,7 +370,7 @@ def test_unsound_storage_ids_are_replaced_with_a_warning_that_names_the_nodes(id
     with pytest.warns(StorageWarning) as caught:
         planned = plan(given_ids(*ids))
     assert words in str(caught[0].message) or len(set(ids)) == 1
-    assert "Memory was planned anew" in str(caught[0].message)
+    assert "Memory was planned again" in str(caught[0].message)
     run_on_labels(planned)
     assert [slot.storage_id for slot in planned.slots] == [0, None, None, None]  # linked weights are found by theirs
     plan(decode(encode(planned)).graph)  # no more warnings: it has no storage ids of calls
@@ -532,7 +532,7 @@ MALFORMED: dict[str, bytes] = {
     "a wrong checksum": sealed(body(), crc=1),
     "a byte too few": sealed(body())[:-1],
     "a byte too many": sealed(body()) + b"\0",
-    "a byte behind its end": sealed(body() + b"\0"),
+    "a byte after its end": sealed(body() + b"\0"),
     "an end in the middle": sealed(body()[:-3]),
     "an empty body": sealed(b""),
     "a count without things": sealed(struct.pack("<I", 2**32 - 1)),

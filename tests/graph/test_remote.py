@@ -185,7 +185,7 @@ def test_errors_over_there_keep_their_words(session: rpc.Session, libraries: dic
     m.set_input(x=array(4, 16))
     with pytest.raises(Exception, match=r"'w1', float32 \(32, 16\).* never set"):
         m.run()
-    with pytest.raises(ValueError, match="is no executor of a graph"):
+    with pytest.raises(ValueError, match="not an executor of a graph"):
         graph.GraphModule(load(session, libraries["elementwise"]))
 
 

@@ -450,7 +450,7 @@ def test_an_error_of_a_node_has_its_name() -> None:
         ("null", "an object with nodes"),
         ("[" * 200_000, "not JSON"),
         (b"\xff\xfe\xfa", "not JSON"),
-        ('{"nodes": NaN}', "NaN is no number"),
+        ('{"nodes": NaN}', "NaN is not a number"),
         ('{"nodes": [], "nodes": []}', "the key 'nodes' occurs twice"),
         (COMPILED.replace('"num_inputs": "1"', '"num_inputs": "1", "num_inputs": "1"'), "'num_inputs' occurs twice"),
         (COMPILED[:-1], "not JSON"),

@@ -105,7 +105,7 @@ TEST("the one-bit integers of old blobs are read as bool") {
 
 TEST("a damaged blob is an error that says where") {
   CHECK_EQ(Blob().size(), kData + 12);
-  CHECK(Contains(ErrorOf(With<uint64_t>(0, 1)), "GraphError: these bytes are no parameters"));
+  CHECK(Contains(ErrorOf(With<uint64_t>(0, 1)), "GraphError: these bytes are not parameters"));
   CHECK(Contains(ErrorOf(""), "at byte 0: the mark of a blob takes 8 bytes, and 0 are left"));
   CHECK(Contains(ErrorOf(With<uint64_t>(kNames, uint64_t{1} << 61)), "at byte 16: the number of names is 23058430"));
   CHECK(Contains(ErrorOf(With<uint64_t>(kLength, ~uint64_t{0})), "at byte 32: a name takes 18446744073709551615"));

@@ -6,7 +6,7 @@
     m.run(data=x)
     y = m.get_output(0)
 
-With a library and a device of a session (``portcall.rpc``) the same lines run over there.
+With a library and a device of a session (``portcall.rpc``) the same lines run on the server.
 """
 
 from portcall.graph._builder import Entry as Entry

@@ -148,7 +148,7 @@ class GraphBuilder:
         if type(func) is not str or not func:
             _bad("call", 0, "the name of a kernel", func)
         if func in _TAKEN:
-            raise errors.GraphError(f"{func!r} is no kernel; {_TAKEN[func]} adds such a node")
+            raise errors.GraphError(f"{func!r} is not a kernel; {_TAKEN[func]} adds such a node")
         sources = self._entries("call", inputs)
         node_name = self._name(name, func)
         kind = self._device_type(node_name, device, sources)
@@ -197,7 +197,7 @@ class GraphBuilder:
         return self._add_call(node_name, COPY, [source], [value])[0]
 
     def output(self, *entries: Entry) -> None:
-        """Make values results of the graph, in this order, behind those that are already.
+        """Make values results of the graph, in this order, after those that are there already.
 
         Raises:
             GraphError: a value belongs to another builder.

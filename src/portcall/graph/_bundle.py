@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bundles: one file with the kernels, the parameters and the graph, which every portcall opens, without Python too.
 
-The file is the library of kernels as its linker wrote it, so that whoever loads it maps and needs just that. Behind it
+The file is the library of kernels as its linker wrote it, so that what loads it maps and needs just that. After it
 lie the parameters, each at a multiple of 64 bytes so that it is used where it is, and an index; docs/graph.md has the
 layout. The same input gives the same bytes.
 """
@@ -91,8 +91,8 @@ def export_bundle(
         target, options: for what is linked, as for ``toolchain.create_shared``.
 
     Raises:
-        GraphError: the graph is none, or one that cannot be run; or a parameter is not of its shape and type.
-        ValueError: ``lib`` is none of those, or a module that came from no file.
+        GraphError: it is not a graph, or one that cannot be run; or a parameter is not of its shape and type.
+        ValueError: ``lib`` is not one of those, or a module that came from no file.
         CompileError: the linker said no.
 
     Warns:
@@ -133,13 +133,13 @@ def read_bundle(path: StrPath) -> Bundle:
     """Read what a bundle says of itself. Nothing of it is loaded, and no parameter is read.
 
     Raises:
-        GraphError: the file is no bundle, or a damaged one.
+        GraphError: the file is not a bundle, or is damaged.
         OSError: it cannot be read.
     """
     with open(path, "rb") as file:
         footer = _footer_of(file)
         if footer is None:
-            raise errors.GraphError(f"'{path}' is no bundle")
+            raise errors.GraphError(f"'{path}' is not a bundle")
         library_nbytes, offset, size = footer
         end = file.seek(0, 2) - _FOOTER.size
         if not library_nbytes <= offset <= end or size != end - offset:
@@ -216,7 +216,7 @@ def _copy_library(library: Path, file: BinaryIO) -> None:
     """Copy a shared library; of a bundle its library."""
     with library.open("rb") as source:
         if source.read(len(_LIBRARY_MARK)) != _LIBRARY_MARK:
-            raise ValueError(f"'{library}' is no shared library (ELF), which is what a bundle begins with")
+            raise ValueError(f"'{library}' is not a shared library (ELF), with which a bundle begins")
         source.seek(0)
         shutil.copyfileobj(source, file)
         size = file.tell()

@@ -164,7 +164,7 @@ class GraphModuleDebug(GraphModule):
     def execute_node(self, node: int | str) -> None:
         """Run up to a node: on from where the last call stopped, or from the beginning if it is behind that already.
 
-        ``run`` and new inputs start anew too, so that what is there is of one set of inputs always.
+        ``run`` and new inputs start again too, so that what is there is of one set of inputs always.
 
         Raises:
             GraphError: there is no such node, or several; or an input that is needed so far was never set.

@@ -95,7 +95,7 @@ def draw(graph_json: GraphSource, parameters: Collection[str] = ()) -> str:
         parameters: the names of the placeholders that are parameters, which a graph itself does not tell.
 
     Raises:
-        GraphError: the text is no graph.
+        GraphError: the text is not a graph.
     """
     graph = read_graph(graph_json)
     return _Picture(graph, frozenset(parameters)).svg()

@@ -56,7 +56,7 @@ def read_embedded(path: str | os.PathLike[str]) -> EmbeddedGraph | None:
 
     Raises:
         GraphError: what the library embeds is damaged.
-        ModuleLoadError: the file does not exist, or is no library.
+        ModuleLoadError: the file does not exist, or is not a library.
     """
     payload = embedded_payload(path, GRAPH_KINDS)
     return None if payload is None else _read(Cursor(MemorySource(payload), _WHAT))
@@ -82,8 +82,8 @@ def create_factory(
         params: arrays or tensors by name; names that the graph does not have are ignored.
 
     Raises:
-        GraphError: the graph is none, or one that cannot be run.
-        ArgumentError: a parameter is no array.
+        GraphError: it is not a graph, or one that cannot be run.
+        ArgumentError: a parameter is not an array.
     """
     graph = read_graph(graph_json)
     tensors = {key: host_tensor(value) for key, value in (params or {}).items()}
@@ -91,7 +91,7 @@ def create_factory(
 
 
 def from_bytes(payload: bytes) -> Module:
-    """Return the factory that a library embeds; whoever decodes the library lets it import its kernels.
+    """Return the factory that a library embeds; the code that decodes the library lets it import its kernels.
 
     Raises:
         GraphError: the bytes are damaged, or the graph cannot be run.

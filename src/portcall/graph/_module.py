@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph at work: ``create`` one, set its inputs, run it, take its outputs, here or over there.
+"""A graph at work: ``create`` one, set its inputs, run it, take its outputs, here or on a server.
 
 Rules:
 
@@ -71,7 +71,7 @@ def create(
         storage: how memory is planned, see ``plan``.
 
     Raises:
-        GraphError: the graph is none, or one that cannot be run; or the library lacks a kernel.
+        GraphError: it is not a graph, or one that cannot be run; or the library lacks a kernel.
         ValueError: the devices are not those of the library, see ``get_device``.
         DeviceError, MemoryError: a device does not exist, or has not that much memory.
     """
@@ -100,9 +100,9 @@ def read_graph(source: GraphSource) -> Graph:
     """Return the graph of a JSON text, or of a file that has one.
 
     Raises:
-        GraphError: the text is no graph.
+        GraphError: the text is not a graph.
         OSError: the file cannot be read.
-        ArgumentError: ``source`` is none of these.
+        ArgumentError: ``source`` is not one of these.
     """
     if isinstance(source, Graph):
         return source
@@ -131,8 +131,8 @@ def get_device(libmod: Module, device: Device | Sequence[Device]) -> tuple[list[
     """Return the devices as a list, how many of them are remote, and their types and ids in a row.
 
     Raises:
-        ArgumentError: ``libmod`` is no module.
-        ValueError: ``device`` is no device and no list of them; only some are remote; or they belong to another
+        ArgumentError: ``libmod`` is not a module.
+        ValueError: ``device`` is neither a device nor a list of them; only some are remote; or they belong to another
             session than the library.
     """
     if not isinstance(libmod, Module):
@@ -177,7 +177,7 @@ class GraphModule:
         module: the executor as a Module, whose functions are also ``m["name"]``.
 
     Raises:
-        ValueError: the module is no executor of a graph.
+        ValueError: the module is not an executor of a graph.
     """
 
     def __init__(self, module: Module, plan: Plan | None = None) -> None:
@@ -210,7 +210,7 @@ class GraphModule:
     def set_input(self, key: str | int | Mapping[str, Any] | None = None, value: Any = None, /, **inputs: Any) -> None:
         """Copy an array or tensor into an input: ``set_input("data", x)``, ``set_input(0, x)``, ``set_input(data=x)``.
 
-        Several at once are given by keyword or, where names are no identifiers, as a dict: ``set_input({"x:0": x})``.
+        Several at once are given by keyword or, where names are not identifiers, as a dict: ``set_input({"x:0": x})``.
 
         Raises:
             GraphError: no input has that name or index, or the shape is not the graph's. Nothing was set then.
@@ -431,7 +431,7 @@ def input_names(graph: Graph) -> list[str]:
 
 
 def output_names(graph: Graph) -> list[str]:
-    """Return the names of the outputs: that of the node, with ``:index`` behind it where several have the same."""
+    """Return the names of the outputs: that of the node, followed by ``:index`` where several have the same."""
     owners = graph.owners()
     names = [graph.nodes[owners[entry]].name for entry in graph.outputs]
     times = Counter(names)
@@ -563,7 +563,7 @@ class _Sender:
         self._stages: dict[int, Object] = {}
 
     def staged(self, index: int, tensor: Any) -> Any:
-        """Return a tensor over there with the elements, which is used again for the same input."""
+        """Return a tensor of the server with the elements, which is used again for the same input."""
         stage = None if _is_remote(tensor) else self._stages.pop(index, None)  # another thread makes one of its own
         if stage is None:
             stage = self.sent(tensor)
@@ -574,7 +574,7 @@ class _Sender:
         return stage
 
     def sent(self, tensor: Any) -> Any:
-        """Return a new tensor over there with the elements; one that is there already as it is."""
+        """Return a new tensor of the server with the elements; one that is there already as it is."""
         if _is_remote(tensor):
             return tensor
         made = self.empty(tensor)
@@ -582,7 +582,7 @@ class _Sender:
         return made
 
     def sent_together(self, tensors: Iterable[Any], sizes: Sequence[int]) -> list[Any]:
-        """Return tensors over there with the elements, in one piece of memory; ``sizes`` has the bytes of each."""
+        """Return tensors of the server with the elements, in one piece of memory; ``sizes`` has the bytes of each."""
         if len(sizes) == 1:
             return [self.sent(tensor) for tensor in tensors]
         offsets = [0, *itertools.accumulate(map(aligned, sizes))]
@@ -599,7 +599,7 @@ class _Sender:
         return [view(there, *place) if isinstance(place, tuple) else place for place in places]
 
     def empty(self, like: Any) -> Any:
-        """Return a tensor over there of the shape and type that ``like`` has."""
+        """Return a tensor of the server of the shape and type that ``like`` has."""
         return get_global_func("portcall.rpc.Empty")(self._module, list(like.shape), like.dtype, *_HOST)
 
 
@@ -613,5 +613,5 @@ def _plan_of(module: Any) -> Plan:
     except errors.FunctionNotFoundError:
         get_plan = None
     if get_plan is None:
-        raise ValueError(f"{module!r} is no executor of a graph; graph.create or lib['default'](device) makes one")
+        raise ValueError(f"{module!r} is not an executor of a graph; graph.create or lib['default'](device) makes one")
     return decode(get_plan())

@@ -2,7 +2,7 @@
 """Parameters: named tensors in one blob, the format of TVM's ``save_param_dict``, from bytes and from files.
 
 The blob has no alignment and cannot be used in place, so each tensor is made on its own, straight into 64-byte aligned
-memory that executors adopt: whoever goes through a file tensor by tensor never holds the weights twice.
+memory that executors adopt: code that goes through a file tensor by tensor never holds the weights twice.
 
     u64 mark, u64 0, u64 n, n names (u64 length, bytes), u64 n, n tensors:
         u64 mark, u64 0, i32 device type 1, i32 device 0, i32 axes, u8 code, u8 bits, u16 lanes, i64 extents,
@@ -201,11 +201,11 @@ def read_index(source: Source) -> dict[str, ParamInfo]:
     """Read what a blob says of its tensors, by name; their data are not touched.
 
     Raises:
-        GraphError: the bytes are no such blob. The message says where they go wrong.
+        GraphError: the bytes are not such a blob. The message says where they go wrong.
     """
     cursor = Cursor(source, "the parameter blob")
     if cursor.number("the mark of a blob") != _LIST_MARK:
-        raise GraphError("these bytes are no parameters: the mark of a blob, which save_params writes, is missing")
+        raise GraphError("these bytes are not parameters: the mark of a blob, which save_params writes, is missing")
     cursor.number("a reserved word")
     names = cursor.names()
     count = cursor.number("the number of tensors")
@@ -228,7 +228,7 @@ def load_params(data: bytes | bytearray | memoryview | StrPath) -> dict[str, Any
     elements (bfloat16, …).
 
     Raises:
-        GraphError: the bytes are no such blob. The message says where they go wrong.
+        GraphError: the bytes are not such a blob. The message says where they go wrong.
         OSError: the file cannot be read.
     """
     if isinstance(data, (str, os.PathLike)):
@@ -298,7 +298,7 @@ def load_params_from_file(path: StrPath) -> ParamFile:
     All of the file's structure is checked here, and none of the data read. Arrays are what ``load_params`` returns.
 
     Raises:
-        GraphError: the file is no such blob. The message says where it goes wrong.
+        GraphError: the file is not such a blob. The message says where it goes wrong.
         OSError: it cannot be read.
     """
     return ParamFile(path)
@@ -309,8 +309,8 @@ def save_params(params: Mapping[str, Any]) -> bytes:
 
     Raises:
         GraphError: elements that are vectors, which the format cannot hold.
-        ArgumentError: a value is no array.
-        TypeError: a name is no text.
+        ArgumentError: a value is not an array.
+        TypeError: a name is not text.
     """
     out = io.BytesIO()
     write_params(params, out)
@@ -357,7 +357,7 @@ def host_tensor(value: Any) -> portcall.Tensor:
     """Return an array or tensor as a compact tensor in the host's memory, over the same memory where that will do.
 
     Raises:
-        ArgumentError: ``value`` is no array.
+        ArgumentError: ``value`` is not an array.
     """
     tensor: portcall.Tensor = value if isinstance(value, portcall.Tensor) else _core.tensor_over(value)
     if tensor.device.device_type == _CPU and tensor.is_contiguous:

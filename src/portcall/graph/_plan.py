@@ -35,7 +35,7 @@ _OPS = {NOP: 2, COPY: 3}
 
 
 class StorageWarning(UserWarning):
-    """The storage ids of a graph would overwrite values that are still needed; memory was planned anew."""
+    """The storage ids of a graph would overwrite values that are still needed; memory was planned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ def plan(graph: Graph, storage: Storage = "given") -> Plan:
 
     Args:
         graph: the graph.
-        storage: "given" uses the graph's storage ids, if it has them and they are sound; "own" plans anew, which packs
+        storage: "given" uses the graph's storage ids, if it has them and they are sound; "own" plans again, which packs
             tighter; "none" shares no memory, so that every value can be looked at after a run.
 
     Warns:
-        StorageWarning: the storage ids are not sound; the text names the nodes. Memory is planned anew.
+        StorageWarning: the storage ids are not sound; the text names the nodes. Memory is planned again.
 
     Raises:
-        ValueError: ``storage`` is none of the three.
+        ValueError: ``storage`` is not one of the three.
         GraphError: the values take more memory than can be counted.
     """
     if storage not in ("given", "own", "none"):
@@ -99,7 +99,7 @@ def plan(graph: Graph, storage: Storage = "given") -> Plan:
             return _given(graph, buffers)
         more = f" (and {len(faults) - 3} more such)" if len(faults) > 3 else ""
         warnings.warn(
-            f"the storage ids of the graph are wrong: {'; '.join(faults[:3])}{more}. Memory was planned anew, "
+            f"the storage ids of the graph are wrong: {'; '.join(faults[:3])}{more}. Memory was planned again, "
             "as storage='own' does without this warning",
             StorageWarning,
             stacklevel=3,
@@ -108,7 +108,7 @@ def plan(graph: Graph, storage: Storage = "given") -> Plan:
 
 
 def _given(graph: Graph, buffers: Buffers) -> Plan:
-    """Lay out the slots that the graph names, one behind the other."""
+    """Lay out the slots that the graph names, one after the other."""
     sizes: dict[int, int] = {}
     first: dict[int, int] = {}
     ids = [value.storage_id or 0 for value in graph.values]
@@ -195,7 +195,7 @@ def decode(data: bytes) -> Plan:
     """Read a plan. What it does not have, such as attributes of nodes that no executor needs, its graph has not either.
 
     Raises:
-        GraphError: the bytes are no plan, or break a rule of docs/graph.md; ``path`` says where.
+        GraphError: the bytes are not a plan, or break a rule of docs/graph.md; ``path`` says where.
     """
     if len(data) < _HEADER.size:
         raise errors.GraphError(f"not a plan: {len(data)} bytes, a header has {_HEADER.size}")
@@ -206,7 +206,7 @@ def decode(data: bytes) -> Plan:
     if version != VERSION:
         raise errors.GraphError(f"a plan of version {version}; this portcall reads version {VERSION}")
     if size != len(body):
-        raise errors.GraphError(f"a plan of {size} bytes behind its header, of which there are {len(body)}")
+        raise errors.GraphError(f"a plan of {size} bytes after its header, but there are {len(body)}")
     if checksum != zlib.crc32(body):
         raise errors.GraphError("the plan is damaged: its checksum is wrong")
     return _Decoder(body).plan()
@@ -237,7 +237,7 @@ class _Decoder:
         inputs, outputs = self.numbers("inputs", len(self.nodes)), self.numbers("heads", len(self.values))
         self.check_inputs(inputs)
         if self.place != len(self.body):
-            raise _wrong("", f"{len(self.body) - self.place} bytes behind its end")
+            raise _wrong("", f"{len(self.body) - self.place} bytes after its end")
         columns = ["dltype", "storage_id", "device_index", "shape"]
         if any(value.storage_id is None for value in self.values):
             columns.remove("storage_id")
@@ -281,7 +281,7 @@ class _Decoder:
     def arena(self, at: str) -> Arena:
         kind, nbytes = self.read(_DEVICE, at)
         if kind < 1 and (kind != -1 or at != "devices[0]"):
-            raise _wrong(at, f"{kind} is no DLPack device type")
+            raise _wrong(at, f"{kind} is not a DLPack device type")
         if nbytes > MOST_BYTES:
             raise _wrong(at, f"an arena of {nbytes} bytes")
         return Arena(None if kind == -1 else kind, nbytes)

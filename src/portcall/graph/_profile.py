@@ -40,7 +40,7 @@ class NodeProfile:
         index: its number in the graph.
         name: its name.
         function: the kernel, ``__nop`` or ``__copy``; empty for a placeholder.
-        device: where it ran, such as ``cuda:0``; for an executor of a session a device over there.
+        device: where it ran, such as ``cuda:0``; for an executor of a session a device of the server.
         inputs, outputs: types and shapes, such as ``float32[4,16]``.
         start: when it began, after the beginning of the recorded run.
         duration: how long it took in that run; 0 for a node that calls nothing.

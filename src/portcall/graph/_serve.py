@@ -37,13 +37,13 @@ def create_for_client(graph_json: str, lib: Module, *rest: Any) -> Module:
             docs/graph.md. To types of devices of a session TVM adds multiples of 128.
 
     Raises:
-        GraphError: the graph is none, or one that cannot be run.
+        GraphError: it is not a graph, or one that cannot be run.
         ValueError: there are no devices, or a type without an id.
     """
     lookup = [part for part in rest[:1] if isinstance(part, PackedFunc)]
     numbers = rest[len(lookup) :]
     if not numbers or len(numbers) % 2:
-        raise ValueError(f"device types and ids are expected in turn behind the graph and the library, got {numbers}")
+        raise ValueError(f"device types and ids are expected in turn after the graph and the library, got {numbers}")
     flat = [number if k % 2 else number % _SESSION_MASK for k, number in enumerate(numbers)]
     planned = encode(plan(Graph.from_json(graph_json)))
     module: Module = get_global_func("portcall.graph.create")(planned, lib, *lookup, *flat)

@@ -121,7 +121,7 @@ class Graph:
         """Read a graph.
 
         Raises:
-            GraphError: the text is no graph, or one that cannot be run; ``path`` says where.
+            GraphError: the text is not a graph, or one that cannot be run; ``path`` says where.
         """
         return _Reader(_parse(text)).graph()
 
@@ -129,7 +129,7 @@ class Graph:
         """Return the file's text, laid out as the compilers did.
 
         A file of a compiler (TVM 0.6 to 0.19) comes out as it went in, byte for byte. Version numbers of inputs, which
-        nothing ever read, become 0; keys behind ``metadata``, which end the reading of old executors, are dropped.
+        nothing ever read, become 0; keys after ``metadata``, which end the reading of old executors, are dropped.
         """
         return _layout(_document(self), 0)
 
@@ -182,7 +182,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise errors.GraphError(f"{text} is no number of a graph")
+    raise errors.GraphError(f"{text} is not a number that a graph may have")
 
 
 def _parse(text: str | bytes) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def check_text(value: Any, at: _Path) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            _fail(at, f"{_show(value)} has half of a surrogate pair, which is no text")
+            _fail(at, f"{_show(value)} has half of a surrogate pair, which is not text")
     return value
 
 
@@ -228,7 +228,7 @@ def _bits(value: Value) -> int:
 
 
 class _Reader:
-    """Reads one document. ``firsts`` has the first entry of each node read so far, and the next free one behind."""
+    """Reads one document. ``firsts`` has the first entry of each node read so far, and then the next free one."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
@@ -520,7 +520,7 @@ def _document(graph: Graph) -> dict[str, Any]:
 
 
 def _layout(value: Any, depth: int) -> str:
-    """Lay out as the compilers did: an item a line, but up to ten numbers on one; a space behind each comma."""
+    """Lay out as the compilers did: an item a line, but up to ten numbers on one; a space after each comma."""
     if isinstance(value, dict):
         items = [f"{_layout(name, 0)}: {_layout(item, depth + 1)}" for name, item in value.items()]
     elif isinstance(value, (list, tuple)):

@@ -190,7 +190,7 @@ def from_json(source: GraphSource, params: Mapping[str, Any] | None = None) -> G
             that have none are set at run time.
 
     Raises:
-        GraphError: the source is no graph; a parameter is of another type than its placeholder, or has none.
+        GraphError: the source is not a graph; a parameter is of another type than its placeholder, or has none.
     """
     return from_graph(read_graph(source), params)
 
