@@ -45,7 +45,7 @@ HOUSE = [
         "_reading _tiles _constants _simplify",
         "_convolution _rows _elementwise _default _lower",
         "_window _winograd _matmul _fusion",
-        "_kernels",
+        "_kernels _verify",
         "_emit",
         "_compile",
         "_cache",
@@ -96,7 +96,7 @@ HOUSE = [
         "_isolate _remote _graph_report _onnx _vm_report",
         "_call _params_report",
         "_model",
-        "bench bundle compile demo doctor farm help inspect remote run serve version",
+        "bench bundle compile demo doctor farm help inspect remote run serve verify version",
         "__init__",
     ),
     ("", "__init__", "__main__"),
@@ -106,7 +106,16 @@ HOUSE = [
 STRANGERS = [("graph", "rpc"), ("vm", "rpc"), ("vm", "graph")]
 
 # Imports inside of functions: optional dependencies, what only printing needs, and portcall's own (judged as all are).
-LATE_IMPORTS = {"numpy", "ml_dtypes", "importlib", "rich.console", "rich.table", "rich.text", "rich.tree"}
+LATE_IMPORTS = {
+    "numpy",
+    "ml_dtypes",
+    "onnxruntime",
+    "importlib",
+    "rich.console",
+    "rich.table",
+    "rich.text",
+    "rich.tree",
+}
 
 # What the extra `peers` installs: tests that need it are marked so, and are collected without it.
 PEERS = {"tvm", "tvm_ffi", "torch"}

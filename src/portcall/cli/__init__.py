@@ -36,6 +36,7 @@ COMMANDS = {
     "run": ("portcall.cli.run", "Call a function of a library, or run a model, and show what it did."),
     "bench": ("portcall.cli.bench", "Time a function of a library, or a model."),
     "compile": ("portcall.cli.compile", "Compile an ONNX model, or C and C++ sources, to one file that runs."),
+    "verify": ("portcall.cli.verify", "Compare a compiled model with its ONNX model, by onnxruntime."),
     "bundle": ("portcall.cli.bundle", "Write a model's graph, kernels and parameters into one file."),
     "serve": ("portcall.cli.serve", "Serve functions to other processes and machines."),
     "farm": ("portcall.cli.farm", "Hand out boards to many people, in a fair queue."),

@@ -37,11 +37,12 @@ ALGORITHMS = ("auto", "off", "f2", "f4")
 @shape_option
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
               help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
+@click.option("--no-check", is_flag=True, help="Do not compare the compiled model with onnxruntime.")
 @click.option("--winograd", default="auto", show_default=True, type=click.Choice(ALGORITHMS),
               help="For 3x3 convolutions: less work, larger weights, more rounding.")  # fmt: skip
 def command(
     files: tuple[str, ...], output: str | None, target: str, shapes: dict[str, tuple[int, ...]], threads: int,
-    winograd: Winograd, json_to: str | None,
+    winograd: Winograd, no_check: bool, json_to: str | None,
 ) -> None:  # fmt: skip
     """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. SOURCES are .c, .cc,
     .cpp, .cxx, and .o, .a and .tar files to link.
@@ -52,7 +53,7 @@ def command(
     if any(path.endswith(SUFFIX) for path in files):
         if len(files) > 1:
             raise click.UsageError("a model is compiled by itself: give one ONNX file")
-        compile_model(files[0], output, target, shapes, threads, winograd, json_to)
+        compile_model(files[0], output, target, shapes, threads, winograd, no_check, json_to)
     else:
         if shapes or threads != 1 or winograd != "auto":
             raise click.UsageError("--shape, --threads and --winograd are for ONNX models")
@@ -61,13 +62,16 @@ def command(
 
 def compile_model(
     path: str, output: str, target: str, shapes: dict[str, tuple[int, ...]], threads: int, winograd: Winograd,
+    no_check: bool,
     json_to: str | None,
 ) -> None:  # fmt: skip
     from portcall import compile, toolchain
 
     toolchain.check_output(output)  # before any long work
     with steps(path) as step:
-        made = compile.from_onnx(path, target, shapes=shapes, threads=threads, winograd=winograd, progress=step)
+        made = compile.from_onnx(
+            path, target, shapes=shapes, threads=threads, winograd=winograd, check=not no_check, progress=step
+        )
     with StatusLine() as status, status.expect(f"linking {output}", 0):
         nbytes = made.save(output).stat().st_size
     report(made, output, nbytes, json_to)

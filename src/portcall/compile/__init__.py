@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from portcall.compile._compile import CompiledModel as CompiledModel
     from portcall.compile._compile import Winograd as Winograd
     from portcall.compile._compile import from_onnx as from_onnx
+    from portcall.compile._verify import Verification as Verification
+    from portcall.compile._verify import verify as verify
 
 _NAMES = {
     "CompiledModel": "portcall.compile._compile",
     "Winograd": "portcall.compile._compile",
     "cached": "portcall.compile._cache",
     "from_onnx": "portcall.compile._compile",
+    "Verification": "portcall.compile._verify",
+    "verify": "portcall.compile._verify",
 }
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +16,23 @@ import onnx
 import tvm
 
 import portcall
+from portcall import toolchain
 from portcall.compile import _lower
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations
-from portcall.compile._kernels import Rules
-from portcall.compile._model import bind_shapes, check_operators, load
+from portcall.compile._kernels import Rules, no_kernel
+from portcall.compile._model import bind_shapes, check_operators, fix_inputs, load
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
+from portcall.compile._verify import ReferenceFailedError, verify
 from portcall.errors import ModelError
-from portcall.graph import Graph, GraphModule, export_bundle
+from portcall.graph import Graph, GraphModule, create, export_bundle
 
 StrPath = Any
 Winograd = Literal["auto", "off", "f2", "f4"]
 Progress = Callable[[str, float], None]
+_CHECKED = 1e-3  # what rounding may do to a model of random inputs
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,12 @@ class CompiledModel:
     def load(self, device: portcall.Device | None = None) -> GraphModule:
         """Return an executor on this machine with the parameters set."""
         with tempfile.TemporaryDirectory() as folder:
-            factory = portcall.load_module(self.save(Path(folder, "model.so")))
-            return GraphModule(factory["default"](device or portcall.cpu()))
+            made = Path(folder, "kernels.o")
+            made.write_bytes(self.objects)
+            library = portcall.load_module(toolchain.create_shared(made, Path(folder, "kernels.so")))
+            executor = create(self.graph, library, device or portcall.cpu())
+        executor.load_params(self.params)
+        return executor
 
 
 @dataclass
@@ -95,8 +103,10 @@ def from_onnx(
     target: str = "native",
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     threads: int = 1,
     winograd: Winograd = "auto",
+    check: bool = True,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
@@ -105,14 +115,19 @@ def from_onnx(
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
         target: ``native``, or a triple such as ``aarch64-linux-gnu``, with ``:CPU`` behind it or without.
         shapes: for inputs whose dimensions are not fixed.
+        constants: values of inputs that are fixed, such as axes and the shape of a result, by name. They are then no
+            inputs any more.
         threads: 1 for kernels of one thread; more for kernels that share their work among the runtime's threads,
             however many these are.
         winograd: for 3x3 convolutions: ``auto`` where it is estimated to be faster; it rounds more (1e-5), and weights
             take up to four times as much memory.
+        check: run the model once on random inputs, here, and refuse it if onnxruntime says something else; left out
+            where that is not installed, or cannot run the model, and for other machines.
         progress: is called with the name of each step, and -1, when it begins; and with the seconds when it is over.
 
     Raises:
-        ModelError: the model is damaged, or has operators or shapes that cannot be compiled; ``problems`` lists them.
+        ModelError: the model is damaged, or has operators or shapes that cannot be compiled; ``problems`` lists them;
+            or the check failed.
         ValueError: an unknown target, or options that are none.
         OSError: the file cannot be read.
     """
@@ -126,14 +141,17 @@ def from_onnx(
         loaded = load(model)
         proto = onnx.ModelProto()
         proto.CopyFrom(loaded.model)
+        fix_inputs(proto, constants or {})
         fixed = bind_shapes(proto, shapes or {})
+        given = onnx.ModelProto()
+        given.CopyFrom(proto)
         proto = decompose(proto)
         check_operators(proto)
     with steps.step("simplify"):
         proto = simplify(proto)
-    with steps.step("import"):
-        module = _import(proto, fixed)
-    with steps.step("lower"):
+    with steps.step("import"), _as_model_error("imported"):
+        module = _lower.import_model(proto, fixed)
+    with steps.step("lower"), _as_model_error("lowered"):
         program = read_program(_lower.lower(module, machine))
     with steps.step("kernels"):
         rules = Rules(program, machine, winograd, threads > 1)
@@ -145,30 +163,54 @@ def from_onnx(
             "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
         }  # fmt: skip
         made, params = emit(program, rules, [value.name for value in proto.graph.output], metadata)
-    with steps.step("machine code"):
+    with steps.step("machine code"), _as_model_error("turned into machine code"):
         objects = _machine_code(rules, machine)
-    return CompiledModel(
+    compiled = CompiledModel(
         made, params, target, machine.triple, objects, steps.seconds, dict(rules.counts().most_common())
     )
+    if check and target == "native" and importlib.util.find_spec("onnxruntime") is not None:
+        with steps.step("check"):
+            _check(compiled, given)
+    return compiled
 
 
-def _import(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Import a model; what the importer says of it is about the model."""
+def _check(compiled: CompiledModel, model: Any) -> None:
+    """Compare a compiled model with onnxruntime.
+
+    Raises:
+        ModelError: they differ.
+    """
     try:
-        return _lower.import_model(model, shapes)
-    except (KeyboardInterrupt, MemoryError):
+        found = verify(compiled.load(), model, tolerance=_CHECKED)
+    except ReferenceFailedError:
+        return
+    if not found.ok:
+        where = f", beginning in the node '{found.first}'" if found.first else ""
+        raise ModelError(
+            f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where}); "
+            "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
+        )
+
+
+@contextlib.contextmanager
+def _as_model_error(done: str) -> Iterator[None]:
+    """Say of errors of TVM, which has many classes of them, what could not be done with the model."""
+    try:
+        yield
+    except (ModelError, MemoryError):
         raise
     except Exception as error:
-        text = str(error).strip().rpartition("\n")[2]
-        raise ModelError(f"the model cannot be imported: {type(error).__name__}: {text}") from error
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        text = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+        raise ModelError(f"the model cannot be {done} by TVM: {text}") from error
 
 
 def _machine_code(rules: Rules, target: Target) -> bytes:
     functions = {
         name: kernel.function.with_attr("global_symbol", name) for name, kernel in sorted(rules.kernels.items())
     }
-    if not functions:
-        return b""
+    if not functions:  # a library needs one
+        functions["no_kernel"] = no_kernel().with_attr("global_symbol", "no_kernel")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.o")
         tvm.compile(tvm.IRModule(functions), target=target.tvm).mod.write_to_file(str(path), "o")

@@ -30,15 +30,14 @@ def lower(module: Any, target: Target) -> Any:
     """
     transform = relax.transform
     fold = [FoldWithNumPy(), transform.FoldConstant()]
+    layout = [transform.ConvertLayout(_LAYOUT), transform.Normalize(), *fold] if _has_convolution(module) else []
     passes = [
         transform.CanonicalizeBindings(),
         transform.FoldBatchnormToConv2D(),
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
         *fold,
-        transform.ConvertLayout(_LAYOUT),
-        transform.Normalize(),
-        *fold,
+        *layout,
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         transform.LegalizeOps(),
@@ -55,3 +54,14 @@ def lower(module: Any, target: Target) -> Any:
     ]
     with target.tvm:
         return tvm.transform.Sequential(passes)(module)
+
+
+def _has_convolution(module: Any) -> bool:
+    """Tell whether there is anything to choose a layout for: without it the pass fails on some operators."""
+    found: list[bool] = []
+
+    def visit(e: Any) -> None:
+        found.append(isinstance(e, relax.Call) and isinstance(e.op, tvm.ir.Op) and e.op.name == "relax.nn.conv2d")
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return any(found)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import defs, shape_inference
+from onnx import defs, helper, numpy_helper, shape_inference
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from portcall.errors import ModelError
@@ -54,6 +55,20 @@ class Loaded:
     model: Model
     name: str
     digest: str
+
+
+def fix_inputs(model: Model, constants: Mapping[str, Any]) -> None:
+    """Make inputs constants of these values, in place.
+
+    Raises:
+        ModelError: there is no such input.
+    """
+    for name, array in constants.items():
+        place = next((k for k, value in enumerate(model.graph.input) if value.name == name), None)
+        if place is None:
+            raise ModelError(f"the model has no input '{name}' that could be constant")
+        del model.graph.input[place]
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
 
 
 def load(source: Source) -> Loaded:
@@ -213,10 +228,26 @@ def _flaws(model: Model) -> Iterator[str]:
             yield f"{name}: {node.op_type}: control flow is not supported"
         elif node.op_type in _REFUSED:
             yield f"{name}: {node.op_type}: {_REFUSED[node.op_type]}"
+        elif wrong := _unsupported_form(node):
+            yield f"{name}: {node.op_type}: {wrong}"
         elif node.domain not in ("", "ai.onnx", "com.microsoft") and (node.domain, node.op_type) not in functions:
             yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
         elif node.op_type not in known and (node.domain, node.op_type) not in functions:
             yield f"{name}: {node.op_type}: the operator is not supported"
+
+
+def _unsupported_form(node: Any) -> str:
+    """Say what of a node the importer would ignore; empty if nothing."""
+    found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "BatchNormalization" and found.get("training_mode", 0):
+        return "training is not supported"
+    if node.op_type == "RoiAlign" and found.get("mode", b"avg") == b"max":
+        return "the mode max is not supported"
+    if node.op_type == "IsInf" and not (found.get("detect_negative", 1) and found.get("detect_positive", 1)):
+        return "it is supported for both signs only"
+    if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
+        return "the mode CRD is not supported"
+    return ""
 
 
 def _short(error: Exception) -> str:

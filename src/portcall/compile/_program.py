@@ -132,8 +132,8 @@ class _Reader:
             raise ModelError(f"the model has a {type(binding).__name__}, which a graph cannot have")
         name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) else ""
         if isinstance(value, relax.ShapeExpr):
-            self._values[variable] = []
-        elif name == "relax.call_tir" and len(value.args) == 2:
+            return  # for a view, which has its shape in its type
+        if name == "relax.call_tir" and len(value.args) == 2:
             made = _values_of(value.ty_args[0], str(variable.name))
             self._calls.append(Call(str(value.args[0].name_hint), self._flat(value.args[1]), made))
             self._values[variable] = made
@@ -156,8 +156,6 @@ class _Reader:
             return [self._constant(e)]
         if isinstance(e, relax.Var) and e in self._values:
             return self._values[e]
-        if isinstance(e, relax.ShapeExpr):
-            raise ModelError("the model's result is a shape that depends on its inputs")
         raise ModelError(f"the model has a value of kind {type(e).__name__}, which a graph cannot have")
 
     def _constant(self, e: Any) -> Value:

@@ -171,7 +171,7 @@ class Reading:
             return tirx.Not(_as_expr(self.rewrite(e.a, names, load, decide), e.a))
         if kind == "Call":
             return self._call(e, names, load, decide)
-        if not hasattr(e, "a"):
+        if not (hasattr(e, "a") and hasattr(e, "b")):
             raise NotThisKindError(f"an expression of kind {kind}")
         a, b = self.rewrite(e.a, names, load, decide), self.rewrite(e.b, names, load, decide)
         return _combine(kind, a, b, e)

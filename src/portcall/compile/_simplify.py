@@ -19,6 +19,7 @@ from onnx import helper, inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._model import infer_shapes, supported
+from portcall.errors import ModelError
 
 Array = Any
 Model = Any
@@ -53,11 +54,24 @@ def decompose(model: Model) -> Model:
     wanted = {
         (node.domain, node.op_type)
         for node in model.graph.node
-        if node.domain in ("", "ai.onnx") and node.op_type not in known and _has_body(node, model)
+        if node.domain in ("", "ai.onnx")
+        and (node.op_type not in known or _is_imported_wrongly(node))
+        and _has_body(node, model)
     }
     if not wanted:
         return model
-    return inliner.inline_selected_functions(model, sorted(wanted), inline_schema_functions=True)
+    try:
+        return inliner.inline_selected_functions(infer_shapes(model), sorted(wanted), inline_schema_functions=True)
+    except RuntimeError as error:  # a value without a type
+        raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
+
+
+def _is_imported_wrongly(node: Any) -> bool:
+    """Tell whether the importer does something else than the operator's definition says."""
+    several = len([name for name in node.output if name]) > 1
+    if node.op_type in ("LayerNormalization", "RMSNormalization"):
+        return bool(several or attribute_of(node, "axis", -1) != -1)
+    return node.op_type == "Attention"
 
 
 def _has_body(node: Any, model: Model) -> bool:
@@ -193,12 +207,14 @@ def fold_constants(graph: _Graph) -> int:
     kept, count = [], 0
     for node in graph.nodes:
         found = _computed(graph, node)
-        if found is None or any(name in graph.outputs for name in node.output):
+        if found is None or (node.op_type == "Identity" and node.output[0] in graph.outputs):
             kept.append(node)
             continue
         count += 1
         for name, array in zip(node.output, found, strict=False):
-            if name:
+            if name in graph.outputs:
+                kept.append(helper.make_node("Identity", [graph.constant(name, np.asarray(array))], [name]))
+            elif name:
                 graph.constants[name] = np.asarray(array)
     graph.nodes = kept
     return count

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall verify``: whether a compiled model says what its ONNX model says, by onnxruntime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portcall.cli._command import Command
+from portcall.cli._errors import USER_ERROR, CommandError
+from portcall.cli._onnx import explained
+from portcall.cli._output import console, print_json, print_line, table
+
+if TYPE_CHECKING:
+    from portcall.compile import Verification
+
+EXAMPLES = """
+portcall verify resnet50.so --against resnet50.onnx
+portcall verify resnet50.so --against resnet50.onnx --input data=x.npy --tolerance 1e-3
+"""
+
+
+@click.command("verify", cls=Command, examples=EXAMPLES)
+@click.argument("bundle", type=click.Path(exists=True, dir_okay=False), metavar="BUNDLE")
+@click.option("--against", required=True, type=click.Path(exists=True, dir_okay=False), metavar="MODEL",
+              help="The ONNX model.")  # fmt: skip
+@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input; random by default.")
+@click.option("--tolerance", default=1e-4, show_default=True, type=click.FloatRange(min=0),
+              help="How far values may differ, relative to the largest.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of random inputs.")
+@click.pass_context
+def command(
+    ctx: click.Context, bundle: str, against: str, inputs: tuple[str, ...], tolerance: float, seed: int,
+    json_to: str | None,
+) -> None:  # fmt: skip
+    """Runs both on the same inputs here. Where they differ it names the first node of the bundle that has other values
+    than the model; portcall inspect BUNDLE lists the nodes.
+    """
+    import portcall
+    from portcall import compile, graph
+
+    arrays = dict(read_input(text) for text in inputs)
+    with explained(against):
+        made = portcall.load_module(bundle)
+        executor = graph.GraphModule(made[graph.read_bundle(bundle).name](portcall.cpu()))
+        found = compile.verify(executor, against, arrays, tolerance=tolerance, seed=seed)
+    if json_to is not None:
+        print_json({"bundle": bundle, "against": against, **found.to_dict()}, json_to)
+    else:
+        show(found, bundle)
+    if not found.ok:
+        ctx.exit(USER_ERROR)
+
+
+def read_input(text: str) -> tuple[str, Any]:
+    import numpy as np
+
+    name, _, path = text.partition("=")
+    try:
+        return name, np.load(path.removeprefix("@"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot read the input '{text}': {error}", "", "--input NAME=FILE.npy") from error
+
+
+def show(found: Verification, bundle: str) -> None:
+    rows = [(output.name, f"{output.error:.2g}", "yes" if output.ok else "NO") for output in found.outputs]
+    console().print(table(("output", "largest difference", "agrees"), rows, right=("largest difference",)))
+    if found.ok:
+        print_line("the same as onnxruntime", "ok", "green")
+    elif found.first:
+        print_line(
+            f"it begins in the node '{found.first}'; portcall inspect {bundle} lists the nodes", "differs", "red"
+        )
+    else:
+        print_line("every node has values of the model: the results are in another order, or rounded", "differs", "red")

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare a compiled model with onnxruntime: by how much its results differ, and where that begins.
+
+Nodes of the graph have no names of ONNX: several operators are one kernel, in another layout. So each is compared with
+the values of the model that have as many elements: as they are, from NHWC, and, for what was moved otherwise, sorted.
+The first node that is none of them is where the difference begins.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from portcall.compile._model import bind_shapes, load
+from portcall.compile._simplify import decompose
+from portcall.errors import ModelError
+from portcall.graph import GraphModule, GraphModuleDebug
+
+Array = Any
+TOLERANCE = 1e-4  # of the largest value
+_OF_HALVES = 2e-2
+_SMALLEST = 1e-30
+_INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
+
+
+class ReferenceFailedError(ModelError):
+    """onnxruntime cannot run a model, so that there is nothing to compare with."""
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How a result differs.
+
+    Attributes:
+        error: the largest difference, relative to the largest value.
+        ok: it is within the tolerance.
+    """
+
+    name: str
+    error: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How a compiled model differs from its ONNX model.
+
+    Attributes:
+        outputs: each result.
+        first: the first node whose values are none of the model's; empty if there is none, or all results agree.
+    """
+
+    outputs: tuple[OutputError, ...]
+    first: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return all(output.ok for output in self.outputs)
+
+    @property
+    def worst(self) -> float:
+        return max((output.error for output in self.outputs), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as dicts and lists."""
+        return {"ok": self.ok, "worst": self.worst, "first": self.first, "outputs": [asdict(o) for o in self.outputs]}
+
+
+def verify(
+    executor: GraphModule,
+    model: Any,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> Verification:
+    """Run a compiled model and its ONNX model on the same inputs.
+
+    Parameters:
+        executor: of a bundle, here or in a session.
+        model: a path, the bytes of a file, or an ``onnx.ModelProto``.
+        inputs: arrays by name; random numbers for all others.
+        tolerance: how far values may be from each other, relative to the largest one; for float16 at least 0.02.
+
+    Raises:
+        ModelError: the model is damaged, or has other inputs.
+        ModuleNotFoundError: onnxruntime is not installed.
+    """
+    shapes, types = executor.get_input_info()
+    proto = onnx.ModelProto()
+    proto.CopyFrom(load(model).model)
+    fixed = bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in _inputs_of(proto)})
+    feeds = {**random_inputs(fixed, types, seed), **(inputs or {})}
+    expected = _reference(proto, feeds)
+    executor.run(**feeds)
+    found = []
+    for number, (name, theirs) in enumerate(expected.items()):
+        error = relative_error(executor.get_output(number).numpy(), theirs)
+        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance)))
+    made = Verification(tuple(found))
+    return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
+
+
+def random_inputs(shapes: Mapping[str, Sequence[int]], types: Mapping[str, Any], seed: int) -> dict[str, Array]:
+    """Return normally distributed numbers, of integers small ones."""
+    generator = np.random.default_rng(seed)
+    found = {}
+    for name, shape in shapes.items():
+        dtype = np.dtype(str(types[name]))
+        if dtype.kind in "biu":
+            found[name] = generator.integers(*_INTEGERS, shape).astype(dtype)
+        else:
+            found[name] = generator.standard_normal(shape).astype(dtype)
+    return found
+
+
+def relative_error(got: Array, expected: Array) -> float:
+    """Return the largest difference, relative to the largest value; infinite where shapes or NaN differ."""
+    if got.shape != expected.shape:
+        return float("inf")
+    got, expected = got.astype("float64"), expected.astype("float64")
+    if not np.array_equal(np.isnan(got), np.isnan(expected)):
+        return float("inf")
+    same = got == expected  # infinite ones too
+    rest = ~(same | np.isnan(got))
+    if not rest.any():
+        return 0.0
+    size = np.abs(expected[np.isfinite(expected)]).max(initial=_SMALLEST)
+    return float(np.abs(got[rest] - expected[rest]).max() / size)
+
+
+def _allowed(expected: Array, tolerance: float) -> float:
+    return max(tolerance, _OF_HALVES) if expected.dtype == np.float16 else tolerance
+
+
+def _inputs_of(model: Any) -> set[str]:
+    return {value.name for value in model.graph.input}
+
+
+def _reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what onnxruntime computes for the results of a model, by name and in order."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only
+    names = [value.name for value in model.graph.output]
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    except Exception as error:  # its classes are made by pybind11 and share no base of their own
+        raise ReferenceFailedError(f"onnxruntime cannot run the model: {error}") from error
+
+
+def _first_difference(executor: GraphModule, model: Any, feeds: Mapping[str, Array], tolerance: float) -> str:
+    """Return the first node whose values are none of the model's."""
+    every = onnx.ModelProto()
+    every.CopyFrom(decompose(model))
+    del every.graph.output[:]
+    names = dict.fromkeys(name for node in every.graph.node for name in node.output if name)
+    every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    by_size: dict[int, list[Array]] = defaultdict(list)
+    for value in _reference(every, feeds).values():
+        by_size[value.size].append(value)
+    debug = GraphModuleDebug(executor.module, executor.plan)
+    debug.set_input(dict(feeds))
+    for number, node in enumerate(executor.plan.graph.nodes):
+        if not node.function or node.function.startswith("__"):
+            continue
+        value = debug.debug_get_output(number).numpy()
+        if not any(_is_same(value, other, tolerance) for other in by_size[value.size]):
+            return node.name
+    return ""
+
+
+def _is_same(value: Array, other: Array, tolerance: float) -> bool:
+    allowed = _allowed(other, tolerance)
+    return any(relative_error(one, two) <= allowed for one, two in _arrangements(value, other))
+
+
+def _arrangements(value: Array, other: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield two arrays of one size as they may have been before one of them was moved."""
+    if value.shape == other.shape:
+        yield value, other
+    if value.ndim == 4:
+        yield value.transpose(0, 3, 1, 2), other
+    yield np.sort(value, axis=None), np.sort(other, axis=None)
