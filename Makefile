@@ -15,7 +15,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
-.PHONY: bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
+.PHONY: bench-models test-models test-onnx bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -148,6 +148,15 @@ test-vm-releases: venv build ## models that other releases of apache-tvm compile
 
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
 	$(PY) -m pytest -m slow
+
+test-models: venv build ## all light models of the onnx package beside onnxruntime
+	$(PY) -m pytest -m slow tests/compile
+
+test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
+	$(PY) tests/compile/node_tests.py --write
+
+bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding
+	$(PY) benchmarks/models.py
 
 SEED ?= random
 test-shuffled: venv build ## the Python tests in random order; SEED=… is that of an earlier run

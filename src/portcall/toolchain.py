@@ -119,6 +119,7 @@ def create_shared(
     output: StrPath,
     target: str | None = None,
     options: Sequence[str] = (),
+    language: Language | None = None,
 ) -> Path:
     """Compile ``sources`` and link them into the shared library ``output``; return its absolute path.
 
@@ -129,6 +130,7 @@ def create_shared(
         target: another machine, such as ``aarch64-linux-gnu``, ``riscv64-linux-gnu`` or ``wasm32-wasi``; None is
             this one. The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
         options: further words for each compile step and for the link step, such as ``("-O3", "-march=native")``.
+        language: as what to link; ``"c"`` needs no C++ library. By default C++, unless all sources are C.
 
     Raises:
         CompileError: a source is wrong, or there is no compiler for that target.
@@ -138,7 +140,7 @@ def create_shared(
     place = check_output(output)
     with folder_beside(place) as folder:
         plan = check_sources(sources, folder)
-        linker = find_compiler(link_language(plan), target)
+        linker = find_compiler(language or link_language(plan), target)
         extra = Flags(tuple(options), linker.shared_flags(), (*options, "-lm"))
         return build(plan, place, folder, linker, extra)
 

@@ -51,7 +51,7 @@ def test_the_command_says_so_too(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     made = portcall.compile.from_onnx(model)
     made.save(tmp_path / "right.so")
-    params = {name: array + np.float32(1) for name, array in made.params.items()}
+    params = {name: array * np.float32(1.5) for name, array in made.params.items()}
     dataclasses.replace(made, params=params).save(tmp_path / "wrong.so")
     for name, code in (("right.so", 0), ("wrong.so", 1)):
         words = [

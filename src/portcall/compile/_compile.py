@@ -65,19 +65,21 @@ class CompiledModel:
             OSError: the file cannot be written.
         """
         with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder, "kernels.o")
-            made.write_bytes(self.objects)
-            return export_bundle(path, self.graph, [made], self.params, target=self.triple or None)
+            return export_bundle(path, self.graph, self._link(Path(folder)), self.params)
 
     def load(self, device: portcall.Device | None = None) -> GraphModule:
         """Return an executor on this machine with the parameters set."""
         with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder, "kernels.o")
-            made.write_bytes(self.objects)
-            library = portcall.load_module(toolchain.create_shared(made, Path(folder, "kernels.so")))
+            library = portcall.load_module(self._link(Path(folder)))
             executor = create(self.graph, library, device or portcall.cpu())
         executor.load_params(self.params)
         return executor
+
+    def _link(self, folder: Path) -> Path:
+        """Return the kernels as a library in a folder. They need no C++ library, which would take a minute to build."""
+        made = folder / "kernels.o"
+        made.write_bytes(self.objects)
+        return toolchain.create_shared(made, folder / "kernels.so", self.triple or None, language="c")
 
 
 @dataclass

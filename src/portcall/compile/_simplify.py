@@ -71,7 +71,7 @@ def _is_imported_wrongly(node: Any) -> bool:
     several = len([name for name in node.output if name]) > 1
     if node.op_type in ("LayerNormalization", "RMSNormalization"):
         return bool(several or attribute_of(node, "axis", -1) != -1)
-    return node.op_type == "Attention"
+    return bool(node.op_type == "Attention")
 
 
 def _has_body(node: Any, model: Model) -> bool:

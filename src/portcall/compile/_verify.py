@@ -8,6 +8,8 @@ The first node that is none of them is where the difference begins.
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +27,7 @@ Array = Any
 TOLERANCE = 1e-4  # of the largest value
 _OF_HALVES = 2e-2
 _SMALLEST = 1e-30
+_TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
 
 
@@ -144,8 +147,7 @@ def _inputs_of(model: Any) -> set[str]:
 
 def _reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return what onnxruntime computes for the results of a model, by name and in order."""
-    import onnxruntime
-
+    onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
@@ -155,6 +157,19 @@ def _reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
     except Exception as error:  # its classes are made by pybind11 and share no base of their own
         raise ReferenceFailedError(f"onnxruntime cannot run the model: {error}") from error
+
+
+def _import_onnxruntime() -> Any:
+    """Import onnxruntime without its telemetry, which is a database that stays open: nobody asked for it."""
+    before = os.environ.get(_TELEMETRY)
+    os.environ[_TELEMETRY] = "1"
+    try:
+        return importlib.import_module("onnxruntime")
+    finally:
+        if before is None:
+            del os.environ[_TELEMETRY]
+        else:
+            os.environ[_TELEMETRY] = before
 
 
 def _first_difference(executor: GraphModule, model: Any, feeds: Mapping[str, Array], tolerance: float) -> str:
