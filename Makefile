@@ -124,6 +124,10 @@ bench-rpc: venv build ## the same for sessions: calls, copies, opening, memory
 bench-graph: venv build ## the same for graphs: nodes, a model, creation, bundles, memory
 	$(PY) benchmarks/graph.py
 
+.PHONY: bench-farm
+bench-farm: venv build ## the same for the farm: grants, sessions of TVM's ends, the queue, the proxy
+	$(PY) benchmarks/farm.py
+
 # Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
 OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
 $(OBJECTS_PEER): | venv

@@ -77,10 +77,11 @@ HOUSE = [
     ("rpc", "_local _popen _transport", "__init__"),
     (
         "farm",
-        "_constraints _tracker_wire",
+        "_constraints _executor _tracker_wire",
         "_model",
         "_queue _store",
         "_state",
+        "_page",
         "_access _hub",
         "_api _tracker _port _relay",
         "_websocket",

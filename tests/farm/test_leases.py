@@ -26,7 +26,7 @@ def farm() -> Iterator[RunningFarm]:
 def board(farm: RunningFarm, name: str = "board", key: str = "k", **more: Any) -> Iterator[rpc.Agent]:
     """Run an agent in a thread, its server in a process as always, until the end of the block."""
     relay = more.pop("relay", None)
-    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token=more.pop("token", ""))
+    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", more.pop("token", ""), more.pop("tls", None))
     agent = rpc.Agent(
         channel,
         rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay),

@@ -69,7 +69,8 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
     networks = given["tvm_network"] or farm.FarmOptions().tvm_networks
     options = farm.FarmOptions(
         host=given["host"], port=given["port"], store=given["store"], tls_certificate=given["tls_cert"],
-        tls_key=given["tls_key"], insecure=given["insecure"], tvm_networks=tuple(networks), silent=given["silent"],
+        tls_key=given["tls_key"], insecure=given["insecure"],
+        require_tokens=given["require_tokens"], tvm_networks=tuple(networks), silent=given["silent"],
     )  # fmt: skip
 
     def say_ready(address: Any, access: Any) -> None:
@@ -97,6 +98,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
 @click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
               "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
 @click.option("--silent", is_flag=True, help="Log nothing.")
 @click.option("--json", is_flag=True, help="Print the address as JSON.")
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
@@ -320,7 +322,7 @@ def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, **
     """Make a token for a user; it is shown once."""
     with farm_of(given) as farm:
         if revoke:
-            found = farm.command("token-revoke", token=revoke)
+            found = farm.command("token-revoke", **{"token-of": revoke})
             show(json_to, found, f"revoked: {found['revoked']}")
         elif list_all:
             found = farm.command("token-list")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The farm: many boards, many people. Places are leased, requests wait in a fair queue, a restart loses nothing.
 
-A farm is a command, ``portcall farm``. It needs the extra ``portcall[farm]``.
+A farm is a command, ``portcall farm``. It needs the extra ``portcall[farm]``; ``Executor`` and
+``measure`` need nothing more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 _HOMES = {
     "FarmOptions": "portcall.farm._server",
     "serve": "portcall.farm._server",
+    "Executor": "portcall.farm._executor",
+    "measure": "portcall.farm._executor",
     "Rules": "portcall.farm._model",
 }
 

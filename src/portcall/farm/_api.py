@@ -401,7 +401,7 @@ class Api:
         return {"tokens": self.access.list()}
 
     def _token_revoke(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return {"revoked": self.access.revoke(_text(command, "token"))}
+        return {"revoked": self.access.revoke(_text(command, "token-of"))}
 
     def _pair(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         return {"code": self.access.pair(by=caller.user, **_token_fields(command))}

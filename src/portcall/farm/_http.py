@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a farm answers by HTTP: commands, health for orchestrators."""
+"""What a farm answers by HTTP: commands, pages, figures, health for orchestrators, WebSocket peers of the proxy."""
 
 from __future__ import annotations
 
+import asyncio
+import csv
+import io
 import json
 from typing import Any
 
 from aiohttp import web
 
+from portcall.farm import _page
+from portcall.farm._access import Token
 from portcall.farm._api import Api, ApiError
+from portcall.farm._model import Event
 from portcall.farm._relay import Relay
 from portcall.farm._websocket import join
 
 _MOST_BODY = 1 << 20
+_REFRESH = 0.5  # seconds between two pictures of the farm on a page
+_QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
+_COOKIE = "portcall-farm"
+_MOST_EVENTS = 100_000
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 
 def make_app(api: Api, relay: Relay) -> web.Application:
@@ -23,6 +40,17 @@ def make_app(api: Api, relay: Relay) -> web.Application:
     app.router.add_get("/ws", pages.websocket)
     app.router.add_get("/healthz", pages.healthy)
     app.router.add_get("/readyz", pages.ready)
+    app.router.add_post("/login", pages.login)
+    for path, handler in (
+        ("/", pages.overview),
+        ("/place/{place}", pages.place),
+        ("/history", pages.history),
+        ("/history.csv", pages.history_file),
+        ("/history.json", pages.history_file),
+        ("/events", pages.events),
+        ("/metrics", pages.metrics),
+    ):
+        app.router.add_get(path, handler)
     return app
 
 
@@ -32,6 +60,16 @@ class Pages:
     def __init__(self, api: Api, relay: Relay) -> None:
         self._api = api
         self._relay = relay
+        self._figures = _page.Figures()
+        self._news: set[asyncio.Event] = set()
+        api.hub.watchers.append(self._figures.watch)
+        api.hub.watchers.append(self._on_events)
+
+    def _on_events(self, events: list[Event]) -> None:
+        for news in self._news:
+            news.set()
+
+    # ---- Commands and health ----
 
     async def call(self, request: web.Request) -> web.Response:
         """Answer a command of portcall's clients, agents and command line."""
@@ -64,6 +102,89 @@ class Pages:
         why = "draining" if hub.state.draining else hub.store_error
         return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
 
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer with figures for Prometheus."""
+        self._viewer(request)
+        text = self._figures.text(self._api.hub.state, self._relay.passed, self._relay.pairs)
+        kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        return web.Response(body=text.encode(), headers={"Content-Type": kind})
+
+    # ---- Pages ----
+
+    def _viewer(self, request: web.Request) -> Token:
+        """Return who looks on.
+
+        Raises:
+            HTTPUnauthorized: the page asks for a token.
+        """
+        token = token_of(request) or request.cookies.get(_COOKIE, "")
+        caller = self._api.access.caller(token, "page")
+        if caller is None or not caller.may("status"):
+            raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
+        return caller
+
+    async def login(self, request: web.Request) -> web.Response:
+        """Keep a token in a cookie of this browser."""
+        token = str((await request.post()).get("token", ""))
+        if not same_origin(request) or self._api.access.caller(token, "page") is None:
+            raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
+        answer = web.HTTPSeeOther("/")
+        answer.set_cookie(_COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
+        raise answer
+
+    async def overview(self, request: web.Request) -> web.Response:
+        self._viewer(request)
+        return _html("portcall farm", _page.overview(self._api.status()), live=True)
+
+    async def place(self, request: web.Request) -> web.Response:
+        self._viewer(request)
+        id = request.match_info["place"]
+        hub = self._api.hub
+        if id not in hub.state.places:
+            raise web.HTTPNotFound(text=f"there is no place {id!r}\n")
+        main = _page.place_page(self._api.view_place(hub.state.places[id]), hub.store.history(place=id, limit=200))
+        return _html("portcall farm", main)
+
+    async def history(self, request: web.Request) -> web.Response:
+        self._viewer(request)
+        return _html("portcall farm", _page.history(self._api.hub.store.history(limit=500)))
+
+    async def history_file(self, request: web.Request) -> web.Response:
+        """Answer with the whole history, for other programs."""
+        self._viewer(request)
+        events = self._api.hub.store.history(limit=_MOST_EVENTS)
+        if request.path.endswith(".json"):
+            return _answer({"events": events})
+        out = io.StringIO()
+        writer = csv.DictWriter(out, ["number", "time", "what", "place", "lease", "user", "detail"])
+        writer.writeheader()
+        writer.writerows({name: _plain(value) for name, value in event.items()} for event in events)
+        return web.Response(text=out.getvalue(), content_type="text/csv")
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Send a picture of the farm whenever something has changed, as server-sent events."""
+        self._viewer(request)
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await answer.prepare(request)
+        news = asyncio.Event()
+        self._news.add(news)
+        try:
+            while not self._api.hub.state.draining:
+                self._viewer(request)  # a token that was revoked shows nothing more
+                news.clear()
+                picture = json.dumps(_page.overview(self._api.status()))
+                await answer.write(f"data: {picture}\n\n".encode())
+                await asyncio.sleep(_REFRESH)
+                try:
+                    await asyncio.wait_for(news.wait(), _QUIET)
+                except (TimeoutError, asyncio.TimeoutError):
+                    continue
+        except (ConnectionError, web.HTTPUnauthorized):
+            pass
+        finally:
+            self._news.discard(news)
+        return answer
+
 
 def same_origin(request: web.Request) -> bool:
     """Return whether a request comes from a page of the farm, or from no page."""
@@ -79,3 +200,12 @@ def token_of(request: web.Request) -> str:
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(text=json.dumps(value), status=status, content_type="application/json")
+
+
+def _html(title: str, main: str, live: bool = False) -> web.Response:
+    return web.Response(text=_page.page(title, main, live), content_type="text/html", headers=_HEADERS)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -19,6 +19,7 @@ from portcall.farm._store import Store
 Listener = Callable[[Effect], None]
 Log = Callable[[str, str], None]
 
+_MOST_UNSAVED = 10_000  # events kept while the store cannot be written
 _USE_EVERY = 30.0  # seconds after which the use of users is stored again
 
 
@@ -52,6 +53,7 @@ class Hub:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._use_stored = 0.0
+        self._unsaved: list[Event] = []
         self._load()
 
     def _load(self) -> None:
@@ -82,7 +84,7 @@ class Hub:
     def _flush(self) -> None:
         state = self.state
         while state.changed or state.events or state.effects or state.forgotten:
-            self._save()
+            saved = self._save()
             effects, state.effects = state.effects, []
             self._depth += 1
             try:
@@ -90,31 +92,32 @@ class Hub:
                     self._tell(effect)
             finally:
                 self._depth -= 1
+            if not saved and not state.effects:
+                return  # the next turn tries again
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Store what has changed, and tell the watchers; return whether it is stored. Leases go on where it is not."""
         state = self.state
         events = list(state.events)
+        state.events.clear()
+        self._unsaved += events
         use = state.queue.use.to_dict() if state.now - self._use_stored > _USE_EVERY else None
         try:
-            self.store.save(state.changed.values(), state.forgotten, events, state.now, use)
-        except sqlite3.Error as error:  # it is written with a later turn; who has a lease keeps it
+            self.store.save(state.changed.values(), state.forgotten, self._unsaved, state.now, use)
+        except sqlite3.Error as error:
             if not self.store_error:
                 self.log("store", f"cannot write '{self.store.path}': {error}")
             self.store_error = str(error)
-            if not state.effects:
-                self._forget_noted(events)
-                return
+            del self._unsaved[:-_MOST_UNSAVED]
         else:
             self.store_error = ""
             self._use_stored = state.now if use is not None else self._use_stored
+            self._unsaved.clear()
             state.changed.clear()
             state.forgotten.clear()
-        self._forget_noted(events)
-
-    def _forget_noted(self, events: list[Event]) -> None:
-        self.state.events.clear()
         for watcher in list(self.watchers):
             watcher(events)
+        return not self.store_error
 
     def _tell(self, effect: Effect) -> None:
         to_agent = effect.what in ("offer", "admit", "end")

@@ -38,6 +38,7 @@ class FarmOptions:
         store: the file that it keeps everything in; ``:memory:`` for none.
         tls_certificate, tls_key: PEM files; portcall's peers and browsers then need TLS.
         insecure: listen beyond this machine without TLS.
+        require_tokens: want tokens on this machine, too.
         tvm_networks: from where TVM's servers and clients, which know no tokens, may come.
         rules: what the state machine goes by.
         silent: log nothing.
@@ -49,6 +50,7 @@ class FarmOptions:
     tls_certificate: str = ""
     tls_key: str = ""
     insecure: bool = False
+    require_tokens: bool = False
     tvm_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     rules: Rules = field(default_factory=Rules)
     silent: bool = False
@@ -90,7 +92,7 @@ class Server:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             load_certificate(tls, options.tls_certificate, options.tls_key)
         self.hub = Hub(Store(options.store), options.rules, self.log)
-        self.access = Access(self.hub.store, required=not options.local)
+        self.access = Access(self.hub.store, required=options.require_tokens or not options.local)
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
         self._runner = web.AppRunner(

@@ -91,7 +91,8 @@ class Store:
                 self._set_fact("use", use)
             db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
         self._since_trim += len(events)
         if self._since_trim >= _TRIM_EVERY:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A farm beside TVM's tracker, in the same run: ``python benchmarks/farm.py``. Other load disturbs both."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from portcall import rpc
+from portcall.farm._state import State
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "tests" / "scripts" / "tvm_farm.py"
+TVM_TRACKER = """
+import sys, time
+from tvm.rpc.tracker import Tracker
+tracker = Tracker("127.0.0.1", 9290, 9999, silent=True)
+print(tracker.port, flush=True)
+sys.stdin.read()
+tracker.terminate()
+"""
+
+
+def start(*command: object) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.terminate()
+    process.wait(30)
+
+
+class Raw:
+    """A peer of the tracker's protocol that writes each message at once."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.sendall(b"\x71\xf2\x02\x00")
+        self.sock.recv(4)
+
+    def ask(self, value: object) -> object:
+        data = json.dumps(value).encode()
+        self.sock.sendall(struct.pack("<i", len(data)) + data)
+        head = self.sock.recv(4, socket.MSG_WAITALL)
+        return json.loads(self.sock.recv(struct.unpack("<i", head)[0], socket.MSG_WAITALL))
+
+
+def grants(port: int, count: int) -> float:
+    """Return the median seconds of a request that is granted at once."""
+    server, client = Raw(port), Raw(port)
+    server.ask([5, {"key": "server:b", "addr": [None, 1]}])
+    took = []
+    for number in range(count):
+        server.ask([3, "b", [1, f"b:{number}"], None])
+        begin = time.perf_counter()
+        client.ask([4, "b", "", 1])
+        took.append(time.perf_counter() - begin)
+    return statistics.median(took)
+
+
+def tvm_sessions(port: int, count: int) -> float:
+    """Return the seconds of so many sessions of TVM's client with TVM's server."""
+    server, _ = start(sys.executable, SCRIPT, "server", "127.0.0.1", port, "k")
+    try:
+        client, line = start(sys.executable, SCRIPT, "client", "127.0.0.1", port, "k", count)
+        client.wait()
+        return float(line.split()[1]) * count / (count - 1)
+    finally:
+        stop(server)
+
+
+def portcall_leases(address: str, count: int) -> tuple[float, float]:
+    """Return the median seconds of a lease on a warm connection, and of a lease with a session."""
+    board, _ = start(sys.executable, "-m", "portcall", "serve", "--farm", address, "--key", "k", "--silent")
+    leases, sessions = [], []
+    try:
+        with rpc.connect_farm(address, token="") as farm:
+            for number in range(count):
+                begin = time.perf_counter()
+                with farm.lease("k") as lease:
+                    leases.append(time.perf_counter() - begin)
+                    if number % 5 == 0:
+                        with lease.session():
+                            sessions.append(time.perf_counter() - begin)
+    finally:
+        stop(board)
+    return statistics.median(leases), statistics.median(sessions)
+
+
+def decisions(waiting: int, count: int) -> float:
+    """Return the median seconds of a release and the decision after it, in the state machine alone."""
+    state = State()
+    for number in range(waiting):
+        state.request("k", f"user{number % 500}", hopeless=True, ttl=1e9)
+    state.register("board", ["k"])
+    took = []
+    for _ in range(count):
+        state.accepted("board", state.places["board"].fence)
+        begin = time.perf_counter()
+        state.release(state.places["board"].lease)
+        state.cleaned("board", state.places["board"].fence)
+        took.append(time.perf_counter() - begin)
+        state.effects.clear()
+        state.events.clear()
+        state.changed.clear()
+    return statistics.median(took)
+
+
+def pump(source: socket.socket, sink: socket.socket, size: int) -> float:
+    """Return the seconds of so many bytes from one socket to another."""
+    block = bytes(1 << 20)
+
+    def send() -> None:
+        for _ in range(size // len(block)):
+            source.sendall(block)
+
+    thread = threading.Thread(target=send)
+    into, got = bytearray(1 << 20), 0
+    begin = time.perf_counter()
+    thread.start()
+    while got < size:
+        got += sink.recv_into(into)
+    thread.join()
+    return time.perf_counter() - begin
+
+
+def joined(port: int, text: str) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.sendall(struct.pack("<ii", 0xFF271, len(text)) + text.encode())
+    return sock
+
+
+def proxied(port: int, size: int) -> tuple[float, float]:
+    """Return the seconds through the farm, and those of a socket, the better of three each."""
+    server, client = joined(port, "server:pump"), joined(port, "client:pump")
+    server.recv(8 + len("client:pump"), socket.MSG_WAITALL)
+    client.recv(8 + len("server:pump"), socket.MSG_WAITALL)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        two, _ = listener.accept()
+    through, direct = [], []
+    for _ in range(3):
+        through.append(pump(client, server, size))
+        direct.append(pump(one, two, size))
+    for sock in (server, client, one, two):
+        sock.close()
+    return min(through), min(direct)
+
+
+def peak(pid: int) -> float:
+    """Return the greatest memory of a process so far, in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = (sys.executable, "-m", "portcall", "farm", "--port", 0, "--store", f"{folder}/farm.db", "--silent")
+        farm, line = start(*command)
+        tracker, tracker_port = start(sys.executable, "-c", TVM_TRACKER)
+        try:
+            address = line.split()[-1]
+            port = int(address.rpartition(":")[2])
+            ours, theirs = grants(port, 300), grants(int(tracker_port), 50)
+            print(f"grant, tracker's protocol      {ours * 1e3:8.3f} ms   TVM's tracker {theirs * 1e3:8.3f} ms")
+            lease, session = portcall_leases(address, 100)
+            print(f"lease, portcall's client       {lease * 1e3:8.3f} ms   with a session {session * 1e3:8.3f} ms")
+            ours, theirs = tvm_sessions(port, 10), tvm_sessions(int(tracker_port), 10)
+            print(
+                f"ten sessions of TVM's ends     {ours:8.3f} s    TVM's tracker {theirs:8.3f} s  {ours / theirs:.2f} x"
+            )
+            print(f"decision with 10,000 waiting   {decisions(10_000, 500) * 1e3:8.3f} ms")
+            through, direct = proxied(port, 256 << 20)
+            print(f"256 MiB through the farm       {0.25 / through:8.2f} GiB/s  a socket {0.25 / direct:8.2f} GiB/s"
+                  f"   {direct / through:.2f} x")  # fmt: skip
+            print(f"greatest memory of the farm    {peak(farm.pid):8.0f} MB")
+        finally:
+            stop(farm)
+            stop(tracker)
+
+
+if __name__ == "__main__":
+    main()

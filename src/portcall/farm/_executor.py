@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work for many boards: a standard executor whose tasks get a session with a place of a farm."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from portcall import errors, rpc
+
+_LOST = (errors.SessionBrokenError, errors.SessionTimeoutError, errors.ConnectError, errors.RemoteCrashError)
+
+
+@dataclass
+class _Task:
+    future: concurrent.futures.Future[Any]
+    work: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    attempts: int = 0
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs ``work(session, *args)`` on places of a farm; a context manager.
+
+        with portcall.rpc.connect_farm("lab:9190") as farm, portcall.farm.Executor(farm, "rasp4", boards=4) as executor:
+            for seconds in executor.map(measure, candidates):
+                print(seconds)
+
+    A board is leased when there is work for it, and given back when there is none. A task whose session was lost, by a
+    crash too, is tried again, on another board where there is one.
+
+    Args:
+        farm: from ``portcall.rpc.connect_farm``.
+        want: what to lease.
+        boards: places at once, at most.
+        retries: how often a task is tried again.
+        idle: seconds for which a board is kept without work.
+        call_timeout: seconds that one request of a session may take; 0 for any time.
+        lease: further options of ``Farm.lease``.
+    """
+
+    def __init__(
+        self, farm: rpc.Farm, want: str, *, boards: int = 1, retries: int = 2, idle: float = 5, call_timeout: float = 0,
+        **lease: Any,
+    ) -> None:  # fmt: skip
+        if boards < 1:
+            raise ValueError(f"invalid boards {boards} (must be 1 or more)")
+        self._farm, self._want, self._boards = farm, want, boards
+        self._retries, self._idle, self._call_timeout, self._lease = retries, idle, call_timeout, lease
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._down = False
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Have ``work(session, *args, **kwargs)`` called; return what will have the result."""
+        task = _Task(concurrent.futures.Future(), work, args, kwargs)
+        with self._lock:
+            if self._down:
+                raise RuntimeError("the executor was shut down")
+            self._pending += 1
+            self._tasks.put(task)
+            if len(self._threads) < min(self._boards, self._pending):
+                thread = threading.Thread(target=self._work, name="portcall-executor", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+        return task.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks; finish, or with ``cancel_futures`` drop, those that wait; give all boards back."""
+        with self._lock:
+            self._down = True
+            if cancel_futures:
+                for task in iter(self._next_waiting, None):
+                    task.future.cancel()
+            threads = list(self._threads)
+            for _ in threads:
+                self._tasks.put(None)
+        if wait:
+            for thread in threads:
+                thread.join()
+
+    def _next_waiting(self) -> _Task | None:
+        try:
+            return self._tasks.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _work(self) -> None:
+        """Serve tasks on one board after the other, until there are none."""
+        failure: BaseException | None = None
+        try:
+            while (task := self._take()) is not None:
+                try:
+                    with self._farm.lease(self._want, **self._lease) as lease:
+                        self._on_board(lease, task)
+                except errors.RPCError as error:  # no board: nothing could match, or the farm is away
+                    failure = error
+                    self._finish(task, error=error)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+                left = self._pending if not self._threads else 0
+            if left and failure is not None:
+                for waiting in iter(self._next_waiting, None):
+                    self._finish(waiting, error=failure)
+
+    def _take(self) -> _Task | None:
+        try:
+            return self._tasks.get(timeout=self._idle)
+        except queue.Empty:
+            return None
+
+    def _on_board(self, lease: rpc.Lease, task: _Task | None) -> None:
+        """Run tasks on one board, until one loses its session or no more come in time."""
+        while task is not None:
+            if not self._run(lease, task):
+                return
+            task = self._take()
+
+    def _run(self, lease: rpc.Lease, task: _Task) -> bool:
+        """Run a task; return whether the board can go on."""
+        if task.attempts == 0 and not task.future.set_running_or_notify_cancel():
+            self._count_down()
+            return True
+        task.attempts += 1
+        try:
+            with lease.session(call_timeout=self._call_timeout) as session:
+                result = task.work(session, *task.args, **task.kwargs)
+        except (*_LOST, errors.FarmError) as error:
+            if task.attempts > self._retries:
+                self._finish(task, error=error)
+            else:
+                self._tasks.put(task)
+            return False
+        except BaseException as error:
+            self._finish(task, error=error)
+            return True
+        self._finish(task, result=result)
+        return True
+
+    def _finish(self, task: _Task, result: Any = None, error: BaseException | None = None) -> None:
+        self._count_down()
+        if task.attempts == 0 and not task.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            task.future.set_exception(error)
+        else:
+            task.future.set_result(result)
+
+    def _count_down(self) -> None:
+        with self._lock:
+            self._pending -= 1
+
+
+def measure(
+    candidates: Iterable[Any], work: Callable[..., Any], *, executor: concurrent.futures.Executor,
+    build: Callable[..., Any] | None = None, builders: concurrent.futures.Executor | None = None,
+) -> list[Any]:  # fmt: skip
+    """Build candidates on one executor while another measures those that are built; return the results in order.
+
+    Args:
+        candidates: what ``build``, or without one ``work``, is called with.
+        work: called with a session, where ``executor`` is of a farm, and what was built.
+        executor: measures: an ``Executor`` of a farm, or any other of the standard kind.
+        build: makes what is measured of a candidate.
+        builders: where ``build`` runs, such as ``distributed.Client.get_executor()``; by default in threads.
+    """
+    if build is None:
+        return [future.result() for future in [executor.submit(work, candidate) for candidate in candidates]]
+    with contextlib.ExitStack() as stack:
+        pool = builders or stack.enter_context(concurrent.futures.ThreadPoolExecutor())
+        built = [pool.submit(build, candidate) for candidate in candidates]
+        numbers = {id(future): number for number, future in enumerate(built)}
+        measured = {
+            numbers[id(future)]: executor.submit(work, future.result())
+            for future in concurrent.futures.as_completed(built)
+        }
+        return [measured[number].result() for number in range(len(built))]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and their tools see of a farm in a browser: pages, live changes, figures, history; and who may."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import http.client
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from farm.running import RunningFarm, running_farm
+from portcall import errors, rpc
+from portcall.farm._access import RIGHTS, ROLES
+
+
+@pytest.fixture
+def farm() -> Iterator[RunningFarm]:
+    with running_farm() as farm:
+        yield farm
+
+
+def get(farm: RunningFarm, path: str, **headers: str) -> tuple[int, str]:
+    with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def command(farm: RunningFarm, what: str, token: str = "", **fields: Any) -> dict[str, Any]:
+    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token=token, user="ann")) as channel:
+        return channel.call(what, **fields)
+
+
+def fill(farm: RunningFarm) -> None:
+    """Let a place, a lease and a waiting request be there, with names that are markup."""
+
+    def change() -> None:
+        with farm.server.hub.turn() as state:
+            state.register("b<1>", ["k"], {"gpu": "<mali>"})
+            lease = state.request("k", "<ann>", ttl=1000)
+            state.accepted("b<1>", lease.fence)
+            state.request("k", "bob", ttl=1000)
+
+    farm.do(change)
+
+
+def test_the_page_shows_places_leases_and_the_queue_and_escapes_names(farm: RunningFarm) -> None:
+    fill(farm)
+    status, text = get(farm, "/")
+    assert status == 200
+    for word in ("b&lt;1&gt;", "&lt;ann&gt;", "bob", "leased", "has been with"):
+        assert word in text
+    assert "<ann>" not in text
+    status, text = get(farm, "/place/b%3C1%3E")
+    assert status == 200
+    assert "&lt;mali&gt;" in text
+    assert "place leased" in text
+    assert get(farm, "/place/none")[0] == 404
+    assert "lease queued" in get(farm, "/history")[1]
+
+
+def test_changes_are_sent_to_an_open_page(farm: RunningFarm) -> None:
+    with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
+        connection.request("GET", "/events")
+        answer = connection.getresponse()
+        assert "no place has registered yet" in json.loads(answer.readline().removeprefix(b"data: "))
+        assert answer.readline() == b"\n"
+        fill(farm)
+        while "&lt;ann&gt;" not in json.loads(answer.readline().removeprefix(b"data: ")):
+            assert answer.readline() == b"\n"
+
+
+def test_history_is_there_for_other_programs(farm: RunningFarm) -> None:
+    farm.do(lambda: farm.server.hub.state._note("said", detail="=1+1"))
+    fill(farm)
+    rows = list(csv.DictReader(io.StringIO(get(farm, "/history.csv")[1])))
+    events = json.loads(get(farm, "/history.json")[1])["events"]
+    assert [row["what"] for row in rows] == [event["what"] for event in events]
+    assert rows[0]["detail"] == "'=1+1"
+
+
+def test_figures_are_what_prometheus_reads(farm: RunningFarm) -> None:
+    fill(farm)
+    status, text = get(farm, "/metrics")
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert status == 200
+    assert figures['portcall_farm_places{state="leased",health="unknown"}'] == "1"
+    assert figures['portcall_farm_leases{state="queued"}'] == "1"
+    assert figures["portcall_farm_wait_seconds_count"] == "1"
+    assert text.endswith("# EOF\n")
+
+
+def test_health_says_when_the_store_cannot_be_written(farm: RunningFarm) -> None:
+    assert get(farm, "/healthz")[0] == get(farm, "/readyz")[0] == 200
+    farm.do(lambda: farm.server.hub.store._db.execute("PRAGMA query_only = on"))
+    fill(farm)
+    status, text = get(farm, "/readyz")
+    assert status == 503
+    assert "readonly" in text
+    farm.do(lambda: farm.server.hub.store._db.execute("PRAGMA query_only = off"))
+    command(farm, "request", want="k", secret="s" * 32)
+    assert get(farm, "/readyz")[0] == 200
+    assert len(command(farm, "status")["leases"]) == 1
+
+
+# ---- Who may ----
+
+
+@pytest.fixture
+def locked() -> Iterator[RunningFarm]:
+    with running_farm(require_tokens=True) as farm:
+        yield farm
+
+
+def token(farm: RunningFarm, role: str, **more: Any) -> str:
+    return farm.do(lambda: farm.server.access.make("test", user=f"a {role}", role=role, **more))
+
+
+@pytest.mark.parametrize("path", ["/", "/history", "/history.csv", "/events", "/metrics", "/place/x"])
+def test_pages_want_a_token(locked: RunningFarm, path: str) -> None:
+    status, text = get(locked, path)
+    assert status == 401
+    assert "token" in text
+    assert get(locked, path, Authorization="Bearer wrong")[0] == 401
+
+
+def test_a_cookie_opens_the_page(locked: RunningFarm) -> None:
+    viewer = token(locked, "viewer")
+    with contextlib.closing(http.client.HTTPConnection(locked.host, locked.port, timeout=20)) as connection:
+        for text, status in ((viewer, 303), ("wrong", 401)):
+            connection.request("POST", "/login", f"token={text}", {"Content-Type": "application/x-www-form-urlencoded"})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == status
+            cookie = answer.headers["Set-Cookie"] if status == 303 else ""
+            if cookie:
+                assert "HttpOnly" in cookie
+                assert "SameSite=Strict" in cookie
+    assert get(locked, "/", Cookie=f"portcall-farm={viewer}")[0] == 200
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_what_the_table_says(locked: RunningFarm, role: Any) -> None:
+    secret = token(locked, role)
+    for what in sorted({name for names in RIGHTS.values() for name in names} - {"who"}):
+        try:
+            command(locked, what, secret)
+            reason = ""
+        except errors.FarmError as error:
+            reason = error.reason
+        assert (reason == "role") is (what not in RIGHTS[role]), what
+
+
+def test_a_token_ends_when_it_is_revoked_and_in_time(locked: RunningFarm) -> None:
+    boss, user = token(locked, "admin"), token(locked, "user")
+    assert command(locked, "status", user)["places"] == []
+    assert command(locked, "token-revoke", boss, **{"token-of": "a user"})["revoked"] == 1
+    for wrong in (user, token(locked, "user", expires=1.0), "guess", ""):
+        with pytest.raises(errors.AuthenticationError):
+            command(locked, "status", wrong)
+    listed = json.dumps(command(locked, "token-list", boss))
+    assert boss not in listed
+
+
+def test_a_pairing_code_becomes_a_token_once(locked: RunningFarm) -> None:
+    boss = token(locked, "admin")
+    code = command(locked, "pair", boss, **{"for": "rasp-3", "role": "agent", "keys": ["rasp4"]})["code"]
+    board = command(locked, "redeem", code=code.lower())["token"]
+    with pytest.raises(errors.FarmError, match="used already"):
+        command(locked, "redeem", code=code)
+    assert command(locked, "register", board, place="b", keys=["rasp4"])["place"]["state"] == "idle"
+    with pytest.raises(errors.FarmError, match="rasp4 only"):
+        command(locked, "register", board, place="b", keys=["other"])
+
+
+def test_limits_of_a_token_hold(locked: RunningFarm) -> None:
+    user = token(locked, "user", keys=["k"], most_leases=1)
+    for want, class_ in (("other", "normal"), ("k", "urgent")):
+        with pytest.raises(errors.FarmError) as caught:
+            command(locked, "request", user, want=want, secret="s" * 32, **{"class": class_})
+        assert caught.value.reason == "role"
+
+
+def test_another_users_lease_is_not_touched_without_its_secret(locked: RunningFarm) -> None:
+    ann, bob = token(locked, "user"), token(locked, "operator")
+    view = command(locked, "request", ann, want="k", secret="s" * 32, hopeless=True)
+    with pytest.raises(errors.FarmError, match="is of a user"):
+        command(locked, "release", bob, lease=view["lease"])
+    command(locked, "kick", bob, lease=view["lease"], why="because")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"null", b'{"do": 5}', b'{"do": "request"}', b'{"do": "next", "place": "x"}',
+             b"[" * 100_000, b'{"do": "register", "place": "x", "keys": [5]}', b'{"do": "history", "limit": 1e999}',
+             b"\xff", b'{"do": "request", "want": "k", "secret": "s", "ttl": NaN}']
+)  # fmt: skip
+def test_nonsense_is_refused_with_a_reason(farm: RunningFarm, body: bytes) -> None:
+    with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
+        connection.request("POST", "/api", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert 400 <= answer.status < 500
+        assert json.loads(answer.read())["error"]
+
+
+def test_pages_of_other_sites_give_no_commands(farm: RunningFarm) -> None:
+    with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
+        for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/json", "Origin": "http://evil"}):
+            connection.request("POST", "/api", b'{"do": "status"}', headers)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 403
