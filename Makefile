@@ -88,7 +88,7 @@ lint: $(VENV)/dev.txt $(NODE_MODULES) ## formatting, types and likely mistakes, 
 	cd js && npm run --silent lint
 
 tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
-	printf '%s\n' $(filter-out core/include/% core/tests/% core/fuzz/% %.h,$(filter core/%,$(CPP_FILES))) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+	printf '%s\n' $(filter-out core/include/% core/web/% core/tests/% core/fuzz/% %.h,$(filter core/%,$(CPP_FILES))) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
 
 format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	ruff check --fix-only
@@ -107,11 +107,21 @@ js: $(NODE_MODULES) ## compile the JavaScript package
 test-node: js build ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
 
+EMXX ?= /usr/bin/em++
+$(EMXX):
+	apt-get update -q && apt-get install -q -y --no-install-recommends emscripten
+
+.PHONY: wasm
+wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
+	$(MAKE) --no-print-directory -f core/web/Makefile EMXX=$(EMXX)
+	cp build/wasm/core.wasm js/core.wasm
+
 CHROMIUM ?= /usr/bin/chromium
 $(CHROMIUM):
 	apt-get update -q && apt-get install -q -y --no-install-recommends chromium
 
-test-js: test-node $(CHROMIUM) ## the same, and its tests in Chromium
+test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and of the core in WebAssembly
+	cd js && npm run --silent test:wasm
 	cd js && npm run --silent test:browser
 
 bench: venv build ## ratios against the peers

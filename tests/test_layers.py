@@ -349,7 +349,7 @@ HEADER_LAYERS = [
 ]
 
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
-FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"]]
+FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries of their own: they include public headers, core/bytes (headers alone) and their own files.
 LIBRARY_FOLDERS = ["ir", "vm"]
 # Not part of a library: they may include everything.

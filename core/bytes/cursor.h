@@ -23,7 +23,7 @@ template <typename Reader> class Cursor {
     if (n > left()) static_cast<const Reader*>(this)->FailShort(what, n);
     const char* start = bytes_.data() + at_;
     at_ += n;
-    return {start, n};
+    return {start, static_cast<size_t>(n)};
   }
   // A number, data type or device, little-endian.
   template <typename T> T Take(const char* what = "") {

@@ -48,7 +48,7 @@ class MappedFile {
     constexpr size_t kLongest = 4096;
     const char* start = At<char>(offset);
     if (!start || offset >= size_) return {};
-    size_t length = strnlen(start, std::min(size_ - offset, kLongest));
+    size_t length = strnlen(start, static_cast<size_t>(std::min<uint64_t>(size_ - offset, kLongest)));
     return length < kLongest ? std::string(start, length) : std::string();
   }
 

@@ -224,7 +224,7 @@ void Endpoint::CopyFromRemote(Reader body) {
   }
   Writer writer = output_.Lend(owner);
   writer.Begin(Code::kCopyAck);
-  writer.Content({static_cast<const char*>(address), nbytes});
+  writer.Content({static_cast<const char*>(address), static_cast<size_t>(nbytes)});
   writer.End();
 }
 

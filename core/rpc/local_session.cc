@@ -91,7 +91,8 @@ class LocalSession : public Session {
   uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {
     PORTCALL_CHECK(alignment <= kMaxAlignment && (alignment & (alignment - 1)) == 0, ValueError)
         << "alignment " << alignment << " is not a power of two up to " << kMaxAlignment;
-    PORTCALL_CHECK(nbytes < uint64_t{1} << 62, ValueError) << "cannot allocate " << nbytes << " bytes";
+    PORTCALL_CHECK(nbytes < std::min<uint64_t>(uint64_t{1} << 62, SIZE_MAX / 2), ValueError)
+        << "cannot allocate " << nbytes << " bytes";
     return handles_.Add(HandleTable::kMemory, AllocBlock(device, nbytes, alignment, hint));
   }
 

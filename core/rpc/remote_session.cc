@@ -119,7 +119,7 @@ class RemoteSessionImpl : public RemoteSession {
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
       Request(Code::kCopyToRemote, [&](Writer& out) {
         out.Tensor(block);
-        out.Text({static_cast<const char*>(from) + offset, size});
+        out.Text({static_cast<const char*>(from) + offset, static_cast<size_t>(size)});
       });
     });
   }

@@ -42,9 +42,11 @@ int GetAttr(void*, DLDevice device, PortcallDeviceAttr attr, TVMFFIAny* out) {
       case kPortcallAttrMultiProcessorCount:
         value = UsableCores();
         break;
+#ifdef _SC_LEVEL2_CACHE_SIZE  // glibc alone tells
       case kPortcallAttrL2CacheSizeBytes:
         value = static_cast<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE));
         break;
+#endif
       case kPortcallAttrTotalGlobalMemory:
         value = sysconf(_SC_PHYS_PAGES) * page;
         break;

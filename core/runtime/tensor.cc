@@ -42,8 +42,9 @@ void CheckDescription(const DLTensor& tensor) {
       << "a tensor of " << tensor.ndim << " dimensions without a shape";
   PORTCALL_CHECK(tensor.dtype.bits > 0 && static_cast<int16_t>(tensor.dtype.lanes) > 0, ValueError)
       << "a tensor of data type '" << (tensor.dtype.bits ? ToString(tensor.dtype) : "void") << "'";
-  // Sizes in bits stay below 2^62, so that no product here or later overflows.
-  uint64_t limit = (uint64_t{1} << 62) / (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes);
+  // Sizes in bits stay below this, so that no product here or later overflows.
+  constexpr uint64_t kMostBits = sizeof(size_t) < 8 ? uint64_t{SIZE_MAX / 2} * 8 : uint64_t{1} << 62;
+  uint64_t limit = kMostBits / (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes);
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     PORTCALL_CHECK(tensor.shape[i] >= 0, ValueError)
         << "extent " << tensor.shape[i] << " of axis " << i << " is negative";

@@ -172,7 +172,7 @@ TVMFFIByteArray TVMFFIBigIntGetContentByteArray(const TVMFFIAny* value) {
   if (value->type_index == kTVMFFIInt) return {reinterpret_cast<const char*>(&value->v_int64), 8};
   if (value->type_index != kTVMFFIBigInt) return {nullptr, 0};
   auto* node = static_cast<BigIntObj*>(value->v_obj);
-  return {reinterpret_cast<const char*>(node + 1), node->num_words * 8};
+  return {reinterpret_cast<const char*>(node + 1), static_cast<size_t>(node->num_words * 8)};
 }
 
 int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataType* out) {

@@ -3,6 +3,7 @@
 //
 //   PortcallError
 //   ├── FunctionNotFoundError    .functionName            nothing has that name
+//   ├── ModuleLoadError                                   a library cannot be loaded
 //   └── RPCError                 .peer .reason            something between two processes
 //       ├── ConnectError                                  no session could be opened
 //       │   ├── KeyMismatchError                          the server has another key
@@ -27,6 +28,9 @@ export class FunctionNotFoundError extends PortcallError {
     this.functionName = functionName;
   }
 }
+
+/** A library cannot be loaded. */
+export class ModuleLoadError extends PortcallError {}
 
 export interface RPCErrorFacts {
   /** The other side, such as `board.local:9090`. */
@@ -100,6 +104,7 @@ export class RemoteCrashError extends RPCError {
 const CLASSES = {
   PortcallError,
   FunctionNotFoundError,
+  ModuleLoadError,
   RPCError,
   ConnectError,
   KeyMismatchError,

@@ -9,8 +9,9 @@ import { fileURLToPath } from "node:url";
 import { ROOT } from "./captures.js";
 
 const LAYERS = [
-  ["errors", "dtype", "device"],
+  ["errors", "dtype", "device", "text", "values"],
   ["tensor"],
+  ["core"],
   ["rpc/wire"],
   ["rpc/transport"],
   ["rpc/client", "rpc/server"],

@@ -19,8 +19,8 @@ def free_port():
 
 def resources(package):
     """Return what the proxy serves, as pairs of a folder in its address and a file."""
-    files = [*package.glob("page/*.html"), *package.glob("build/**/*.js")]
-    return [(str(path.relative_to(package).parent), str(path)) for path in files]
+    files = [*package.glob("core.wasm"), *package.glob("page/*.html"), *package.glob("build/**/*.js")]
+    return [("/".join(path.relative_to(package).parts[:-1]), str(path)) for path in files]
 
 
 if __name__ == "__main__":

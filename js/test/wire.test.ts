@@ -19,7 +19,6 @@ import {
   toHex,
 } from "../src/rpc/wire/handshake.js";
 import {
-  Float,
   type Form,
   Handle,
   Index,
@@ -29,6 +28,7 @@ import {
   type WireValue,
   writeSequence,
 } from "../src/rpc/wire/values.js";
+import { Float } from "../src/values.js";
 
 const u64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 const i32 = fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 });

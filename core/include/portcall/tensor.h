@@ -37,7 +37,9 @@ inline std::string ToString(DLDataType dtype) {
 }
 
 // Bytes of n elements; elements below a byte are packed.
-inline size_t NumBytes(DLDataType dtype, size_t n) noexcept { return (n * dtype.bits * dtype.lanes + 7) / 8; }
+inline size_t NumBytes(DLDataType dtype, size_t n) noexcept {
+  return static_cast<size_t>((uint64_t{n} * dtype.bits * dtype.lanes + 7) / 8);
+}
 
 inline size_t NumElements(const DLTensor& tensor) noexcept {
   size_t n = 1;

@@ -30,7 +30,7 @@ function orderFrom(location: Location): Order {
 }
 
 /** What the page says of a state. */
-function describe(report: Report): string {
+function describe(report: Exclude<Report, { state: "core" }>): string {
   switch (report.state) {
     case "connecting":
       return "Connecting to the proxy";
@@ -75,6 +75,10 @@ class Page {
   }
 
   #show(report: Report): void {
+    if (report.state === "core") {
+      element("kernels").textContent = report.loaded ? "WebAssembly" : "none: the host does not serve core.wasm";
+      return;
+    }
     if (report.state === "serving") {
       this.#sessions += 1;
       element("sessions").textContent = String(this.#sessions);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker of the device page: serves sessions, so that the page stays alive whatever functions do.
 
+import { load as loadCore } from "../core/runtime.js";
 import { type Functions, type JoinState, join } from "../rpc/index.js";
 
 /** What the page tells its worker. */
@@ -13,7 +14,10 @@ export interface Order {
 }
 
 /** What the worker tells the page: what it does, or why it has given up. */
-export type Report = JoinState | { readonly state: "failed"; readonly message: string };
+export type Report =
+  | JoinState
+  | { readonly state: "core"; readonly loaded: boolean }
+  | { readonly state: "failed"; readonly message: string };
 
 function report(message: Report): void {
   postMessage(message);
@@ -29,7 +33,9 @@ async function load(url: string): Promise<Functions> {
 addEventListener("message", async ({ data }: MessageEvent<Order>) => {
   try {
     const functions = await load(data.functions);
-    await join(data.proxy, { functions, key: data.key, token: data.token, onState: report });
+    const core = await loadCore().catch(() => undefined); // a host may serve the page without it
+    report({ state: "core", loaded: core !== undefined });
+    await join(data.proxy, { functions, key: data.key, token: data.token, onState: report, ...(core ? { core } : {}) });
   } catch (error) {
     report({ state: "failed", message: (error as Error).message });
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions, in JavaScript alone: with servers of portcall and TVM, and as a server of their clients.
 
+export { Float } from "../values.js";
 export { type ConnectOptions, connect } from "./client/connect.js";
 export type { Progress } from "./client/files.js";
 export { type RemoteFunction, RemoteModule, RemoteObject, RemoteTensor, type RemoteValue } from "./client/remote.js";
@@ -11,4 +12,4 @@ export { type JoinOptions, type JoinState, join } from "./server/join.js";
 export { type ListenOptions, listen, type Server } from "./server/listen.js";
 export type { ServedFunction } from "./server/local_session.js";
 export type { Functions, ServeOptions } from "./server/serving.js";
-export { Float, Pointer } from "./wire/values.js";
+export { Pointer } from "./wire/values.js";

@@ -11,9 +11,10 @@ import {
   SessionTimeoutError,
   VersionMismatchError,
 } from "../../errors.js";
+import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, openTransport, parseAddress, type Transport } from "../transport/transport.js";
-import { decodeLeniently, encodeText } from "../wire/bytes.js";
+import { decodeLeniently } from "../wire/bytes.js";
 import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
 import {
   checkAccepted,

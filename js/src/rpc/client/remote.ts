@@ -5,18 +5,10 @@
 import type { Device } from "../../device.js";
 import { bytesOf, countOf, type DataType, dtype, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError, SessionClosedError } from "../../errors.js";
+import type { Float } from "../../values.js";
 import type { Reader, Writer } from "../wire/bytes.js";
 import { Code } from "../wire/frames.js";
-import {
-  type Float,
-  Handle,
-  Index,
-  Pointer,
-  WireTensor,
-  type WireValue,
-  writeSequence,
-  writeTensor,
-} from "../wire/values.js";
+import { Handle, Index, Pointer, WireTensor, type WireValue, writeSequence, writeTensor } from "../wire/values.js";
 import { expectValues, type Pipeline } from "./pipeline.js";
 import { type TimeEvaluator, type TimingOptions, timeEvaluator } from "./timing.js";
 

@@ -26,6 +26,8 @@ export class ServedError extends Error {
 export function errorText(error: unknown): string {
   if (!(error instanceof Error)) return `RuntimeError: ${describe(error)}`.toWellFormed();
   if (error instanceof RemoteError && error.kind) return error.message.toWellFormed();
+  const { kind } = error as { kind?: unknown }; // of an error of the core
+  if (typeof kind === "string" && NAME.test(kind)) return `${kind}: ${error.message}`.toWellFormed();
   const name = NAMES[error.name] ?? (NAME.test(error.name) ? error.name : "RuntimeError");
   return `${name}: ${error.message}`.toWellFormed();
 }

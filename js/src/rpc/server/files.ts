@@ -3,7 +3,7 @@
 
 import { bytesOf } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";
-import { encodeText } from "../wire/bytes.js";
+import { encodeText } from "../../text.js";
 import { toHex } from "../wire/handshake.js";
 import { ServedError } from "./error_text.js";
 import type { MemoryBudget, ServedFunction } from "./local_session.js";

@@ -2,10 +2,12 @@
 // What a client may do in this process: find and call functions, and own memory. Memory is named by a handle, and every
 // access is checked against its extent.
 
+import { Module } from "../../core/runtime.js";
 import { Device } from "../../device.js";
 import { bytesOf, countOf, DataType, type TypedArray } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";
-import { announcedIndex, Float, Handle, Index, Pointer, WireTensor, type WireValue } from "../wire/values.js";
+import { Float } from "../../values.js";
+import { announcedIndex, Handle, Index, Pointer, WireTensor, type WireValue } from "../wire/values.js";
 import { ServedError } from "./error_text.js";
 import { HandleTable } from "./handles.js";
 
@@ -65,18 +67,20 @@ export class LocalSession {
   }
 
   free(handle: bigint): void {
-    if (handle) this.#handles.free(handle, "function", "object", "tensor");
+    if (handle) this.#handles.free(handle, "function", "module", "object", "tensor");
   }
 
   #argument(value: WireValue): unknown {
     if (value instanceof WireTensor) return this.#view(value);
     if (value instanceof Pointer) return value.value ? this.#handles.get(value.value, "memory") : null;
     if (!(value instanceof Handle)) return value;
-    return this.#handles.get(value.value, value.type === Index.Function ? "function" : "object");
+    const kind = value.type === Index.Function ? "function" : value.type === Index.Module ? "module" : "object";
+    return this.#handles.get(value.value, kind);
   }
 
   #result(value: unknown): WireValue[] {
     if (typeof value === "function") return [Index.Function, new Pointer(this.#handles.add("function", value))];
+    if (value instanceof Module) return [Index.Module, new Pointer(this.#handles.add("module", value))];
     if (value instanceof Tensor) return this.#tensorResult(value);
     if (isPlain(value)) return [announcedIndex(value), value];
     if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all servers share: which functions they offer, and how a session is served.
 
+import type { Runtime } from "../../core/runtime.js";
 import type { Transport } from "../transport/transport.js";
 import { checkKey, checkSeconds, type Greeting, timeoutOf } from "../wire/handshake.js";
 import { type Ending, Endpoint } from "./endpoint.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
+import { moduleFunctions } from "./modules.js";
 import { timeEvaluators } from "./time_evaluator.js";
 
 /** Functions by name, such as `{ "demo.add": (a, b) => a + b }`. */
@@ -14,6 +16,8 @@ export type Functions = Readonly<Record<string, ServedFunction>> | ReadonlyMap<s
 export interface ServeOptions {
   /** What clients may call, looked up when a session opens. */
   functions: Functions;
+  /** The core, from `load()`: with it clients send libraries of kernels (.wasm) and call them. */
+  core?: Runtime;
   /** The key that clients give. */
   key?: string;
   /** A token that clients must prove to know; in Node that of the environment variable PORTCALL_TOKEN unless given. */
@@ -27,6 +31,7 @@ export interface ServeOptions {
 /** What a server was asked for, checked. */
 export interface Settings {
   readonly functions: Functions;
+  readonly core: Runtime | undefined;
   readonly key: string;
   readonly token: string;
   readonly sessionTimeout: number;
@@ -43,6 +48,7 @@ export function settingsOf(options: ServeOptions): Settings {
   }
   return {
     functions: options.functions,
+    core: options.core,
     key: checkKey(options.key ?? ""),
     token,
     sessionTimeout: checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout"),
@@ -71,7 +77,8 @@ export async function serveSession(
 ): Promise<Ending> {
   const budget = new MemoryBudget(settings.memoryLimit);
   const files = new Files(budget);
-  const functions = new Map([...TESTING, ...files.functions(), ...entriesOf(settings.functions)]);
+  const modules = settings.core ? moduleFunctions(settings.core, files) : [];
+  const functions = new Map([...TESTING, ...files.functions(), ...modules, ...entriesOf(settings.functions)]);
   if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
   const endpoint = new Endpoint(transport, new LocalSession(functions, budget));
   const limits = [timeoutOf(hello), settings.sessionTimeout].filter(Boolean);

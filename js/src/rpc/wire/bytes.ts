@@ -3,18 +3,10 @@
 
 import { RemoteProtocolError } from "../../errors.js";
 
-const encoder = new TextEncoder();
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
 const HIGH = 2 ** 32;
 const MOST_HIGH = 2 ** 21; // a number with this in its upper half, or more, is not exact as a double
-
-/** Return text as UTF-8.
- * @throws TypeError The text has half of a surrogate pair, which UTF-8 cannot carry. */
-export function encodeText(text: string): Uint8Array {
-  if (!text.isWellFormed()) throw new TypeError("the text has half of a surrogate pair; send it as bytes");
-  return encoder.encode(text);
-}
 
 /** Return the text of UTF-8, with U+FFFD for what is none: for messages to people. */
 export function decodeLeniently(bytes: Uint8Array): string {

@@ -3,7 +3,8 @@
 // token. No I/O here.
 
 import { AuthenticationError, KeyMismatchError, RemoteProtocolError } from "../../errors.js";
-import { decodeLeniently, encodeText } from "./bytes.js";
+import { encodeText } from "../../text.js";
+import { decodeLeniently } from "./bytes.js";
 
 export const MAGIC = 0x000ff271;
 export const DUPLICATE = 0x000ff272;

@@ -4,7 +4,9 @@
 import { Device } from "../../device.js";
 import { DataType } from "../../dtype.js";
 import { RemoteProtocolError } from "../../errors.js";
-import { encodeText, type Reader, type Writer } from "./bytes.js";
+import { encodeText } from "../../text.js";
+import { Float } from "../../values.js";
+import type { Reader, Writer } from "./bytes.js";
 
 export const MAX_DIMENSIONS = 64;
 export const MAX_VALUES = 1 << 20;
@@ -35,11 +37,6 @@ export const Index = {
 const SMALL = 7; // bytes of text that lie in the cell of a value itself
 const MIN_INT = -(2n ** 63n);
 const MAX_INT = 2n ** 63n - 1n;
-
-/** A whole number that must arrive as a float: `new Float(2)`. */
-export class Float {
-  constructor(readonly value: number) {}
-}
 
 /** An address that is only passed on. Handles of memory travel so, too. */
 export class Pointer {

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Channels over file descriptors.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "rpc/channel.h"
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kFewBytes = 256 << 10;
+constexpr int kForever = -1;
+constexpr int kSignalInterval = 1000;  // milliseconds
+constexpr size_t kSignalBytes = 256 << 20;
+
+class FdChannel : public Channel {
+ public:
+  FdChannel(int read_fd, int write_fd, bool interactive)
+      : read_fd_(read_fd), write_fd_(write_fd), longest_wait_(interactive ? kSignalInterval : kForever) {
+    int type;
+    socklen_t size = sizeof(type);
+    socket_ = read_fd == write_fd && getsockopt(read_fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+    for (int fd : {read_fd, write_fd}) {
+      int flags = fcntl(fd, F_GETFL);
+      fcntl(fd, F_SETFL, socket_ ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
+    }
+    if (!socket_) wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (socket_ && interactive) {
+      timeval most{kSignalInterval / 1000, kSignalInterval % 1000 * 1000};
+      for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) setsockopt(read_fd, SOL_SOCKET, option, &most, sizeof(most));
+    }
+  }
+  ~FdChannel() override { Close(); }
+
+  size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) override {
+    iovec parts[kMaxChunks];
+    size_t count = std::min(chunks.size(), kMaxChunks);
+    for (size_t i = 0; i < count; ++i) parts[i] = {const_cast<void*>(chunks[i].data), chunks[i].size};
+    for (;;) {
+      CheckOpen();
+      ssize_t n = Write(parts, count, deadline);
+      if (n > 0) return Moved(n);
+      if (n < 0 && !MayTryAgain()) Lost("sending");
+      Wait(write_fd_, POLLOUT, deadline);
+    }
+  }
+
+  size_t Receive(void* data, size_t size, Deadline deadline) override {
+    for (;;) {
+      CheckOpen();
+      ssize_t n = socket_ ? recv(read_fd_, data, size, FlagsFor(size, deadline)) : read(read_fd_, data, size);
+      if (n > 0) return Moved(n);
+      if (n == 0 || errno == ECONNRESET) {
+        CheckOpen();  // an interrupt looks like the peer's end
+        return 0;
+      }
+      if (!MayTryAgain()) Lost("receiving");
+      Wait(read_fd_, POLLIN, deadline);
+    }
+  }
+
+  void Acknowledge() override {
+    int on = 1;
+    setsockopt(read_fd_, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));  // fails where it does not matter: no TCP
+  }
+
+  void Interrupt() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_ = true;
+    if (read_fd_ < 0) return;
+    if (wake_fd_ < 0) shutdown(read_fd_, SHUT_RDWR);
+    else eventfd_write(wake_fd_, 1);
+  }
+  void Close() noexcept override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (read_fd_ < 0) return;
+    close(read_fd_);
+    if (write_fd_ != read_fd_) close(write_fd_);
+    if (wake_fd_ >= 0) close(wake_fd_);
+    read_fd_ = write_fd_ = wake_fd_ = -1;
+  }
+
+ private:
+  // A socket waits for few bytes inside of its first call, which saves two others; poll() takes over where that was not
+  // enough. Many bytes come faster with poll() alone: more of them have arrived when it wakes.
+  int FlagsFor(size_t size, Deadline deadline) const {
+    if (size > kFewBytes) return MSG_DONTWAIT;
+    if (deadline == kNoDeadline) return 0;
+    auto longest = std::chrono::milliseconds(longest_wait_);
+    return longest_wait_ > 0 && deadline > std::chrono::steady_clock::now() + longest ? 0 : MSG_DONTWAIT;
+  }
+
+  ssize_t Write(iovec* parts, size_t count, Deadline deadline) const {
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
+    size_t size = 0;
+    for (size_t i = 0; i < count; ++i) size += parts[i].iov_len;
+    if (socket_) return sendmsg(write_fd_, &message, MSG_NOSIGNAL | FlagsFor(size, deadline));
+    ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL);
+    return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
+  }
+
+  // Much may flow without a wait, in which a signal would be seen.
+  size_t Moved(ssize_t n) {
+    size_t size = static_cast<size_t>(n);
+    if (longest_wait_ != kForever && (unseen_ += size) >= kSignalBytes) {
+      unseen_ = 0;
+      Check(TVMFFIEnvCheckSignals());
+    }
+    return size;
+  }
+
+  // After a call that failed. A signal may belong to the embedding language, which then has something to raise.
+  static bool MayTryAgain() {
+    int error = errno;
+    if (error == EINTR) Check(TVMFFIEnvCheckSignals());
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+  }
+
+  void CheckOpen() const {
+    PORTCALL_CHECK(read_fd_ >= 0 && !interrupted_, SessionClosedError) << "the connection is closed";
+  }
+
+  [[noreturn]] static void Lost(const char* doing) {
+    throw Error("SessionBrokenError", std::string("the connection was lost while ") + doing + ": " + strerror(errno));
+  }
+
+  void Wait(int fd, short events, Deadline deadline) const {
+    int timeout = longest_wait_;
+    if (deadline != kNoDeadline) {
+      Deadline now = std::chrono::steady_clock::now();
+      PORTCALL_CHECK(deadline > now, SessionTimeoutError) << kTimeIsUp;
+      int64_t left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
+      timeout = static_cast<int>(std::min<int64_t>(left, longest_wait_ < 0 ? 1 << 30 : longest_wait_));
+    }
+    pollfd entries[2] = {{fd, events, 0}, {wake_fd_, POLLIN, 0}};  // a negative one is passed over
+    // A signal may belong to the embedding language, which then has something to raise.
+    if (poll(entries, 2, timeout) <= 0) Check(TVMFFIEnvCheckSignals());
+  }
+
+  int read_fd_, write_fd_;
+  bool socket_;  // one socket, which blocks; otherwise pipes, which do not
+  const int longest_wait_;
+  size_t unseen_ = 0;  // bytes since a look for signals
+  int wake_fd_ = -1;   // of an interrupt, where there is no socket to shut down
+  std::atomic<bool> interrupted_{false};
+  std::mutex mutex_;  // of Interrupt against Close: a number that was closed may be somebody else's at once
+};
+
+}  // namespace
+
+std::unique_ptr<Channel> MakeFdChannel(int read_fd, int write_fd, bool interactive) {
+  return std::make_unique<FdChannel>(read_fd, write_fd, interactive);
+}
+
+}  // namespace portcall::rpc

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the core asks for and WebAssembly does not have: another runtime in the process, file descriptors to serve.
+#include <sched.h>
+
+#include "rpc/channel.h"
+#include "runtime/foreign.h"
+
+namespace portcall {
+
+TVMFFIObjectHandle TakeForeignError() noexcept { return nullptr; }
+bool GiveForeignError(TVMFFIObjectHandle) noexcept { return false; }
+bool IsForeignRuntimeGlobal() noexcept { return false; }
+
+namespace rpc {
+
+std::unique_ptr<Channel> MakeFdChannel(int, int, bool) {
+  PORTCALL_THROW(RuntimeError) << "WebAssembly has no file descriptors; use connect_over and serve_over";
+}
+
+}  // namespace rpc
+}  // namespace portcall
+
+// One processor, and no way to ask for it.
+extern "C" {
+int sched_getaffinity(pid_t, size_t, cpu_set_t*) { return -1; }
+int __sched_cpucount(size_t, const cpu_set_t*) { return 1; }
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
+
+import { dtype as asDtype, bytesOf, countOf, DataType, dtypeOf, type TypedArray } from "../dtype.js";
+import { FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
+import type { Tensor } from "../tensor.js";
+import { CELL, Cells, type Cleanup, type Objects, Type } from "./cells.js";
+import { systemImports } from "./imports.js";
+import { linkLibrary } from "./library.js";
+import { type CoreExports, CoreMemory } from "./memory.js";
+
+/** A function of the core's registry, of a module, or of JavaScript as the core sees it. */
+export interface PackedFunc {
+  (...args: any[]): any;
+  readonly name: string;
+  /** Give the function back to the core. */
+  dispose(): void;
+  [Symbol.dispose](): void;
+}
+
+const STACK = 1 << 16; // bytes of cells for calls within calls
+const BODY = 24; // bytes of an object's header
+const DIMENSIONS = BODY + 12; // of a tensor: data, device, dimensions, data type, shape, strides, offset
+const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two pointers, extra context
+const symbolDispose: typeof Symbol.dispose = Symbol.dispose ?? Symbol.for("Symbol.dispose");
+const finalizers = new FinalizationRegistry<() => void>((free) => free());
+const references = new WeakMap<object, { readonly runtime: Runtime; handle: number; readonly type: number }>();
+
+/** Something of the core: freed with its last reference, by `dispose()`, or by `using`. */
+export class CoreObject {
+  /** @internal */
+  constructor(runtime: Runtime, handle: number, type: number) {
+    runtime.own(this, handle, type);
+  }
+  dispose(): void {
+    disposeOf(this);
+  }
+  [symbolDispose](): void {
+    disposeOf(this);
+  }
+}
+
+function disposeOf(target: object): void {
+  const reference = references.get(target)!;
+  if (!reference.handle) return;
+  finalizers.unregister(target);
+  reference.runtime.release(reference.handle);
+  reference.handle = 0;
+}
+
+/** A tensor in the core's memory. */
+export class CoreTensor extends CoreObject {
+  readonly shape: readonly number[];
+  readonly dtype: DataType;
+  readonly #place: () => { start: number; memory: CoreMemory };
+
+  /** @internal */
+  constructor(runtime: Runtime, handle: number) {
+    super(runtime, handle, Type.Tensor);
+    const { view } = runtime.memory;
+    const dimensions = view.getInt32(handle + DIMENSIONS, true);
+    const type = handle + DIMENSIONS + 4;
+    const shape = view.getUint32(type + 4, true);
+    this.dtype = new DataType(view.getUint8(type), view.getUint8(type + 1), view.getUint16(type + 2, true));
+    this.shape = Array.from({ length: dimensions }, (_, i) => Number(view.getBigInt64(shape + 8 * i, true)));
+    this.#place = () => {
+      const at = runtime.handleOf(this)!.handle; // throws once it is disposed of
+      const now = runtime.memory.view;
+      return {
+        start: now.getUint32(at + BODY, true) + Number(now.getBigUint64(type + 12, true)),
+        memory: runtime.memory,
+      };
+    };
+  }
+
+  /** The elements, in place. A view that was taken before the core's memory grew is empty; take it again. */
+  get data(): TypedArray {
+    const { start, memory } = this.#place();
+    const Class = this.dtype.arrayClass;
+    const count = this.dtype.bytesOf(countOf(this.shape)) / Class.BYTES_PER_ELEMENT;
+    return new Class(memory.exports.memory.buffer, start, count);
+  }
+}
+
+/** A named set of functions: a library of kernels, or code that is linked into the core. */
+export class Module extends CoreObject {
+  readonly #runtime: Runtime;
+
+  /** @internal */
+  constructor(runtime: Runtime, handle: number) {
+    super(runtime, handle, Type.Module);
+    this.#runtime = runtime;
+  }
+
+  /** Return a function.
+   * @throws FunctionNotFoundError The module has none of that name. */
+  get(name: string): PackedFunc {
+    const found: PackedFunc | null = this.#runtime.getGlobalFunc("ffi.ModuleGetFunction")(this, name, true);
+    if (!found) throw new FunctionNotFoundError(`the module has no function '${name}'`, name);
+    Object.defineProperty(found, "name", { value: name });
+    return found;
+  }
+}
+
+/** The core, loaded. Several may be there; each has its own registry and memory. */
+export class Runtime implements Objects {
+  /** @internal */
+  memory!: CoreMemory;
+  #cells!: Cells;
+  #top = 0; // where the next call puts its cells
+  #end = 0;
+  readonly #functions: unknown[] = []; // what the core calls by number; errors that it carries, too
+  readonly #idle: number[] = [];
+  // What carries an error of JavaScript through the core: a function object that nobody calls, by handle and by number.
+  readonly #carriers = new Map<number, number>();
+  readonly #carrierHandles = new Map<number, number>();
+  #bottom = 0; // of the cells
+  #invoke!: (handle: number, args: number, n: number, result: number) => number;
+  #stackPointer = 0; // of the core, outside of all calls
+
+  /** @internal `load` makes runtimes. */
+  static async start(module: WebAssembly.Module): Promise<Runtime> {
+    const runtime = new Runtime();
+    const imports = {
+      ...systemImports(module, () => runtime.memory),
+      portcall: {
+        call: (self: number, args: number, n: number, result: number) => runtime.#called(self, args, n, result),
+        free: (self: number) => runtime.#freed(self),
+      },
+    };
+    const instance = await WebAssembly.instantiate(module, imports);
+    runtime.memory = new CoreMemory(instance.exports as unknown as CoreExports);
+    runtime.#cells = new Cells(runtime.memory, runtime);
+    runtime.memory.exports._initialize?.();
+    runtime.#invoke = runtime.memory.exports.TVMFFIFunctionCall;
+    runtime.#top = runtime.#bottom = runtime.memory.allocate(STACK + CELL);
+    runtime.#end = runtime.#top + STACK;
+    runtime.#stackPointer = runtime.memory.exports.__stack_pointer.value;
+    return runtime;
+  }
+
+  // ---- Functions ----
+
+  /** Return a function of the registry.
+   * @throws FunctionNotFoundError There is none of that name. */
+  getGlobalFunc(name: string): PackedFunc {
+    const handle = this.#named(name, (text, out) => this.memory.exports.TVMFFIFunctionGetGlobal(text, out));
+    if (!handle) throw new FunctionNotFoundError(`there is no function '${name}'`, name);
+    return this.#wrapFunction(handle, name);
+  }
+
+  /** Register a function of JavaScript, for JavaScript, C++ and clients of this runtime.
+   * @throws PortcallError There is one of that name already, unless `override` is set. */
+  registerFunc(name: string, f: (...args: any[]) => unknown, options: { override?: boolean } = {}): void {
+    const handle = this.makeFunction(f);
+    try {
+      this.#named(name, (text) => this.memory.exports.TVMFFIFunctionSetGlobal(text, handle, options.override ? 1 : 0));
+    } finally {
+      this.release(handle);
+    }
+  }
+
+  /** Call `use` with a name as the core has it, and return the handle that it writes. */
+  #named(name: string, use: (text: number, out: number) => number): number {
+    const text = this.memory.byteArray(name);
+    const out = this.#top;
+    this.memory.words[out >> 2] = 0;
+    const status = use(text, out);
+    this.memory.free(text);
+    this.check(status);
+    return this.memory.words[out >> 2]! >>> 0;
+  }
+
+  #call(handle: number, args: readonly unknown[]): unknown {
+    const { memory } = this;
+    const start = this.#top;
+    const result = start + CELL * args.length;
+    if (result + CELL > this.#end) throw new RangeError("too many calls within calls");
+    this.#top = result + CELL;
+    let cleanup: Cleanup | undefined;
+    let trapped = true;
+    try {
+      let { words } = memory;
+      let j = start >> 2;
+      for (let i = 0; i < args.length; ++i, j += 4) {
+        const value = args[i];
+        if (typeof value === "number" && (value | 0) === value && (value !== 0 || 1 / value > 0)) {
+          words[j] = Type.Int; // by far the most frequent, and all of it inline
+          words[j + 1] = 0;
+          words[j + 2] = value;
+          words[j + 3] = value >> 31;
+        } else {
+          cleanup ??= [];
+          this.#cells.put(start + CELL * i, value, cleanup);
+          words = memory.words;
+        }
+      }
+      words[j] = words[j + 1] = words[j + 2] = words[j + 3] = 0;
+      const status = this.#invoke(handle, start, args.length, result);
+      trapped = false;
+      if (status !== 0) throw this.#raised();
+      return memory.words[j] === Type.None ? null : this.#cells.get(result, true);
+    } finally {
+      this.#top = start;
+      // A kernel that traps leaves its frames behind.
+      if (trapped && start === this.#bottom) memory.exports.__stack_pointer.value = this.#stackPointer;
+      if (cleanup) for (const undo of cleanup) undo();
+    }
+  }
+
+  /** The core calls function number `self` of JavaScript. */
+  #called(self: number, args: number, n: number, result: number): number {
+    const called = this.#functions[self] as (...args: unknown[]) => unknown;
+    try {
+      const values: unknown[] = [];
+      for (let at = args; at < args + CELL * n; at += CELL) values.push(this.#cells.get(at, false));
+      this.#cells.put(result, called(...values));
+      return 0;
+    } catch (error) {
+      this.#raise(error instanceof Error ? error : new Error(String(error)));
+      return -1;
+    }
+  }
+
+  #freed(self: number): void {
+    this.#functions[self] = undefined;
+    this.#carriers.delete(this.#carrierHandles.get(self) ?? 0);
+    this.#carrierHandles.delete(self);
+    this.#idle.push(self);
+  }
+
+  #number(value: unknown): number {
+    const number = this.#idle.pop() ?? this.#functions.length;
+    this.#functions[number] = value;
+    return number;
+  }
+
+  // ---- Errors ----
+
+  /** Leave an error for the core, which carries the very object with it. */
+  #raise(error: Error): void {
+    const { memory } = this;
+    const number = this.#number(error);
+    const carrier = this.#makeCarrier(number);
+    const texts = [error.name, error.message.toWellFormed(), ""].map((text) => memory.byteArray(text));
+    const out = this.#top;
+    memory.exports.TVMFFIErrorCreateWithCauseAndExtraContext(...texts, 0, carrier, out);
+    const handle = memory.words[out >> 2]!;
+    memory.exports.TVMFFIErrorSetRaised(handle);
+    for (const text of texts) memory.free(text);
+    this.release(handle);
+    this.release(carrier);
+  }
+
+  #makeCarrier(number: number): number {
+    this.check(this.memory.exports.PortcallWebFunction(number, 0, this.#top));
+    const handle = this.memory.words[this.#top >> 2]! >>> 0;
+    this.#carriers.set(handle, number);
+    this.#carrierHandles.set(number, handle);
+    return handle;
+  }
+
+  check(status: number): void {
+    if (status !== 0) throw this.#raised();
+  }
+
+  /** Take the error that the core raised: the object that JavaScript threw, or one of the class of that name. */
+  #raised(): Error {
+    const { memory } = this;
+    memory.exports.TVMFFIErrorMoveFromRaised(this.#top);
+    const handle = memory.words[this.#top >> 2]! >>> 0;
+    const number = this.#carriers.get(memory.words[(handle + ERROR_CONTEXT) >> 2]! >>> 0);
+    const thrown = number === undefined ? undefined : this.#functions[number];
+    const [kind, message, trace] = [0, 8, 16].map((at) => memory.textOf(handle + BODY + at)) as [
+      string,
+      string,
+      string,
+    ];
+    this.release(handle);
+    if (thrown instanceof Error) return thrown;
+    return asError(kind, message, trace);
+  }
+
+  // ---- Modules ----
+
+  /** Load a library of kernels: a .wasm for the target wasm32 that was linked with -shared.
+   * @throws ModuleLoadError It is none, or needs functions that the core does not have. */
+  async loadModule(bytes: Uint8Array): Promise<Module> {
+    return this.#load(await WebAssembly.compile(bytes as Uint8Array<ArrayBuffer>).catch(notWebAssembly));
+  }
+
+  /** The same at once. Browsers allow that to workers, and to pages for small files only. */
+  loadModuleSync(bytes: Uint8Array): Module {
+    try {
+      return this.#load(new WebAssembly.Module(bytes as Uint8Array<ArrayBuffer>));
+    } catch (error) {
+      return error instanceof WebAssembly.CompileError ? notWebAssembly(error) : raise(error);
+    }
+  }
+
+  #load(library: WebAssembly.Module): Module {
+    const { memory } = this;
+    const symbols = linkLibrary(memory, library);
+    const names = symbols.map(([name]) => memory.byteArray(name));
+    const place = memory.allocate(12 * symbols.length + 4);
+    const addresses = place + 8 * symbols.length;
+    const { words } = memory;
+    for (const [i, [, address]] of symbols.entries()) {
+      words[(place >> 2) + 2 * i] = words[names[i]! >> 2]!;
+      words[(place >> 2) + 2 * i + 1] = words[(names[i]! >> 2) + 1]!;
+      words[(addresses >> 2) + i] = address;
+    }
+    const out = addresses + 4 * symbols.length;
+    const status = memory.exports.PortcallWebModule(place, addresses, symbols.length, out);
+    const handle = memory.words[out >> 2]! >>> 0;
+    for (const address of [...names, place]) memory.free(address);
+    this.check(status);
+    return new Module(this, handle);
+  }
+
+  // ---- Tensors ----
+
+  /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */
+  empty(shape: readonly number[], dtype: string | DataType = "float32"): CoreTensor {
+    return new CoreTensor(this, this.#allocTensor(shape, asDtype(dtype)));
+  }
+
+  /** Return a tensor of the core's memory with the elements of an array. */
+  tensor(
+    data: TypedArray,
+    shape: readonly number[] = [data.length],
+    dtype: string | DataType = dtypeOf(data),
+  ): CoreTensor {
+    const tensor = this.empty(shape, dtype);
+    if (tensor.data.byteLength !== data.byteLength) {
+      tensor.dispose();
+      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
+    }
+    bytesOf(tensor.data).set(bytesOf(data));
+    return tensor;
+  }
+
+  #allocTensor(shape: readonly number[], type: DataType): number {
+    countOf(shape);
+    const { memory } = this;
+    const place = memory.allocate(40 + 8 * shape.length + 8);
+    const { view } = memory;
+    memory.bytes.fill(0, place, place + 40);
+    view.setInt32(place + 4, 1, true); // the host
+    view.setInt32(place + 12, shape.length, true);
+    view.setUint8(place + 16, type.code);
+    view.setUint8(place + 17, type.bits);
+    view.setUint16(place + 18, type.lanes, true);
+    view.setUint32(place + 20, place + 40, true);
+    for (const [i, extent] of shape.entries()) view.setBigInt64(place + 40 + 8 * i, BigInt(extent), true);
+    const out = place + 40 + 8 * shape.length;
+    const status = memory.exports.PortcallTensorAlloc(place, out);
+    const handle = memory.words[out >> 2]! >>> 0;
+    memory.free(place);
+    this.check(status);
+    return handle;
+  }
+
+  // ---- Objects, for cells ----
+
+  /** @internal */
+  own(target: object, handle: number, type: number): void {
+    references.set(target, { runtime: this, handle, type });
+    finalizers.register(target, () => this.release(handle), target);
+  }
+  /** @internal */
+  release(handle: number): void {
+    this.memory.exports.TVMFFIObjectDecRef(handle);
+  }
+  /** @internal */
+  handleOf(value: object): { readonly handle: number; readonly type: number } | undefined {
+    const reference = references.get(value);
+    if (!reference) return undefined;
+    if (reference.runtime !== this) throw new TypeError("a value belongs to another runtime");
+    if (!reference.handle) throw new TypeError("a value was disposed of");
+    return reference;
+  }
+  /** @internal */
+  makeFunction(value: (...args: any[]) => unknown): number {
+    this.check(this.memory.exports.PortcallWebFunction(this.#number(value), 0, this.#top));
+    return this.memory.words[this.#top >> 2]! >>> 0;
+  }
+  /** @internal */
+  makeTensor(value: Tensor): { handle: number; bytes: () => Uint8Array } {
+    const handle = this.#allocTensor(value.shape, value.dtype);
+    const bytes = () => {
+      const start = this.memory.view.getUint32(handle + BODY, true);
+      return this.memory.bytes.subarray(start, start + value.data.byteLength);
+    };
+    bytes().set(bytesOf(value.data));
+    return { handle, bytes };
+  }
+  /** @internal */
+  wrap(handle: number, type: number): unknown {
+    if (type === Type.Function) return this.#wrapFunction(handle, "");
+    if (type === Type.Tensor) return new CoreTensor(this, handle);
+    if (type === Type.Module) return new Module(this, handle);
+    return new CoreObject(this, handle, type);
+  }
+
+  #wrapFunction(handle: number, name: string): PackedFunc {
+    const call = (...args: unknown[]) => {
+      if (!reference.handle) throw new TypeError("the function was disposed of");
+      return this.#call(handle, args);
+    };
+    Object.defineProperty(call, "name", { value: name });
+    this.own(call, handle, Type.Function);
+    const reference = references.get(call)!;
+    const dispose = () => disposeOf(call);
+    return Object.assign(call, { dispose, [symbolDispose]: dispose }) as PackedFunc;
+  }
+}
+
+function raise(error: unknown): never {
+  throw error;
+}
+
+function notWebAssembly(error: Error): never {
+  throw new ModuleLoadError(`it is not WebAssembly: ${error.message}`);
+}
+
+const CLASSES: Record<string, new (message: string) => Error> = {
+  TypeError,
+  RangeError,
+  SyntaxError,
+  ReferenceError,
+  IndexError: RangeError,
+};
+
+function asError(kind: string, message: string, trace: string): Error {
+  const Class = CLASSES[kind];
+  if (Class) return Object.assign(new Class(message), { trace });
+  return Object.assign(new PortcallError(message), { kind, trace });
+}
+
+/** Load the core: that of the package, or from a file of Node, a URL, bytes or a compiled module. */
+export async function load(
+  source: string | URL | Uint8Array | WebAssembly.Module = new URL("../../../core.wasm", import.meta.url),
+): Promise<Runtime> {
+  if (source instanceof WebAssembly.Module) return Runtime.start(source);
+  if (source instanceof Uint8Array) return Runtime.start(await WebAssembly.compile(source as Uint8Array<ArrayBuffer>));
+  const text = String(source);
+  if (typeof process !== "undefined" && process.versions?.node && !/^https?:/.test(text)) {
+    const { readFile } = await import("node:fs/promises");
+    return load(new Uint8Array(await readFile(source)));
+  }
+  return Runtime.start(await WebAssembly.compileStreaming(fetch(text)));
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core in WebAssembly, called from JavaScript. Needs js/core.wasm, which `make wasm` makes.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+import {
+  CoreObject,
+  CoreTensor,
+  Float,
+  FunctionNotFoundError,
+  load,
+  ModuleLoadError,
+  type Runtime,
+  rpc,
+  Tensor,
+} from "../../src/index.js";
+import { ROOT } from "../captures.js";
+import { ended, PYTHON, start } from "../servers.js";
+
+const CORE = new URL("js/core.wasm", ROOT);
+const MOST_COMPRESSED = 260_000; // bytes
+
+let core: Runtime;
+before(async () => {
+  core = await load();
+});
+
+test("the core is small, and tells no path of the machine that built it", () => {
+  const bytes = readFileSync(CORE);
+  assert(gzipSync(bytes, { level: 9 }).length < MOST_COMPRESSED);
+  assert(!bytes.includes(fileURLToPath(ROOT)));
+});
+
+describe("values", () => {
+  test("come back from the core as they were passed", () => {
+    const echo = core.getGlobalFunc("testing.echo");
+    const values = [
+      ...[null, true, false, 0, 1, -1, 2 ** 31, -(2 ** 31) - 1, 2 ** 53 - 1, -(2 ** 53) + 1, 2n ** 62n, -(2n ** 63n)],
+      ...[1.5, -0, Number.NaN, Number.POSITIVE_INFINITY, 1e300],
+      ...["", "short", "1234567", "12345678", "ä", "text ✓ of more than seven bytes", "\ufeff"],
+      ...[new Uint8Array(0), new Uint8Array([1, 2, 3]), new Uint8Array(1000).fill(7)],
+      ...[
+        [],
+        [1, "two", [3.5, null]],
+        new Map<unknown, unknown>([
+          ["a", 1],
+          [2, [true]],
+        ]),
+      ],
+    ];
+    for (const value of values) assert.deepEqual(echo(value), value);
+    assert.deepEqual(echo({ a: 1 }), new Map([["a", 1]]));
+    assert.equal(echo(new Float(2)), 2);
+    for (const name of ["float32", "int8x4"]) {
+      const [type] = [core.empty([1], name).dtype].map((value) => echo(value));
+      assert.equal(String(type), name);
+    }
+  });
+
+  test("that cannot be passed are refused, and nothing is left behind", () => {
+    const echo = core.getGlobalFunc("testing.echo");
+    for (const value of [Symbol("s"), new Date(), "half \ud800", [[Symbol("s")]]])
+      assert.throws(() => echo(value), TypeError);
+    assert.throws(() => echo(2n ** 63n), RangeError);
+    assert.equal(echo(1), 1);
+  });
+});
+
+describe("functions", () => {
+  test("of JavaScript are called by the core, and those of the core by JavaScript", () => {
+    core.registerFunc("test.add", (a, b) => a + b);
+    const add = core.getGlobalFunc("test.add");
+    assert.deepEqual([add(1, 2), add("a", "b"), add.name], [3, "ab", "test.add"]);
+    core.registerFunc("test.adder", (n: number) => (x: number) => x + n);
+    assert.equal(core.getGlobalFunc("test.adder")(3)(4), 7);
+    core.registerFunc("test.apply", (f, x) => f(x));
+    assert.equal(
+      core.getGlobalFunc("test.apply")((x: number) => 2 * x, 4),
+      8,
+    );
+  });
+
+  test("that are missing, or there already, are errors", () => {
+    assert.throws(() => core.getGlobalFunc("no.such.function"), FunctionNotFoundError);
+    core.registerFunc("test.twice", () => 1);
+    assert.throws(() => core.registerFunc("test.twice", () => 2));
+    core.registerFunc("test.twice", () => 3, { override: true });
+    assert.equal(core.getGlobalFunc("test.twice")(), 3);
+  });
+
+  test("call each other deeply, until there is no room", () => {
+    const down = (n: number): number => (n === 0 ? 0 : 1 + core.getGlobalFunc("test.down")(n - 1));
+    core.registerFunc("test.down", down);
+    assert.equal(core.getGlobalFunc("test.down")(100), 100);
+    assert.throws(() => core.getGlobalFunc("test.down")(1e6), RangeError);
+    assert.equal(core.getGlobalFunc("test.down")(3), 3);
+  });
+
+  test("are given back", () => {
+    using f = core.getGlobalFunc("testing.nop");
+    f.dispose();
+    assert.throws(() => f(), TypeError);
+  });
+});
+
+describe("errors", () => {
+  test("of the core have the class of their name, or tell it", () => {
+    const fail = core.getGlobalFunc("testing.test_raise_error");
+    assert.throws(
+      () => fail("TypeError", "wrong"),
+      (error: Error) => error instanceof TypeError && error.message === "wrong",
+    );
+    assert.throws(() => fail("ValueError", "boom"), { name: "PortcallError", kind: "ValueError", message: "boom" });
+  });
+
+  test("of JavaScript pass through the core as the same objects", () => {
+    const thrown = new RangeError("no ✓");
+    core.registerFunc("test.throw", () => {
+      throw thrown;
+    });
+    const caught = (f: () => unknown) => {
+      try {
+        f();
+      } catch (error) {
+        return error;
+      }
+      return undefined;
+    };
+    assert.equal(caught(core.getGlobalFunc("test.throw")), thrown);
+    core.registerFunc("test.apply", (f) => f(), { override: true });
+    const other = new Error("another");
+    const raiser = () => {
+      throw other;
+    };
+    assert.equal(
+      caught(() => core.getGlobalFunc("test.apply")(raiser)),
+      other,
+    );
+  });
+});
+
+describe("tensors", () => {
+  test("of the core are shared with functions, and keep their type and shape", () => {
+    const tensor = core.tensor(new Float32Array([1, 2, 3, 4, 5, 6]), [2, 3]);
+    assert.deepEqual([tensor.shape, String(tensor.dtype)], [[2, 3], "float32"]);
+    core.registerFunc("test.double", (x: CoreTensor) => {
+      const data = x.data as Float32Array;
+      data.forEach((value, i) => {
+        data[i] = 2 * value;
+      });
+    });
+    core.getGlobalFunc("test.double")(tensor);
+    assert.deepEqual(tensor.data, new Float32Array([2, 4, 6, 8, 10, 12]));
+    const same = core.getGlobalFunc("testing.echo")(tensor);
+    assert(same instanceof CoreTensor && same instanceof CoreObject);
+    same.data[0] = 9;
+    assert.equal(tensor.data[0], 9);
+  });
+
+  test("that are arrays of JavaScript are copied in and out", () => {
+    const array = new Float32Array([1, 2]);
+    core.getGlobalFunc("test.double")(array);
+    assert.deepEqual(array, new Float32Array([2, 4]));
+    const matrix = new Tensor(new Float32Array([1, 2, 3, 4]), [2, 2]);
+    core.getGlobalFunc("test.double")(matrix);
+    assert.deepEqual(matrix.data, new Float32Array([2, 4, 6, 8]));
+  });
+
+  test("keep their elements when the memory grows, and are freed", () => {
+    const tensor = core.tensor(new Int32Array([1, 2, 3]));
+    for (let i = 0; i < 100; ++i) core.empty([8 << 20], "int8").dispose();
+    const large = core.empty([64 << 20], "int8");
+    assert.deepEqual(tensor.data, new Int32Array([1, 2, 3]));
+    large.dispose();
+    assert.throws(() => large.data, TypeError);
+    assert.throws(() => core.empty([2 ** 40]), Error);
+    assert.throws(() => core.tensor(new Int32Array(3), [4]), RangeError);
+  });
+});
+
+describe("libraries of kernels", () => {
+  let folder: string;
+  let bytes: Uint8Array;
+  before(async () => {
+    folder = mkdtempSync(join(tmpdir(), "portcall-wasm-"));
+    const here = (name: string) => fileURLToPath(new URL(`js/test/wasm/${name}`, ROOT));
+    const out = join(folder, "kernels.wasm");
+    const include = fileURLToPath(new URL("core/include", ROOT));
+    const { process } = await start(PYTHON, [here("kernels.py"), here("kernels.c"), include, out]);
+    await ended(process);
+    bytes = new Uint8Array(readFileSync(out));
+  });
+  after(() => rmSync(folder, { recursive: true }));
+
+  test("join the core's memory, and run over tensors and arrays", async () => {
+    const module = await core.loadModule(bytes);
+    const exp = module.get("exp");
+    const [x, y] = [core.tensor(new Float32Array([0, 1])), core.empty([2])];
+    exp(x, y);
+    assert.deepEqual(y.data, new Float32Array([1, Math.E]));
+    const out = new Float32Array(2);
+    exp(new Float32Array([1, 0]), out);
+    assert.deepEqual(out, new Float32Array([Math.E, 1]));
+    assert.throws(() => exp(x), TypeError);
+    assert.throws(() => module.get("nothing"), FunctionNotFoundError);
+  });
+
+  test("have variables of their own each time they are loaded", () => {
+    const [one, two] = [core.loadModuleSync(bytes).get("count"), core.loadModuleSync(bytes).get("count")];
+    assert.deepEqual([one(), one(), two()], [1, 2, 1]);
+  });
+
+  test("that trap end a call, and the core goes on", () => {
+    const trap = core.loadModuleSync(bytes).get("trap");
+    // As often as would fill the core's stack with what each leaves there.
+    for (let i = 0; i < 20_000; ++i) assert.throws(trap, WebAssembly.RuntimeError);
+    assert.equal(core.getGlobalFunc("testing.echo")(5), 5);
+  });
+
+  for (const who of ["portcall", "tvm"]) {
+    test(`that a client of ${who} sends to a server run there`, async () => {
+      const server = await rpc.listen({ functions: {}, core, address: "127.0.0.1:0", key: "k" });
+      const [host, port] = server.address.split(":");
+      const client = fileURLToPath(new URL("js/test/wasm/kernel_client.py", ROOT));
+      const library = join(folder, "kernels.wasm");
+      const { process, line } = await start(PYTHON, [client, who, host!, port!, "k", library]);
+      assert.equal(line, "done");
+      await ended(process);
+      await server.close();
+    });
+  }
+
+  test("that are none are refused", async () => {
+    await assert.rejects(core.loadModule(new Uint8Array(10)), ModuleLoadError);
+    const empty = new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]);
+    assert.throws(() => core.loadModuleSync(empty), ModuleLoadError);
+  });
+});

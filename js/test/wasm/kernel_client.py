@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send a library of kernels to a server in JavaScript and run it there.
+
+Usage: kernel_client.py portcall|tvm HOST PORT KEY LIBRARY. Prints ``done``.
+"""
+
+import sys
+
+import numpy as np
+
+
+def check(module, x, y, cpu, missing):
+    """Use test/wasm/kernels.c, which is loaded as ``module``."""
+    module["exp"](x, y)
+    assert np.allclose(y.numpy(), np.exp(x.numpy()), rtol=1e-6)
+    assert [module["count"](), module["count"]()] == [1, 2]
+    assert len(module.time_evaluator("exp", cpu, number=2, repeat=3)(x, y).results) == 3
+    for call, kind in [(lambda: module["nothing"], missing), (lambda: module["trap"](), Exception)]:
+        try:
+            call()
+        except kind:
+            continue
+        raise AssertionError("no error came")
+    assert module["count"]() == 3
+
+
+if __name__ == "__main__":
+    who, host, port, key, library = sys.argv[1:]
+    data = np.linspace(-1, 1, 1000, dtype="float32")
+    if who == "portcall":
+        import portcall.rpc
+
+        with portcall.rpc.connect(host, int(port), key) as remote:
+            remote.upload(library, "k.wasm")
+            x, y = remote.tensor(data), remote.empty(1000, "float32")
+            check(remote.load_module("k.wasm"), x, y, remote.cpu(), LookupError)
+    else:
+        import tvm
+        from tvm import rpc
+
+        remote = rpc.connect(host, int(port), key)
+        remote.upload(library, "k.wasm")
+        x, y = (tvm.runtime.tensor(array, remote.cpu(0)) for array in (data, np.zeros_like(data)))
+        check(remote.load_module("k.wasm"), x, y, remote.cpu(0), AttributeError)
+    print("done")
