@@ -29,34 +29,11 @@ PASSES = Path(__file__).with_name("node_passes.txt")
 WORDS = "FLOAT FLOAT16 DOUBLE BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
 TYPES = {onnx.TensorProto.DataType.Value(word) for word in WORDS.split()}
 # Inputs that say what an operator does, or how large its result is: they must be constant.
-FIXED = frozenset(
-    [
-        "axes",
-        "axis",
-        "shape",
-        "sizes",
-        "scales",
-        "pads",
-        "k",
-        "K",
-        "depth",
-        "starts",
-        "ends",
-        "steps",
-        "repeats",
-        "split",
-        "reps",
-        "size",
-        "roi",
-        "target_shape",
-        "new_shape",
-        "padding",
-        "start",
-        "limit",
-        "delta",
-        "values",
-    ]
+INPUTS = (
+    "axes axis shape sizes scales pads k depth starts ends steps repeats split reps size roi target_shape new_shape "
+    "padding start limit delta values"
 )
+FIXED = frozenset(INPUTS.split())
 PER_PROCESS = 40  # so that a crash is the end of few
 
 

@@ -28,9 +28,11 @@ from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
 from portcall.compile._window import depthwise, permuted, read_pooling, write_by_channel
 from portcall.compile._writer import Buffer, Writer, flat_buffer
+from portcall.errors import ModelError
 
 Array = Any
 Pack = Callable[[Array], Array]
+_EXTERNAL = "tvm.contrib."
 _MOST_ELEMENTS = 1 << 31  # of a buffer whose places are counted in 32 bits
 
 
@@ -142,6 +144,8 @@ class Rules:
                     return Kernel(name, rule, write(reading, self.target, self.parallel))
                 except NotThisKindError:
                     continue
+        if _EXTERNAL in function.script():
+            raise ModelError(f"{call.function} needs a function of TVM's own library, which bundles do not have")
         return Kernel(name, "default", schedule(function, self.target, self.parallel), flat=False)
 
     def _write_joined(self, call: Call, name: str) -> Kernel:
