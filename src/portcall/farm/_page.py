@@ -84,7 +84,7 @@ def overview(status: dict[str, Any]) -> str:
         (
             f'<a href="/place/{quote(p["place"], safe="")}">{escape(p["place"])}</a>',
             escape(", ".join(p["keys"])),
-            coloured(p["state"]) + f" {age(now - p['since'])}",
+            f"<span>{coloured(p['state'])} {age(now - p['since'])}</span>",
             coloured("drained" if p["drain"] else p["health"]),
             escape(p["user"] or p["health_reason"] or p["cause"]),
         )
