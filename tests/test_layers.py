@@ -33,7 +33,7 @@ HOUSE = [
         "graph",
         "_spec _params",
         "_storage",
-        "_plan",
+        "_plan _host_memory",
         "_module _memory _serve _profile",
         "_builder _bundle _debug _draw _factory ir",
         "_difference",

@@ -279,7 +279,7 @@ def weighty(values: dict[str, Any], names: list[str] | None = None) -> str:
 def test_many_parameters_travel_together(
     remote: rpc.Session, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
 ) -> None:
-    monkeypatch.setattr("portcall.graph._module._BATCH", most)
+    monkeypatch.setattr("portcall.graph._host_memory.SessionMemory.batch", most)
     values = weights()
     graph.save_params_to_file(values, tmp_path / "w.params")
     m = graph.create(weighty(values), load(remote, libraries["layers"]), remote.cpu())
@@ -304,9 +304,8 @@ def test_parameters_that_travel_together_can_be_used_where_they_arrive(
 ) -> None:
     values = weights()
     m = graph.create(weighty(values), load(session, libraries["layers"]), session.cpu())
-    assert m._sender
     sizes = [value.nbytes for value in values.values()]
-    sent = m._sender.sent_together(map(portcall.tensor, values.values()), sizes)
+    sent = m._memory.keep(map(portcall.tensor, values.values()), sizes, True)
     for name, there in zip(values, sent, strict=True):
         m.set_input_zero_copy(name, there)  # which refuses what is not aligned
         np.testing.assert_array_equal(m.get_input(name).numpy(), values[name])

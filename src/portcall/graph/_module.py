@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 import operator
 import os
@@ -24,35 +23,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import portcall
-from portcall import DataType, Device, Module, Object, PackedFunc, errors, get_global_func
+from portcall import DataType, Device, Module, PackedFunc, errors, get_global_func
 from portcall._tensor import array_like, tensor_over_array
+from portcall.graph._host_memory import HOST, REMOTE, is_remote, memory_of
 from portcall.graph._params import (
     MemorySource,
     ParamFile,
     ParamInfo,
     StrPath,
-    bytes_of,
-    host_tensor,
     make_tensor,
     read_index,
     save_params,
 )
 from portcall.graph._plan import Plan, Storage, decode, encode, plan
 from portcall.graph._spec import Graph, Value
-from portcall.graph._storage import aligned
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
 
 GraphSource = str | bytes | os.PathLike[str] | Graph
 Blob = bytes | bytearray | memoryview
-_REMOTE = "rpc"
-_REMOTE_TENSOR = "portcall.rpc.Tensor"
-_HOST = (1, 0)  # DLPack's kind and index
 _WHOLE = (0, 1, 6)  # DLPack's codes of int, uint and bool
 _PARAMETER = 2  # in what get_input_states returns
 _FEW = 8  # names that are listed in full
-_BATCH = 16 << 20  # bytes of parameters that are sent at once
 
 
 class UnexpectedParamsWarning(UserWarning):
@@ -146,7 +139,7 @@ def get_device(libmod: Module, device: Device | Sequence[Device]) -> tuple[list[
     remote = [d for d in devices if hasattr(d, "session")]
     if 0 < len(remote) < len(devices):
         raise ValueError("Either all or none of the devices should be rpc.")
-    elsewhere = libmod.type_key == _REMOTE
+    elsewhere = libmod.type_key == REMOTE
     if elsewhere and not remote:
         raise ValueError(f"the library belongs to a session, {devices[0]} to this process: give session.device(…)")
     if remote and not elsewhere:
@@ -190,7 +183,7 @@ class GraphModule:
         self._run = self["run"]
         self._set_input = self["set_input"]
         self._get_output = self["get_output"]
-        self._sender = _Sender(module) if module.type_key == _REMOTE else None
+        self._memory = memory_of(module)
 
     def clone(self) -> GraphModule:
         """Return an executor that shares the parameters and the kernels, and has memory of its own for all else."""
@@ -203,7 +196,7 @@ class GraphModule:
 
     def __repr__(self) -> str:
         sizes = f"{len(self.plan.graph.nodes)} nodes, {len(self._inputs)} inputs, {len(self._outputs)} outputs"
-        return f"<portcall.graph.GraphModule of {sizes}{'' if self._sender is None else ', in a session'}>"
+        return f"<portcall.graph.GraphModule of {sizes}{self._memory.label}>"
 
     # ---- Inputs ----
 
@@ -222,7 +215,7 @@ class GraphModule:
         elif key is not None or value is not None:
             given = {self._inputs.index(key): value, **inputs}
         for index, tensor in [self._inputs.check(name, each) for name, each in given.items()]:
-            self._set_input(index, self._sender.staged(index, tensor) if self._sender else tensor)
+            self._set_input(index, self._memory.staged(index, tensor))
 
     def set_input_zero_copy(self, key: str | int, value: Any) -> None:
         """Use a tensor's memory as an input from now on: what it holds when the graph runs counts.
@@ -284,12 +277,9 @@ class GraphModule:
         # All are checked before the first is set.
         sizes = {name: self._inputs.check(name, described[name])[1].nbytes for name in self._known(described)}
         total, done = sum(sizes.values()), 0
-        for names in _batches(sizes, _BATCH if self._sender else 0):
+        for names in _batches(sizes, self._memory.batch):
             tensors = (self._inputs.check(name, read(name))[1] for name in names)  # one at a time is held
-            if self._sender:
-                set_now = self._sender.sent_together(tensors, [sizes[name] for name in names])
-            else:
-                set_now = [tensor if ours else portcall.tensor(tensor) for tensor in tensors]
+            set_now = self._memory.keep(tensors, [sizes[name] for name in names], ours)
             indices = [self._inputs.index(name) for name in names]
             self["set_param"](*[part for pair in zip(indices, set_now, strict=True) for part in pair])
             done += sum(sizes[name] for name in names)
@@ -344,12 +334,12 @@ class GraphModule:
         return copies
 
     def _empty(self, like: Value) -> Any:
-        return self._sender.empty(like) if self._sender else portcall.empty(like.shape, like.dtype)
+        return self._memory.empty(like)
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return indices and tensors in turn, checked, and in the memory of the session where there is one."""
         checked = [self._inputs.check(name, value) for name, value in inputs.items()]
-        return [part for index, t in checked for part in (index, self._sender.sent(t) if self._sender else t)]
+        return [part for index, t in checked for part in (index, self._memory.sent(t))]
 
     def benchmark(
         self,
@@ -383,7 +373,7 @@ class GraphModule:
             cooldown_interval_ms=cooldown_interval_ms, repeats_to_cooldown=repeats_to_cooldown,
         )  # fmt: skip
         if end_to_end:
-            return timed(*_HOST, *self._arguments(inputs))
+            return timed(*HOST, *self._arguments(inputs))
         self.set_input(inputs)
         return timed()
 
@@ -420,9 +410,7 @@ class GraphModule:
         raise NotImplementedError("debug_get_output: create the executor with portcall.graph.create_debug(…)")
 
     def _in_place(self, tensor: Any) -> Any:
-        if self._sender and not _is_remote(tensor):
-            raise ValueError("the memory must be of the session: session.tensor(array) makes a tensor there")
-        return tensor
+        return self._memory.in_place(tensor)
 
 
 def input_names(graph: Graph) -> list[str]:
@@ -520,7 +508,7 @@ class _Ports:
         """
         index = self.index(key)
         name, expected = self._names[index], self.values[index]
-        described = isinstance(value, (portcall.Tensor, ParamInfo)) or _is_remote(value)
+        described = isinstance(value, (portcall.Tensor, ParamInfo)) or is_remote(value)
         try:
             tensor = value if described else tensor_over_array(_array_of(value, expected.dtype, in_place))
         except (TypeError, ValueError, OverflowError) as error:
@@ -553,58 +541,6 @@ def _array_of(value: Any, dtype: DataType, in_place: bool) -> Any:
         raise TypeError(f"{type(value).__name__} has no memory" if in_place else "got None")
     whole = dtype.code in _WHOLE and array.dtype.kind in "fc"
     return array if whole else array_like(value, dtype)
-
-
-class _Sender:
-    """Brings tensors into the host memory of the session that a module belongs to."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-        self._stages: dict[int, Object] = {}
-
-    def staged(self, index: int, tensor: Any) -> Any:
-        """Return a tensor of the server with the elements, which is used again for the same input."""
-        stage = None if _is_remote(tensor) else self._stages.pop(index, None)  # another thread makes one of its own
-        if stage is None:
-            stage = self.sent(tensor)
-        else:
-            get_global_func("portcall.rpc.CopyTo")(stage, tensor)
-        if stage is not tensor:
-            self._stages[index] = stage
-        return stage
-
-    def sent(self, tensor: Any) -> Any:
-        """Return a new tensor of the server with the elements; one that is there already as it is."""
-        if _is_remote(tensor):
-            return tensor
-        made = self.empty(tensor)
-        get_global_func("portcall.rpc.CopyTo")(made, tensor)
-        return made
-
-    def sent_together(self, tensors: Iterable[Any], sizes: Sequence[int]) -> list[Any]:
-        """Return tensors of the server with the elements, in one piece of memory; ``sizes`` has the bytes of each."""
-        if len(sizes) == 1:
-            return [self.sent(tensor) for tensor in tensors]
-        offsets = [0, *itertools.accumulate(map(aligned, sizes))]
-        packed = portcall.empty(offsets[-1], "uint8")
-        places: list[Any] = []
-        for tensor, offset in zip(tensors, offsets, strict=False):
-            if _is_remote(tensor):  # it is there already
-                places.append(tensor)
-                continue
-            compact = host_tensor(tensor)  # which must live while its bytes are read
-            bytes_of(packed)[offset : offset + compact.nbytes] = bytes_of(compact)
-            places.append((list(compact.shape), compact.dtype, offset))
-        there, view = self.sent(packed), get_global_func("portcall.rpc.View")
-        return [view(there, *place) if isinstance(place, tuple) else place for place in places]
-
-    def empty(self, like: Any) -> Any:
-        """Return a tensor of the server of the shape and type that ``like`` has."""
-        return get_global_func("portcall.rpc.Empty")(self._module, list(like.shape), like.dtype, *_HOST)
-
-
-def _is_remote(value: Any) -> bool:
-    return isinstance(value, Object) and value.type_key == _REMOTE_TENSOR
 
 
 def _plan_of(module: Any) -> Plan:
