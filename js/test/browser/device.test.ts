@@ -2,7 +2,9 @@
 // The package in a browser: a page that is a device, and a page that is a client. Needs Chromium, which `make test-js` installs.
 
 import assert from "node:assert/strict";
-import { mkdirSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type Browser, chromium, type Page } from "playwright-core";
@@ -89,6 +91,23 @@ describe("in Chromium", () => {
     await open(`key=proven&import=/build/test/browser/functions.js#${encodeURIComponent(TOKEN)}`);
     await state("waiting");
     await runPythonClient("portcall", "proven", { PORTCALL_TOKEN: TOKEN });
+  });
+
+  test("a tab runs kernels that clients of portcall and apache-tvm send", async () => {
+    await open("key=kernels");
+    await state("waiting");
+    const folder = mkdtempSync(join(tmpdir(), "portcall-tab-"));
+    const library = join(folder, "kernels.wasm");
+    const include = fileURLToPath(new URL("core/include", ROOT));
+    const sources = [`${HERE}test/wasm/kernels.py`, `${HERE}test/wasm/kernels.c`];
+    await ended((await start(PYTHON, [...sources, include, library])).process);
+    for (const who of ["portcall", "tvm"]) {
+      const words = [`${HERE}test/wasm/kernel_client.py`, who, "127.0.0.1", port, "kernels", library];
+      const client = await start(PYTHON, words);
+      assert.equal(client.line, "done");
+      await ended(client.process);
+    }
+    rmSync(folder, { recursive: true });
   });
 
   test("the button stops and starts", async () => {
