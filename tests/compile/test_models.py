@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -84,6 +85,14 @@ def test_dimensions_that_are_not_fixed() -> None:
     assert [problem.split("'")[1] for problem in caught.value.problems] == ["x"]
 
 
+def test_a_dropout_that_does_nothing() -> None:
+    off = helper.make_node("Constant", [], ["off"], value=helper.make_tensor("off", onnx.TensorProto.BOOL, [], [False]))
+    nodes = [off, helper.make_node("Dropout", ["x", "", "off"], ["y", "mask"]), helper.make_node("Relu", ["y"], ["z"])]
+    check(make(nodes, {"x": [3, 4]}, ["z"]), {"x": random(3, 4)})
+    with pytest.raises(portcall.errors.ModelError, match="mask"):
+        portcall.compile.from_onnx(make(nodes, {"x": [3, 4]}, ["z", "mask"]))
+
+
 def test_a_bundle_says_how_it_was_made(tmp_path: Path) -> None:
     made = portcall.compile.from_onnx(branches(), threads=2)
     said = graph.read_bundle(made.save(tmp_path / "m.so")).graph.metadata
@@ -102,4 +111,4 @@ def test_steps_are_told() -> None:
     began = [name for name, seconds in told if seconds < 0]
     assert began == [name for name, seconds in told if seconds >= 0] == list(made.steps)
     assert began[0] == "read"
-    assert began[-1] == "machine code"
+    assert began[-2:] == ["machine code", "check"]

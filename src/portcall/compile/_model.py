@@ -228,12 +228,32 @@ def _flaws(model: Model) -> Iterator[str]:
             yield f"{name}: {node.op_type}: control flow is not supported"
         elif node.op_type in _REFUSED:
             yield f"{name}: {node.op_type}: {_REFUSED[node.op_type]}"
+        elif node.op_type == "Dropout" and _trains(node, model):
+            yield f"{name}: Dropout: training, and a mask that is used, are not supported"
         elif wrong := _unsupported_form(node):
             yield f"{name}: {node.op_type}: {wrong}"
         elif node.domain not in ("", "ai.onnx", "com.microsoft") and (node.domain, node.op_type) not in functions:
             yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
         elif node.op_type not in known and (node.domain, node.op_type) not in functions:
             yield f"{name}: {node.op_type}: the operator is not supported"
+
+
+def _trains(node: Any, model: Model) -> bool:
+    """Tell whether a Dropout does anything: its mask is read, or its third input is not constantly false."""
+    read = {name for other in model.graph.node for name in other.input} | {value.name for value in model.graph.output}
+    if any(name in read for name in node.output[1:]):
+        return True
+    if len(node.input) < 3 or not node.input[2]:
+        return False
+    known = [tensor for tensor in model.graph.initializer if tensor.name == node.input[2]]
+    known += [
+        attribute.t
+        for other in model.graph.node
+        if other.op_type == "Constant" and other.output[0] == node.input[2]
+        for attribute in other.attribute
+        if attribute.name == "value"
+    ]
+    return not known or bool(numpy_helper.to_array(known[0]).any())
 
 
 def _unsupported_form(node: Any) -> str:
@@ -247,8 +267,6 @@ def _unsupported_form(node: Any) -> str:
         return "it is supported for both signs only"
     if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
         return "the mode CRD is not supported"
-    if node.op_type == "Dropout" and (len(node.output) > 1 or (len(node.input) > 2 and node.input[2])):
-        return "training, and the mask, are not supported"
     if node.op_type == "Resize" and found.get("antialias", 0):
         return "antialias is not supported"
     if node.op_type == "ConvTranspose" and "output_shape" in found:
