@@ -80,15 +80,26 @@ fuzz: $(VENV)/run.txt ## look for bytes that break the readers, FUZZ_SECONDS for
 		build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=6000 -artifact_prefix=build/fuzz/ \
 			build/fuzz/found/$$target core/fuzz/corpus/$$target; done
 
-lint: $(VENV)/dev.txt $(NODE_MODULES) ## formatting, types and likely mistakes, in C++, Python and TypeScript
+lint: $(VENV)/dev.txt build/lint/compile_commands.json $(NODE_MODULES) ## formatting, types and likely mistakes, in C++, Python and TypeScript
 	ruff check
 	ruff format --check
 	mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
 	cd js && npm run --silent lint
+	$(call clang-tidy)
 
-tidy: $(VENV)/dev.txt core-test ## clang-tidy over the core
-	printf '%s\n' $(filter-out core/include/% core/web/% core/tests/% core/fuzz/% %.h,$(filter core/%,$(CPP_FILES))) | xargs -n 1 -P $$(nproc) clang-tidy -quiet -p build/core
+tidy: build/lint/compile_commands.json ## clang-tidy over the core with its static analyzer: minutes
+	$(call clang-tidy,--checks=clang-analyzer-*$(comma)-clang-analyzer-optin.cplusplus.*)
+
+# $(call clang-tidy,OPTIONS): over the sources of the libraries, in parallel. Their compiler's flags come from CMake.
+comma := ,
+define clang-tidy
+	printf '%s\n' $(filter-out core/web/% core/tests/% core/fuzz/%,$(wildcard core/*/*.cc)) | \
+		xargs -n 4 -P $$(nproc) clang-tidy -quiet -p build/lint $1 2>build/lint/tidy.log || { tail build/lint/tidy.log; false; }
+endef
+build/lint/compile_commands.json: core/CMakeLists.txt $(VENV)/dev.txt
+	cmake -S . -B build/lint -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=Debug -DPORTCALL_PYTHON=OFF
+	touch $@
 
 format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	ruff check --fix-only

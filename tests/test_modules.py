@@ -537,7 +537,8 @@ def test_missing_symbol_is_named_when_the_library_is_loaded(tmp_path: Path, bind
     source = "int nobody_defines_this(void);\nFUNCTION(number, nobody_defines_this())"
     path = compile_c(source, tmp_path / "incomplete.so", options=[binding])
     assert refusal(path) == (
-        "cannot load 'PATH': it needs the symbol 'nobody_defines_this', which nobody provides; link what defines it"
+        "cannot load 'PATH': it needs the symbol 'nobody_defines_this', which no library provides; "
+        "link the library that defines it"
     )
 
 

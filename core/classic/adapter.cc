@@ -23,7 +23,7 @@ static_assert(sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8, "both fit into o
 
 namespace {
 
-constexpr int32_t kTypeIndexLimit = 1 << 24;  // far above what any runtime gives: beyond it is no object
+constexpr int32_t kTypeIndexLimit = 1 << 24;  // far above any index that a runtime gives; a larger one is not an object
 
 const char* NameOrAnonymous(const char* function) { return function && *function ? function : "<anonymous>"; }
 

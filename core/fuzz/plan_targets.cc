@@ -53,7 +53,7 @@ uint64_t MemoryOf(const Plan& plan) {
   return total;
 }
 
-// Made once: what a module allocates is no memory of the plan's.
+// Made once: memory that a module allocates does not belong to the plan.
 const Module& Library() {
   static const Module library(std::make_unique<AnyLibrary>());
   return library;

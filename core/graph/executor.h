@@ -2,7 +2,7 @@
 // The executor of plans: a module of type "GraphExecutor", whose functions docs/graph.md lists.
 //
 // Rules
-//  * A value is a tensor object that is never changed: kernels, call-backs and users may keep it. What is used in place
+//  * A value is a tensor object that is never changed: kernels, callbacks and users may keep it. What is used in place
 //    replaces the tensor of a value where it is an argument; memory that somebody else may hold is never written.
 //  * Everything is looked up, checked and allocated before a run. A run is a walk over calls with their argument cells.
 //  * One thread at a time is inside of an executor; clones share what never changes (the program) and parameters.
@@ -36,7 +36,7 @@ class Executor : public ModuleNode {
   int64_t FindInput(std::string_view name) const;   // -1: there is none
   int64_t FindOutput(std::string_view name) const;  // -1: there is none
 
-  // The rest is for whoever is inside: see Inside.
+  // The rest is for a thread that is inside: see Inside.
   void Run();
   void CopyInput(size_t input, const DLTensor& from, State state);
   void SetParam(size_t input, const Tensor& tensor);                   // used in place if it can be, else copied

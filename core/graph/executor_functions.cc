@@ -51,8 +51,8 @@ PackedFunc Executor::GetFunction(const std::string& name, const Module& self) {
       if (args.size() < function.least || args.size() > function.most) {
         std::string expected = std::to_string(function.least);
         if (function.most != function.least) {
-          expected =
-              function.most == INT_MAX ? "at least " + expected : expected + " to " + std::to_string(function.most);
+          if (function.most == INT_MAX) expected.insert(0, "at least ");
+          else expected.append(" to ").append(std::to_string(function.most));
         }
         detail::ThrowArgumentError(args.function(), -1, expected + " arguments", std::to_string(args.size()));
       }
@@ -254,7 +254,7 @@ void Executor::ShareParams(Args args, RetValue*) {
     if (theirs < other->num_inputs() && other->inputs_[theirs].state == kParam) {
       ShareParam(i, other, theirs);
     } else if (args.size() > 1) {
-      ThrowGraphError({DescribeInput(i), " is no parameter of the other executor: load it there first"});
+      ThrowGraphError({DescribeInput(i), " is not a parameter of the other executor: load it there first"});
     }
   }
 }

@@ -69,7 +69,7 @@ class FactoryNode : public ModuleNode {
   void DebugCreate(const Module& self, Args args, RetValue* rv) {
     auto name = args[0].cast<std::string>();
     if (name != factory_.name) {
-      ThrowValueError({"this library has one graph, '", factory_.name, "', and none of the name '", name, "'"});
+      ThrowValueError({"this library has one graph, '", factory_.name, "', not '", name, "'"});
     }
     *rv = MakeExecutor(self, args, 1);
   }
@@ -145,7 +145,7 @@ Tensor MapFile(const std::string& path) {
   TVMFFIObjectHandle handle = nullptr;
   auto release = [](void* owner) { delete static_cast<loader::MappedFile*>(owner); };
   Check(PortcallTensorFromMemory(&bytes, DLPACK_FLAG_BITMASK_READ_ONLY, file.get(), release, &handle));
-  file.release();
+  (void)file.release();
   return ObjectRef::Steal<Tensor>(handle);
 }
 

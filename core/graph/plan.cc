@@ -72,10 +72,10 @@ std::string_view BodyOf(std::string_view bytes) {
   auto magic = reader.Take<uint64_t>();
   auto version = reader.Take<uint32_t>(), crc = reader.Take<uint32_t>();
   auto size = reader.Take<uint64_t>();
-  if (magic != kMagic) Fail("header", {"these bytes are no plan: they do not begin with PCGPLAN"});
+  if (magic != kMagic) Fail("header", {"these bytes are not a plan: they do not begin with PCGPLAN"});
   if (version != kPlanVersion) {
     Fail("header",
-         {"it has version ", version, ", this runtime reads version ", kPlanVersion, "; plan the graph anew"});
+         {"it has version ", version, ", this runtime reads version ", kPlanVersion, "; plan the graph again"});
   }
   std::string_view body = bytes.substr(kHeaderBytes);
   if (size != body.size()) {
@@ -261,7 +261,7 @@ void ReadInputs(Reader* reader, Plan* plan) {
     reader->At("input", i);
     auto node = reader->Take<uint32_t>();
     if (node >= plan->nodes.size()) reader->Refuse({"node ", Of(node, plan->nodes.size())});
-    if (plan->nodes[node].op != Op::kPlaceholder) reader->Refuse({DescribeNode(*plan, node), " is no placeholder"});
+    if (plan->nodes[node].op != Op::kPlaceholder) reader->Refuse({DescribeNode(*plan, node), " is not a placeholder"});
     if (seen[node]++) reader->Refuse({DescribeNode(*plan, node), " is listed twice"});
     if (!names.emplace(plan->nodes[node].name, i).second) {
       reader->Refuse({"another input is called '", plan->nodes[node].name, "' too"});

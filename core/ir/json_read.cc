@@ -497,7 +497,7 @@ class JsonReader : Scanner {
     if (name == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (name == "inf") return std::numeric_limits<double>::infinity();
     if (name == "-inf") return -std::numeric_limits<double>::infinity();
-    Fail("a float that is no number is \"nan\", \"inf\" or \"-inf\", got " + Quote(name));
+    Fail("a float that is not a number is written \"nan\", \"inf\" or \"-inf\", got " + Quote(name));
   }
 
   Any WideInteger(std::string_view text) {

@@ -11,7 +11,7 @@
 //           {"ref": 3}                                       node 3, which comes before this one
 //           {"float": "nan"} (or "inf", "-inf")  {"int": "-0x1f…"} beyond 64 bits
 //           {"bytes": "<base64>"}  {"str": "<base64>"} of text that is not UTF-8
-//           {"dtype": "float32x4"} (or [code, bits, lanes], for want of a name)
+//           {"dtype": "float32x4"} (or [code, bits, lanes], if it has no name)
 //           {"device": [1, 0]}  {"shape": [2, 3]}
 #include <charconv>
 #include <cmath>

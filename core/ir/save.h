@@ -5,6 +5,7 @@
 #ifndef PORTCALL_IR_SAVE_H_
 #define PORTCALL_IR_SAVE_H_
 
+#include <exception>
 #include <vector>
 
 #include "ir/pointer_map.h"
@@ -16,7 +17,7 @@ namespace portcall::ir {
 inline bool IsNode(const TVMFFIAny& value) noexcept { return !Types::IsValue(value); }
 
 // Thrown when a graph contains itself, and can be written with the contents of Lists and Dicts put off.
-struct NeedsPutOff {};
+struct NeedsPutOff : std::exception {};
 
 // write(put_off) writes the graph.
 template <typename F> auto Save(F write) {
@@ -35,7 +36,7 @@ template <typename Sink> class Saver {
  public:
   Saver(Types* types, Sink* sink, bool put_off) : types_(types), sink_(sink), put_off_(put_off) {}
 
-  // Hands over the nodes. Returns the number of the root, or 0 when the root is no node.
+  // Hands over the nodes. Returns the number of the root, or 0 when the root is not a node.
   uint32_t Run(const TVMFFIAny& root) {
     Visit(root);
     Work();

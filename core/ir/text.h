@@ -16,7 +16,7 @@ void AppendBase64(std::string_view bytes, std::string* out);
 int64_t Base64Size(std::string_view text);
 bool DecodeBase64(std::string_view text, char* out);
 
-// "-0x1f…" from words of 64 bits, two's complement, least significant first; and back, false when it is no such text.
+// "-0x1f…" from words of 64 bits, two's complement, least significant first; and back; false for other text.
 std::string HexFromWords(std::string_view words);
 bool WordsFromHex(std::string_view text, std::string* words);
 

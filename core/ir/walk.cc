@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks over graphs, and graphs made anew with some objects replaced. Call-backs may do anything, so everything that is
+// Walks over graphs, and copies of graphs with some objects replaced. Callbacks may do anything, so everything that is
 // being worked on is held, and containers are asked for their size at each step.
 #include <set>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loader wants to know of a shared library before it is mapped. Any bytes give an answer or ModuleLoadError.
+// The facts that the loader reads from a shared library before it is mapped. Any bytes give an answer or ModuleLoadError.
 #ifndef PORTCALL_LOADER_ELF_FILE_H_
 #define PORTCALL_LOADER_ELF_FILE_H_
 
@@ -25,7 +25,7 @@ struct ElfFile {
   bool Defines(const char* symbol) const;
 };
 
-// Throws ModuleLoadError when the file is missing, is no shared library, or is one of another machine.
+// Throws ModuleLoadError when the file is missing, is not a shared library, or is for another machine.
 ElfFile ReadElfFile(const std::string& path);
 
 }  // namespace portcall::loader

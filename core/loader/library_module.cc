@@ -5,7 +5,7 @@
 // unmapped with the last of them; others may have given out objects that only their own code can free, or their own
 // addresses, so they stay.
 //
-// A library of which the loader fills variables must be ours alone: whoever else loads the same file would fill them
+// A library of which the loader fills variables must be ours alone: another runtime that loads the same file would fill them
 // too. So it is mapped from a copy of its own.
 #include "loader/library_module.h"
 
@@ -65,7 +65,7 @@ class Library {
     dlclose(owner_);
   }
 
-  // Others may hold addresses of it for ever.
+  // Others may hold addresses of it forever.
   bool stays() const { return !(flags_ & kPortcallFunctionGenerated) || RegistersItself(elf_); }
 
   // The address of something that this library itself defines, or null.
@@ -202,7 +202,7 @@ std::string Advice(const std::string& why) {
   constexpr std::string_view kUndefined = "undefined symbol: ";
   if (size_t at = why.find(kUndefined); at != std::string::npos) {
     return "it needs the symbol '" + why.substr(at + kUndefined.size()) +
-           "', which nobody provides; link what defines it";
+           "', which no library provides; link the library that defines it";
   }
   for (const char* name : {"libtvm_ffi.so", "libtvm_runtime.so"}) {
     if (why.find(name) == std::string::npos) continue;
@@ -421,7 +421,7 @@ Module LoadLibrary(const std::string& path) {
   if (!library) {
     // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
     // the same variables with what is its own.
-    // One that is linked with this runtime belongs to it, whoever mapped it first.
+    // A library that is linked with this runtime belongs to it, even if another mapped it first.
     bool ours = known == MappedTable().end() && elf.Needs("libportcall.so");
     bool alone = !has_context && (ours || !IsMapped(real));
     std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real, elf.library_bytes);

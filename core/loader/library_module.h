@@ -12,7 +12,7 @@ namespace portcall::loader {
 // that is alive. Throws ModuleLoadError.
 Module LoadLibrary(const std::string& path);
 
-// The functions that statically linked code registered under `prefix`; one module a prefix, for ever.
+// The functions that statically linked code registered under `prefix`; one module a prefix, forever.
 Module SystemLibrary(const std::string& prefix);
 
 }  // namespace portcall::loader

@@ -193,7 +193,7 @@ PackedFunc LookupFromImports(const Module& module, const std::string& name) {
       return false;
     });
     PORTCALL_THROW(RuntimeError) << "compiled code needs the function '" << name
-                                 << "', which no imported module has and nobody registered; "
+                                 << "', which no imported module has and which is not registered; "
                                  << (idle.empty()
                                          ? ""
                                          : "it may be in a module of a type that cannot run here (" + idle + "), or ")

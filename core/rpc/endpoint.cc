@@ -284,7 +284,7 @@ Sequence Endpoint::NoneOnly() {
   return values;
 }
 
-// All of a message or, when memory runs out half-way, nothing of it. Text and bytes that `owner` keeps are not copied.
+// All of a message or, when memory runs out halfway, nothing of it. Text and bytes that `owner` keeps are not copied.
 void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
   SendQueue::Mark start = output_.End();
   try {

@@ -38,7 +38,7 @@ class FdChannel : public Channel {
     }
     if (!socket_) wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (socket_ && interactive) {
-      timeval most{kSignalInterval / 1000, kSignalInterval % 1000 * 1000};
+      timeval most{kSignalInterval / 1000, kSignalInterval % 1000 * 1000L};
       for (int option : {SO_RCVTIMEO, SO_SNDTIMEO}) setsockopt(read_fd, SOL_SOCKET, option, &most, sizeof(most));
     }
   }
@@ -116,7 +116,8 @@ class FdChannel : public Channel {
   // Much may flow without a wait, in which a signal would be seen.
   size_t Moved(ssize_t n) {
     size_t size = static_cast<size_t>(n);
-    if (longest_wait_ != kForever && (unseen_ += size) >= kSignalBytes) {
+    if (longest_wait_ != kForever) unseen_ += size;
+    if (unseen_ >= kSignalBytes) {
       unseen_ = 0;
       Check(TVMFFIEnvCheckSignals());
     }

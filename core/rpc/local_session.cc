@@ -48,7 +48,7 @@ Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataTy
   description.shape = &extent;
   TVMFFIObjectHandle handle = nullptr;
   Check(PortcallTensorFromMemory(&description, 0, block.get(), ReleaseBlock, &handle));
-  block.release();
+  (void)block.release();
   return ObjectRef::Steal<Tensor>(handle);
 }
 
@@ -308,7 +308,7 @@ class LocalSession : public Session {
     if (!tensor.is_contiguous()) {
       Tensor compact = Tensor::Empty(shape, tensor.dtype(), tensor.device());
       compact.CopyFrom(tensor);
-      tensor = compact;
+      tensor = std::move(compact);
     }
     WireTensor wire;
     wire.data = out->handle = handles_.Add(HandleTable::kTensor, tensor);

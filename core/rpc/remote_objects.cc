@@ -20,7 +20,7 @@ namespace {
 using SessionPtr = std::shared_ptr<Session>;
 
 // The session, unless it is this process and was closed; a remote one says itself how it ended.
-const SessionPtr& Opened(const SessionPtr& session) {
+SessionPtr Opened(SessionPtr session) {
   PORTCALL_CHECK(!session->closed() || dynamic_cast<RemoteSession*>(session.get()), SessionClosedError)
       << "the session with this process is closed";
   return session;
@@ -100,7 +100,7 @@ class RemoteObject : public ObjectRef {
   PORTCALL_OBJECT_REF(RemoteObject, RemoteObjectObj)
 };
 
-// A device of a session. A plain device that is sent means one over there; this one is refused by other sessions.
+// A device of a session. A plain device that is sent means a device of the server; other sessions refuse this one.
 struct RemoteDeviceObj : Object {
   static constexpr const char* kTypeKey = "portcall.rpc.Device";
   SessionPtr session;
@@ -133,7 +133,7 @@ PackedFunc MakeFunction(HandlePtr handle, const std::string& name) {
   auto func = std::make_unique<RemoteFunction>(RemoteFunction{std::move(handle), name});
   TVMFFIObjectHandle object = nullptr;
   Check(PortcallFunctionCreate(func.get(), RemoteFunction::Call, RemoteFunction::Delete, 0, name.c_str(), &object));
-  func.release();
+  (void)func.release();
   return ObjectRef::Steal<PackedFunc>(object);
 }
 
@@ -275,8 +275,9 @@ class Outgoing {
   }
   void AddModule(const Module& module, int position) {
     RpcModule* remote = RpcModuleOf(module);
-    PORTCALL_CHECK(remote, TypeError) << "argument #" << position
-                                      << " is a module of this process; load it over there: upload and load_module";
+    PORTCALL_CHECK(remote, TypeError)
+        << "argument #" << position
+        << " is a module of this process; load it on the server: upload() and load_module()";
     CheckOwn(remote->handle()->session(), position, "a module");
     PORTCALL_CHECK(remote->handle()->value(), TypeError) << "argument #" << position << " is the session itself";
     Push(WireValue::Handle(kTVMFFIModule, remote->handle()->value()));
@@ -360,7 +361,7 @@ bool AreSame(const DLTensor& a, const DLTensor& b) {
 void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
   bool read_only =
       cell.type_index == kTVMFFITensor && (PortcallTensorGetFlags(cell.v_obj) & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-  for (Sent& sent : sent_) {  // an array that is given twice is one array over there, too
+  for (Sent& sent : sent_) {  // an array that is passed twice is one array on the server, too
     if (!AreSame(*sent.given, tensor)) continue;
     sent.read_only = sent.read_only && read_only;
     return Push(WireValue::Tensor(sent.remote));
@@ -550,7 +551,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module roo
   SessionOf(root)->SyncStream({type, id}, 0);
 });
 
-// What a client asks of a module over there.
+// What a client asks of a remote module.
 PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
     .set_body_typed([](Module module, std::string name, bool query_imports) {
       return module.GetFunction(name, query_imports);

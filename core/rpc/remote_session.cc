@@ -235,7 +235,7 @@ class RemoteSessionImpl : public RemoteSession {
     result->value = std::move(values[1]);
     if (result->value.tensor) result->value.tensor->NumBytes();  // throws for a shape that is none
     if (values.size() > 2) {
-      if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is no handle");
+      if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is not a handle");
       result->handle = values[2].v_handle;
     }
     Keep(&result->value, &result->owner);
@@ -252,7 +252,7 @@ class RemoteSessionImpl : public RemoteSession {
   uint64_t SysCallPointer(Code code, const Sequence& args) {
     uint64_t handle = 0;
     SysCall(code, args, [&](WireValue&& answer) {
-      if (answer.type != kTVMFFIOpaquePtr) ThrowProtocolError("the answer is no handle");
+      if (answer.type != kTVMFFIOpaquePtr) ThrowProtocolError("the answer is not a handle");
       handle = answer.v_handle;
     });
     return handle;
@@ -294,8 +294,7 @@ class RemoteSessionImpl : public RemoteSession {
       CallResult result;
       Call(function, {}, &result);
       Free(function);
-      if (result.value.type != kTVMFFIInt || result.value.v_int64 <= 0)
-        ThrowProtocolError("a packet limit that is none");
+      if (result.value.type != kTVMFFIInt || result.value.v_int64 <= 0) ThrowProtocolError("an invalid packet limit");
       limit = static_cast<uint64_t>(result.value.v_int64);
     }
     packet_limit_ = limit;
@@ -331,7 +330,7 @@ class RemoteSessionImpl : public RemoteSession {
   // One request and its answer. `read` gets the body of a Return; `to` is where a CopyAck of `to_size` bytes goes.
   void Request(Code code, const std::function<void(Writer&)>& write,
                const std::function<void(std::string_view)>& read = {}, void* to = nullptr, uint64_t to_size = 0) {
-    CheckOurs();  // before a lock that may be taken for ever in a copy
+    CheckOurs();  // before a lock that may be taken forever in a copy
     std::lock_guard<Turn> turn(turn_);
     CheckOpen();
     Deadline deadline = DeadlineIn(call_timeout_);
@@ -373,7 +372,7 @@ class RemoteSessionImpl : public RemoteSession {
       throw;
     }
     if (closed_) channel_->Close();  // somebody closed the session and could not wait for us
-    if (failure) throw *failure;
+    if (failure) throw Error(*failure);
   }
 
   void Begin(Code code, uint64_t to_send, uint64_t to_receive) {
@@ -415,7 +414,7 @@ class RemoteSessionImpl : public RemoteSession {
   bool IsOurs() const { return getpid() == process_; }
   void ForgetChannel() {
     if (channel_->KeepsDeadlines()) channel_->Close();  // our copy of its descriptors
-    else channel_.release();                            // what a user's own does in the end is its parent's business
+    else (void)channel_.release();                      // what a user's own does in the end is its parent's business
   }
 
   void CheckOurs() const {
@@ -438,7 +437,7 @@ class RemoteSessionImpl : public RemoteSession {
     throw ErrorOf(kind, text);
   }
 
-  // Says how the session ended, now and to whoever uses it later. Returns for errors that are not of the session.
+  // Says how the session ended, now and to later users. Returns for errors that are not of the session.
   void RecordEnd(const Error& error, bool by_us) {
     std::string session = "the session with " + options_.name;
     std::string kind(error.kind()), message(error.message());
@@ -489,7 +488,7 @@ class RemoteSessionImpl : public RemoteSession {
     return ErrorOf("RemoteError", values[0].text, traceback ? values[1].text : std::string_view{});
   }
 
-  // A server that gives up half-way through a request says why before it closes the connection.
+  // A server that gives up halfway through a request says why before it closes the connection.
   void SendOrReadEndReason(size_t frees, Deadline deadline) {
     try {
       Send(deadline);

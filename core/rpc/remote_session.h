@@ -36,7 +36,7 @@ struct Activity {
 };
 
 // A session on the other end of a channel. Thread-safe: one request at a time is on its way. Frees never wait: they go
-// out in front of the next request. A request that fails half-way (time-out, interrupt, lost connection, an answer that
+// out in front of the next request. A request that fails halfway (timeout, interrupt, lost connection, an answer that
 // the protocol does not allow) closes the session, so that no answer is ever taken for another's.
 class RemoteSession : public Session {
  public:

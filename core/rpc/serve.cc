@@ -173,7 +173,7 @@ class EventDrivenServer {
     key_ = std::string();
     ThrowProtocolError(what);
   }
-  // The rest of the hand-shake that the host left to us: a length and a key.
+  // The rest of the handshake that the host left to us: a length and a key.
   std::string_view TakeKey(std::string_view bytes) {
     key_.append(bytes);
     int32_t size = 0;

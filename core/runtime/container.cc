@@ -196,7 +196,7 @@ void RegisterHooks(int32_t type_index, std::string_view name, const PackedFunc& 
 
 // ---- Maps ---------------------------------------------------------------------------------------------------------
 //
-// The layout is tvm-ffi's (docs/abi.md, section 3): whoever has a Map or Dict reads and changes it in place, whichever
+// The layout is tvm-ffi's (docs/abi.md, section 3): any code that has a Map or Dict reads and changes it in place, whichever
 // code made it. Up to four pairs are a row. More are in a table, where the pairs whose hashes have one home are a chain:
 // its head is at home, and the state of each slot says how far it is to the next one.
 
@@ -313,7 +313,7 @@ uint64_t Find(const PortcallMapCell& map, const TVMFFIAny& key) {
   return fits ? Locate(map, key, hash) : kNone;
 }
 
-// Moves the rest of a chain, from its slot on, elsewhere. When that fails, the map has to be made anew.
+// Moves the rest of a chain, from its slot on, elsewhere. When that fails, the map has to be rebuilt.
 bool ClearSlot(PortcallMapCell* map, uint64_t target) {
   uint64_t before = HomeOf(*map, HashKey(ItemAt(*map, target).key));
   for (uint64_t next; (next = NextInChain(*map, before)) != target;) before = next;

@@ -141,7 +141,7 @@ int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
     ReportAllocatorError(&error, nullptr, nullptr);
     DLManagedTensorVersioned* managed = nullptr;
     if (allocator(prototype, &managed, &error, ReportAllocatorError) != 0) throw Error(error.first, error.second);
-    PORTCALL_CHECK(managed, RuntimeError) << "the tensor allocator gave no tensor";
+    PORTCALL_CHECK(managed, RuntimeError) << "the tensor allocator returned no tensor";
     if (TVMFFITensorFromDLPackVersioned(managed, 0, 0, out) != 0) {
       if (managed->deleter) managed->deleter(managed);
       ThrowRaised();

@@ -24,7 +24,7 @@ int TVMFFIHandleInitOnce(void** slot, int (*init)(void** result)) {
     if (__atomic_load_n(slot, __ATOMIC_ACQUIRE)) return;
     void* result = nullptr;
     Check(init(&result));
-    PORTCALL_CHECK(result, RuntimeError) << "an initialiser of compiled code gave no handle";
+    PORTCALL_CHECK(result, RuntimeError) << "an initialiser of compiled code returned no handle";
     __atomic_store_n(slot, result, __ATOMIC_RELEASE);
   });
 }
@@ -51,7 +51,7 @@ int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int) {
   std::lock_guard<std::recursive_mutex> lock(once_mutex);
   if (*handle) return 0;
   int status = f(cdata);
-  if (status == 0) *handle = handle;  // anything but null: "done"
+  if (status == 0) *handle = static_cast<void*>(handle);  // anything but null: "done"
   return status;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The error of a thread: one slot, filled by whoever fails and emptied by whoever handles it. See foreign.h for the
+// The error of a thread: one slot. A function that fails fills it, and the handler empties it. See foreign.h for the
 // other runtime's slot.
 #include "portcall/error.h"
 

@@ -251,7 +251,7 @@ int TVMFFIFunctionSetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle func
   return Guard([&] {
     auto* obj = static_cast<TVMFFIObject*>(func);
     PORTCALL_CHECK(!obj || obj->type_index == kTVMFFIFunction, TypeError)
-        << "'" << ToView(*name) << "' cannot be registered: it is no function but a " << DescribeType(obj->type_index);
+        << "'" << ToView(*name) << "' cannot be registered: it is not a function but " << DescribeType(obj->type_index);
     GlobalTable::Get().Set(ToView(*name), ObjectRef::Borrow<PackedFunc>(func), allow_override != 0);
   });
 }

@@ -26,10 +26,11 @@ template <typename T, typename... A> T* NewCountedNode(size_t extra, A&&... args
   return node;
 }
 
-// The creator of such types, and what reads their fields. It makes nothing, for want of the type: PortcallObjectCreate does.
+// The creator of such types, and the reader of their fields. CreateRow makes nothing, because it does not know the type; use
+// PortcallObjectCreate.
 int CreateRow(TVMFFIObjectHandle* out);
 int ReadCell(void* field, TVMFFIAny* result);
-// A type may be described anew while others read what there is.
+// A type may be described again while others read the old description.
 inline const TVMFFITypeMetadata* MetadataOf(const TVMFFITypeInfo& info) noexcept {
   return __atomic_load_n(&info.metadata, __ATOMIC_ACQUIRE);
 }

@@ -228,7 +228,7 @@ int TVMFFITensorFromDLPackVersioned(DLManagedTensorVersioned* from, int32_t requ
                                     int32_t require_contiguous, TVMFFIObjectHandle* out) {
   if (from && from->version.major != DLPACK_MAJOR_VERSION) {
     return Guard([&] {
-      PORTCALL_THROW(BufferError) << "the tensor speaks DLPack " << from->version.major << "." << from->version.minor
+      PORTCALL_THROW(BufferError) << "the tensor uses DLPack" << from->version.major << "." << from->version.minor
                                   << ", this runtime " << DLPACK_MAJOR_VERSION << "." << DLPACK_MINOR_VERSION;
     });
   }

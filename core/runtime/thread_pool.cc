@@ -167,7 +167,7 @@ void Group::Record(int id, int status) noexcept {
   }
 }
 
-// A task that has ended never arrives, so those that wait for it must not wait for ever. It may though have ended after
+// A task that has ended never arrives, so those that wait for it must not wait forever. It may though have ended after
 // passing this very barrier: its generation then has changed before it ended, which the second look sees.
 void Group::Barrier() {
   const unsigned generation = generation_.load(std::memory_order_acquire);
@@ -210,7 +210,7 @@ void Group::ThrowIfFailed() {
 
 // ---- Workers ------------------------------------------------------------------------------------------------------
 
-// A thread that runs one task at a time for whoever owns it.
+// A thread that runs one task at a time for its owner.
 class Worker {
  public:
   Worker() : thread_([this] { Run(); }) {}
@@ -242,7 +242,7 @@ class Worker {
   }
 
   // The owner waits for null, the thread for anything else. Whoever goes to sleep says so before looking for the last
-  // time, whoever changes the word looks for sleepers afterwards: in one total order one of them sees the other.
+  // time, a thread that changes the word looks for sleepers afterwards: in one total order one of them sees the other.
   void SetGroup(Group* group) noexcept {
     group_.store(group);
     if (sleepers_.load() == 0) return;
@@ -330,7 +330,7 @@ Team Pool::Claim(int num_task) {
   idle_.reserve(static_cast<size_t>(size - 1));
   for (; team.size() < wanted && !idle_.empty(); idle_.pop_back()) team.push_back(std::move(idle_.back()));
   out_ += static_cast<int>(team.size());
-  // Any size is right when the caller left it to us; a thread that cannot be had only then is no error.
+  // Any size is right when the caller left it to us; a thread that cannot be started only then is not an error.
   while (team.size() < wanted && (num_task > 0 || (out_ < size - 1 && !closed_))) {
     try {
       team.push_back(std::make_unique<Worker>());

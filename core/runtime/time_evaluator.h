@@ -189,7 +189,7 @@ inline void Evaluator::Grow(int64_t number, double elapsed_ms) {
 // A function of the arguments of `func` that times it and returns Bytes: `repeat` doubles in native order, seconds for a
 // call. It can be called often and from several threads. Throws ValueError that names the option which is out of range.
 inline PackedFunc TimeEvaluator(PackedFunc func, Device device, const TimingOptions& options) {
-  PORTCALL_CHECK(func.defined(), ValueError) << "there is no function to time: it is None";
+  PORTCALL_CHECK(func.defined(), ValueError) << "the function to time is None";
   timing::CheckOptions(options);
   DeviceApiOf(device);  // throws when nothing registered this kind
   auto evaluator = std::make_shared<timing::Evaluator>(func, device, options);

@@ -147,7 +147,7 @@ int TVMFFIBigIntFromByteArray(const TVMFFIByteArray* words, TVMFFIAny* out) {
   return Guard([&] {
     PORTCALL_CHECK(words->size % 8 == 0, ValueError)
         << "a wide integer is given in words of 8 bytes, got " << words->size << " bytes";
-    // Words that only repeat the sign are left out; what fits into 64 bits then is no wide integer.
+    // Words that only repeat the sign are left out. If the rest fits into 64 bits, it is an ordinary integer.
     auto word = [&](size_t i) {
       int64_t value;
       std::memcpy(&value, words->data + 8 * i, 8);

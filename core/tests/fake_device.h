@@ -15,7 +15,7 @@
 
 class FakeDevice {
  public:
-  // The one of a kind; registers it at first use and lives for ever.
+  // The one of a kind; registers it at first use and lives forever.
   static FakeDevice& Of(int32_t kind);
 
   portcall::Device device(int32_t index = 0) const { return {kind_, index}; }

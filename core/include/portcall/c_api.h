@@ -251,7 +251,7 @@ PORTCALL_API int32_t TVMFFITypeGetOrAllocIndex(const TVMFFIByteArray* type_key, 
                                                int32_t child_slots_can_overflow, int32_t parent_type_index);
 PORTCALL_API const TVMFFITypeInfo* TVMFFIGetTypeInfo(int32_t type_index);  // NULL when unknown
 PORTCALL_API int TVMFFITypeKeyToIndex(const TVMFFIByteArray* type_key, int32_t* out);
-// Descriptions of types: copied, and kept for ever. Read them in TVMFFITypeInfo; a type's fields are its own, those of
+// Descriptions of types: copied, and kept forever. Read them in TVMFFITypeInfo; a type's fields are its own, those of
 // its ancestors come before them. A field, method or attribute that is registered again replaces the one before.
 PORTCALL_API int TVMFFITypeRegisterField(int32_t type_index, const TVMFFIFieldInfo* info);
 PORTCALL_API int TVMFFITypeRegisterMethod(int32_t type_index, const TVMFFIMethodInfo* info);
@@ -316,7 +316,7 @@ PORTCALL_API int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* i
 
 // What a caller may know of a function. The flags decide how a language binding passes arguments.
 enum {
-  kPortcallFunctionShort = 1,      // returns in well under a microsecond: an interpreter lock may be kept
+  kPortcallFunctionShort = 1,      // returns in well under a microsecond: the GIL may be kept
   kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
   kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
   kPortcallFunctionSigned = 8  // behind the name and its NUL is the signature: C++ types, as their compiler has them

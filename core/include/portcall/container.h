@@ -37,17 +37,29 @@ struct MapObj final : Object {
 };
 
 namespace detail {
-// A new container without items, which the caller owns.
-template <typename Node> TVMFFIObject* NewEmpty() {
+// A new container, which the caller owns. Cells: items, or keys and values in turn.
+template <typename Node> TVMFFIObject* NewContainer(const Any* cells = nullptr, size_t num_cells = 0) {
+  constexpr bool kPairs = std::is_same_v<decltype(Node::cell), PortcallMapCell>;
   TVMFFIObjectHandle handle = nullptr;
-  if constexpr (std::is_same_v<Node, ShapeObj>) {
-    Check(runtime::ShapeCreate(nullptr, 0, &handle));
-  } else if constexpr (std::is_same_v<Node, ArrayObj>) {
-    Check(runtime::ContainerCreate(kTVMFFIArray, nullptr, 0, &handle));
-  } else {
-    Check(runtime::ContainerCreate(kTVMFFIMap, nullptr, 0, &handle));
-  }
+  Check(runtime::ContainerCreate(Node::kTypeIndex, reinterpret_cast<const TVMFFIAny*>(cells),
+                                 static_cast<int64_t>(num_cells / (kPairs ? 2 : 1)), &handle));
   return static_cast<TVMFFIObject*>(handle);
+}
+template <typename Node> TVMFFIObject* NewContainer(const std::vector<Any>& cells) {
+  return NewContainer<Node>(cells.data(), cells.size());
+}
+template <typename Iter> std::vector<Any> CellsOfItems(Iter first, Iter last) {
+  std::vector<Any> cells;
+  for (; first != last; ++first) cells.emplace_back(*first);
+  return cells;
+}
+template <typename Pairs> std::vector<Any> CellsOfPairs(const Pairs& pairs) {
+  std::vector<Any> cells;
+  for (const auto& [key, value] : pairs) {
+    cells.emplace_back(key);
+    cells.emplace_back(value);
+  }
+  return cells;
 }
 
 // The two forms of a map: a row of pairs, and a table of slots.
@@ -77,26 +89,43 @@ inline const TVMFFIAny* NextPair(const PortcallMapCell& map, const TVMFFIAny* pa
   return next == kNoItem ? nullptr : &ItemAt(map, next).key;
 }
 
-// Walks the pairs of a map.
-template <typename T, T (*Read)(const TVMFFIAny*)> class PairIterator {
+// What iterators over items and over pairs have in common: Read makes of cells what a loop sees. To the algorithms of
+// C++17 they are input iterators, because there is no T in memory to refer to.
+template <typename Derived, typename T, T (*Read)(const TVMFFIAny*)> class ReadIterator {
  public:
   using value_type = T;
   using difference_type = std::ptrdiff_t;
   using reference = T;
   using iterator_category = std::input_iterator_tag;
-  using iterator_concept = std::forward_iterator_tag;  // C++20
   struct pointer {
     T value;
     T* operator->() noexcept { return &value; }
   };
 
-  PairIterator() noexcept = default;
-  PairIterator(const PortcallMapCell* map, const TVMFFIAny* pair) noexcept : map_(map), pair_(pair) {}
-
-  T operator*() const { return Read(pair_); }
+  T operator*() const { return Read(at_); }
   pointer operator->() const { return {**this}; }
+  friend bool operator==(const Derived& a, const Derived& b) noexcept { return a.at_ == b.at_; }
+  friend bool operator!=(const Derived& a, const Derived& b) noexcept { return a.at_ != b.at_; }
+
+ protected:
+  ReadIterator() noexcept = default;
+  explicit ReadIterator(const TVMFFIAny* at) noexcept : at_(at) {}
+
+  const TVMFFIAny* at_ = nullptr;
+};
+
+// Walks the pairs of a map.
+template <typename T, T (*Read)(const TVMFFIAny*)>
+class PairIterator : public ReadIterator<PairIterator<T, Read>, T, Read> {
+ public:
+  using iterator_concept = std::forward_iterator_tag;  // C++20
+
+  PairIterator() noexcept = default;
+  PairIterator(const PortcallMapCell* map, const TVMFFIAny* pair) noexcept
+      : PairIterator::ReadIterator(pair), map_(map) {}
+
   PairIterator& operator++() noexcept {
-    pair_ = NextPair(*map_, pair_);
+    this->at_ = NextPair(*map_, this->at_);
     return *this;
   }
   PairIterator operator++(int) noexcept {
@@ -104,65 +133,39 @@ template <typename T, T (*Read)(const TVMFFIAny*)> class PairIterator {
     ++*this;
     return old;
   }
-  friend bool operator==(PairIterator a, PairIterator b) noexcept { return a.pair_ == b.pair_; }
-  friend bool operator!=(PairIterator a, PairIterator b) noexcept { return a.pair_ != b.pair_; }
 
  private:
   const PortcallMapCell* map_ = nullptr;
-  const TVMFFIAny* pair_ = nullptr;
 };
 
-// Walks cells; Read makes of them what a loop sees. Any step costs the same, and yet to the algorithms of C++17 it is an
-// input iterator: there is no T in memory to refer to.
-template <typename T, T (*Read)(const TVMFFIAny*)> class CellIterator {
+// Walks cells. Any step costs the same.
+template <typename T, T (*Read)(const TVMFFIAny*)>
+class CellIterator : public ReadIterator<CellIterator<T, Read>, T, Read> {
  public:
-  using value_type = T;
-  using difference_type = std::ptrdiff_t;
-  using reference = T;
-  using iterator_category = std::input_iterator_tag;
   using iterator_concept = std::random_access_iterator_tag;  // C++20
-  struct pointer {
-    T value;
-    T* operator->() noexcept { return &value; }
-  };
+  using difference_type = std::ptrdiff_t;
 
   CellIterator() noexcept = default;
-  explicit CellIterator(const TVMFFIAny* cell) noexcept : cell_(cell) {}
+  explicit CellIterator(const TVMFFIAny* cell) noexcept : CellIterator::ReadIterator(cell) {}
 
-  T operator*() const { return Read(cell_); }
-  pointer operator->() const { return {**this}; }
   T operator[](difference_type n) const { return *(*this + n); }
-
   CellIterator& operator+=(difference_type n) noexcept {
-    cell_ += n;
+    this->at_ += n;
     return *this;
   }
   CellIterator& operator-=(difference_type n) noexcept { return *this += -n; }
   CellIterator& operator++() noexcept { return *this += 1; }
   CellIterator& operator--() noexcept { return *this -= 1; }
-  CellIterator operator++(int) noexcept {
-    CellIterator old = *this;
-    ++*this;
-    return old;
-  }
-  CellIterator operator--(int) noexcept {
-    CellIterator old = *this;
-    --*this;
-    return old;
-  }
+  CellIterator operator++(int) noexcept { return (*this += 1) - 1; }
+  CellIterator operator--(int) noexcept { return (*this -= 1) + 1; }
   friend CellIterator operator+(CellIterator it, difference_type n) noexcept { return it += n; }
   friend CellIterator operator+(difference_type n, CellIterator it) noexcept { return it += n; }
   friend CellIterator operator-(CellIterator it, difference_type n) noexcept { return it -= n; }
-  friend difference_type operator-(CellIterator a, CellIterator b) noexcept { return a.cell_ - b.cell_; }
-  friend bool operator==(CellIterator a, CellIterator b) noexcept { return a.cell_ == b.cell_; }
-  friend bool operator!=(CellIterator a, CellIterator b) noexcept { return a.cell_ != b.cell_; }
-  friend bool operator<(CellIterator a, CellIterator b) noexcept { return a.cell_ < b.cell_; }
+  friend difference_type operator-(CellIterator a, CellIterator b) noexcept { return a.at_ - b.at_; }
+  friend bool operator<(CellIterator a, CellIterator b) noexcept { return a.at_ < b.at_; }
   friend bool operator>(CellIterator a, CellIterator b) noexcept { return b < a; }
   friend bool operator<=(CellIterator a, CellIterator b) noexcept { return !(b < a); }
   friend bool operator>=(CellIterator a, CellIterator b) noexcept { return !(a < b); }
-
- private:
-  const TVMFFIAny* cell_ = nullptr;
 };
 
 template <typename T> T CastCell(const TVMFFIAny& cell) { return ArgValue(&cell, -1, "").cast<T>(); }
@@ -232,8 +235,8 @@ class Shape : public ObjectRef {
  public:
   using Node = ShapeObj;
   using OwnTraits = void;
-  Shape() { ptr_ = detail::NewEmpty<ShapeObj>(); }  // (), the shape of a scalar
-  Shape(std::nullptr_t) noexcept {}                 // NOLINT(google-explicit-constructor)
+  Shape() : Shape(nullptr, 0) {}     // (), the shape of a scalar
+  Shape(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   ShapeObj* node() const noexcept { return static_cast<ShapeObj*>(ptr_); }
   ShapeObj* operator->() const noexcept { return node(); }
 
@@ -264,15 +267,13 @@ template <typename T = Any> class Array : public ObjectRef {
  public:
   using Node = ArrayObj;
   using OwnTraits = void;
-  Array() { ptr_ = detail::NewEmpty<ArrayObj>(); }
+  Array() { ptr_ = detail::NewContainer<ArrayObj>(); }
   Array(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   ArrayObj* node() const noexcept { return static_cast<ArrayObj*>(ptr_); }
   ArrayObj* operator->() const noexcept { return node(); }
 
   template <typename Iter> Array(Iter first, Iter last) {
-    std::vector<Any> items;
-    for (; first != last; ++first) items.emplace_back(*first);
-    Build(items);
+    ptr_ = detail::NewContainer<ArrayObj>(detail::CellsOfItems(first, last));
   }
   Array(std::initializer_list<T> items) : Array(items.begin(), items.end()) {}
   explicit Array(const std::vector<T>& items) : Array(items.begin(), items.end()) {}
@@ -284,7 +285,7 @@ template <typename T = Any> class Array : public ObjectRef {
 
   size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
   bool empty() const noexcept { return size() == 0; }
-  // Both throw IndexError beyond the end, and TypeError for an item that is no T.
+  // Both throw IndexError beyond the end, and TypeError for an item that is not a T.
   T operator[](size_t i) const { return at(i); }
   T at(size_t i) const {
     if (i >= size()) detail::ThrowIndexError(i, size());
@@ -318,12 +319,6 @@ template <typename T = Any> class Array : public ObjectRef {
 
  private:
   const TVMFFIAny* cells() const noexcept { return ptr_ ? static_cast<const TVMFFIAny*>(node()->cell.data) : nullptr; }
-  void Build(const std::vector<Any>& items) {
-    TVMFFIObjectHandle handle = nullptr;
-    Check(runtime::ContainerCreate(kTVMFFIArray, reinterpret_cast<const TVMFFIAny*>(items.data()),
-                                   static_cast<int64_t>(items.size()), &handle));
-    ptr_ = static_cast<TVMFFIObject*>(handle);
-  }
 };
 
 struct ListObj final : Object {
@@ -341,11 +336,7 @@ template <typename T = Any> class List : public Array<T> {
   template <typename Iter> List(Iter first, Iter last) : List(std::vector<T>(first, last)) {}
   List(std::initializer_list<T> items) : List(std::vector<T>(items)) {}
   explicit List(const std::vector<T>& items) : Array<T>(nullptr) {
-    std::vector<Any> cells(items.begin(), items.end());
-    TVMFFIObjectHandle handle = nullptr;
-    Check(runtime::ContainerCreate(kTVMFFIList, reinterpret_cast<const TVMFFIAny*>(cells.data()),
-                                   static_cast<int64_t>(cells.size()), &handle));
-    this->ptr_ = static_cast<TVMFFIObject*>(handle);
+    this->ptr_ = detail::NewContainer<ListObj>(detail::CellsOfItems(items.begin(), items.end()));
   }
 
   // What was None becomes a List, not an Array.
@@ -403,7 +394,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
  public:
   using Node = MapObj;
   using OwnTraits = void;
-  Map() { ptr_ = detail::NewEmpty<MapObj>(); }
+  Map() { ptr_ = detail::NewContainer<MapObj>(); }
   Map(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   MapObj* node() const noexcept { return static_cast<MapObj*>(ptr_); }
   MapObj* operator->() const noexcept { return node(); }
@@ -413,15 +404,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   Map(Iter first, Iter last) : Map(std::vector<std::pair<K, V>>(first, last)) {}
   Map(std::initializer_list<std::pair<K, V>> pairs) : Map(std::vector<std::pair<K, V>>(pairs)) {}
   explicit Map(const std::vector<std::pair<K, V>>& pairs) {
-    std::vector<Any> cells;
-    for (const auto& [key, value] : pairs) {
-      cells.emplace_back(key);
-      cells.emplace_back(value);
-    }
-    TVMFFIObjectHandle handle = nullptr;
-    Check(runtime::ContainerCreate(kTVMFFIMap, reinterpret_cast<const TVMFFIAny*>(cells.data()),
-                                   static_cast<int64_t>(pairs.size()), &handle));
-    ptr_ = static_cast<TVMFFIObject*>(handle);
+    ptr_ = detail::NewContainer<MapObj>(detail::CellsOfPairs(pairs));
   }
 
   size_t size() const noexcept { return ptr_ ? static_cast<size_t>(node()->cell.size) : 0; }
@@ -492,15 +475,7 @@ template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
   Dict(Iter first, Iter last) : Dict(std::vector<std::pair<K, V>>(first, last)) {}
   Dict(std::initializer_list<std::pair<K, V>> pairs) : Dict(std::vector<std::pair<K, V>>(pairs)) {}
   explicit Dict(const std::vector<std::pair<K, V>>& pairs) : Map<K, V>(nullptr) {
-    std::vector<Any> cells;
-    for (const auto& [key, value] : pairs) {
-      cells.emplace_back(key);
-      cells.emplace_back(value);
-    }
-    TVMFFIObjectHandle handle = nullptr;
-    Check(runtime::ContainerCreate(kTVMFFIDict, reinterpret_cast<const TVMFFIAny*>(cells.data()),
-                                   static_cast<int64_t>(pairs.size()), &handle));
-    this->ptr_ = static_cast<TVMFFIObject*>(handle);
+    this->ptr_ = detail::NewContainer<DictObj>(detail::CellsOfPairs(pairs));
   }
 
   // What was None becomes a Dict, not a Map.

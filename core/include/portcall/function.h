@@ -102,14 +102,14 @@ void CallTyped(F& f, Args args, RetValue* rv, std::tuple<A...>*, std::index_sequ
   if (args.size() != static_cast<int>(sizeof...(A))) ThrowCountError(args.function(), sizeof...(A), args.size());
   // Braces convert from left to right, so that an error names the first wrong argument.
   std::tuple<std::decay_t<A>...> values{args[I].template cast<std::decay_t<A>>()...};
-  using Result = decltype(f(std::get<I>(std::move(values))...));
+  using Result = decltype(f(std::get<I>(std::move(values))...));  // NOLINT(bugprone-use-after-move): one element each
   if constexpr (std::is_void_v<Result>) {
-    f(std::get<I>(std::move(values))...);
+    f(std::get<I>(std::move(values))...);  // NOLINT(bugprone-use-after-move)
   } else {
     static_assert(std::is_constructible_v<Any, Result>,
                   "no value holds what this function returns: return a type of portcall, or "
                   "specialise portcall::TypeTraits for it");
-    *rv = Any(f(std::get<I>(std::move(values))...));
+    *rv = Any(f(std::get<I>(std::move(values))...));  // NOLINT(bugprone-use-after-move)
   }
 }
 
@@ -176,7 +176,7 @@ class PackedFunc : public ObjectRef {
 };
 
 // A PackedFunc with a signature. The compiler checks the arguments, the function what it can take of them; a result
-// that is no R is a TypeError that names the function.
+// that is not an R is a TypeError that names the function.
 template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public PackedFunc {
  public:
   using Node = FunctionObj;

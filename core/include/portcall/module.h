@@ -45,7 +45,7 @@ class Module : public ObjectRef {
   explicit Module(std::unique_ptr<ModuleNode> impl) {
     TVMFFIObjectHandle handle = nullptr;
     Check(PORTCALL_CALL(PortcallModuleCreate)(impl.get(), &handle));
-    impl.release();
+    (void)impl.release();
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
 

@@ -2,7 +2,7 @@
 // Object: what is shared is reference-counted, starts with the same 24-byte header, and knows its type.
 //
 // A node (`struct FooObj : Object`) holds the data; a reference (`class Foo : ObjectRef`) is what code passes around.
-// Counts are changed in place by whoever holds a reference; an object is always freed by its own deleter, so objects of
+// Counts are changed in place by the holders of references; an object is always freed by its own deleter, so objects of
 // any library and allocator live side by side.
 #ifndef PORTCALL_OBJECT_H_
 #define PORTCALL_OBJECT_H_

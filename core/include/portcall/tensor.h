@@ -140,7 +140,7 @@ inline int TensorFromMemory(const DLTensor& description, void* owner, void (*rel
     last->release(last->owner);
   };
   if (TVMFFITensorFromDLPackVersioned(managed.get(), 0, 0, out) != 0) return -1;
-  managed.release();
+  (void)managed.release();
   return 0;
 }
 inline int TensorAlloc(const DLTensor& prototype, TVMFFIObjectHandle* out) {
@@ -193,7 +193,7 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
           (*last)();
         },
         &handle));
-    owner.release();
+    (void)owner.release();
     return Steal<Tensor>(handle);
   }
 
@@ -234,7 +234,7 @@ class Tensor : public ObjectRef, public detail::TensorAccess<Tensor> {
   }
   void CopyFrom(const Tensor& from) const { CopyFrom(*from.dl_tensor()); }
   void CopyTo(const Tensor& to) const { to.CopyFrom(*this); }
-  // A compact copy over there.
+  // A compact copy on that device.
   Tensor CopyTo(Device device) const {
     Tensor copy = Empty(shape(), dtype(), device);
     CopyTo(copy);

@@ -159,7 +159,7 @@ template <typename T> std::optional<T> Read(const TVMFFIAny& value) {
   return TypeTraits<T>::TryFrom(value);
 }
 
-// What a value that is no T is, for messages: traits of containers say which of its items is to blame.
+// Describes a value that is not a T, for messages: traits of containers name the item that is wrong.
 using Describe = std::string (*)(const TVMFFIAny& value);
 template <typename T, typename = void> inline constexpr Describe kDescribe = DescribeValue;
 template <typename T>
@@ -189,7 +189,7 @@ template <typename T> struct TypeTraits<std::optional<T>> {
 
 // An owned value. Layout: exactly one TVMFFIAny.
 //
-// `T x = value;` converts, and throws TypeError for what is no T; so does value.cast<T>(), and value.try_cast<T>() gives
+// `T x = value;` converts, and throws TypeError if it is not a T; so does value.cast<T>(), and value.try_cast<T>() gives
 // nullopt. An optional wants the cast in words, value.cast<std::optional<T>>(): std::optional would take any value for
 // one that holds, None too. Two values do not compare: say as what, a.cast<int>() == b.cast<int>().
 class Any {

@@ -674,10 +674,11 @@ TEST("an executor uses the parameters of another, by name") {
   };
   Do(m, "share_params", SumExecutor());  // which has none
   CHECK_EQ(Fails(m, "share_params", SumExecutor(), named("w")),
-           "GraphError: input 'w' is no parameter of the other executor: load it there first");
+           "GraphError: input 'w' is not a parameter of the other executor: load it there first");
   PlanWriter less;
   less.Input("x", {3});
-  CHECK(Contains(Fails(m, "share_params", Create(less, Usual(), Cpu()), named("w")), "input 'w' is no parameter of"));
+  CHECK(
+      Contains(Fails(m, "share_params", Create(less, Usual(), Cpu()), named("w")), "input 'w' is not a parameter of"));
   Do(m, "share_params", Create(less, Usual(), Cpu()), named("v"));
   PlanWriter wider;
   wider.Input("w", {4});
@@ -911,7 +912,7 @@ TEST("nodes are executed one by one, going on from the last") {
   CHECK(Fails(m, "get_node_output", 3, 0) != "");
 }
 
-TEST("after a node that failed no outputs are there, and nodes are executed anew") {
+TEST("after a node failed there are no outputs, and nodes are executed again") {
   int calls = 0;
   PackedFunc second_fails([&](Args args, RetValue* rv) {
     if (++calls == 2) throw Error("ValueError", "the second call");

@@ -65,8 +65,8 @@ TEST("a plan of nothing but a device is one") {
 }
 
 TEST("the header of a plan is checked") {
-  REFUSED(p->magic = 1, "header: these bytes are no plan: they do not begin with PCGPLAN");
-  REFUSED(p->version = 9, "header: it has version 9, this runtime reads version 1; plan the graph anew");
+  REFUSED(p->magic = 1, "header: these bytes are not a plan: they do not begin with PCGPLAN");
+  REFUSED(p->version = 9, "header: it has version 9, this runtime reads version 1; plan the graph again");
   CHECK_EQ(Thrown([] { DecodePlan("short"); }), "GraphError: plan: header: a plan has at least 24 bytes, got 5");
   std::string bytes = Small().Encode();
   for (size_t i = 24; i < bytes.size(); ++i) {
@@ -179,7 +179,7 @@ TEST("__nop and __copy have one input and one output of its size") {
 
 TEST("the lists of inputs and outputs of a plan are checked") {
   REFUSED(p->inputs[0] = 6, "input 0: node 6, but there are 6");
-  REFUSED(p->inputs[0] = 2, "input 0: node 2 ('n2') is no placeholder");
+  REFUSED(p->inputs[0] = 2, "input 0: node 2 ('n2') is not a placeholder");
   REFUSED(p->inputs[1] = 0, "input 1: node 0 ('x') is listed twice");
   REFUSED(p->inputs.pop_back(), "inputs: the placeholder node 1 ('w') is not listed");
   REFUSED(p->nodes[1].name = "x", "input 1: another input is called 'x' too");

@@ -53,7 +53,7 @@ TEST("an error of a visitor ends the walk") {
            "KeyError: 1");
 }
 
-TEST("an error of a call-back says in a note at which object") {
+TEST("an error of a callback names the object in a note") {
   auto notes = [](auto body) {
     try {
       body();

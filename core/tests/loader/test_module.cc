@@ -171,8 +171,8 @@ TEST("compiled code calls functions that somebody registered, by way of the cont
 TEST("compiled code that looks for a function nobody has gets an error that says what to do") {
   Module lib = Load("generated");
   CHECK(Contains(Thrown([&] { lib.GetFunction("look_up")("nobody"); }),
-                 "RuntimeError: compiled code needs the function 'nobody', which no imported module has and nobody "
-                 "registered; register it"));
+                 "RuntimeError: compiled code needs the function 'nobody', which no imported module has and which is "
+                 "not registered; register it"));
 }
 
 TEST("compiled code looks into the imports of its module first, at any depth") {
@@ -270,11 +270,11 @@ TEST("a file that has changed since is another library") {
 
 // ---- What cannot be loaded ----------------------------------------------------------------------------------------
 
-TEST("a file that is no library of ours is refused with its path and the reason") {
+TEST("Module::LoadFromFile refuses a file that is not a library of ours, with its path and the reason") {
   int64_t before = LiveNodes("ffi.Module");
   CHECK(Contains(LoadError("/no/such/file.so"), "ModuleLoadError: cannot open '/no/such/file.so': No such file"));
   CHECK(Contains(LoadError(Fixture("plain")), "it exports no function of TVM, tvm-ffi or portcall"));
-  CHECK(Contains(LoadError(Fixture("needy")), "it needs the symbol 'nobody_provides_this', which nobody provides"));
+  CHECK(Contains(LoadError(Fixture("needy")), "it needs the symbol 'nobody_provides_this', which no library provides"));
   CHECK(Contains(LoadError(Fixture("damaged")), "__tvm_ffi__library_bin is damaged: it is shorter than it says"));
   std::string folder =
       std::filesystem::temp_directory_path().string() + "/portcall-" + std::to_string(getpid()) + ".so";

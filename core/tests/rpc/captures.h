@@ -14,10 +14,10 @@ struct Capture {
   std::string bytes;
 
   bool is(const char* word) const { return name.find(word) != std::string::npos; }
-  // Whether it is a frame of a session, rather than of a hand-shake, a tracker or a proxy.
+  // Whether it is a frame of a session, rather than of a handshake, a tracker or a proxy.
   bool is_frame() const {
     if (name.rfind("tracker", 0) == 0 || name.rfind("proxy", 0) == 0 || bytes.size() < 12) return false;
-    return bytes.substr(4, 4) == std::string(4, '\0');  // the upper half of a length; a hand-shake has text there
+    return bytes.substr(4, 4) == std::string(4, '\0');  // the upper half of a length; a handshake has text there
   }
 };
 

@@ -166,7 +166,7 @@ TEST("a peer that closes between messages or within one is told apart, and its s
 
 // ---- What a peer must not say -------------------------------------------------------------------------------------
 
-TEST("a code that is no request is refused and the session goes on") {
+TEST("an unknown request code is refused and the session goes on") {
   Peer peer;
   peer.Open();
   for (int32_t code : {0, 4, 5, 22, 23, 40, 115, -1, INT32_MIN, INT32_MAX}) {
@@ -340,7 +340,7 @@ TEST("each look-up of a name gives the same number and takes a free of its own")
   CHECK(peer.Function("testing.echo") != echo);
 }
 
-TEST("null is freed without a word, and a number that is no pointer is refused") {
+TEST("null is freed silently, and a number that is not a pointer is refused") {
   Peer peer;
   peer.Open();
   CHECK(peer.Free(0).ok());
@@ -348,7 +348,7 @@ TEST("null is freed without a word, and a number that is no pointer is refused")
   CHECK(peer.Ask(Code::kFreeHandle, Values(WireValue::Pointer(0), WireValue::Int(1))).ok());  // more is ignored
 }
 
-TEST("a call of what is no function of the session is refused") {
+TEST("a call of an unknown function handle is refused") {
   Peer peer;
   peer.Open();
   for (uint64_t handle : {uint64_t{0}, uint64_t{8}, peer.Alloc(16), UINT64_MAX}) {
@@ -439,7 +439,7 @@ TEST("handles of one session mean nothing in another") {
   CHECK(two.Call("test_rpc.shape_size", Values(WireValue::Handle(kRemoteObject, handle))).error() != "");
 }
 
-TEST("an opaque pointer passes through code of the server and is no way into its memory") {
+TEST("an opaque pointer passes through code of the server and gives no access to its memory") {
   Peer peer;
   peer.Open();
   uint64_t memory = peer.Alloc(16);

@@ -147,7 +147,7 @@ TEST("a frame that has no code, or is too long, is refused as soon as its length
   CHECK_EQ(KindOf(Length(1 << 20) + code), "");
 }
 
-TEST("the length of a copy is no reason to allocate") {
+TEST("nothing is allocated because of the length of a copy alone") {
   std::string head = CopyToOf(Describe(1, {1}), 1, "");
   uint64_t length = uint64_t{1} << 62;
   std::memcpy(head.data(), &length, sizeof(length));

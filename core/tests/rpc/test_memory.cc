@@ -110,7 +110,7 @@ TEST("a copy past the end of its memory is refused, at any offset") {
   }
 }
 
-TEST("a copy of what is no memory is refused, and its bytes passed over") {
+TEST("a copy to an invalid handle is refused, and its bytes are skipped") {
   Peer peer;
   peer.Open();
   uint64_t memory = peer.Alloc(4), function = peer.Function("testing.echo");
@@ -273,7 +273,7 @@ TEST("copies to and from an accelerator go through the host") {
   }
 }
 
-TEST("what goes through the host is no longer than a frame may be") {
+TEST("copies through the host are never longer than a frame may be") {
   DLDevice device = Fake().device();
   EndpointOptions options;
   options.max_frame = 1000;

@@ -356,11 +356,11 @@ TEST("an allocator that fails is an error, with its words or without, and leaves
   }
   {
     WithAllocator scope(GiveNothing);
-    CHECK_EQ(EnvAlloc(&tensor), "RuntimeError: the tensor allocator gave no tensor");
+    CHECK_EQ(EnvAlloc(&tensor), "RuntimeError: the tensor allocator returned no tensor");
   }
   {
     WithAllocator scope(AllocOfTheFuture);
-    CHECK(Contains(EnvAlloc(&tensor), "BufferError: the tensor speaks DLPack 99.0"));
+    CHECK(Contains(EnvAlloc(&tensor), "BufferError: the tensor uses DLPack99.0"));
     CHECK_EQ(managed_alive, 0);
   }
 }

@@ -676,7 +676,7 @@ TEST("items of a virtual machine's list are lent, filled and emptied") {
   CHECK(list[1] == nullptr);
 }
 
-TEST("signals are checked by whoever registered for it") {
+TEST("TVMFFIEnvCheckSignals calls the function that was registered") {
   CHECK_EQ(TVMFFIEnvCheckSignals(), 0);
   CHECK_EQ(TVMFFIEnvRegisterCAPI("PyGILState_Ensure", nullptr), 0);
   auto interrupted = [] { return -1; };

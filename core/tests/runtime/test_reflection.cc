@@ -231,7 +231,7 @@ TEST("attributes of types form columns") {
   CHECK(Contains(Raised(), "no type has the index 30000"));
 }
 
-TEST("a long chain is released without using up the stack, whoever holds it") {
+TEST("a long chain is released without using up the stack, by any holder") {
   int32_t link = Define("test.run.Link", kTVMFFIObject, {Spec("next", kTVMFFIAny)});
   Any chain;
   for (int i = 0; i < 200000; ++i) {

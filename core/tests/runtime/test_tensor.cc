@@ -448,7 +448,7 @@ TEST("a tensor of a DLPack version that we do not speak is refused") {
   source.managed.version = {2, 0};
   TVMFFIObjectHandle handle = nullptr;
   CHECK_EQ(TVMFFITensorFromDLPackVersioned(&source.managed, 0, 0, &handle), -1);
-  CHECK_EQ(Raised(), "BufferError: the tensor speaks DLPack 2.0, this runtime 1.1");
+  CHECK_EQ(Raised(), "BufferError: the tensor uses DLPack2.0, this runtime 1.1");
   source.managed.version = {1, 9};  // a later minor version is compatible
   CHECK_EQ(TVMFFITensorFromDLPackVersioned(&source.managed, 0, 0, &handle), 0);
   ObjectRef::Steal(handle);

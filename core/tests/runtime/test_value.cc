@@ -456,7 +456,7 @@ TEST("short names count bits, as libraries on tvm-ffi's headers write them") {
   for (const auto& [text, full] : names) CHECK_EQ(ToString(DataTypeFromString(text)), full);
 }
 
-TEST("text that is no data type is refused, with examples") {
+TEST("text that is not a data type is refused, with examples") {
   for (const char* text :
        {"floaty",      "float32x", "float32x0",  "float32x70000", "float32x4x4", "float0",
         "int256",      "int-8",    "int 8",      " int8",         "int8 ",       "INT8",

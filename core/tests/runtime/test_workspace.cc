@@ -106,7 +106,7 @@ TEST("workspaces may be freed in any order") {
   for (int i : {2, 0, 5, 1, 4, 3}) CHECK_EQ(Free(blocks[static_cast<size_t>(i)]), 0);
 }
 
-TEST("a pointer that is no workspace in use is refused") {
+TEST("TVMBackendFreeWorkspace refuses a pointer that is not a workspace in use") {
   int local = 0;
   void* freed = Alloc(10);
   CHECK_EQ(Free(freed), 0);
