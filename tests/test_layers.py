@@ -281,13 +281,6 @@ def test_packages_that_are_strangers_do_not_import_each_other() -> None:
                 assert not [name for name in used_modules(path) if name.split(".")[1] == there], path
 
 
-def test_the_page_on_architecture_lists_every_file_of_rpc() -> None:
-    house = (ROOT / "docs/architecture.md").read_text().partition("## The house")[2].partition("\nImports point")[0]
-    named = set(re.findall(r"\w+", house))
-    files = [*(PACKAGE / "rpc").rglob("_*.py"), *(CORE / "rpc").glob("*.cc"), *(CORE / "rpc").glob("*.h")]
-    assert {path.stem for path in files if path.stem != "__init__"} <= named
-
-
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").rglob("*.py")), ids=lambda p: p.name)
 def test_the_command_line_uses_public_names_only(path: Path) -> None:
     for name in names_in_source(path.read_text(), path.name):

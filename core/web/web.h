@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door for JavaScript, beside c_api.h: what is imported from it, and what it needs that no other language does.
+// The door for JavaScript, beside c_api.h: its imports, and functions for JavaScript alone.
 #ifndef PORTCALL_WEB_WEB_H_
 #define PORTCALL_WEB_WEB_H_
 
