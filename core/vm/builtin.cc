@@ -20,7 +20,10 @@ Builtin::Builtin(const char* global_name, Body run) : name(global_name), body(ru
   CheckAtLoad(PortcallFunctionCreate(this, call, nullptr, 0, name, &handle));
   auto func = ObjectRef::Steal<PackedFunc>(handle);
   TVMFFIByteArray key = ToByteArray(name);
-  CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), 0));
+  TVMFFIObjectHandle present = nullptr;  // one that a program or a server registered stays
+  CheckAtLoad(TVMFFIFunctionGetGlobal(&key, &present));
+  if (present) TVMFFIObjectDecRef(present);
+  else CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), 0));
 }
 
 int64_t IntegerAt(const DLTensor& tensor, int64_t i) {

@@ -123,7 +123,7 @@ def test_what_is_no_enum_is_refused() -> None:
         class Empty(portcall.ir.Enum):
             pass
 
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
 
         @portcall.register_object("test.enums.Color")
         class Other(portcall.ir.Enum):

@@ -54,9 +54,9 @@ def test_anything_that_can_be_called_is_a_pass(register: Callable[..., Any]) -> 
 def test_what_is_no_pass_is_refused() -> None:
     with pytest.raises(TypeError, match="a pass is a Pass, a function, or the name of one; got int"):
         Sequential([5])
-    with pytest.raises(KeyError, match=r"no pass and no global function is called 'test\.passes\.missing'"):
+    with pytest.raises(KeyError, match=r"no pass or global function is named 'test\.passes\.missing'"):
         Sequential(["test.passes.missing"])([])
-    with pytest.raises(TypeError, match=r"passes is a list, got 'test.passes' alone; put it in brackets"):
+    with pytest.raises(TypeError, match=r"passes takes a list, got 'test.passes': put it in brackets"):
         Sequential("test.passes")
     with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
         Sequential([], required="a")
@@ -119,7 +119,7 @@ def test_a_context_is_left_by_an_error_too_and_only_by_whom_entered_it_last() ->
     outer = PassContext()
     with pytest.raises(ZeroDivisionError), outer:
         _ = 1 / 0
-    with pytest.raises(RuntimeError, match="not the one that this thread entered last"):
+    with pytest.raises(RuntimeError, match="this thread entered another one after it"):
         outer.__exit__(None, None, None)
 
 

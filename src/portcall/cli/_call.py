@@ -182,13 +182,21 @@ def entry_of(path: str) -> str | None:
     """Return the function of a library's executable that a call without a name means; None without an executable.
 
     Raises:
-        ModuleLoadError: the file is no library, or the executable in it is damaged.
+        ModuleLoadError: the executable in the library is damaged.
     """
     from portcall import vm
 
-    info = vm.read_embedded(path) if os.path.isfile(path) else None
+    info = vm.read_embedded(path) if is_library(path) else None
     names = list(info.signatures) if info else []
     return names[0] if len(names) == 1 else vm.ENTRY if names else None
+
+
+def is_library(path: str) -> bool:
+    """Return whether a file begins as a library does; others (sources, archives) are compiled or linked first."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def isolate_here(ctx: click.Context, given: dict[str, Any], work: str) -> None:
@@ -307,7 +315,7 @@ def open_machine(place: Place, path: str) -> VirtualMachine | None:
     """Return a machine for the executable in a library; None for a library that has none."""
     from portcall import vm
 
-    return vm.create(place.library, place.device) if vm.read_embedded(path) else None
+    return vm.create(place.library, place.device) if is_library(path) and vm.read_embedded(path) else None
 
 
 def find_machine_function(machine: VirtualMachine, path: str, name: str) -> Function:
