@@ -58,9 +58,9 @@ def test_what_is_no_pass_is_refused() -> None:
         Sequential(["test.passes.missing"])([])
     with pytest.raises(TypeError, match=r"passes takes a list, got 'test.passes': put it in brackets"):
         Sequential("test.passes")
-    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+    with pytest.raises(TypeError, match="required takes a list, got 'a': put it in brackets"):
         Sequential([], required="a")
-    with pytest.raises(TypeError, match="required is a list, got 'a' alone"):
+    with pytest.raises(TypeError, match="required takes a list, got 'a': put it in brackets"):
         portcall.ir.register_pass("test.passes.never", required="a")
     with pytest.raises(TypeError, match=r"takes a name, as in @register_pass\(\"demo.fold\"\); got <function"):
         portcall.ir.register_pass(lambda items: items)
