@@ -233,8 +233,8 @@ def test_what_compiled_code_misses_is_named_with_what_to_do(importing: Path) -> 
     with pytest.raises(RuntimeError) as caught:
         importer["call_import"]()
     assert str(caught.value) == (
-        "compiled code needs the function 'portcall_test.from_import', which no imported module has and nobody "
-        'registered; register it with register_func("portcall_test.from_import", …)'
+        "compiled code needs the function 'portcall_test.from_import', which no imported module has and which "
+        'is not registered; register it with register_func("portcall_test.from_import", …)'
     )
 
 
@@ -549,7 +549,7 @@ def test_missing_symbol_of_compiled_kernels_is_named(libraries: dict[str, Path])
 def test_missing_runtime_function_is_named(tmp_path: Path) -> None:
     source = "int TVMFFINoSuchFunction(void);\nFUNCTION(number, TVMFFINoSuchFunction())"
     path = compile_c(source, tmp_path / "future.so")
-    assert "it needs the symbol 'TVMFFINoSuchFunction', which nobody provides" in refusal(path)
+    assert "it needs the symbol 'TVMFFINoSuchFunction', which no library provides" in refusal(path)
 
 
 def test_missing_dependency_is_named(tmp_path: Path) -> None:

@@ -488,7 +488,7 @@ def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_m
     assert other.get_input("w1").data_ptr == some.get_input("w1").data_ptr == mlp_module.get_input("w1").data_ptr
     with pytest.warns(graph.UnexpectedParamsWarning, match="'w3'"):
         some.share_params(mlp_module, graph.save_params({"w3": array(1), "w2": array(10, 32), "b2": array(10)}))
-    with pytest.raises(errors.GraphError, match="input 'w1' is no parameter of the other executor: load it there"):
+    with pytest.raises(errors.GraphError, match="input 'w1' is not a parameter of the other executor: load it there"):
         some.share_params(graph.create(mlp_json(), lib, CPU), graph.save_params({"w1": array(32, 16)}))
     del mlp_module
     gc.collect()

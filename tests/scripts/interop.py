@@ -59,7 +59,7 @@ class Ours:
     def register(self, name: str, function: Callable[..., Any]) -> None:
         portcall.register_func(name, function, override=True)
 
-    missing = "which no imported module has and nobody registered"
+    missing = "which no imported module has and which is not registered"
     task_error = ValueError
 
 
