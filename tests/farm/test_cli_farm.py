@@ -105,3 +105,15 @@ def test_a_farm_that_is_killed_comes_back_with_its_places_and_leases(tmp_path: P
 def test_a_farm_that_is_not_there_is_named(words: list[str]) -> None:
     report = portcall("farm", *words, "--farm", "127.0.0.1:9", code=3)
     assert report["error"]["kind"] == "ConnectError"
+    assert "portcall farm" in report["error"]["next"]
+    assert "portcall serve" not in report["error"]["next"]
+
+
+def test_a_missing_or_wrong_token_leads_to_the_options_that_give_one() -> None:
+    with started("farm", "--port", 0, "--store", ":memory:", "--require-tokens") as (_, farm):
+        join = ("serve", "--key", "k", "--silent")
+        for words, token in ((("farm", "status"), ""), (("farm", "status"), "ptk_wrong"), (join, "")):
+            report = portcall(*words, "--farm", farm, code=3, PORTCALL_FARM_TOKEN=token)
+            assert report["error"]["kind"] == "AuthenticationError"
+            for way in ("--token-file", "PORTCALL_FARM_TOKEN", "portcall farm token NAME"):
+                assert way in report["error"]["next"]

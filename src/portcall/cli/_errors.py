@@ -78,6 +78,14 @@ REASONS: dict[str, tuple[str, str]] = {
     "no-certificate": ("the server requires a client certificate", "--tls-cert FILE, with your certificate and key"),
     "no-token": ("the server was started with a token, and none was given", "--token-file FILE, or PORTCALL_TOKEN"),
     "wrong-token": ("the token is that of another server, or an old one", "--token-file FILE with the server's token"),
+    "farm-token": (
+        "the farm needs a token of its own; none was given, or it was revoked or has expired",
+        "give --token-file FILE or PORTCALL_FARM_TOKEN; an admin makes one with: portcall farm token NAME",
+    ),
+    "no-farm": (
+        "no farm runs there",
+        "portcall farm starts one; or name another with --farm HOST:PORT or PORTCALL_FARM",
+    ),
     "not-asked": (
         "the server was started without a token, or the address is that of another one",
         "check the address; for a server without a token leave out --token-file and PORTCALL_TOKEN",

@@ -159,7 +159,7 @@ class Farm:
             try:
                 return self._channel.call(what, **fields)
             except ConnectError as error:
-                if error.reason == "token":
+                if error.reason == "farm-token":
                     raise
                 time.sleep(pause)
         return self._channel.call(what, **fields)

@@ -90,10 +90,12 @@ class FarmChannel:
         return answer.status, answer.read()
 
     def _broken(self, error: Exception) -> ConnectError:
-        if isinstance(error, ConnectError):
-            return error
         peer = str(self.address)
         hint = "is a farm running there? portcall farm"
+        if isinstance(error, ConnectError):
+            if error.reason != "refused":
+                return error
+            return ConnectError(f"the farm {peer} refused the connection", peer=peer, reason="no-farm", hint=hint)
         return ConnectError(f"the farm {peer} does not answer: {error}", peer=peer, reason="farm", hint=hint)
 
     def _read(self, status: int, data: bytes) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class FarmChannel:
             raise ConnectError(text, peer=peer, reason="farm")
         if status == 401:
             hint = "give token=, or set PORTCALL_FARM_TOKEN"
-            raise AuthenticationError(f"the farm {peer}: {answer.get('error')}", peer=peer, reason="token", hint=hint)
+            raise AuthenticationError(f"the farm {peer}: {answer.get('error')}", peer=peer, reason="farm-token", hint=hint)
         if status != 200:
             raise FarmError(str(answer.get("error")), peer=peer, reason=str(answer.get("reason", "")))
         return answer
