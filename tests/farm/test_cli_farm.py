@@ -117,3 +117,35 @@ def test_a_missing_or_wrong_token_leads_to_the_options_that_give_one() -> None:
             assert report["error"]["kind"] == "AuthenticationError"
             for way in ("--token-file", "PORTCALL_FARM_TOKEN", "portcall farm token NAME"):
                 assert way in report["error"]["next"]
+
+
+def test_a_waiting_command_that_is_terminated_leaves_the_queue() -> None:
+    with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
+        where = {"PORTCALL_FARM": farm}
+        with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):
+            reserve = [sys.executable, "-m", "portcall", "farm", "reserve", "k", "--"]
+            holder = subprocess.Popen([*reserve, "cat"], stdin=subprocess.PIPE, env={**os.environ, **where})
+            with holder:
+                while not portcall("farm", "who", **where)["leases"]:
+                    pass
+                waiter = subprocess.Popen([*reserve, "true"], stderr=subprocess.PIPE, env={**os.environ, **where})
+                with waiter:
+                    assert waiter.stderr is not None
+                    assert b"in the queue" in waiter.stderr.readline()
+                    waiter.terminate()
+                    assert waiter.wait(30) == 128 + signal.SIGTERM
+                assert portcall("farm", "status", **where)["waiting"] == []
+
+
+def test_a_kick_ends_the_command_of_its_holder_who_reads_why() -> None:
+    with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
+        where = {"PORTCALL_FARM": farm}
+        with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):
+            words = [sys.executable, "-m", "portcall", "farm", "reserve", "k", "--", "sleep", "1000"]
+            with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **where}) as holder:
+                while not (leases := portcall("farm", "who", **where)["leases"]):
+                    pass
+                portcall("farm", "kick", leases[0]["lease"], "--why", "demo at ten", **where)
+                assert holder.wait(30) == 3
+                assert holder.stderr is not None
+                assert "demo at ten" in holder.stderr.read()

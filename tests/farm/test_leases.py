@@ -160,3 +160,61 @@ def test_an_agent_that_is_gone_frees_nothing_twice_and_its_place_is_offline(farm
         farm.until(lambda: not farm.state.leases)
         with pytest.raises(errors.FarmError):
             lease._ask("session")
+
+
+def test_a_waiting_client_whose_connection_is_gone_leaves_the_queue(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portcall.farm._api.GONE", 0.01)
+    with board(farm), client(farm) as lab, lab.lease("k"):
+        with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
+            waiter = threading.Thread(target=call_and_fail, args=(gone,))
+            waiter.start()
+            farm.until(lambda: farm.server.api._asking)
+            gone.close()
+            waiter.join()
+        farm.until(lambda: farm.state.queue.size == 0)
+
+
+def call_and_fail(channel: rpc.FarmChannel) -> None:
+    with contextlib.suppress(errors.RPCError):
+        view = channel.call("request", want="k", secret="s" * 32)
+        channel.call("wait", hold=15, lease=view["lease"], secret="s" * 32, seen=view["position"])
+
+
+def test_a_client_that_asks_again_in_time_keeps_its_request(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portcall.farm._api.GONE", 3600)
+    with board(farm), client(farm) as lab, lab.lease("k"):
+        with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
+            waiter = threading.Thread(target=call_and_fail, args=(gone,))
+            waiter.start()
+            farm.until(lambda: farm.server.api._asking)
+            gone.close()
+            waiter.join()
+        farm.until(lambda: farm.server.api._gone)
+        with client(farm, user="bob") as back:
+            view = back.command("request", hold=0.01, want="k", secret="s" * 32)
+        assert view["state"] == "queued"
+        assert not farm.server.api._gone
+
+
+def test_a_lease_whose_holder_does_not_know_yet_is_shown_as_offered(farm: RunningFarm) -> None:
+    def grant() -> str:
+        with farm.server.hub.turn() as state:
+            state.register("b", ["k"])
+            lease = state.request("k", "bob", ttl=1000)
+            state.accepted("b", lease.fence)
+            return str(lease.id)
+
+    id = farm.do(grant)
+    with client(farm) as lab:
+        found = lab.status()
+        assert (found["places"][0]["state"], found["leases"][0]["state"]) == ("offered", "offered")
+
+        def hear() -> None:
+            with farm.server.hub.turn() as state:
+                state.heard(id)
+
+        farm.do(hear)
+        found = lab.status()
+        assert (found["places"][0]["state"], found["leases"][0]["state"]) == ("leased", "active")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,12 +17,12 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Command, Group, end_with_error, read_duration
-from portcall.cli._errors import INTERRUPTED, CommandError
-from portcall.cli._output import console, print_facts, print_json, print_line, table
+from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
+from portcall.cli._output import console, print_facts, print_json, print_line, print_warning, table
 from portcall.cli._remote import connect_farm
 
 if TYPE_CHECKING:
-    from portcall.rpc import Farm
+    from portcall.rpc import Farm, Lease
 
 EXAMPLES = """
 portcall farm                                          this machine only, port 9190; TVM's servers and clients, too
@@ -224,6 +226,8 @@ def reserve(
     """Lease a place while a command or a shell runs; `portcall run --farm` in it uses the lease."""
     if bool(words) == shell:
         raise click.UsageError("give either a command, behind --, or --shell")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, exit_on_signal)
     with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, priority=priority,
                     on_wait=lambda text: click.echo(text, err=True)) as lease:  # fmt: skip
         if json_to is not None:
@@ -231,10 +235,36 @@ def reserve(
         else:
             click.echo(f"{lease.place} is yours (lease {lease.id})", err=True)
         environment = {**os.environ, "PORTCALL_FARM": farm.address, "PORTCALL_LEASE": lease.ticket}
-        with contextlib.suppress(KeyboardInterrupt):
-            done = subprocess.run(words or [os.environ.get("SHELL", "/bin/sh")], env=environment, check=False)
-            ctx.exit(done.returncode)
-        ctx.exit(INTERRUPTED)
+        ctx.exit(run_in_lease(lease, words or (os.environ.get("SHELL", "/bin/sh"),), environment, shell))
+
+
+def run_in_lease(lease: Lease, words: tuple[str, ...], environment: dict[str, str], shell: bool) -> int:
+    """Run a command until it ends, or the farm ends its lease; return the exit code."""
+    process = subprocess.Popen(words, env=environment)
+    cut: list[str] = []
+
+    def follow() -> None:
+        why = lease.wait_for_end()
+        if process.poll() is None:
+            cut.append(why)
+            print_warning(f"the lease of {lease.place} has ended: {why}", "portcall farm status shows who has it now")
+            process.send_signal(signal.SIGHUP if shell else signal.SIGTERM)  # a shell ignores SIGTERM
+
+    threading.Thread(target=follow, name="portcall-lease", daemon=True).start()
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # the command got the signal of the terminal, too
+        process.wait()
+        return INTERRUPTED
+    except SystemExit:
+        process.terminate()
+        raise
+    return DEVICE if cut else code
+
+
+def exit_on_signal(number: int, frame: object) -> None:
+    """End the command as a signal does, but give back or withdraw its lease first."""
+    sys.exit(128 + number)
 
 
 def lease_command(name: str, does: str, *, why: bool = False) -> Command:

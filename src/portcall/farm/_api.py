@@ -13,6 +13,7 @@ import hmac
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
 AGENT_SILENCE = 10.0  # seconds between two questions of an agent
 ADMIT_PATIENCE = 5.0
+GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
 _MOST_TAGS = 100
 _MOST_TEXT = 500
 
@@ -84,6 +86,8 @@ class Api:
         self._agents: dict[str, Agent] = {}
         self._lost: dict[str, Agent] = {}  # whose connections have ended
         self._news: dict[str, asyncio.Event] = {}
+        self._asking: Counter[str] = Counter()  # answers that are held back, by lease
+        self._gone: dict[str, asyncio.TimerHandle] = {}  # leases whose waiting clients are gone
 
     async def call(self, command: Mapping[str, Any], token: str) -> dict[str, Any]:
         """Answer one command.
@@ -134,9 +138,44 @@ class Api:
         return await self._wait_for(lease, command)
 
     async def _wait(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return await self._wait_for(self._lease(command, caller), command)
+        lease = self._lease(command, caller)
+        return await (self._wait_for_end(lease, command) if command.get("end") else self._wait_for(lease, command))
 
     async def _wait_for(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a client that waits for its place. One that is gone for a while does not want it any more."""
+        gone = self._gone.pop(lease.id, None)
+        if gone is not None:
+            gone.cancel()
+        self._asking[lease.id] += 1
+        try:
+            return await self._wait_for_place(lease, command)
+        except asyncio.CancelledError:  # its connection ended
+            if self._asking[lease.id] == 1:
+                loop = asyncio.get_running_loop()
+                self._gone[lease.id] = loop.call_later(GONE, self._withdraw, lease.id)
+            raise
+        finally:
+            self._asking[lease.id] -= 1
+            if not self._asking[lease.id]:
+                del self._asking[lease.id]
+
+    def _withdraw(self, id: str) -> None:
+        self._gone.pop(id, None)
+        with self.hub.turn() as state:
+            state.release(id)
+
+    async def _wait_for_end(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer once the lease is over, or after a while."""
+        until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
+        news = self._news.setdefault(lease.id, asyncio.Event())
+        self.hub.holders[lease.id] = self._on_news
+        while lease.state != "ended" and (left := until - time.monotonic()) > 0:
+            news.clear()
+            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), left)
+        return self.view(lease)
+
+    async def _wait_for_place(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is granted or over, or its place in the queue has changed; or after a while."""
         until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
         seen = int(_number(command, "seen", 0, 0, 1e9))
@@ -418,7 +457,7 @@ class Api:
         """Return what is shown of a lease; with ``secret`` its match key and its route, too."""
         state = self.hub.state
         shown: dict[str, Any] = {
-            "lease": lease.id, "state": lease.state, "user": lease.user, "want": lease.want, "peer": lease.peer,
+            "lease": lease.id, "state": "offered" if lease.unclaimed else lease.state, "user": lease.user, "want": lease.want, "peer": lease.peer,
             "class": lease.class_, "priority": lease.priority, "created": lease.created, "since": lease.since,
             "place": lease.place, "fence": lease.fence, "sessions": len(lease.sessions), "ttl": lease.ttl,
             "expires": lease.expires, "ends_at": lease.ends_at, "now": state.now,
@@ -454,9 +493,10 @@ class Api:
     def view_place(self, place: Place) -> dict[str, Any]:
         """Return what is shown of a place."""
         holder = self.hub.state.leases.get(place.lease)
+        unclaimed = holder is not None and holder.unclaimed and place.state == "leased"
         return {
             "place": place.id, "peer": place.peer, "keys": list(place.keys), "tags": place.tags,
-            "state": place.state, "since": place.since, "cause": place.cause, "health": place.health,
+            "state": "offered" if unclaimed else place.state, "since": place.since, "cause": place.cause, "health": place.health,
             "health_since": place.health_since, "health_reason": place.health_reason, "drain": place.drain,
             "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
             "lease": place.lease, "user": holder.user if holder else "",

@@ -95,6 +95,7 @@ class Lease(Stored):
         expires: when it ends without a further heartbeat; ``ends_at`` whatever happens, 0 for never.
         most: how many leases its user may have at once; 0 for any number.
         sessions: when each open session began, by its id.
+        claimed: its holder was heard since it became active.
         reason, by, detail: of the end.
     """
 
@@ -121,10 +122,16 @@ class Lease(Stored):
     expires: float = 0
     ends_at: float = 0
     sessions: dict[str, float] = field(default_factory=dict)
+    claimed: bool = field(default=False, metadata={"kept": False})
     reason: str = ""
     by: str = ""
     detail: str = ""
     armed: float = field(default=0, metadata={"kept": False})
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether it is active, but its holder does not know yet. TVM's clients give no sign of life."""
+        return self.state == "active" and self.peer == "portcall" and not self.claimed
 
 
 @dataclass(frozen=True)

@@ -480,6 +480,7 @@ class State:
     def heard(self, id: str) -> None:
         """Take a sign of life of a lease's holder."""
         lease = self.leases[id]
+        lease.claimed = lease.state == "active"
         lease.expires = self.now + lease.ttl
         self._arm(lease)
 
@@ -606,6 +607,7 @@ class State:
             self._set_lease(lease, "queued", "the farm started again")
             return self.queue.enter(lease)
         lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
+        lease.claimed = True
         self._held[lease.user] = self._held.get(lease.user, 0) + 1
         self.changed[lease.id] = lease
         return self._arm(lease)

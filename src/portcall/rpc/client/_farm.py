@@ -90,16 +90,20 @@ class Farm:
             "want": want, "secret": secret, "ttl": ttl, "limit": limit, "priority": priority, "class": class_,
             "hopeless": wait_for_new, "wait": 0 if wait is None else max(wait, 0.001),
         }  # fmt: skip
-        view = self._channel.call("request", hold=_hold(until), **fields)
+        view: dict[str, Any] = {}
         try:
+            view = self._channel.call("request", hold=_hold(until), **fields)
             while view["state"] not in ("active", "ended"):
                 if on_wait is not None and "position" in view:
                     on_wait(f"number {view['position']} in the queue: {view['why']}")
                 view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
                                    seen=view.get("position", 0))  # fmt: skip
-        except BaseException:
+        except BaseException as error:  # also the one of a signal's handler
             with contextlib.suppress(RPCError):
-                self._channel.call("release", lease=view["lease"], secret=secret)
+                if not view and not isinstance(error, RPCError):
+                    view = self._channel.call("request", hold=0.001, **fields)  # the same secret: the same request
+                if view:
+                    self._channel.call("release", lease=view["lease"], secret=secret)
             raise
         if view["state"] == "ended":
             if view["reason"] == "waited too long":
@@ -269,6 +273,20 @@ class Lease:
                 return
             with contextlib.suppress(RPCError):
                 self._farm._again("release", lease=self.id, secret=self._secret)
+
+    def wait_for_end(self) -> str:
+        """Wait until the lease is over, whoever ends it, and return why."""
+        while not self._over and not self._farm._closed:
+            try:
+                view = self._farm._channel.call("wait", hold=HOLD, lease=self.id, secret=self._secret, end=True)
+                why = said(view) if view["state"] == "ended" else ""
+            except FarmError as error:
+                why = str(error)
+            except RPCError:  # the farm is away
+                time.sleep(RETRY_PAUSES[-2])
+                continue
+            self._over = self._over or why
+        return self._over
 
     def beat(self) -> float:
         """Tell the farm that the lease is in use; return the seconds until the next time."""

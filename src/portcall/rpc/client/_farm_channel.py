@@ -109,7 +109,9 @@ class FarmChannel:
             raise ConnectError(text, peer=peer, reason="farm")
         if status == 401:
             hint = "give token=, or set PORTCALL_FARM_TOKEN"
-            raise AuthenticationError(f"the farm {peer}: {answer.get('error')}", peer=peer, reason="farm-token", hint=hint)
+            raise AuthenticationError(
+                f"the farm {peer}: {answer.get('error')}", peer=peer, reason="farm-token", hint=hint
+            )
         if status != 200:
             raise FarmError(str(answer.get("error")), peer=peer, reason=str(answer.get("reason", "")))
         return answer
