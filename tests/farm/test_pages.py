@@ -59,6 +59,8 @@ def test_the_page_shows_places_leases_and_the_queue_and_escapes_names(farm: Runn
     status, text = get(farm, "/place/b%3C1%3E")
     assert status == 200
     assert "&lt;mali&gt;" in text
+    assert "['k']" not in text
+    assert "health_since" not in text
     assert "place leased" in text
     assert get(farm, "/place/none")[0] == 404
     assert "lease queued" in get(farm, "/history")[1]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -82,6 +81,9 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         else:
             click.echo(f"listening on {address}")
         sys.stdout.flush()
+        if not (given["json"] or given["silent"]):
+            click.echo(f"page: http{'s' if given['tls_cert'] else ''}://{address}\n"
+                       f"boards: portcall serve --farm {address} --key NAME", err=True)  # fmt: skip
         if access.required and not access.list():
             token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
             click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
@@ -411,7 +413,19 @@ def show_lease(json_to: str | None, lease: str, **given: Any) -> None:
     if json_to is not None:
         print_json(found, json_to)
     else:
-        print_facts([(name, str(value)) for name, value in found.items() if value != ""])
+        now = found.pop("now")
+        print_facts([(name, shown_fact(name, value, now)) for name, value in found.items() if value not in ("", 0)])
+
+
+def shown_fact(name: str, value: Any, now: float) -> str:
+    """Return a field of a lease for people."""
+    if name in ("created", "since"):
+        return (
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(value))}, {format_duration(max(0.0, now - value))} ago"
+        )
+    if name in ("expires", "ends_at"):
+        return f"in {format_duration(max(0.0, value - now))}"
+    return format_duration(value) if name == "ttl" else str(value)
 
 
 SUMMARIES: dict[Command, str] = {

@@ -457,7 +457,8 @@ class Api:
         """Return what is shown of a lease; with ``secret`` its match key and its route, too."""
         state = self.hub.state
         shown: dict[str, Any] = {
-            "lease": lease.id, "state": "offered" if lease.unclaimed else lease.state, "user": lease.user, "want": lease.want, "peer": lease.peer,
+            "lease": lease.id, "state": "offered" if lease.unclaimed else lease.state, "user": lease.user,
+            "want": lease.want, "peer": lease.peer,
             "class": lease.class_, "priority": lease.priority, "created": lease.created, "since": lease.since,
             "place": lease.place, "fence": lease.fence, "sessions": len(lease.sessions), "ttl": lease.ttl,
             "expires": lease.expires, "ends_at": lease.ends_at, "now": state.now,
@@ -496,8 +497,9 @@ class Api:
         unclaimed = holder is not None and holder.unclaimed and place.state == "leased"
         return {
             "place": place.id, "peer": place.peer, "keys": list(place.keys), "tags": place.tags,
-            "state": "offered" if unclaimed else place.state, "since": place.since, "cause": place.cause, "health": place.health,
-            "health_since": place.health_since, "health_reason": place.health_reason, "drain": place.drain,
+            "state": "offered" if unclaimed else place.state, "since": place.since, "cause": place.cause,
+            "health": place.health, "health_since": place.health_since,
+            "health_reason": place.health_reason, "drain": place.drain,
             "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
             "lease": place.lease, "user": holder.user if holder else "",
         }  # fmt: skip

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from portcall.bench import format_size
 from portcall.farm._model import Event
 from portcall.farm._state import State
 
@@ -115,9 +116,22 @@ def overview(status: dict[str, Any]) -> str:
 
 def place_page(place: dict[str, Any], events: list[dict[str, Any]]) -> str:
     """Return all that is known of a place, and what happened to it."""
-    facts = {**place, **{f"tag {name}": value for name, value in place["tags"].items()}}
-    del facts["tags"]
-    rows = [(escape(name), escape(str(value))) for name, value in facts.items() if value != ""]
+    health = "drained" if place["drain"] else place["health"]
+    facts = {
+        "keys": ", ".join(place["keys"]),
+        "state": f"{place['state']} since {clock(place['since'])} ({place['cause']})",
+        "health": f"{health} since {clock(place['health_since'])}" if place["health_since"] else health,
+        "why": place["health_reason"],
+        "user": place["user"],
+        "lease": place["lease"],
+        "address": place["address"],
+        "served by": place["peer"],
+        "fence": str(place["fence"]),
+    }
+    for name, value in place["tags"].items():
+        size = name == "ram" and isinstance(value, int)
+        facts[f"tag {name}"] = format_size(value) if size else str(value)
+    rows = [(escape(name), escape(value)) for name, value in facts.items() if value]
     return f"<h2>{escape(place['place'])}</h2>" + table(("fact", "value"), rows, "") + history(events)
 
 

@@ -285,7 +285,8 @@ class Lease:
             except RPCError:  # the farm is away
                 time.sleep(RETRY_PAUSES[-2])
                 continue
-            self._over = self._over or why
+            if why:
+                self._over = why
         return self._over
 
     def beat(self) -> float:
