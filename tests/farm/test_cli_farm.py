@@ -145,6 +145,12 @@ def test_a_kick_ends_the_command_of_its_holder_who_reads_why() -> None:
             with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **where}) as holder:
                 while not (leases := portcall("farm", "who", **where)["leases"]):
                     pass
+                shown = subprocess.run(
+                    [sys.executable, "-m", "portcall", "farm", "show", leases[0]["lease"]], capture_output=True,
+                    text=True, check=True, env={**os.environ, **where},
+                ).stdout  # fmt: skip
+                assert "ago" in shown
+                assert str(int(leases[0]["since"])) not in shown
                 portcall("farm", "kick", leases[0]["lease"], "--why", "demo at ten", **where)
                 assert holder.wait(30) == 3
                 assert holder.stderr is not None
