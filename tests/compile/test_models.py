@@ -75,6 +75,14 @@ def test_two_inputs_and_three_outputs() -> None:
     assert executor.get_input_info()[0] == {"a": (3, 12), "b": (3, 12)}
 
 
+def test_a_compiled_model_shows_no_bytes() -> None:
+    made = portcall.compile.from_onnx(branches(), check=False)
+    shown = repr(made)
+    assert made.graph.metadata["model"] in shown
+    assert "native" in shown
+    assert len(shown) < 100
+
+
 def test_dimensions_that_are_not_fixed() -> None:
     nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Reshape", ["y", "shape"], ["z"])]
     model = make(nodes, {"x": ["batch", 3], "y": [6]}, ["z"])

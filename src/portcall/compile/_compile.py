@@ -17,6 +17,7 @@ import tvm
 
 import portcall
 from portcall import toolchain
+from portcall.bench import format_size
 from portcall.compile import _lower
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations
@@ -56,6 +57,12 @@ class CompiledModel:
     objects: bytes
     steps: Mapping[str, float] = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        nbytes = len(self.objects) + sum(each.nbytes for each in self.params.values())
+        kernels = sum(self.kernels.values())
+        text = f"{kernels} kernel{'s' * (kernels != 1)}, {format_size(nbytes)}, {self.target}"
+        return f"<CompiledModel {self.graph.metadata['model']}: {text}>"
 
     def save(self, path: StrPath) -> Path:
         """Write the model as one file, a bundle, and return its absolute path. A failure leaves no part of it.
