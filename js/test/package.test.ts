@@ -6,6 +6,7 @@ import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { load, ModuleLoadError } from "../src/index.js";
 import { ROOT } from "./captures.js";
 
 const HERE = fileURLToPath(new URL("js/", ROOT));
@@ -30,4 +31,9 @@ test("the package has the version of the Python package, and needs no other", ()
   const version = /^version = "([^"]+)"/m.exec(readFileSync(new URL("pyproject.toml", ROOT), "utf8"))?.[1];
   assert.equal(description.version, version);
   assert.equal(description.dependencies, undefined);
+});
+
+test("without core.wasm the error says how to make it", async () => {
+  const absent = new URL("js/nonesuch.wasm", ROOT);
+  await assert.rejects(load(absent), (error) => error instanceof ModuleLoadError && /make wasm/.test(error.message));
 });

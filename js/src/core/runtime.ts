@@ -438,7 +438,11 @@ function asError(kind: string, message: string, trace: string): Error {
   return Object.assign(new PortcallError(message), { kind, trace });
 }
 
-/** Load the core: that of the package, or from a file of Node, a URL, bytes or a compiled module. */
+/**
+ * Load the core: that of the package, or from a file of Node, a URL, bytes or a compiled module.
+ *
+ * Throws ModuleLoadError where there is no such file.
+ */
 export async function load(
   source: string | URL | Uint8Array | WebAssembly.Module = new URL("../../../core.wasm", import.meta.url),
 ): Promise<Runtime> {
@@ -447,7 +451,16 @@ export async function load(
   const text = String(source);
   if (typeof process !== "undefined" && process.versions?.node && !/^https?:/.test(text)) {
     const { readFile } = await import("node:fs/promises");
-    return load(new Uint8Array(await readFile(source)));
+    const bytes = await readFile(source).catch((error) => {
+      throw error.code === "ENOENT" ? missing(text, error) : error;
+    });
+    return load(new Uint8Array(bytes));
   }
-  return Runtime.start(await WebAssembly.compileStreaming(fetch(text)));
+  const answer = await fetch(text);
+  if (!answer.ok) throw missing(text, new Error(`${answer.status} ${answer.statusText}`));
+  return Runtime.start(await WebAssembly.compileStreaming(answer));
+}
+
+function missing(source: string, cause: Error): Error {
+  return new ModuleLoadError(`core.wasm is missing (${source}): run make wasm`, { cause });
 }
