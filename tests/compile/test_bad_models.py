@@ -46,7 +46,15 @@ def test_operators_that_are_not_supported_are_listed_with_their_nodes() -> None:
 def test_a_file_that_was_cut_off(length: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(branches().SerializeToString()[:length])
-    assert "m" in str(refused(path))
+    said = str(refused(path))
+    assert said.startswith(f"'{path}'")
+    assert said.endswith("is empty") == (length == 0)
+
+
+def test_a_value_that_nothing_gives() -> None:
+    model = make([helper.make_node("Add", ["x", "nix"], ["y"], name="rr")], {"x": [2]}, ["y"])
+    (problem,) = refused(model).problems
+    assert "'rr' reads 'nix'" in problem
 
 
 def test_external_data_that_are_missing(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ def test_a_model_is_compiled_once_and_again_when_it_changes(model: Path, tmp_pat
 
 def test_a_model_that_is_damaged_is_an_error_of_the_user(model: Path) -> None:
     model.write_bytes(b"\x08\x07")
-    for words in (("compile",), ("run",), ("inspect",)):
-        assert portcall(words[0], model, code=1)["error"]["kind"] == "ModelError"
+    for command in ("compile", "run", "inspect"):
+        error = portcall(command, model, code=1)["error"]
+        assert error["kind"] == "ModelError"
+        assert str(error).count(str(model)) == 1
 
 
 def test_sources(tmp_path: Path) -> None:

@@ -79,4 +79,5 @@ def explained(path: str) -> Iterator[None]:
         yield
     except ModelError as error:
         step = "portcall compile --help" if "--shape" in str(error) else ""
-        raise CommandError(f"{path}: {error}", "", step, kind="ModelError") from error
+        text = str(error) if f"'{path}'" in str(error) else f"{path}: {error}"
+        raise CommandError(text, "", step, kind="ModelError") from error

@@ -73,12 +73,12 @@ def _external_files(model: Path) -> Iterator[Path]:
     """Yield the files beside a model that its weights are in.
 
     Raises:
-        ModelError: it is no model, or one of them is missing.
+        ModelError: one of them is missing.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
-    except DecodeError as error:
-        raise ModelError(f"'{model}' is no ONNX model, or one that was cut off: {error}") from None
+    except DecodeError:  # from_onnx says so
+        return
     names = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
     for name in sorted(names):
         path = model.parent / name

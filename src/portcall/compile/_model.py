@@ -75,10 +75,12 @@ def load(source: Source) -> Loaded:
     """Read a model.
 
     Raises:
-        ModelError: the file is damaged, no ONNX model, or lacks its external data; an opset that is not known.
+        ModelError: the file is damaged, no ONNX model, or lacks its external data; an opset that is not known; a node
+            reads a value that nothing gives.
         OSError: the file cannot be read.
     """
     name = ""
+    shown = f"'{os.fspath(source)}'" if isinstance(source, (str, os.PathLike)) else "the model"
     try:
         if isinstance(source, onnx.ModelProto):
             model, digest = source, hashlib.sha256(source.SerializeToString(deterministic=True)).hexdigest()
@@ -88,15 +90,22 @@ def load(source: Source) -> Loaded:
             name = Path(source).stem
             model, digest = onnx.load(os.fspath(source)), digest_of_file(source)
     except DecodeError as error:
-        raise ModelError(f"'{source}' is no ONNX model, or one that was cut off: {error}") from None
+        raise damaged(shown, error) from None
     except (onnx.checker.ValidationError, FileNotFoundError) as error:
         if name and not Path(source).is_file():
             raise
-        raise ModelError(f"the data beside '{source}' are missing or damaged: {error}") from None
+        raise ModelError(f"the data beside {shown} are missing or damaged: {error}") from None
+    if not model.ByteSize():
+        raise ModelError(f"{shown} is empty")
     if not model.graph.node and not model.graph.output:
-        raise ModelError(f"'{name or 'the model'}' is no ONNX model, or one that was cut off: it has no nodes")
+        raise damaged(shown, "it has no nodes")
     check_opset(model)
+    _check_inputs_given(model)
     return Loaded(model, name or model.graph.name or "model", digest)
+
+
+def damaged(shown: str, reason: object) -> ModelError:
+    return ModelError(f"{shown} is not an ONNX model, or it was cut off: {reason}")
 
 
 def digest_of_file(path: str | os.PathLike[str]) -> str:
@@ -202,6 +211,24 @@ def infer_shapes(model: Model) -> Model:
         return model
 
 
+def _check_inputs_given(model: Model) -> None:
+    """Refuse nodes that read a value that no input, weight or node has."""
+    given = initializers(model) | {value.name for value in model.graph.input}
+    given |= {name for node in model.graph.node for name in node.output}
+    problems = [
+        f"{name_of(node, number)} reads '{name}', which no node and no input gives"
+        for number, node in enumerate(model.graph.node)
+        for name in node.input
+        if name and name not in given
+    ]
+    if problems:
+        raise ModelError("; ".join(problems[:_FEW]), problems=problems)
+
+
+def name_of(node: Any, number: int) -> str:
+    return f"node '{node.name}'" if node.name else f"node {number}"
+
+
 def check_operators(model: Model) -> None:
     """Refuse a model with operators that cannot be compiled.
 
@@ -223,7 +250,7 @@ def _flaws(model: Model) -> Iterator[str]:
     known = supported()
     functions = {(function.domain, function.name) for function in model.functions}
     for number, node in enumerate(model.graph.node):
-        name = f"node '{node.name}'" if node.name else f"node {number}"
+        name = name_of(node, number)
         if node.op_type in _CONTROL_FLOW:
             yield f"{name}: {node.op_type}: control flow is not supported"
         elif node.op_type in _REFUSED:
