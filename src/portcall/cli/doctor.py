@@ -39,6 +39,8 @@ PACKAGES = {
     "ziglang": "compiling for other machines",
     "apache-tvm-ffi": "libraries that link libtvm_ffi.so",
     "apache-tvm": "compiling models",
+    "onnx": "compiling ONNX models",
+    "onnxruntime": "checking what was compiled",
     "torch": "tensors to share",
 }
 DEVICE_KINDS = ("cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "hexagon")
