@@ -66,7 +66,8 @@ class Model:
     """A model that can be run: its inputs are set.
 
     Attributes:
-        files: what was given for ``graph`` (or ``bundle``), ``library`` and ``params``.
+        files: what was given for ``graph`` (or ``bundle``), ``library`` and ``params``; before them an ONNX file,
+            ``model``, that ``bundle`` was compiled from.
         inputs: those that were given, or filled.
     """
 
@@ -100,15 +101,17 @@ def open_model(ctx: click.Context, given: dict[str, Any]) -> Iterator[Model]:
 
     What can be found out here is refused before anything is sent.
     """
-    isolate_here(ctx, given, f"the model {given['file']}")
+    isolate_here(ctx, given, f"the model {given['named']}")
     from portcall import graph
 
-    path, kernels = given["file"], given["second"]
+    path, kernels, named = given["file"], given["second"], given["named"]
     files = {"graph": path, "library": kernels} if kernels else {"bundle": path}
-    with explain_failures(path), warnings_as_messages(path):
+    if named != path:
+        files = {"model": named, **files}
+    with explain_failures(named), warnings_as_messages(named):
         with explained_graph_errors(cause=NO_PARAMS):
             params = graph.load_params_from_file(given["params"]) if given["params"] else None
-        with explained_graph_errors(f"{path}: "):
+        with explained_graph_errors(f"{named}: "):
             known, maker = read_model(given)
         inputs = read_inputs(known, given)
         with open_place(given, kernels or path, given["device"].split(",")) as place:
@@ -174,7 +177,7 @@ def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
     for name, spec in split_inputs(given["inputs"], model):
         value = known.get(name)
         if value is None:
-            raise no_input(name, list(known), given["file"])
+            raise no_input(name, list(known), given["named"])
         try:
             inputs[name] = Input(spec, read_spec(name, spec, value, generator))
         except ValueError as error:

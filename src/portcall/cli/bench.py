@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    given["file"] = compiled(given["file"], given["shapes"])
+    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"])
     timed = (bench_model if is_model(given) else bench_function)(ctx, given)
     result, counts, place = timed.result, timed.counts, timed.place
     findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))

@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
     @data.npz:key. Its outputs have names of their own.
     """
-    given["file"] = compiled(given["file"], given["shapes"])
+    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"])
     done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])
