@@ -27,9 +27,9 @@ def test_main_runs_and_its_results_are_saved(models: Compiled, tmp_path: Path) -
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
     x = f"@{tmp_path}/x.npy"
     run("run", models.path("outputs"), "--arg", x, "--arg", x, "--output", tmp_path / "y.npz")
-    saved = np.load(tmp_path / "y.npz")
-    assert sorted(saved) == ["result.0", "result.1.0", "result.1.1"]
-    np.testing.assert_array_equal(saved["result.0"], np.full((2, 3), 2, "float32"))
+    with np.load(tmp_path / "y.npz") as saved:
+        assert sorted(saved) == ["result.0", "result.1.0", "result.1.1"]
+        np.testing.assert_array_equal(saved["result.0"], np.full((2, 3), 2, "float32"))
     assert run("run", models.path("loop"), "main", "--arg", "ones:float32[4]")["outputs"] == {
         "result": {"dtype": "float32", "shape": [4], "min": 8.5, "mean": 8.5, "max": 8.5}
     }

@@ -46,6 +46,7 @@ from portcall.rpc.wire._handshake import server_reply
 HOLD = 15.0  # seconds for which the farm may hold an answer back
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts to reach a farm that is away
 RELAY_TIMEOUT = 10.0
+LINK_TIMEOUT = 15.0  # seconds until the end of a server is noticed at the latest
 
 OnReady = Callable[[Address], None]
 Log = Callable[[str], None]
@@ -127,7 +128,8 @@ class Agent:
                 options = replace(self._options, gate=theirs.fileno(), stop_with_stdin=True, key=self._place.keys[0])
                 self._server = Server(**options.to_dict())
             self._link = ours
-            threading.Thread(target=self._follow_server, name="portcall-agent", daemon=True).start()
+            follower = threading.Thread(target=self._follow_server, name="portcall-agent", daemon=True)
+            follower.start()
             try:
                 self._ask_for_orders(on_ready)
             finally:
@@ -136,6 +138,8 @@ class Agent:
                     with contextlib.suppress(RPCError), contextlib.closing(self._channel.clone()) as channel:
                         channel.call("leave", place=self._place.id, agent=self._registered)
                 self._server.terminate()
+                self._stopping.set()
+                follower.join(LINK_TIMEOUT)  # it ends with the server
 
     def stop(self) -> None:
         """Let ``run`` return; may be called from a handler of a signal."""
