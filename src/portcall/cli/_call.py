@@ -18,13 +18,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import portcall
 from portcall.cli._arguments import Argument, check_forms, check_outputs
-from portcall.cli._command import read_limit
+from portcall.cli._command import Decorated, read_limit, with_options
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
 from portcall.cli._progress import StatusLine
@@ -41,7 +41,6 @@ WRONG_ARGUMENTS = "it expects other arguments"
 WRITE_OTHERS = "give others with --arg and --out; portcall run --help shows their forms"
 # The symbols and libraries that a problem is about.
 NAMES = re.compile(r"(?<=')[^']+(?=')|[\w.+-]+\.so[\w.]*")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def call_options(function: Decorated) -> Decorated:
@@ -75,9 +74,7 @@ def call_options(function: Decorated) -> Decorated:
         click.option("--no-check", is_flag=True, help="Upload it even if the server says that it cannot load it."),
     ]
     function = session_options(function)
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 @dataclass(frozen=True)

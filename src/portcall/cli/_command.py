@@ -7,9 +7,9 @@ import contextlib
 import difflib
 import importlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -24,6 +24,8 @@ HELP_WIDTH = 100
 # An empty word mostly comes of "$NAME" in a script, and --rpc "" must not mean this machine.
 MAY_BE_EMPTY = ("key",)
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -34,6 +36,13 @@ class Settings:
     """
 
     isolate: bool = False
+
+
+def with_options(function: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
+    """Add options to a command, in the order in which its help lists them."""
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 class Command(click.Command):

@@ -11,15 +11,16 @@ import contextlib
 import difflib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.cli._arguments import ARRAY, element_type, make_array, names_file, read_array
 from portcall.cli._call import Place, isolate_here, open_place
+from portcall.cli._command import Decorated, with_options
 from portcall.cli._errors import CommandError
 from portcall.cli._graph_report import NO_PARAMS, explained_graph_errors
 from portcall.cli._output import print_warning
@@ -36,7 +37,6 @@ FORMS = "random, zeros, ones, range, random:float32[2,3], @x.npy or @data.npz:ke
 _UNSET = 0  # in what get_input_states returns
 _FEW = 4
 DO_NOT_FIT = "a kernel and the graph do not fit"
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
@@ -48,9 +48,7 @@ def model_options(function: Decorated) -> Decorated:
         click.option("--fill", type=click.Choice(FILLS), help="Value of all other inputs and parameters of a model."),
         click.option("--allow-nan", is_flag=True, help="Accept inputs of a model with NaN in them."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 @dataclass(frozen=True)

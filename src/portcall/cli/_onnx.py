@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
 
 import click
 
 from portcall.bench import format_duration
+from portcall.cli._command import Decorated
 from portcall.cli._errors import CommandError
 from portcall.cli._output import echo_error
 from portcall.cli._progress import StatusLine
@@ -18,7 +18,6 @@ from portcall.errors import ModelError
 
 SUFFIX = ".onnx"
 SHAPE = re.compile(r"(?P<name>.+)=(?P<extents>\d+(?:[x,]\d+)*|)")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def read_shapes(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -8,14 +8,14 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.bench import format_duration
-from portcall.cli._command import read_duration
+from portcall.cli._command import Decorated, read_duration, with_options
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._output import print_line, print_warning
 from portcall.cli._progress import StatusLine
@@ -24,8 +24,6 @@ from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
     from portcall.rpc import Farm, Session
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def session_options(function: Decorated) -> Decorated:
@@ -42,9 +40,7 @@ def session_options(function: Decorated) -> Decorated:
         click.option("--connect-timeout", default="10s", show_default=True, metavar="TIME", callback=read_duration,
                      help="How long to wait for the session, in the server's queue too."),
     ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 def read_token_file(path: str | None) -> str | None:

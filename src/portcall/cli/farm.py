@@ -9,13 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.bench import format_duration
-from portcall.cli._command import Command, Group, end_with_error, read_duration
+from portcall.cli._command import Command, Decorated, Group, end_with_error, read_duration, with_options
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
 from portcall.cli._output import console, print_facts, print_json, print_line, print_warning, table
 from portcall.cli._remote import connect_farm
@@ -37,8 +36,6 @@ portcall farm reserve rasp4 --shell
 portcall farm reserve 'rasp4 & !flaky' -- make tune
 """
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 
 def farm_options(function: Decorated) -> Decorated:
     """Add the options that say which farm, and who asks."""
@@ -49,9 +46,7 @@ def farm_options(function: Decorated) -> Decorated:
                      "PORTCALL_FARM_TOKEN."),
         click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority (PEM)."),
     ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 def farm_of(given: dict[str, Any]) -> Farm:
@@ -90,31 +85,6 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
 
     ended_by = farm.serve(options, say_ready)
     ctx.exit(INTERRUPTED if ended_by == 2 else 0)
-
-
-@click.group("farm", cls=Group, examples=EXAMPLES, invoke_without_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
-@click.option("--store", default="farm.db", show_default=True, metavar="FILE", help="Keeps everything over a restart; "
-              "':memory:' keeps nothing.")  # fmt: skip
-@click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
-@click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
-@click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
-              "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
-@click.option("--silent", is_flag=True, help="Log nothing.")
-@click.option("--json", is_flag=True, help="Print the address as JSON.")
-@click.option("--debug", is_flag=True, help="Show the trace of an error.")
-@click.pass_context
-def command(ctx: click.Context, /, **given: Any) -> None:
-    if ctx.invoked_subcommand is None:
-        try:
-            run_farm(ctx, given)
-        except click.exceptions.Exit:
-            raise
-        except Exception as error:
-            end_with_error(ctx, error, given["debug"])
 
 
 # ---- Seeing ----
@@ -333,9 +303,7 @@ def token_options(function: Decorated) -> Decorated:
         click.option("--top-class", default="normal", show_default=True,
                      type=click.Choice(["urgent", "normal", "batch"]), help="The most urgent class to ask for."),
     ]  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return with_options(function, options)
 
 
 def token_fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -396,11 +364,9 @@ def join(json_to: str | None, code: str, **given: Any) -> None:
 def show(json_to: str | None, found: dict[str, Any], text: str) -> None:
     if json_to is not None:
         print_json(found, json_to)
-    elif "\n" in text:
+    else:
         for line in text.splitlines():
             print_line(line)
-    else:
-        print_line(text)
 
 
 @click.command("show", cls=Command, examples="portcall farm show LEASE")
@@ -447,6 +413,28 @@ SUMMARIES: dict[Command, str] = {
     pair: "Make a code for a board or a colleague.",
     join: "Turn a pairing code into a token.",
 }
-for found_command, summary in SUMMARIES.items():
-    found_command.summary = summary
-    command.add_command(found_command)
+
+
+@click.group("farm", cls=Group, examples=EXAMPLES, summaries=SUMMARIES, invoke_without_command=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
+@click.option("--store", default="farm.db", show_default=True, metavar="FILE", help="Keeps everything over a restart; "
+              "':memory:' keeps nothing.")  # fmt: skip
+@click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
+@click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
+@click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
+              "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
+@click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
+@click.option("--silent", is_flag=True, help="Log nothing.")
+@click.option("--json", is_flag=True, help="Print the address as JSON.")
+@click.option("--debug", is_flag=True, help="Show the trace of an error.")
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
+    if ctx.invoked_subcommand is None:
+        try:
+            run_farm(ctx, given)
+        except click.exceptions.Exit:
+            raise
+        except Exception as error:
+            end_with_error(ctx, error, given["debug"])

@@ -232,24 +232,30 @@ def _check_floats(reading: Reading) -> None:
         raise NotThisKindError("other types than float32")
 
 
-def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
-    what = read_pooling(reading)
+def _write_floats(reading: Reading, parallel: bool, write: Callable[[Writer, dict[str, Buffer], Buffer], None]) -> Any:
+    """Return a kernel of float32 with one result.
+
+    Raises:
+        NotThisKindError: it has other types.
+    """
     _check_floats(reading)
     w = Writer(parallel)
     buffers = _buffers(reading, {}, 0)
     output = flat_buffer("output", shape_of(reading.result), "float32")
-    write_by_channel(w, what, target, buffers, output)
+    write(w, buffers, output)
     return w.function(list(buffers.values()), [output])
+
+
+def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
+    what = read_pooling(reading)
+    return _write_floats(
+        reading, parallel, lambda w, buffers, output: write_by_channel(w, what, target, buffers, output)
+    )
 
 
 def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
     what = read_batched(reading)
-    _check_floats(reading)
-    w = Writer(parallel)
-    buffers = _buffers(reading, {}, 0)
-    output = flat_buffer("output", shape_of(reading.result), "float32")
-    write_batched(w, what, target, buffers, output)
-    return w.function(list(buffers.values()), [output])
+    return _write_floats(reading, parallel, lambda w, buffers, output: write_batched(w, what, target, buffers, output))
 
 
 # Asked in this order; the first that does not raise NotThisKindError has the kernel.

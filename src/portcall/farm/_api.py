@@ -20,6 +20,7 @@ from typing import Any
 from portcall.farm._access import Access, Token
 from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
+from portcall.farm._page import age
 from portcall.farm._state import State, hash_secret
 
 HOLD = 20.0  # seconds that an answer is held back at most
@@ -167,20 +168,14 @@ class Api:
     async def _wait_for_end(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is over, or after a while."""
         until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
-        news = self._news.setdefault(lease.id, asyncio.Event())
-        self.hub.holders[lease.id] = self._on_news
         while lease.state != "ended" and (left := until - time.monotonic()) > 0:
-            news.clear()
-            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), left)
+            await self._news_of(lease, left)
         return self.view(lease)
 
     async def _wait_for_place(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is granted or over, or its place in the queue has changed; or after a while."""
         until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
         seen = int(_number(command, "seen", 0, 0, 1e9))
-        news = self._news.setdefault(lease.id, asyncio.Event())
-        self.hub.holders[lease.id] = self._on_news
         while True:
             with self.hub.turn() as state:
                 if lease.id in state.leases:
@@ -189,14 +184,21 @@ class Api:
             left = until - time.monotonic()
             if lease.state in ("active", "ended") or left <= 0 or view.get("position", seen) != seen:
                 break
-            news.clear()
-            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), min(left, LOOK))
+            await self._news_of(lease, min(left, LOOK))
         if lease.state == "ended":
             self._news.pop(lease.id, None)
         if lease.state == "active":
             lease.match_key = ""  # it is for one session
         return view
+
+    async def _news_of(self, lease: Lease, seconds: float) -> bool:
+        """Wait until something happens to a lease; return whether it did within the time."""
+        news = self._news.setdefault(lease.id, asyncio.Event())
+        self.hub.holders[lease.id] = self._on_news
+        news.clear()
+        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
+            return await asyncio.wait_for(news.wait(), seconds)
+        return False
 
     def _on_news(self, effect: Effect) -> None:
         assert effect.lease is not None
@@ -272,15 +274,10 @@ class Api:
 
     async def _key_of_tvm(self, lease: Lease) -> None:
         """Wait until a TVM server is ready for the next session of its lease."""
-        news = self._news.setdefault(lease.id, asyncio.Event())
-        self.hub.holders[lease.id] = self._on_news
         until = time.monotonic() + HOLD
         while not lease.match_key and lease.state == "active":
-            news.clear()
-            try:
-                await asyncio.wait_for(news.wait(), max(0.0, until - time.monotonic()))
-            except (TimeoutError, asyncio.TimeoutError):
-                raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503) from None
+            if not await self._news_of(lease, max(0.0, until - time.monotonic())):
+                raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503)
         if lease.state != "active":
             raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
 
@@ -331,12 +328,7 @@ class Api:
             if old is not None and old.asking and old.instance != instance:
                 text = f"another process serves the place {id!r}: give this one a name of its own (--place)"
                 raise ApiError(text, "taken", 409)
-            self._agents.pop(id, None)
-            self._lost.pop(id, None)
-            if old is not None:
-                old.news.set()
-                if old.silence is not None:
-                    old.silence.cancel()
+            self._drop_agent(id)
             agent = self._agents[id] = Agent(instance)
             self.hub.agents[id] = agent.order
             state.register(
@@ -418,15 +410,20 @@ class Api:
             with self.hub.turn() as state:
                 state.lost(id, why)
 
+    def _drop_agent(self, id: str) -> None:
+        """Forget the agent of a place, whose waiting answer goes out."""
+        for agents in (self._agents, self._lost):
+            agent = agents.pop(id, None)
+            if agent is not None:
+                agent.news.set()
+                if agent.silence is not None:
+                    agent.silence.cancel()
+
     def _leave(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         id = _text(command, "place")
         agent = self._agents.get(id) or self._lost.get(id)
         if agent is not None and hmac.compare_digest(agent.secret, _text(command, "agent")):
-            self._agents.pop(id, None)
-            self._lost.pop(id, None)
-            agent.news.set()
-            if agent.silence is not None:
-                agent.silence.cancel()
+            self._drop_agent(id)
             with self.hub.turn() as state:
                 state.remove(id)
         return {}
@@ -482,9 +479,9 @@ class Api:
             place = state.places[id]
             holder = state.leases.get(place.lease)
             if place.state == "offline":
-                said.append(f"{id} is offline for {_age(state.now - place.since)} ({place.cause})")
+                said.append(f"{id} is offline for {age(state.now - place.since)} ({place.cause})")
             elif holder is not None:
-                said.append(f"{id} has been with {holder.user} for {_age(state.now - holder.since)}")
+                said.append(f"{id} has been with {holder.user} for {age(state.now - holder.since)}")
             elif not place.free:
                 doing = "drained" if place.drain else place.health if place.state == "idle" else place.state
                 said.append(f"{id} is {doing}{f' ({place.health_reason})' if place.health_reason else ''}")
@@ -509,11 +506,11 @@ class Api:
         state = self.hub.state
         held = sorted((x for x in state.leases.values() if x.state != "queued"), key=lambda lease: lease.since)
         waiting = sorted((x for x in state.leases.values() if x.state == "queued"), key=lambda x: (x.rank, x.number))
-        shown = [self.view(lease) for lease in waiting[:200]] if waiting else []
         return {
             "now": self.hub.now(), "started": self.hub.started, "draining": state.draining,
             "places": [self.view_place(place) for place in state.places.values()],
-            "leases": [self.view(lease) for lease in held], "waiting": shown, "waiting_total": len(waiting),
+            "leases": [self.view(lease) for lease in held],
+            "waiting": [self.view(lease) for lease in waiting[:200]], "waiting_total": len(waiting),
         }  # fmt: skip
 
     def _status(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -562,10 +559,3 @@ def _number(command: Mapping[str, Any], name: str, default: float, low: float, h
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or not low <= value <= high:
         raise ValueError(f"invalid {name} {str(value)[:40]} (must be {low:g}-{high:g})")
     return value
-
-
-def _age(seconds: float) -> str:
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"

@@ -15,10 +15,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from portcall.farm import _tracker_wire
 from portcall.rpc.wire._tls import tune
 
-SESSION_MAGIC = b"\x71\xf2\x0f\x00"
 _HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
 _SNIFFED = 4
 _BACKLOG = 512
@@ -193,6 +191,3 @@ def _listen(host: str, port: int) -> socket.socket:
         hint = "; another program has it, --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}{hint}") from None
     return sock
-
-
-TRACKER_MAGIC = _tracker_wire.MAGIC

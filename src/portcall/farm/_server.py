@@ -15,17 +15,19 @@ from typing import Any
 
 from aiohttp import web
 
+from portcall.farm import _tracker_wire
 from portcall.farm._access import Access
 from portcall.farm._api import Api
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
 from portcall.farm._model import Rules
-from portcall.farm._port import SESSION_MAGIC, TRACKER_MAGIC, Port
+from portcall.farm._port import Port
 from portcall.farm._relay import Relay, TcpEnd
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
 from portcall.rpc.server._options import is_loopback
 from portcall.rpc.wire._address import Address
+from portcall.rpc.wire._handshake import MAGIC
 from portcall.rpc.wire._tls import load_certificate
 
 
@@ -110,8 +112,8 @@ class Server:
                 options.host,
                 options.port,
                 {
-                    TRACKER_MAGIC: self._tracker,
-                    SESSION_MAGIC: lambda secure: TcpEnd(self.relay),
+                    _tracker_wire.MAGIC: self._tracker,
+                    MAGIC.to_bytes(4, "little"): lambda secure: TcpEnd(self.relay),
                     b"HTTP": self._make_http,
                 },
                 tls=tls,

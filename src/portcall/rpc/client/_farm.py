@@ -184,21 +184,18 @@ class Farm:
 
     def _beat(self) -> None:
         """Tell the farm that the leases of this process are in use."""
-        next_beat: dict[str, float] = {}
         while True:
             with self._lock:
                 now = time.monotonic()
-                for id in self._leases:
-                    next_beat.setdefault(id, now)
-                due = min((next_beat[id] for id in self._leases), default=now + HOLD)
+                due = min((lease.next_beat for lease in self._leases.values()), default=now + HOLD)
                 if self._closed:
                     return
                 if due > now:
                     self._lock.wait(due - now)
                     continue
-                leases = [lease for id, lease in self._leases.items() if next_beat[id] <= now]
+                leases = [lease for lease in self._leases.values() if lease.next_beat <= now]
             for lease in leases:
-                next_beat[lease.id] = time.monotonic() + lease.beat()
+                lease.next_beat = time.monotonic() + lease.beat()
 
 
 class Lease:
@@ -207,7 +204,10 @@ class Lease:
     Attributes:
         id, user, want: as the farm has them.
         place: id of the place.
+        next_beat: when the farm is to be told next that the lease is in use, by the monotonic clock.
     """
+
+    next_beat = 0.0
 
     def __init__(self, farm: Farm, view: dict[str, Any], secret: str, own: bool = True) -> None:
         self._own = own
