@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of devices, the current stream of a thread, and the allocator that array libraries may bring.
+// Kinds of devices, and the current stream of a thread.
 #include "portcall/device.h"
 
 #include <algorithm>
@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "portcall/function.h"
-#include "portcall/tensor.h"
 
 namespace portcall {
 namespace {
@@ -34,14 +33,6 @@ const PortcallDeviceAPI* FindApi(int32_t device_type) {
 
 using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
-
-std::atomic<DLPackManagedTensorAllocator> global_allocator{nullptr};
-thread_local DLPackManagedTensorAllocator thread_allocator = nullptr;
-
-void ReportAllocatorError(void* context, const char* kind, const char* message) {
-  auto* text = static_cast<std::pair<std::string, std::string>*>(context);
-  *text = {kind ? kind : "RuntimeError", message ? message : "the tensor allocator failed without saying why"};
-}
 
 PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
   if (attr == kPortcallAttrExist && !FindApi(type)) return Any(false);
@@ -119,32 +110,4 @@ int TVMFFIEnvSetStream(int32_t device_type, int32_t device_id, void* stream, voi
 void* TVMFFIEnvGetStream(int32_t device_type, int32_t device_id) {
   auto it = streams.find({device_type, device_id});
   return it == streams.end() ? nullptr : it->second;
-}
-
-int TVMFFIEnvSetDLPackManagedTensorAllocator(DLPackManagedTensorAllocator allocator, int write_to_global_context,
-                                             DLPackManagedTensorAllocator* opt_out_original) {
-  if (opt_out_original) *opt_out_original = thread_allocator;
-  thread_allocator = allocator;
-  if (write_to_global_context) global_allocator.store(allocator);
-  return 0;
-}
-
-DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocator() {
-  return thread_allocator ? thread_allocator : global_allocator.load();
-}
-
-int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
-  DLPackManagedTensorAllocator allocator = TVMFFIEnvGetDLPackManagedTensorAllocator();
-  if (!allocator) return PortcallTensorAlloc(prototype, out);  // the devices' own memory
-  return Guard([&] {
-    std::pair<std::string, std::string> error;
-    ReportAllocatorError(&error, nullptr, nullptr);
-    DLManagedTensorVersioned* managed = nullptr;
-    if (allocator(prototype, &managed, &error, ReportAllocatorError) != 0) throw Error(error.first, error.second);
-    PORTCALL_CHECK(managed, RuntimeError) << "the tensor allocator returned no tensor";
-    if (TVMFFITensorFromDLPackVersioned(managed, 0, 0, out) != 0) {
-      if (managed->deleter) managed->deleter(managed);
-      ThrowRaised();
-    }
-  });
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors: a DLTensor with its shape and strides behind the node, and an owner that is told when the last reference goes.
+// Tensors: a DLTensor with its shape and strides behind the node, and an owner, which hears when the last reference goes.
+// And the allocator that array libraries may bring.
 #include "portcall/tensor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "portcall/function.h"
 #include "runtime/node.h"
@@ -213,6 +217,14 @@ template <typename Managed> Managed* ToManaged(TVMFFIObjectHandle from) {
   return managed.release();
 }
 
+std::atomic<DLPackManagedTensorAllocator> global_allocator{nullptr};
+thread_local DLPackManagedTensorAllocator thread_allocator = nullptr;
+
+void ReportAllocatorError(void* context, const char* kind, const char* message) {
+  auto* text = static_cast<std::pair<std::string, std::string>*>(context);
+  *text = {kind ? kind : "RuntimeError", message ? message : "the tensor allocator failed without saying why"};
+}
+
 }  // namespace
 
 }  // namespace portcall
@@ -309,5 +321,33 @@ int PortcallTensorCopy(const DLTensor* from, const DLTensor* to) {
       PORTCALL_CHECK(tensor->data || NumElements(*tensor) == 0, ValueError) << "a tensor without memory";
     }
     CopyTensor(*from, *to);
+  });
+}
+
+int TVMFFIEnvSetDLPackManagedTensorAllocator(DLPackManagedTensorAllocator allocator, int write_to_global_context,
+                                             DLPackManagedTensorAllocator* opt_out_original) {
+  if (opt_out_original) *opt_out_original = thread_allocator;
+  thread_allocator = allocator;
+  if (write_to_global_context) global_allocator.store(allocator);
+  return 0;
+}
+
+DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocator() {
+  return thread_allocator ? thread_allocator : global_allocator.load();
+}
+
+int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
+  DLPackManagedTensorAllocator allocator = TVMFFIEnvGetDLPackManagedTensorAllocator();
+  if (!allocator) return PortcallTensorAlloc(prototype, out);  // the devices' own memory
+  return Guard([&] {
+    std::pair<std::string, std::string> error;
+    ReportAllocatorError(&error, nullptr, nullptr);
+    DLManagedTensorVersioned* managed = nullptr;
+    if (allocator(prototype, &managed, &error, ReportAllocatorError) != 0) throw Error(error.first, error.second);
+    PORTCALL_CHECK(managed, RuntimeError) << "the tensor allocator returned no tensor";
+    if (TVMFFITensorFromDLPackVersioned(managed, 0, 0, out) != 0) {
+      if (managed->deleter) managed->deleter(managed);
+      ThrowRaised();
+    }
   });
 }

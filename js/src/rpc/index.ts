@@ -4,9 +4,16 @@
 export { Float } from "../values.js";
 export { type ConnectOptions, connect } from "./client/connect.js";
 export type { Progress } from "./client/files.js";
-export { type RemoteFunction, RemoteModule, RemoteObject, RemoteTensor, type RemoteValue } from "./client/remote.js";
+export {
+  type RemoteFunction,
+  RemoteModule,
+  RemoteObject,
+  RemoteTensor,
+  type RemoteValue,
+  type TimeEvaluator,
+} from "./client/remote.js";
 export { Session } from "./client/session.js";
-export { type TimeEvaluator, Timing, type TimingOptions } from "./client/timing.js";
+export { Timing, type TimingOptions } from "./client/timing.js";
 export type { Ending } from "./server/endpoint.js";
 export { type JoinOptions, type JoinState, join } from "./server/join.js";
 export { type ListenOptions, listen, type Server } from "./server/listen.js";

@@ -13,7 +13,8 @@ import {
 } from "../../errors.js";
 import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
-import { type Address, addressText, openTransport, parseAddress, type Transport } from "../transport/transport.js";
+import { openTransport } from "../transport/open.js";
+import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
 import { decodeLeniently } from "../wire/bytes.js";
 import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
 import {

@@ -10,7 +10,7 @@ import type { Reader, Writer } from "../wire/bytes.js";
 import { Code } from "../wire/frames.js";
 import { Handle, Index, Pointer, WireTensor, type WireValue, writeSequence, writeTensor } from "../wire/values.js";
 import { expectValues, type Pipeline } from "./pipeline.js";
-import { type TimeEvaluator, type TimingOptions, timeEvaluator } from "./timing.js";
+import { type Timing, type TimingOptions, timingArguments, timingOf } from "./timing.js";
 
 /** What functions of a session take. */
 export type RemoteValue =
@@ -211,9 +211,24 @@ export class RemoteModule extends Proxied {
   /** Return a function that takes the arguments of the named one and times it at the server.
    * @throws FunctionNotFoundError The module has none of that name. */
   async timeEvaluator(name: string, options: TimingOptions = {}): Promise<TimeEvaluator> {
-    (await this.get(name)).dispose(); // a missing one is told by name
-    return timeEvaluator(await this.owner.get("runtime.RPCTimeEvaluator"), this, name, options);
+    (await this.get(name)).dispose(); // the error for a missing one names it
+    return timeEvaluator(this.owner, this, name, options);
   }
+}
+
+/** Times one call of a function after the other, at the server. */
+export type TimeEvaluator = (...args: RemoteValue[]) => Promise<Timing>;
+
+/** Make a function that times another one of a module, or of the server where that is null. */
+export async function timeEvaluator(
+  owner: Owner,
+  module: RemoteModule | null,
+  name: string,
+  options: TimingOptions,
+): Promise<TimeEvaluator> {
+  const make = await owner.get("runtime.RPCTimeEvaluator");
+  const evaluate: RemoteFunction = await make(module, name, ...timingArguments(options));
+  return async (...args) => timingOf(await evaluate(...args));
 }
 
 /** A tensor in the memory of a session. */

@@ -16,8 +16,10 @@ import {
   type RemoteModule,
   RemoteTensor,
   remoteFunction,
+  type TimeEvaluator,
+  timeEvaluator,
 } from "./remote.js";
-import { type TimeEvaluator, type TimingOptions, timeEvaluator } from "./timing.js";
+import type { TimingOptions } from "./timing.js";
 
 const CPU = new Device(1);
 const symbolAsyncDispose: typeof Symbol.asyncDispose = Symbol.asyncDispose ?? Symbol.for("Symbol.asyncDispose");
@@ -94,7 +96,7 @@ export class Session {
    * @throws FunctionNotFoundError The server offers none of that name. */
   async timeEvaluator(name: string, options: TimingOptions = {}): Promise<TimeEvaluator> {
     (await this.getFunction(name)).dispose();
-    return timeEvaluator(await this.#owner.get("runtime.RPCTimeEvaluator"), null, name, options);
+    return timeEvaluator(this.#owner, null, name, options);
   }
 
   // ---- Memory ----

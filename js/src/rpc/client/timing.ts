@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timing of functions at the server.
+// What is asked of a time evaluator, and what it answers. No I/O here.
 
 import { type Device, device } from "../../device.js";
 import { RemoteProtocolError } from "../../errors.js";
-import type { RemoteFunction, RemoteModule, RemoteValue } from "./remote.js";
 
 export interface TimingOptions {
   /** The device to wait for; `cpu` unless given. */
@@ -40,23 +39,15 @@ export class Timing {
   }
 }
 
-/** Times one call of a function after the other, at the server. */
-export type TimeEvaluator = (...args: RemoteValue[]) => Promise<Timing>;
-
 const ZERO_TIMES = 100; // measurements of no time at all after which that is believed
 
-/** Make a function that times another one of a module, or of the server where that is null. */
-export async function timeEvaluator(
-  make: RemoteFunction,
-  module: RemoteModule | null,
-  name: string,
-  options: TimingOptions,
-): Promise<TimeEvaluator> {
+/** Return what `runtime.RPCTimeEvaluator` takes after the module and the name (docs/wire.md, section 6). */
+export function timingArguments(options: TimingOptions): (number | string)[] {
   const { number = 10, repeat = 1, minRepeatMs = 0, cooldownIntervalMs = 0, cacheFlushBytes = 0 } = options;
   const where = device(options.device ?? "cpu");
-  const evaluate: RemoteFunction = await make(
-    module,
-    name,
+  const cooldownRepeats = 1; // a pause after every measurement
+  const before = ""; // no function to call before each measurement
+  return [
     where.type,
     where.index,
     number,
@@ -64,16 +55,18 @@ export async function timeEvaluator(
     minRepeatMs,
     ZERO_TIMES,
     cooldownIntervalMs,
-    1, // a pause after every measurement
+    cooldownRepeats,
     cacheFlushBytes,
-    "",
-  );
-  return async (...args) => {
-    const bytes: unknown = await evaluate(...args);
-    if (!(bytes instanceof Uint8Array) || bytes.length === 0 || bytes.length % 8) {
-      throw new RemoteProtocolError("a time evaluator answered with no times");
-    }
-    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
-    return new Timing(Array.from({ length: bytes.length / 8 }, (_, i) => view.getFloat64(8 * i, true)));
-  };
+    before,
+  ];
+}
+
+/** Read the answer of a time evaluator: float64 seconds, little-endian.
+ * @throws RemoteProtocolError It holds no whole number of them. */
+export function timingOf(answer: unknown): Timing {
+  if (!(answer instanceof Uint8Array) || answer.length === 0 || answer.length % 8) {
+    throw new RemoteProtocolError("a time evaluator answered with no times");
+  }
+  const view = new DataView(answer.buffer, answer.byteOffset, answer.length);
+  return new Timing(Array.from({ length: answer.length / 8 }, (_, i) => view.getFloat64(8 * i, true)));
 }

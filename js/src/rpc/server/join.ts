@@ -3,7 +3,8 @@
 
 import { RPCError } from "../../errors.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
-import { type Address, openTransport, parseAddress, type Transport } from "../transport/transport.js";
+import { openTransport } from "../transport/open.js";
+import { type Address, parseAddress, type Transport } from "../transport/transport.js";
 import {
   checkAccepted,
   EXTENSION_VERSION,

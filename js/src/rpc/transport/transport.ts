@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moves the bytes of a connection, and addresses.
 
-import { ConnectError } from "../../errors.js";
-
 /** Takes what a connection brings. */
 export interface Receiver {
   data(bytes: Uint8Array): void;
@@ -78,21 +76,4 @@ export function addressText(address: Address): string {
   if (address.kind === "websocket") return address.url;
   if (address.kind === "unix") return `unix:${address.path}`;
   return address.host.includes(":") ? `[${address.host}]:${address.port}` : `${address.host}:${address.port}`;
-}
-
-/** Open a connection.
- * @throws ConnectError Nobody listens there. */
-export async function openTransport(address: Address, signal: AbortSignal): Promise<Transport> {
-  if (address.kind === "websocket") {
-    const { openWebSocket } = await import("./websocket.js");
-    return openWebSocket(address.url, signal);
-  }
-  if (typeof process === "undefined" || !process.versions?.node) {
-    throw new ConnectError(`${addressText(address)}: browsers only connect to ws:// and wss:// addresses`, {
-      peer: addressText(address),
-      reason: "no-tcp",
-    });
-  }
-  const { openSocket } = await import("./tcp.js");
-  return openSocket(address, signal);
 }
