@@ -231,6 +231,12 @@ def test_a_session_that_cannot_be_started_is_reported(
     assert report().number == 5  # again, in case that the first report was lost
 
 
+def test_a_worker_ends_whose_zygote_ended_before_it_ran() -> None:
+    program = "from portcall.rpc.server._worker import die_with_parent; die_with_parent(1); print('still here')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
+
+
 def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_the_server(tmp_path: Path) -> None:
     with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
         (tmp_path / "wait").touch()

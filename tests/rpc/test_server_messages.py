@@ -21,6 +21,7 @@ from portcall.rpc.server._messages import (
     MAX_BYTES,
     WORKER_REPORTS,
     ZYGOTE_ORDERS,
+    ZYGOTE_REPORTS,
     CountDirectory,
     DeleteDirectory,
     DirectoryCounted,
@@ -33,6 +34,7 @@ from portcall.rpc.server._messages import (
     MessageError,
     SendToClient,
     SessionEnded,
+    SessionStarted,
     StartSession,
     decode,
     encode,
@@ -172,6 +174,16 @@ def test_a_link_whose_other_end_is_closed_receives_none() -> None:
     with link:
         peer.close()
         assert link.receive(ZYGOTE_ORDERS) is None
+
+
+def test_link_receive_returns_messages_of_an_end_that_closed_without_reading_ours() -> None:
+    link, peer = raw_pair()
+    with link:
+        link.send(KillSession(1))
+        peer.send(encode(SessionStarted(1, 77)))
+        peer.close()  # the kernel reports a reset before it gives out the message
+        assert link.receive(ZYGOTE_REPORTS) == (SessionStarted(1, 77), [])
+        assert link.receive(ZYGOTE_REPORTS) is None
 
 
 def test_the_program_for_directories_reads_and_writes_the_same_messages(tmp_path: object) -> None:

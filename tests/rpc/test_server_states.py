@@ -167,6 +167,13 @@ def test_messages_of_a_worker_in_any_order_open_a_session_only_after_hello_and_p
         talk.close()
 
 
+def test_the_supervisor_knows_the_process_of_a_session_before_it_serves() -> None:
+    talk = Conversation("")
+    assert talk.send(HelloReceived(HELLOS[0], 77)) is None
+    assert talk.connection.pid == 77
+    talk.close()
+
+
 @pytest.mark.parametrize("token", ["", TOKEN])
 def test_a_second_hello_is_refused(token: str) -> None:
     talk = Conversation(token)

@@ -190,6 +190,7 @@ class Admission:
             name = type(message).__name__
             self._refuse(connection, f"sent an unexpected message ({name} while {connection.state.value})")
         elif isinstance(message, HelloReceived):
+            connection.pid = connection.pid or message.pid
             self._on_hello(connection, message.data)
         elif isinstance(message, ProofReceived):
             self._on_proof(connection, message.data)

@@ -53,8 +53,8 @@ class Link:
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, MAX_BYTES, _MAX_DESCRIPTORS)
-        except ConnectionResetError:
-            return None
+        except ConnectionResetError:  # it left messages of ours unread; its own come after the error
+            return self.receive(accepted)
         if not data:
             return None
         try:

@@ -112,9 +112,15 @@ class SessionEnded(Message):
 
 @dataclass(frozen=True)
 class HelloReceived(Message):
-    """All bytes of the client's hello."""
+    """All bytes of the client's hello.
+
+    Attributes:
+        pid: the worker's process id. The supervisor must know it before the session serves: if the zygote ends before
+            its report is read, the supervisor ends the processes that the session started.
+    """
 
     data: bytes
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,12 +167,14 @@ class StartWorker(Message):
         client: descriptor of the connection.
         link: descriptor of the link to the supervisor.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
+        parent: process id of the zygote. The worker ends with it.
     """
 
     directory: str
     client: int
     link: int
     progress: int
+    parent: int
 
 
 # ---- Supervisor and directory process ----

@@ -144,7 +144,7 @@ def isolate_process(start: StartWorker) -> None:
     """Become a process of its own, which ends with its parent, in the session's directory."""
     with contextlib.suppress(PermissionError):
         os.setsid()
-    die_with_parent()
+    die_with_parent(start.parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     for name in ("files", "tmp"):
@@ -154,11 +154,10 @@ def isolate_process(start: StartWorker) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(start.directory, "tmp")
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel end this process when its parent ends."""
-    parent = os.getppid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was quicker
+    if os.getppid() != parent:  # it has ended already, perhaps before this process ran at all
         os._exit(1)
 
 
@@ -214,7 +213,7 @@ def shake_hands(client: socket.socket, link: Link) -> frozenset[str] | None:
     try:
         while reader.feed(receive(client, reader.missing())) is None:
             pass
-        link.send(HelloReceived(reader.transcript))
+        link.send(HelloReceived(reader.transcript, os.getpid()))
         while (order := wait_for_order(client, link)) is not None:
             client.sendall(order.data)
             if order.then in ("serve", "end"):

@@ -130,7 +130,8 @@ class Zygote:
         try:
             if len(descriptors) != order.descriptors:
                 raise OSError(errno.EMFILE, "too many open files")
-            start = StartWorker(order.directory, *descriptors)
+            client, link, progress = descriptors
+            start = StartWorker(order.directory, client, link, progress, os.getpid())
             pid = self._spawn(start) if self._reason else self._fork(start)
             handle = os.pidfd_open(pid)
         except OSError as error:
