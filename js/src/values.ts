@@ -1,7 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that JavaScript has no form for.
+// What cells of the core and values on the wire have in common (docs/abi.md): type indices, and which numbers are integers.
 
 /** A whole number that must arrive as a float: `new Float(2)`. */
 export class Float {
   constructor(readonly value: number) {}
+}
+
+/** The type indices of values. The last one is of the wire alone. */
+export const TypeIndex = {
+  None: 0,
+  Int: 1,
+  Bool: 2,
+  Float: 3,
+  Pointer: 4,
+  DataType: 5,
+  Device: 6,
+  TensorView: 7,
+  RawText: 8,
+  RawBytes: 9,
+  SmallText: 11,
+  SmallBytes: 12,
+  Object: 64,
+  Text: 65,
+  Bytes: 66,
+  Function: 68,
+  Tensor: 70,
+  Array: 71,
+  Map: 72,
+  Module: 73,
+  RemoteObject: 115,
+} as const;
+
+export const SMALL = 7; // bytes of text that lie in the cell of a value itself
+
+/** Whether a number is passed as an integer: a whole one of up to 53 bits, but not -0. */
+export function isInteger(value: number): boolean {
+  return Number.isSafeInteger(value) && !Object.is(value, -0);
+}
+
+/** @throws RangeError The integer has more than 64 bits. */
+export function checkInt64(value: bigint): void {
+  if (BigInt.asIntN(64, value) !== value) throw new RangeError(`${value} does not fit 64 bits`);
 }

@@ -21,14 +21,13 @@ import {
 import {
   type Form,
   Handle,
-  Index,
   Pointer,
   readSequence,
   WireTensor,
   type WireValue,
   writeSequence,
 } from "../src/rpc/wire/values.js";
-import { Float } from "../src/values.js";
+import { Float, TypeIndex } from "../src/values.js";
 
 const u64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
 const i32 = fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 });
@@ -55,7 +54,7 @@ const values: fc.Arbitrary<WireValue> = fc.oneof(
   devices,
   u64.map((value) => new Pointer(value)),
   fc
-    .tuple(fc.constantFrom(Index.Function, Index.Module, Index.RemoteObject), u64)
+    .tuple(fc.constantFrom(TypeIndex.Function, TypeIndex.Module, TypeIndex.RemoteObject), u64)
     .map(([type, value]) => new Handle(type, value)),
   tensors,
 );
@@ -83,7 +82,7 @@ test("every value comes back as it was sent, in each form", () => {
 
 test("a Float that is a whole number travels as a float", () => {
   const writer = new Writer();
-  for (const part of [1, Index.Float]) writer.i32(part);
+  for (const part of [1, TypeIndex.Float]) writer.i32(part);
   writer.f64(2);
   assert.deepEqual(encode([new Float(2)]), writer.bytes());
   assert.deepEqual(readSequence(new Reader(encode([new Float(2)]))), [2]);

@@ -167,30 +167,30 @@ def test_a_waiting_client_whose_connection_is_gone_leaves_the_queue(
 ) -> None:
     monkeypatch.setattr("portcall.farm._api.GONE", 0.01)
     with board(farm), client(farm) as lab, lab.lease("k"):
-        with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
-            waiter = threading.Thread(target=call_and_fail, args=(gone,))
-            waiter.start()
-            farm.until(lambda: farm.server.api._asking)
-            gone.close()
-            waiter.join()
+        lose_a_waiting_client(farm)
         farm.until(lambda: farm.state.queue.size == 0)
 
 
-def call_and_fail(channel: rpc.FarmChannel) -> None:
-    with contextlib.suppress(errors.RPCError):
-        view = channel.call("request", want="k", secret="s" * 32)
-        channel.call("wait", hold=15, lease=view["lease"], secret="s" * 32, seen=view["position"])
+def lose_a_waiting_client(farm: RunningFarm) -> None:
+    """Ask for a board as bob, and close the connection while the farm holds the request."""
+
+    def call_and_fail() -> None:
+        with contextlib.suppress(errors.RPCError):
+            view = gone.call("request", want="k", secret="s" * 32)
+            gone.call("wait", hold=15, lease=view["lease"], secret="s" * 32, seen=view["position"])
+
+    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
+        waiter = threading.Thread(target=call_and_fail)
+        waiter.start()
+        farm.until(lambda: farm.server.api._asking)
+        gone.close()
+        waiter.join()
 
 
 def test_a_client_that_asks_again_in_time_keeps_its_request(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portcall.farm._api.GONE", 3600)
     with board(farm), client(farm) as lab, lab.lease("k"):
-        with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", token="", user="bob")) as gone:
-            waiter = threading.Thread(target=call_and_fail, args=(gone,))
-            waiter.start()
-            farm.until(lambda: farm.server.api._asking)
-            gone.close()
-            waiter.join()
+        lose_a_waiting_client(farm)
         farm.until(lambda: farm.server.api._gone)
         with client(farm, user="bob") as back:
             view = back.command("request", hold=0.01, want="k", secret="s" * 32)

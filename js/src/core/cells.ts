@@ -4,37 +4,11 @@
 import { Device } from "../device.js";
 import { bytesOf, DataType, type TypedArray } from "../dtype.js";
 import { Tensor } from "../tensor.js";
-import { Float } from "../values.js";
+import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../values.js";
 import type { CoreMemory } from "./memory.js";
 
 export const CELL = 16; // bytes
-export const Type = {
-  None: 0,
-  Int: 1,
-  Bool: 2,
-  Float: 3,
-  Pointer: 4,
-  DataType: 5,
-  Device: 6,
-  RawText: 8,
-  RawBytes: 9,
-  SmallText: 11,
-  SmallBytes: 12,
-  Object: 64,
-  Text: 65,
-  Bytes: 66,
-  Error: 67,
-  Function: 68,
-  Tensor: 70,
-  Array: 71,
-  Map: 72,
-  Module: 73,
-} as const;
-
 const BODY = 24; // bytes of an object's header
-const SMALL = 7; // bytes of text that lie in the cell itself
-const MIN_INT = -(2n ** 63n);
-const MAX_INT = 2n ** 63n - 1n;
 
 /** Undoes what a call borrowed: releases references, copies arrays back. */
 export type Cleanup = (() => void)[];
@@ -65,20 +39,20 @@ export class Cells {
   put(at: number, value: unknown, cleanup?: Cleanup): void {
     switch (typeof value) {
       case "number":
-        return Number.isSafeInteger(value) && !Object.is(value, -0) ? this.#int(at, value) : this.#float(at, value);
+        return isInteger(value) ? this.#int(at, value) : this.#float(at, value);
       case "boolean":
-        return this.#cell(at, Type.Bool, value ? 1 : 0);
+        return this.#cell(at, TypeIndex.Bool, value ? 1 : 0);
       case "undefined":
-        return this.#cell(at, Type.None, 0);
+        return this.#cell(at, TypeIndex.None, 0);
       case "bigint":
-        if (value < MIN_INT || value > MAX_INT) throw new RangeError(`${value} does not fit 64 bits`);
-        this.#cell(at, Type.Int, 0);
+        checkInt64(value);
+        this.#cell(at, TypeIndex.Int, 0);
         return this.#memory.view.setBigInt64(at + 8, value, true);
       case "string":
         return this.#text(at, value, cleanup);
       case "function":
       case "object":
-        return value === null ? this.#cell(at, Type.None, 0) : this.#object(at, value, cleanup);
+        return value === null ? this.#cell(at, TypeIndex.None, 0) : this.#object(at, value, cleanup);
     }
     throw new TypeError(`a ${typeof value} cannot be passed`);
   }
@@ -95,14 +69,14 @@ export class Cells {
   #int(at: number, value: number): void {
     const { words } = this.#memory;
     const j = at >> 2;
-    words[j] = Type.Int;
+    words[j] = TypeIndex.Int;
     words[j + 1] = 0;
     words[j + 2] = value; // modulo 2^32
     words[j + 3] = (value | 0) === value ? value >> 31 : Math.floor(value / 2 ** 32);
   }
 
   #float(at: number, value: number): void {
-    this.#cell(at, Type.Float, 0);
+    this.#cell(at, TypeIndex.Float, 0);
     this.#memory.doubles[(at >> 3) + 1] = value;
   }
 
@@ -117,7 +91,7 @@ export class Cells {
     this.#memory.free(source);
     this.#objects.check(status);
     const { words } = this.#memory;
-    if (cleanup && words[at >> 2]! >= Type.Object) this.#release(words[(at >> 2) + 2]!, cleanup);
+    if (cleanup && words[at >> 2]! >= TypeIndex.Object) this.#release(words[(at >> 2) + 2]!, cleanup);
   }
 
   #release(handle: number, cleanup: Cleanup): void {
@@ -132,7 +106,7 @@ export class Cells {
       bytes[at + 8 + i] = unit;
     }
     const { words } = this.#memory;
-    words[at >> 2] = Type.SmallText;
+    words[at >> 2] = TypeIndex.SmallText;
     words[(at >> 2) + 1] = value.length;
     return true;
   }
@@ -149,17 +123,17 @@ export class Cells {
       return this.#cell(at, known.type, known.handle);
     }
     if (typeof value === "function") {
-      return this.#owned(at, Type.Function, this.#objects.makeFunction(value as () => unknown), cleanup);
+      return this.#owned(at, TypeIndex.Function, this.#objects.makeFunction(value as () => unknown), cleanup);
     }
     if (value instanceof Uint8Array) {
       return this.#fromByteArray("TVMFFIBytesFromByteArray", this.#memory.byteArray(value), at, cleanup);
     }
     if (value instanceof Float) return this.#float(at, value.value);
     if (value instanceof DataType) {
-      return this.#cell(at, Type.DataType, value.code | (value.bits << 8) | (value.lanes << 16));
+      return this.#cell(at, TypeIndex.DataType, value.code | (value.bits << 8) | (value.lanes << 16));
     }
     if (value instanceof Device) {
-      this.#cell(at, Type.Device, value.type);
+      this.#cell(at, TypeIndex.Device, value.type);
       this.#memory.words[(at >> 2) + 3] = value.index;
       return;
     }
@@ -174,7 +148,7 @@ export class Cells {
   #tensor(at: number, value: Tensor, cleanup?: Cleanup): void {
     const { handle, bytes } = this.#objects.makeTensor(value);
     if (cleanup) cleanup.push(() => bytesOf(value.data).set(bytes()));
-    this.#owned(at, Type.Tensor, handle, cleanup);
+    this.#owned(at, TypeIndex.Tensor, handle, cleanup);
   }
 
   #container(at: number, value: object, cleanup?: Cleanup): void {
@@ -191,7 +165,7 @@ export class Cells {
       for (const [i, item] of items.entries()) this.put(place + CELL * i, item, own);
       const count = BigInt(isArray ? items.length : items.length / 2);
       this.#objects.check(exports[isArray ? "PortcallArrayCreate" : "PortcallMapCreate"](place, count, out));
-      this.#owned(at, isArray ? Type.Array : Type.Map, this.#memory.words[out >> 2]!, cleanup);
+      this.#owned(at, isArray ? TypeIndex.Array : TypeIndex.Map, this.#memory.words[out >> 2]!, cleanup);
     } finally {
       this.#memory.free(place);
       for (const undo of own) undo();
@@ -205,28 +179,28 @@ export class Cells {
     const type = words[j]!;
     const low = words[j + 2]!;
     switch (type) {
-      case Type.None:
+      case TypeIndex.None:
         return null;
-      case Type.Int:
+      case TypeIndex.Int:
         return this.#readInt(at, low, words[j + 3]!);
-      case Type.Bool:
+      case TypeIndex.Bool:
         return low !== 0;
-      case Type.Float:
+      case TypeIndex.Float:
         return this.#memory.doubles[(at >> 3) + 1];
-      case Type.DataType:
+      case TypeIndex.DataType:
         return new DataType(low & 255, (low >> 8) & 255, (low >>> 16) & 65535);
-      case Type.Device:
+      case TypeIndex.Device:
         return new Device(low, words[j + 3]!);
-      case Type.SmallText:
+      case TypeIndex.SmallText:
         return this.#memory.textAt(at + 8, words[j + 1]!);
-      case Type.SmallBytes:
+      case TypeIndex.SmallBytes:
         return this.#memory.bytes.slice(at + 8, at + 8 + words[j + 1]!);
-      case Type.RawText:
+      case TypeIndex.RawText:
         return this.#memory.textAt(low >>> 0, this.#memory.bytes.indexOf(0, low >>> 0) - (low >>> 0));
-      case Type.RawBytes:
+      case TypeIndex.RawBytes:
         return this.#memory.contentOf(low >>> 0);
     }
-    if (type < Type.Object) return low >>> 0; // a pointer
+    if (type < TypeIndex.Object) return low >>> 0; // a pointer
     return this.#readObject(low >>> 0, type, owned);
   }
 
@@ -240,16 +214,16 @@ export class Cells {
     const { exports } = this.#memory;
     let value: unknown;
     switch (type) {
-      case Type.Text:
+      case TypeIndex.Text:
         value = this.#memory.textOf(handle + BODY);
         break;
-      case Type.Bytes:
+      case TypeIndex.Bytes:
         value = this.#memory.contentOf(handle + BODY);
         break;
-      case Type.Array:
+      case TypeIndex.Array:
         value = this.#readArray(handle);
         break;
-      case Type.Map:
+      case TypeIndex.Map:
         value = this.#readMap(handle);
         break;
       default:

@@ -4,7 +4,8 @@
 import { dtype as asDtype, bytesOf, countOf, DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
-import { CELL, Cells, type Cleanup, type Objects, Type } from "./cells.js";
+import { TypeIndex } from "../values.js";
+import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
@@ -56,7 +57,7 @@ export class CoreTensor extends CoreObject {
 
   /** @internal */
   constructor(runtime: Runtime, handle: number) {
-    super(runtime, handle, Type.Tensor);
+    super(runtime, handle, TypeIndex.Tensor);
     const { view } = runtime.memory;
     const dimensions = view.getInt32(handle + DIMENSIONS, true);
     const type = handle + DIMENSIONS + 4;
@@ -88,7 +89,7 @@ export class Module extends CoreObject {
 
   /** @internal */
   constructor(runtime: Runtime, handle: number) {
-    super(runtime, handle, Type.Module);
+    super(runtime, handle, TypeIndex.Module);
     this.#runtime = runtime;
   }
 
@@ -185,7 +186,7 @@ export class Runtime implements Objects {
       for (let i = 0; i < args.length; ++i, j += 4) {
         const value = args[i];
         if (typeof value === "number" && (value | 0) === value && (value !== 0 || 1 / value > 0)) {
-          words[j] = Type.Int; // by far the most frequent, and all of it inline
+          words[j] = TypeIndex.Int; // by far the most frequent, and all of it inline
           words[j + 1] = 0;
           words[j + 2] = value;
           words[j + 3] = value >> 31;
@@ -199,7 +200,7 @@ export class Runtime implements Objects {
       const status = this.#invoke(handle, start, args.length, result);
       trapped = false;
       if (status !== 0) throw this.#raised();
-      return memory.words[j] === Type.None ? null : this.#cells.get(result, true);
+      return memory.words[j] === TypeIndex.None ? null : this.#cells.get(result, true);
     } finally {
       this.#top = start;
       // A kernel that traps leaves its frames behind.
@@ -397,9 +398,9 @@ export class Runtime implements Objects {
   }
   /** @internal */
   wrap(handle: number, type: number): unknown {
-    if (type === Type.Function) return this.#wrapFunction(handle, "");
-    if (type === Type.Tensor) return new CoreTensor(this, handle);
-    if (type === Type.Module) return new Module(this, handle);
+    if (type === TypeIndex.Function) return this.#wrapFunction(handle, "");
+    if (type === TypeIndex.Tensor) return new CoreTensor(this, handle);
+    if (type === TypeIndex.Module) return new Module(this, handle);
     return new CoreObject(this, handle, type);
   }
 
@@ -409,7 +410,7 @@ export class Runtime implements Objects {
       return this.#call(handle, args);
     };
     Object.defineProperty(call, "name", { value: name });
-    this.own(call, handle, Type.Function);
+    this.own(call, handle, TypeIndex.Function);
     const reference = references.get(call)!;
     const dispose = () => disposeOf(call);
     return Object.assign(call, { dispose, [symbolDispose]: dispose }) as PackedFunc;

@@ -58,13 +58,13 @@ export interface ConnectOptions {
 }
 
 /** What a portcall server gives to ask later why a session ended. */
-interface Ticket {
+interface ReasonKey {
   readonly id: string;
   readonly secret: string;
 }
 
 /** The time that opening a session may take, and what it waits for. */
-class Patience {
+class Deadline {
   waitingFor = "the connection";
   readonly signal: AbortSignal;
   readonly #controller = new AbortController();
@@ -117,29 +117,29 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   const token = options.token ?? globalThis.process?.env?.PORTCALL_TOKEN ?? "";
   if (token && !token.trim()) throw new TypeError("the token is blank");
 
-  const patience = new Patience(peer, timeout, options);
+  const deadline = new Deadline(peer, timeout, options);
   try {
-    patience.waitFor("the connection");
-    const transport = await openTransport(target, patience.signal);
+    deadline.waitFor("the connection");
+    const transport = await openTransport(target, deadline.signal);
     const abort = () => transport.abort();
-    patience.signal.addEventListener("abort", abort);
+    deadline.signal.addEventListener("abort", abort);
     try {
-      patience.signal.throwIfAborted();
+      deadline.signal.throwIfAborted();
       const hello = greeting("client", key, words);
-      const { reply, rest } = await shakeHands(transport, hello, key, token, patience);
-      const ticket = ticketOf(reply);
-      const explain = ticket ? { explain: () => whyEnded(target, ticket) } : {};
+      const { reply, rest } = await shakeHands(transport, hello, key, token, deadline);
+      const reasonKey = reasonKeyOf(reply);
+      const explain = reasonKey ? { explain: () => whyEnded(target, reasonKey) } : {};
       const pipeline = new Pipeline(transport, { callTimeout, ...explain });
-      patience.waitFor("the session to open");
-      return await openSession(pipeline, rest, ticket ? "portcall" : "TVM", options.constructorArgs);
+      deadline.waitFor("the session to open");
+      return await openSession(pipeline, rest, reasonKey ? "portcall" : "TVM", options.constructorArgs);
     } catch (error) {
       transport.abort();
-      throw patience.signal.aborted ? patience.signal.reason : error;
+      throw deadline.signal.aborted ? deadline.signal.reason : error;
     } finally {
-      patience.signal.removeEventListener("abort", abort);
+      deadline.signal.removeEventListener("abort", abort);
     }
   } finally {
-    patience.done();
+    deadline.done();
   }
 }
 
@@ -158,7 +158,7 @@ export async function openSession(
   return new Session(pipeline, peerKind, await copyLimit);
 }
 
-function ticketOf(reply: Greeting): Ticket | undefined {
+function reasonKeyOf(reply: Greeting): ReasonKey | undefined {
   const id = reply.options.get("session");
   return id === undefined ? undefined : { id, secret: reply.options.get("secret") ?? "" };
 }
@@ -189,7 +189,7 @@ async function shakeHands(
   hello: Uint8Array,
   key: string,
   token: string,
-  patience: Patience,
+  deadline: Deadline,
 ): Promise<{ reply: Greeting; rest: Uint8Array }> {
   const { peer } = transport;
   const handshake = new HandshakeStream(transport);
@@ -199,7 +199,7 @@ async function shakeHands(
       const message = await handshake.next();
       if (message?.code !== NOTICE) return message;
       queued = true;
-      patience.waitFor(printable(decodeLeniently(message.text)));
+      deadline.waitFor(printable(decodeLeniently(message.text)));
     }
   };
   const closed = () =>
@@ -208,14 +208,14 @@ async function shakeHands(
       reason: "closed",
     });
   try {
-    patience.waitFor("the server's answer");
+    deadline.waitFor("the server's answer");
     transport.send(hello);
     const first = await nextReply();
     if (!first) throw closed();
     checkAccepted(first.code, key);
     const reply = parseGreeting(first.text, "server");
     if (!wantsProof(reply, token)) return { reply, rest: handshake.rest };
-    patience.waitFor("the server's proof that it knows the token");
+    deadline.waitFor("the server's proof that it knows the token");
     const transcript = [hello, first.bytes];
     transport.send(await proof(token, "client", transcript));
     const second = await nextReply();
@@ -267,25 +267,25 @@ const ENDINGS: Record<string, string> = {
 };
 
 /** Ask a portcall server, on a new connection, why a session ended; undefined where it does not know. */
-async function whyEnded(target: Address, ticket: Ticket): Promise<RPCError | undefined> {
+async function whyEnded(target: Address, reasonKey: ReasonKey): Promise<RPCError | undefined> {
   const peer = addressText(target);
   for (let attempt = 0; ; ++attempt) {
-    const words = await askWhyEnded(target, ticket);
+    const words = await askWhyEnded(target, reasonKey);
     const pause = ASK_AGAIN[attempt];
     if (words.get("ended") !== "unknown" || pause === undefined) return explain(peer, words);
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 
-async function askWhyEnded(target: Address, ticket: Ticket): Promise<Greeting["options"]> {
-  const patience = new Patience(addressText(target), ASK_TIMEOUT, {});
-  const transport = await openTransport(target, patience.signal);
+async function askWhyEnded(target: Address, reasonKey: ReasonKey): Promise<Greeting["options"]> {
+  const deadline = new Deadline(addressText(target), ASK_TIMEOUT, {});
+  const transport = await openTransport(target, deadline.signal);
   const abort = () => transport.abort();
-  patience.signal.addEventListener("abort", abort);
+  deadline.signal.addEventListener("abort", abort);
   try {
     const question = new Map([
       ["portcall", EXTENSION_VERSION],
-      ["reason", `${ticket.id}.${ticket.secret}`],
+      ["reason", `${reasonKey.id}.${reasonKey.secret}`],
     ]);
     const handshake = new HandshakeStream(transport);
     transport.send(greeting("client", "", question));
@@ -293,7 +293,7 @@ async function askWhyEnded(target: Address, ticket: Ticket): Promise<Greeting["o
     return message ? parseGreeting(message.text, "server").options : new Map();
   } finally {
     transport.abort();
-    patience.done();
+    deadline.done();
   }
 }
 

@@ -5,30 +5,24 @@
 import type { Device } from "../../device.js";
 import { bytesOf, countOf, type DataType, dtype, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError, SessionClosedError } from "../../errors.js";
-import type { Float } from "../../values.js";
+import { TypeIndex } from "../../values.js";
 import type { Reader, Writer } from "../wire/bytes.js";
 import { Code } from "../wire/frames.js";
-import { Handle, Index, Pointer, WireTensor, type WireValue, writeSequence, writeTensor } from "../wire/values.js";
+import {
+  copyHeadBytes,
+  Handle,
+  type PlainValue,
+  Pointer,
+  WireTensor,
+  type WireValue,
+  writeSequence,
+  writeTensor,
+} from "../wire/values.js";
 import { expectValues, type Pipeline } from "./pipeline.js";
 import { type Timing, type TimingOptions, timingArguments, timingOf } from "./timing.js";
 
 /** What functions of a session take. */
-export type RemoteValue =
-  | null
-  | undefined
-  | boolean
-  | number
-  | bigint
-  | Float
-  | string
-  | Uint8Array
-  | DataType
-  | Device
-  | Pointer
-  | RemoteFunction
-  | RemoteModule
-  | RemoteTensor
-  | RemoteObject;
+export type RemoteValue = PlainValue | RemoteFunction | RemoteModule | RemoteTensor | RemoteObject;
 
 /** A function of a session. Calls leave in order, without waiting for each other. */
 export interface RemoteFunction<Result = any> {
@@ -116,23 +110,23 @@ function readResult(owner: Owner, reader: Reader): unknown {
   const [announced, value, extra] = values;
   if (typeof announced !== "number") throw new RemoteProtocolError("the answer to a call announces no type");
   switch (announced) {
-    case Index.Function:
+    case TypeIndex.Function:
       return remoteFunction(owner, handleIn(value), "");
-    case Index.Module:
+    case TypeIndex.Module:
       return new RemoteModule(owner, handleIn(value));
-    case Index.Tensor:
-    case Index.TensorView: {
+    case TypeIndex.Tensor:
+    case TypeIndex.TensorView: {
       if (!(value instanceof WireTensor)) throw new RemoteProtocolError("the answer to a call has no tensor");
       const handle = extra === undefined ? 0n : handleIn(extra);
       return new RemoteTensor(owner, value, handle ? freeHandle(owner, handle) : undefined);
     }
-    case Index.SmallText:
-    case Index.LongText:
-    case Index.SmallBytes:
-    case Index.LongBytes:
+    case TypeIndex.SmallText:
+    case TypeIndex.Text:
+    case TypeIndex.SmallBytes:
+    case TypeIndex.Bytes:
       return value;
   }
-  if (announced >= Index.Object) return new RemoteObject(owner, handleIn(value), announced);
+  if (announced >= TypeIndex.Object) return new RemoteObject(owner, handleIn(value), announced);
   return value;
 }
 
@@ -150,7 +144,7 @@ export function remoteFunction(owner: Owner, handle: bigint, name: string): Remo
   };
   const dispose = () => disposeOf(call, free);
   Object.defineProperty(call, "name", { value: name });
-  refer(call, owner, new Handle(Index.Function, handle), free);
+  refer(call, owner, new Handle(TypeIndex.Function, handle), free);
   return Object.assign(call, { dispose, [symbolDispose]: dispose }) as RemoteFunction;
 }
 
@@ -181,7 +175,7 @@ export class RemoteObject extends Proxied {
 
   /** @internal */
   constructor(owner: Owner, handle: bigint, typeIndex: number) {
-    super(owner, new Handle(Index.RemoteObject, handle), freeHandle(owner, handle));
+    super(owner, new Handle(TypeIndex.RemoteObject, handle), freeHandle(owner, handle));
     this.typeIndex = typeIndex;
   }
 }
@@ -190,7 +184,7 @@ export class RemoteObject extends Proxied {
 export class RemoteModule extends Proxied {
   /** @internal */
   constructor(owner: Owner, handle: bigint) {
-    super(owner, new Handle(Index.Module, handle), freeHandle(owner, handle));
+    super(owner, new Handle(TypeIndex.Module, handle), freeHandle(owner, handle));
   }
 
   /** Return a function of the module, or of those that it imports.
@@ -312,7 +306,7 @@ export class RemoteTensor extends Proxied {
 
   /** Parts of a copy that servers with a limit take, as start and end. */
   #blocks(size: number): [number, number][] {
-    const whole = this.owner.copyLimit - 44 - 8 * this.shape.length;
+    const whole = this.owner.copyLimit - copyHeadBytes(this.shape.length);
     const element = this.dtype.itemSize;
     const most = Math.max(1, whole >= element ? whole - (whole % element) : whole);
     const blocks: [number, number][] = [];

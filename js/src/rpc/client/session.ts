@@ -5,7 +5,7 @@ import { device as asDevice, Device } from "../../device.js";
 import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError } from "../../errors.js";
 import { Code } from "../wire/frames.js";
-import { Index, Pointer, WireTensor, writeSequence } from "../wire/values.js";
+import { copyHeadBytes, MAX_DIMENSIONS, Pointer, WireTensor, writeSequence } from "../wire/values.js";
 import { download, type Progress, upload } from "./files.js";
 import { expectValues, type Pipeline } from "./pipeline.js";
 import {
@@ -203,7 +203,7 @@ export async function askCopyLimit(pipeline: Pipeline): Promise<number> {
   const owner = { pipeline } as Owner; // of which a call without arguments needs no more
   const limit: unknown = await callHandle(owner, handle, []);
   pipeline.free(Code.FreeHandle, (writer) => writeSequence(writer, [new Pointer(handle)], "request"));
-  const least = 64 * Index.Bytes; // less than this leaves no room for the head of a tensor with many dimensions
+  const least = copyHeadBytes(MAX_DIMENSIONS) + 1;
   if (typeof limit === "number" && limit >= least) return limit;
   throw new RemoteProtocolError(`the server takes frames of ${limit} bytes, which is too little`, {
     peer: pipeline.peer,

@@ -12,15 +12,11 @@ import {
   greeting,
   MISMATCH,
   newNonce,
-  PROOF_BYTES,
   parseGreeting,
-  proof,
-  sameBytes,
   timeoutOf,
-  toHex,
 } from "../wire/handshake.js";
 import type { Ending } from "./endpoint.js";
-import { type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+import { exchangeProofs, type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
 
 /** What a server at a proxy does. */
 export type JoinState =
@@ -118,16 +114,9 @@ async function prove(
   settings: Settings,
   transcript: Uint8Array[],
 ): Promise<boolean> {
-  const shown = await stream.take(PROOF_BYTES);
-  if (!shown || !sameBytes(shown, await proof(settings.token, "client", transcript))) return false;
-  const ours = toHex(await proof(settings.token, "server", transcript));
-  transport.send(
-    greeting("server", settings.key, [
-      ["portcall", EXTENSION_VERSION],
-      ["proof", ours],
-    ]),
-  );
-  return true;
+  const proven = await exchangeProofs(stream, settings.token, transcript);
+  if (proven) transport.send(greeting("server", settings.key, [["portcall", EXTENSION_VERSION], proven]));
+  return proven !== undefined;
 }
 
 function sleep(seconds: number, signal: AbortSignal): Promise<void> {

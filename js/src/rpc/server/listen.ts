@@ -10,16 +10,12 @@ import {
   greeting,
   MISMATCH,
   newNonce,
-  PROOF_BYTES,
   parseGreeting,
-  proof,
   refusal,
-  sameBytes,
   timeoutOf,
-  toHex,
 } from "../wire/handshake.js";
 import type { Ending } from "./endpoint.js";
-import { type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+import { exchangeProofs, type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
 
 export interface ListenOptions extends ServeOptions {
   /** Where to listen: `127.0.0.1:9090` unless given; port 0 takes a free one. `unix:/path` works, too. */
@@ -168,9 +164,9 @@ class Door {
       if (!words.length) throw new Error("a TVM client cannot prove that it knows the token");
       const reply = greeting("server", key, [...words, ["auth", "token"], ["nonce", newNonce()]]);
       transport.send(reply);
-      const shown = await stream.take(PROOF_BYTES);
-      if (!shown || !sameBytes(shown, await proof(token, "client", [bytes, reply]))) return "";
-      words.push(["proof", toHex(await proof(token, "server", [bytes, reply]))]);
+      const proven = await exchangeProofs(stream, token, [bytes, reply]);
+      if (!proven) return "";
+      words.push(proven);
     }
     this.#last += 1;
     const id = String(this.#last);

@@ -6,8 +6,8 @@ import { Module } from "../../core/runtime.js";
 import { Device } from "../../device.js";
 import { bytesOf, countOf, DataType, type TypedArray } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";
-import { Float } from "../../values.js";
-import { announcedIndex, Handle, Index, Pointer, WireTensor, type WireValue } from "../wire/values.js";
+import { Float, TypeIndex } from "../../values.js";
+import { announcedIndex, Handle, Pointer, WireTensor, type WireValue } from "../wire/values.js";
 import { ServedError } from "./error_text.js";
 import { HandleTable } from "./handles.js";
 
@@ -74,24 +74,24 @@ export class LocalSession {
     if (value instanceof WireTensor) return this.#view(value);
     if (value instanceof Pointer) return value.value ? this.#handles.get(value.value, "memory") : null;
     if (!(value instanceof Handle)) return value;
-    const kind = value.type === Index.Function ? "function" : value.type === Index.Module ? "module" : "object";
+    const kind = value.type === TypeIndex.Function ? "function" : value.type === TypeIndex.Module ? "module" : "object";
     return this.#handles.get(value.value, kind);
   }
 
   #result(value: unknown): WireValue[] {
-    if (typeof value === "function") return [Index.Function, new Pointer(this.#handles.add("function", value))];
-    if (value instanceof Module) return [Index.Module, new Pointer(this.#handles.add("module", value))];
+    if (typeof value === "function") return [TypeIndex.Function, new Pointer(this.#handles.add("function", value))];
+    if (value instanceof Module) return [TypeIndex.Module, new Pointer(this.#handles.add("module", value))];
     if (value instanceof Tensor) return this.#tensorResult(value);
     if (isPlain(value)) return [announcedIndex(value), value];
     if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
       return this.#tensorResult(new Tensor(value as TypedArray));
     }
-    return [Index.Object, new Pointer(this.#handles.add("object", value))];
+    return [TypeIndex.Object, new Pointer(this.#handles.add("object", value))];
   }
 
   #tensorResult(tensor: Tensor): WireValue[] {
     const handle = this.#handles.add("tensor", bytesOf(tensor.data));
-    return [Index.Tensor, new WireTensor(handle, new Device(CPU), tensor.dtype, tensor.shape), new Pointer(handle)];
+    return [TypeIndex.Tensor, new WireTensor(handle, new Device(CPU), tensor.dtype, tensor.shape), new Pointer(handle)];
   }
 
   // ---- Memory ----

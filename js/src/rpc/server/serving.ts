@@ -2,8 +2,18 @@
 // What all servers share: which functions they offer, and how a session is served.
 
 import type { Runtime } from "../../core/runtime.js";
+import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";
-import { checkKey, checkSeconds, type Greeting, timeoutOf } from "../wire/handshake.js";
+import {
+  checkKey,
+  checkSeconds,
+  type Greeting,
+  PROOF_BYTES,
+  proof,
+  sameBytes,
+  timeoutOf,
+  toHex,
+} from "../wire/handshake.js";
 import { type Ending, Endpoint } from "./endpoint.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
@@ -58,6 +68,18 @@ export function settingsOf(options: ServeOptions): Settings {
 
 function entriesOf(functions: Functions): Iterable<readonly [string, ServedFunction]> {
   return functions instanceof Map ? functions.entries() : Object.entries(functions);
+}
+
+/** Read a client's proof that it knows the token; return the server's proof as a handshake's option, undefined for a wrong
+ * one. */
+export async function exchangeProofs(
+  stream: HandshakeStream,
+  token: string,
+  transcript: readonly Uint8Array[],
+): Promise<[string, string] | undefined> {
+  const shown = await stream.take(PROOF_BYTES);
+  if (!shown || !sameBytes(shown, await proof(token, "client", transcript))) return undefined;
+  return ["proof", toHex(await proof(token, "server", transcript))];
 }
 
 /** What every server offers for tests of a connection, as those of TVM and portcall do. */

@@ -5,38 +5,13 @@ import { Device } from "../../device.js";
 import { DataType } from "../../dtype.js";
 import { RemoteProtocolError } from "../../errors.js";
 import { encodeText } from "../../text.js";
-import { Float } from "../../values.js";
+import { checkInt64, Float, isInteger, SMALL, TypeIndex } from "../../values.js";
 import type { Reader, Writer } from "./bytes.js";
 
 export const MAX_DIMENSIONS = 64;
 export const MAX_VALUES = 1 << 20;
-
-/** The type indices of values. */
-export const Index = {
-  None: 0,
-  Int: 1,
-  Bool: 2,
-  Float: 3,
-  Pointer: 4,
-  DataType: 5,
-  Device: 6,
-  TensorView: 7,
-  Text: 8,
-  Bytes: 9,
-  SmallText: 11,
-  SmallBytes: 12,
-  Object: 64,
-  LongText: 65,
-  LongBytes: 66,
-  Function: 68,
-  Tensor: 70,
-  Module: 73,
-  RemoteObject: 115,
-} as const;
-
-const SMALL = 7; // bytes of text that lie in the cell of a value itself
-const MIN_INT = -(2n ** 63n);
-const MAX_INT = 2n ** 63n - 1n;
+/** Bytes of the frame of a copy in front of the copied ones: code, tensor and size. */
+export const copyHeadBytes = (dimensions: number): number => 44 + 8 * dimensions;
 
 /** An address that is only passed on. Handles of memory travel so, too. */
 export class Pointer {
@@ -46,7 +21,7 @@ export class Pointer {
 /** The handle of a function, a module or an object of the server. */
 export class Handle {
   constructor(
-    readonly type: typeof Index.Function | typeof Index.Module | typeof Index.RemoteObject,
+    readonly type: typeof TypeIndex.Function | typeof TypeIndex.Module | typeof TypeIndex.RemoteObject,
     readonly value: bigint,
   ) {}
 }
@@ -62,8 +37,8 @@ export class WireTensor {
   ) {}
 }
 
-/** What a sequence holds. Whole numbers beyond 53 bits are read as BigInt; a Float is only written. */
-export type WireValue =
+/** Values that both sides have. Whole numbers beyond 53 bits are read as BigInt; a Float is only written. */
+export type PlainValue =
   | null
   | undefined
   | boolean
@@ -74,9 +49,10 @@ export type WireValue =
   | Uint8Array
   | DataType
   | Device
-  | Pointer
-  | Handle
-  | WireTensor;
+  | Pointer;
+
+/** What a sequence holds. */
+export type WireValue = PlainValue | Handle | WireTensor;
 
 /** Text and bytes have several forms on the wire; which one is written depends on where. */
 export type Form = "request" | "init" | "reply";
@@ -117,26 +93,26 @@ function writeWrapped(writer: Writer, small: number, long: number, bytes: Uint8A
 export function writeValue(writer: Writer, value: WireValue, form: Form): void {
   switch (typeof value) {
     case "number":
-      if (Number.isSafeInteger(value) && !Object.is(value, -0)) {
-        writer.i32(Index.Int);
+      if (isInteger(value)) {
+        writer.i32(TypeIndex.Int);
         return writer.i64(value);
       }
-      writer.i32(Index.Float);
+      writer.i32(TypeIndex.Float);
       return writer.f64(value);
     case "string": {
       const bytes = encodeText(value);
-      if (form === "init") return writeWrapped(writer, Index.SmallText, Index.LongText, bytes);
-      writer.i32(Index.Text);
+      if (form === "init") return writeWrapped(writer, TypeIndex.SmallText, TypeIndex.Text, bytes);
+      writer.i32(TypeIndex.RawText);
       return writer.counted(bytes);
     }
     case "boolean":
-      writer.i32(Index.Bool);
+      writer.i32(TypeIndex.Bool);
       return writer.i64(value ? 1 : 0);
     case "undefined":
-      return writer.i32(Index.None);
+      return writer.i32(TypeIndex.None);
     case "bigint":
-      if (value < MIN_INT || value > MAX_INT) throw new RangeError(`${value} does not fit 64 bits`);
-      writer.i32(Index.Int);
+      checkInt64(value);
+      writer.i32(TypeIndex.Int);
       return writer.i64(value);
     case "object":
       return writeObject(writer, value, form);
@@ -145,38 +121,38 @@ export function writeValue(writer: Writer, value: WireValue, form: Form): void {
 }
 
 function writeObject(writer: Writer, value: object | null, form: Form): void {
-  if (value === null) return writer.i32(Index.None);
+  if (value === null) return writer.i32(TypeIndex.None);
   if (value instanceof Uint8Array) {
-    if (form !== "reply") return writeWrapped(writer, Index.SmallBytes, Index.LongBytes, value);
-    writer.i32(Index.Bytes);
+    if (form !== "reply") return writeWrapped(writer, TypeIndex.SmallBytes, TypeIndex.Bytes, value);
+    writer.i32(TypeIndex.RawBytes);
     return writer.counted(value);
   }
   if (value instanceof WireTensor) {
-    writer.i32(Index.TensorView);
+    writer.i32(TypeIndex.TensorView);
     return writeTensor(writer, value);
   }
   if (value instanceof Handle) {
     writer.i32(value.type);
-    if (value.type === Index.RemoteObject) writer.i32(Index.RemoteObject);
+    if (value.type === TypeIndex.RemoteObject) writer.i32(TypeIndex.RemoteObject);
     return writer.i64(value.value);
   }
   if (value instanceof Pointer) {
-    writer.i32(Index.Pointer);
+    writer.i32(TypeIndex.Pointer);
     return writer.i64(value.value);
   }
   if (value instanceof Float) {
-    writer.i32(Index.Float);
+    writer.i32(TypeIndex.Float);
     return writer.f64(value.value);
   }
   if (value instanceof DataType) {
-    writer.i32(Index.DataType);
+    writer.i32(TypeIndex.DataType);
     writer.u8(value.code);
     writer.u8(value.bits);
     writer.u16(value.lanes);
     return writer.i32(0);
   }
   if (value instanceof Device) {
-    writer.i32(Index.Device);
+    writer.i32(TypeIndex.Device);
     writer.i32(value.type);
     return writer.i32(value.index);
   }
@@ -186,34 +162,34 @@ function writeObject(writer: Writer, value: object | null, form: Form): void {
 export function readValue(reader: Reader): WireValue {
   const type = reader.i32();
   switch (type) {
-    case Index.None:
+    case TypeIndex.None:
       return null;
-    case Index.Int:
+    case TypeIndex.Int:
       return reader.i64();
-    case Index.Bool:
+    case TypeIndex.Bool:
       return reader.u64() !== 0n;
-    case Index.Float:
+    case TypeIndex.Float:
       return reader.f64();
-    case Index.Pointer:
+    case TypeIndex.Pointer:
       return new Pointer(reader.u64());
-    case Index.DataType: {
+    case TypeIndex.DataType: {
       const value = new DataType(reader.u8(), reader.u8(), reader.u16());
       reader.i32();
       return value;
     }
-    case Index.Device:
+    case TypeIndex.Device:
       return new Device(reader.i32(), reader.i32());
-    case Index.TensorView:
+    case TypeIndex.TensorView:
       return readTensor(reader);
-    case Index.Text:
+    case TypeIndex.RawText:
       return reader.text();
-    case Index.Bytes:
+    case TypeIndex.RawBytes:
       return own(reader.counted());
-    case Index.Function:
-    case Index.Module:
+    case TypeIndex.Function:
+    case TypeIndex.Module:
       return new Handle(type, reader.u64());
     default:
-      if (type !== Index.SmallText && type !== Index.SmallBytes && type < Index.Object) {
+      if (type !== TypeIndex.SmallText && type !== TypeIndex.SmallBytes && type < TypeIndex.Object) {
         throw new RemoteProtocolError(`a message has a value of the unknown type index ${type}`);
       }
       return readWrapped(reader);
@@ -223,12 +199,12 @@ export function readValue(reader: Reader): WireValue {
 function readWrapped(reader: Reader): WireValue {
   const inner = reader.i32();
   switch (inner) {
-    case Index.LongText:
+    case TypeIndex.Text:
       return reader.text();
-    case Index.LongBytes:
+    case TypeIndex.Bytes:
       return own(reader.counted());
-    case Index.RemoteObject:
-      return new Handle(Index.RemoteObject, reader.u64());
+    case TypeIndex.RemoteObject:
+      return new Handle(TypeIndex.RemoteObject, reader.u64());
     default:
       throw new RemoteProtocolError(`a message has a wrapped value of the unknown type index ${inner}`);
   }
@@ -258,21 +234,21 @@ export function readSequence(reader: Reader): WireValue[] {
 export function announcedIndex(value: WireValue): number {
   switch (typeof value) {
     case "number":
-      return Number.isSafeInteger(value) && !Object.is(value, -0) ? Index.Int : Index.Float;
+      return isInteger(value) ? TypeIndex.Int : TypeIndex.Float;
     case "bigint":
-      return Index.Int;
+      return TypeIndex.Int;
     case "boolean":
-      return Index.Bool;
+      return TypeIndex.Bool;
     case "undefined":
-      return Index.None;
+      return TypeIndex.None;
     case "string":
-      return encodeText(value).length <= SMALL ? Index.SmallText : Index.LongText;
+      return encodeText(value).length <= SMALL ? TypeIndex.SmallText : TypeIndex.Text;
   }
-  if (value === null) return Index.None;
-  if (value instanceof Uint8Array) return value.length <= SMALL ? Index.SmallBytes : Index.LongBytes;
-  if (value instanceof Float) return Index.Float;
-  if (value instanceof DataType) return Index.DataType;
-  if (value instanceof Device) return Index.Device;
-  if (value instanceof Pointer) return Index.Pointer;
+  if (value === null) return TypeIndex.None;
+  if (value instanceof Uint8Array) return value.length <= SMALL ? TypeIndex.SmallBytes : TypeIndex.Bytes;
+  if (value instanceof Float) return TypeIndex.Float;
+  if (value instanceof DataType) return TypeIndex.DataType;
+  if (value instanceof Device) return TypeIndex.Device;
+  if (value instanceof Pointer) return TypeIndex.Pointer;
   throw new TypeError("a result of this kind has no index of its own");
 }
