@@ -13,12 +13,12 @@ from aiohttp import web
 
 from portcall.farm import _page
 from portcall.farm._access import Token
-from portcall.farm._api import Api, ApiError
+from portcall.farm._api import Api
+from portcall.farm._commands import MOST_BODY, answer, bearer
 from portcall.farm._model import Event
 from portcall.farm._relay import Relay
 from portcall.farm._websocket import join
 
-_MOST_BODY = 1 << 20
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _COOKIE = "portcall-farm"
@@ -34,7 +34,7 @@ _HEADERS = {
 
 def make_app(api: Api, relay: Relay) -> web.Application:
     """Return the application."""
-    app = web.Application(client_max_size=_MOST_BODY)
+    app = web.Application(client_max_size=MOST_BODY)
     pages = Pages(api, relay)
     app.router.add_post("/api", pages.call)
     app.router.add_get("/ws", pages.websocket)
@@ -73,19 +73,9 @@ class Pages:
 
     async def call(self, request: web.Request) -> web.Response:
         """Answer a command of portcall's clients, agents and command line."""
-        try:
-            command = json.loads(await request.text())
-        except (ValueError, RecursionError):
-            return _answer({"error": "the body is not JSON", "reason": "invalid"}, 400)
-        if not isinstance(command, dict):
-            return _answer({"error": "the body is not an object", "reason": "invalid"}, 400)
-        if request.headers.get("Origin") or request.content_type != "application/json":
-            # No page of another site, in a browser that can reach the farm, is to give commands.
-            return _answer({"error": "commands do not come from pages", "reason": "origin"}, 403)
-        try:
-            return _answer(await self._api.call(command, token_of(request)))
-        except ApiError as error:
-            return _answer({"error": str(error), "reason": error.reason}, error.status)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        status, value = await answer(self._api, await request.read(), headers)
+        return _answer(value, status)
 
     async def websocket(self, request: web.Request) -> web.StreamResponse:
         """Let a server or client of TVM, such as one in a browser, join the proxy."""
@@ -194,8 +184,7 @@ def same_origin(request: web.Request) -> bool:
 
 def token_of(request: web.Request) -> str:
     """Return the token that a request carries, or an empty text."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return bearer(request.headers.get("Authorization", ""))
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:

@@ -45,6 +45,7 @@ class Hub:
         self.agents: dict[str, Listener] = {}
         self.holders: dict[str, Listener] = {}
         self.session_keys: dict[str, str] = {}
+        self._keys_of: dict[str, list[str]] = {}
         self.watchers: list[Callable[[list[Event]], None]] = []
         self.store_error = ""
         self.started = time.time()
@@ -123,9 +124,12 @@ class Hub:
         to_agent = effect.what in ("offer", "admit", "end")
         listener = None
         if effect.what in ("offer", "admit") and effect.lease is not None:
-            self.session_keys[effect.key or effect.lease.match_key] = effect.lease.id
+            key = effect.key or effect.lease.match_key
+            self.session_keys[key] = effect.lease.id
+            self._keys_of.setdefault(effect.lease.id, []).append(key)
         elif effect.what in ("ended", "requeued") and effect.lease is not None:
-            self.session_keys = {key: id for key, id in self.session_keys.items() if id != effect.lease.id}
+            for key in self._keys_of.pop(effect.lease.id, ()):
+                self.session_keys.pop(key, None)
         if to_agent and effect.place is not None:
             listener = self.agents.get(effect.place.id)
         elif effect.lease is not None:

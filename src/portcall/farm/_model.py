@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
@@ -26,7 +27,7 @@ class Stored:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are to be kept, all of them values of JSON."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("kept", True)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in _kept_names(type(self))}
 
     @classmethod
     def from_dict(cls: type[Record], values: dict[str, Any]) -> Record:
@@ -34,6 +35,11 @@ class Stored:
         known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
         read = {name: tuple(v) if name == "keys" else v for name, v in values.items() if name in known}
         return cls(**read)
+
+
+@functools.cache
+def _kept_names(record: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(record) if f.metadata.get("kept", True))
 
 
 @dataclass(eq=False)

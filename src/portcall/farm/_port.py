@@ -29,7 +29,7 @@ class Sniffer(asyncio.Protocol):
     """Waits for the first bytes, and hands the connection on.
 
     Args:
-        protocols: what makes the protocol for each beginning: a magic number, or ``b"HTTP"``.
+        protocols: what makes the protocol for each beginning: a magic number, ``b"POST"``, or else ``b"HTTP"``.
         patience: seconds for the first bytes.
         secure: whether TLS is around it.
     """
@@ -56,7 +56,7 @@ class Sniffer(asyncio.Protocol):
             return
         self._timer.cancel()
         first = self._data[:_SNIFFED]
-        make = self._protocols.get(b"HTTP" if first in _HTTP else first)
+        make = self._protocols.get(first) or self._protocols.get(b"HTTP" if first in _HTTP else b"")
         if make is None:
             self._transport.close()
             return

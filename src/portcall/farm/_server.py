@@ -18,6 +18,7 @@ from aiohttp import web
 from portcall.farm import _tracker_wire
 from portcall.farm._access import Access
 from portcall.farm._api import Api
+from portcall.farm._commands import Commands
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
 from portcall.farm._model import Rules
@@ -85,6 +86,7 @@ class Server:
         self.options = options
         self._networks = [ipaddress.ip_network(network) for network in options.tvm_networks]
         self._trackers: set[Tracker] = set()
+        self._commands: set[Commands] = set()
 
     async def start(self) -> Address:
         """Listen, and return the address."""
@@ -115,6 +117,7 @@ class Server:
                     _tracker_wire.MAGIC: self._tracker,
                     MAGIC.to_bytes(4, "little"): lambda secure: TcpEnd(self.relay),
                     b"HTTP": self._make_http,
+                    b"POST": self._make_commands,
                 },
                 tls=tls,
                 log=self.log,
@@ -142,10 +145,18 @@ class Server:
         return Tracker(self.hub, self._trackers, self.may_be_tvm)
 
     def _make_http(self, secure: bool) -> asyncio.BaseProtocol:
-        if self.options.tls_certificate and not secure:
-            return _Refusing()
         assert self._http is not None
-        return self._http()
+        return self._http() if self._may_http(secure) else _Refusing()
+
+    def _may_http(self, secure: bool) -> bool:
+        return secure or not self.options.tls_certificate
+
+    def _make_commands(self, secure: bool) -> asyncio.BaseProtocol:
+        return (
+            Commands(self.api, lambda: self._make_http(secure), self._commands)
+            if self._may_http(secure)
+            else _Refusing()
+        )
 
     async def stop(self) -> None:
         """Close all connections; places, leases and requests stay in the store."""
@@ -153,6 +164,8 @@ class Server:
         self.hub.state.draining = True
         for tracker in list(self._trackers):
             tracker.close()
+        for commands in list(self._commands):
+            await commands.close()
         await self._runner.cleanup()
         self.hub.close()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import http.client
 import json
 import os
 import socket
 import threading
 from typing import Any
 
-from portcall.errors import AuthenticationError, ConnectError, FarmError
+from portcall.errors import AuthenticationError, ConnectError, FarmError, RPCError, SessionTimeoutError
 from portcall.rpc.client._socket import open_socket
 from portcall.rpc.wire._address import Address, parse_address
 from portcall.rpc.wire._handshake import check_token
@@ -21,13 +20,16 @@ from portcall.rpc.wire._tls import TLSOptions
 DEFAULT_PORT = 9190
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 20.0  # seconds beyond the time for which the farm may hold an answer back
+_MOST_HEAD = 64 << 10
+_PIECE = 256 << 10
 
 
 class FarmChannel:
     """Asks a farm. Threads may share it: each has a connection of its own.
 
     Args:
-        address: ``host:port``; the port may be left out. By default that of the environment variable PORTCALL_FARM.
+        address: ``host:port``; the port may be left out. A farm of several processes has several, separated by commas.
+            By default that of the environment: PORTCALL_FARM, else TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
         tls: speak TLS.
         user: the name to give where the farm needs no token; by default that of this user.
@@ -36,15 +38,18 @@ class FarmChannel:
     def __init__(
         self, address: str = "", token: str | None = None, tls: TLSOptions | None = None, user: str = ""
     ) -> None:
-        address = address or os.environ.get("PORTCALL_FARM", "")
+        address = address or address_of_environment()
         if not address:
             raise ValueError("no farm was named: give its address, host:port, or set PORTCALL_FARM")
-        self.address: Address = parse_address(address, default_port=DEFAULT_PORT)
+        self._addresses = [parse_address(part.strip(), default_port=DEFAULT_PORT) for part in address.split(",")]
+        self.address: Address = self._addresses[0]
         self.token = check_token(token if token is not None else os.environ.get("PORTCALL_FARM_TOKEN", ""))
         self.tls = tls
         self.user = user or _user()
         self._local = threading.local()
-        self._all: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._busy: set[socket.socket] = set()
         self._closed = False
 
     def call(self, what: str, hold: float = 0, **fields: Any) -> dict[str, Any]:
@@ -58,38 +63,97 @@ class FarmChannel:
             AuthenticationError: it wants a token, or another one.
             FarmError: it refuses; ``reason`` is a word for programs.
         """
-        body = json.dumps({"do": what, "user": self.user, **({"hold": hold} if hold else {}), **fields}).encode()
-        headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        kept = getattr(self._local, "connection", None) is not None
+        request = self._request({"do": what, "user": self.user, **({"hold": hold} if hold else {}), **fields})
+        kept = getattr(self._local, "sock", None) is not None
         try:
-            status, data = self._exchange(body, headers, hold)
-        except (OSError, http.client.HTTPException) as error:
-            self._drop()
+            status, data = self._exchange(request, hold)
+        except (OSError, EOFError, ValueError) as error:
             if not kept or self._closed:
                 raise self._broken(error) from None
             try:  # the farm had closed the connection, or has started again
-                status, data = self._exchange(body, headers, hold)
-            except (OSError, http.client.HTTPException) as again:
-                self._drop()
+                status, data = self._exchange(request, hold)
+            except (OSError, EOFError, ValueError) as again:
                 raise self._broken(again) from None
         return self._read(status, data)
 
-    def _exchange(self, body: bytes, headers: dict[str, str], hold: float) -> tuple[int, bytes]:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            sock = open_socket(self.address, CONNECT_TIMEOUT, self.tls)
-            connection = http.client.HTTPConnection(self.address.host, self.address.port)
-            connection.sock = sock
-            self._local.connection = connection
-            self._all.append(connection)
-        connection.sock.settimeout(hold + ANSWER_TIMEOUT)
-        connection.request("POST", "/api", body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+    def _request(self, command: dict[str, Any]) -> bytes:
+        body = json.dumps(command).encode()
+        token = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
+        head = (
+            f"POST /api HTTP/1.1\r\nHost: {self.address}\r\n{token}"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode("latin-1", "replace") + body
 
-    def _broken(self, error: Exception) -> ConnectError:
+    def _exchange(self, request: bytes, hold: float) -> tuple[int, bytes]:
+        """Return status and body of the answer to one request; after an error the connection is closed.
+
+        Raises:
+            OSError, EOFError: the connection ended.
+            ValueError: the peer does not speak HTTP.
+        """
+        sock: socket.socket = getattr(self._local, "sock", None) or self._connect()
+        keep = False
+        with self._lock:
+            self._busy.add(sock)
+        try:
+            sock.settimeout(hold + ANSWER_TIMEOUT)
+            sock.sendall(request)
+            status, data, keep = self._read_answer(sock)
+            return status, data
+        finally:
+            with self._lock:
+                self._busy.discard(sock)
+                keep = keep and not self._closed
+                if not keep:
+                    self._sockets.discard(sock)
+            if not keep:
+                self._local.sock = None
+                sock.close()
+
+    def _read_answer(self, sock: socket.socket) -> tuple[int, bytes, bool]:
+        """Return status and body, and whether the connection goes on."""
+        data = b""
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            data += self._receive(sock, _MOST_HEAD - len(data))
+        lines = data[:end].decode("latin-1").split("\r\n")
+        if not lines[0].startswith("HTTP/1."):
+            raise ValueError("it does not speak HTTP")
+        parts = (line.partition(":") for line in lines[1:])
+        headers = {name.strip().lower(): value.strip() for name, _, value in parts}
+        body, size = bytearray(data[end + 4 :]), int(headers.get("content-length", "0"))
+        while len(body) < size:
+            body += self._receive(sock, _PIECE)
+        return int(lines[0].split()[1]), bytes(body), headers.get("connection", "").lower() != "close"
+
+    @staticmethod
+    def _receive(sock: socket.socket, most: int) -> bytes:
+        data = sock.recv(min(most, _PIECE)) if most > 0 else b""
+        if not data:
+            raise EOFError("it closed the connection")
+        return data
+
+    def _connect(self) -> socket.socket:
+        """Connect to the first of the farm's processes that is there."""
+        for number, address in enumerate(self._addresses):
+            try:
+                sock = open_socket(address, CONNECT_TIMEOUT, self.tls)
+                break
+            except (ConnectError, SessionTimeoutError):
+                if number + 1 == len(self._addresses):
+                    raise
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._sockets.add(sock)
+        if closed:
+            sock.close()
+            raise ConnectionAbortedError("we have closed it")
+        self.address = address
+        self._local.sock = sock
+        return sock
+
+    def _broken(self, error: Exception) -> RPCError:
         peer = str(self.address)
         hint = "is a farm running there? portcall farm"
         if isinstance(error, ConnectError):
@@ -116,28 +180,28 @@ class FarmChannel:
             raise FarmError(str(answer.get("error")), peer=peer, reason=str(answer.get("reason", "")))
         return answer
 
-    def _drop(self) -> None:
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            self._local.connection = None
-            with contextlib.suppress(ValueError):
-                self._all.remove(connection)
-            connection.close()
-
     def clone(self) -> FarmChannel:
         """Return another channel to the same farm."""
-        return FarmChannel(str(self.address), self.token, self.tls, self.user)
+        return FarmChannel(",".join(map(str, self._addresses)), self.token, self.tls, self.user)
 
     def close(self) -> None:
         """Close all connections; a thread that waits for an answer gets an error."""
-        self._closed = True
-        for connection in list(self._all):
-            sock = connection.sock
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        self._all.clear()
+        with self._lock:
+            self._closed = True
+            for sock in self._sockets:
+                if sock in self._busy:  # its thread closes it; what is below TLS is shut down, which any thread may do
+                    with contextlib.suppress(OSError):
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                else:
+                    sock.close()
+            self._sockets.clear()
+
+
+def address_of_environment() -> str:
+    """Return the address of the farm that the environment names; empty for none."""
+    host = os.environ.get("TVM_TRACKER_HOST", "")
+    tracker = f"{host}:{os.environ.get('TVM_TRACKER_PORT') or DEFAULT_PORT}" if host else ""
+    return os.environ.get("PORTCALL_FARM", "") or tracker
 
 
 def _user() -> str:
