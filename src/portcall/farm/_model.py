@@ -27,7 +27,8 @@ class Stored:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are to be kept, all of them values of JSON."""
-        return {name: getattr(self, name) for name in _kept_names(type(self))}
+        record: Any = type(self)
+        return {name: getattr(self, name) for name in _kept_names(record)}
 
     @classmethod
     def from_dict(cls: type[Record], values: dict[str, Any]) -> Record:
@@ -38,7 +39,7 @@ class Stored:
 
 
 @functools.cache
-def _kept_names(record: type) -> tuple[str, ...]:
+def _kept_names(record: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(record) if f.metadata.get("kept", True))
 
 

@@ -5,19 +5,22 @@ Servers of TVM join with a key and become places, each connection one. Agents of
 session. A client brings a match key that the farm gave out, or a plain key, which is a request that waits.
 
 Bytes go on as fast as the slower side takes them: while the farm has something left for one side it reads nothing from
-the other, so it keeps no more than one piece.
+the other, so it keeps no more than one piece. Between two plain TCP connections the kernel passes them on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
+import socket
 from collections.abc import Callable
 
 from portcall.errors import RemoteProtocolError
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
+from portcall.farm._splice import Pipes, Spliced
 from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, refusal
 
 PIECE = 256 << 10
@@ -71,6 +74,7 @@ class Relay:
         self.early: dict[str, Peer] = {}  # clients whose agent has not joined yet
         self.passed = 0  # bytes
         self.pairs = 0
+        self.pipes = Pipes()
 
 
 class Peer:
@@ -250,6 +254,26 @@ class Peer:
         server.end.send(client.hello)
         if not server._raw:
             client.end.send(server.hello)
+        self._splice(server, client)
+
+    def _splice(self, server: Peer, client: Peer) -> None:
+        """Leave the bytes of both to the kernel, where both are plain connections without anything left to send."""
+        ends = [peer.end for peer in (server, client)]
+        if not all(isinstance(end, TcpEnd) and end.is_plain() for end in ends):
+            return
+
+        def passed(nbytes: int) -> None:
+            self._relay.passed += nbytes
+
+        def ended() -> None:
+            server.lost()
+            client.lost()
+
+        one, two = (end.detach() for end in ends if isinstance(end, TcpEnd))
+        spliced = Spliced(self._relay.pipes, one, two, passed, ended)
+        for end in ends:
+            assert isinstance(end, TcpEnd)
+            end.spliced = spliced
 
     def _is_client(self) -> bool:
         return not self.text.startswith(b"server:")
@@ -262,6 +286,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         self._relay = relay
         self._buffer = bytearray(4096)
         self._paused = False
+        self.spliced: Spliced | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -309,4 +334,19 @@ class TcpEnd(End, asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def finish(self) -> None:
-        self._transport.close()
+        if self.spliced is not None:
+            self.spliced.close()
+        else:
+            self._transport.close()
+
+    def is_plain(self) -> bool:
+        """Return whether the bytes of the socket are those of the peer, and all that was sent has left."""
+        return not self._secure and not self.full() and not self._transport.is_closing()
+
+    def detach(self) -> socket.socket:
+        """Return the socket, and do nothing more with it."""
+        sock = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        sock.setblocking(False)
+        self._transport.set_protocol(asyncio.Protocol())
+        self._transport.abort()  # of the connection there is a second descriptor now
+        return sock

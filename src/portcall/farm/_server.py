@@ -167,6 +167,7 @@ class Server:
         for commands in list(self._commands):
             await commands.close()
         await self._runner.cleanup()
+        self.relay.pipes.close()
         self.hub.close()
 
 
