@@ -29,7 +29,7 @@ seconds = st.floats(min_value=0, max_value=1e6)
 
 
 @given(st.lists(seconds, min_size=1, max_size=50), st.floats(min_value=0, max_value=100))
-def test_figures_are_those_of_numpy(values: list[float], p: float) -> None:
+def test_benchmark_result_statistics_equal_numpys(values: list[float], p: float) -> None:
     result = BenchmarkResult(tuple(values))
     array = np.array(values)
     assert result.min == array.min()
@@ -44,28 +44,28 @@ def test_figures_are_those_of_numpy(values: list[float], p: float) -> None:
 
 
 @given(st.lists(seconds, min_size=1, max_size=20))
-def test_result_is_read_from_the_bytes_of_a_time_evaluator(values: list[float]) -> None:
+def test_benchmark_result_from_bytes_reads_float64_seconds(values: list[float]) -> None:
     assert BenchmarkResult.from_bytes(struct.pack(f"<{len(values)}d", *values)).results == tuple(values)
 
 
 @pytest.mark.parametrize("data", [b"", b"1234567", b"123456789"])
-def test_bytes_that_are_no_list_of_numbers_are_refused(data: bytes) -> None:
+def test_benchmark_result_from_bytes_refuses_other_bytes(data: bytes) -> None:
     with pytest.raises(ValueError, match="not one or more float64 numbers"):
         BenchmarkResult.from_bytes(data)
 
 
-def test_an_empty_result_is_refused() -> None:
+def test_benchmark_result_refuses_no_samples() -> None:
     with pytest.raises(ValueError, match="at least one measurement"):
         BenchmarkResult(())
 
 
 @pytest.mark.parametrize("p", [-1, 100.5, math.nan])
-def test_a_percentile_outside_0_to_100_is_refused(p: float) -> None:
+def test_percentile_refuses_values_outside_0_to_100(p: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 100"):
         BenchmarkResult((1.0,)).percentile(p)
 
 
-def test_a_result_prints_names_above_values_with_units() -> None:
+def test_benchmark_result_prints_names_above_values_with_units() -> None:
     text = str(BenchmarkResult((1.23e-5, 1.3e-5, 2e-5)))
     assert text.splitlines() == [
         "    min   median      p95     mean      std      max  repeats",
@@ -73,7 +73,7 @@ def test_a_result_prints_names_above_values_with_units() -> None:
     ]
 
 
-def test_a_result_is_a_value() -> None:
+def test_benchmark_result_is_immutable_and_compares_by_value() -> None:
     result = BenchmarkResult((1.0, 2.0))
     assert result == BenchmarkResult((1.0, 2.0)) == pickle.loads(pickle.dumps(result))
     assert json.loads(json.dumps(result.to_dict()))["results_s"] == [1.0, 2.0]
@@ -98,7 +98,7 @@ def test_a_result_is_a_value() -> None:
         (math.inf, "inf s"),
     ],
 )
-def test_durations_are_written_with_three_digits_and_a_unit(value: float, text: str) -> None:
+def test_format_duration_writes_three_digits_and_a_unit(value: float, text: str) -> None:
     assert format_duration(value) == text
 
 
@@ -115,12 +115,12 @@ def test_durations_are_written_with_three_digits_and_a_unit(value: float, text: 
         (".5s", 0.5),
     ],
 )
-def test_durations_are_read_with_their_unit(text: str, value: float) -> None:
+def test_parse_duration_reads_units(text: str, value: float) -> None:
     assert math.isclose(parse_duration(text), value)
 
 
 @given(st.floats(min_value=1e-9, max_value=1e5))
-def test_a_duration_survives_writing_and_reading_to_three_digits(value: float) -> None:
+def test_parse_duration_reads_what_format_duration_writes(value: float) -> None:
     assert math.isclose(parse_duration(format_duration(value)), value, rel_tol=6e-3)
 
 
@@ -135,7 +135,7 @@ def test_a_duration_survives_writing_and_reading_to_three_digits(value: float) -
         ("1e999s", "too large"),
     ],
 )
-def test_a_duration_without_number_or_known_unit_is_refused(text: str, said: str) -> None:
+def test_parse_duration_refuses_missing_numbers_and_unknown_units(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_duration(text)
 
@@ -143,12 +143,12 @@ def test_a_duration_without_number_or_known_unit_is_refused(text: str, said: str
 @pytest.mark.parametrize(
     ("text", "value"), [("64MiB", 64 << 20), ("10MB", 10_000_000), ("512B", 512), ("1.5KiB", 1536), ("2 GiB", 2 << 30)]
 )
-def test_sizes_are_read_with_their_unit(text: str, value: int) -> None:
+def test_parse_size_reads_units(text: str, value: int) -> None:
     assert parse_size(text) == value
 
 
 @pytest.mark.parametrize(("text", "said"), [("64", "unit"), ("1.5B", "whole number"), ("3 miles", "unknown unit")])
-def test_a_size_without_unit_or_of_broken_bytes_is_refused(text: str, said: str) -> None:
+def test_parse_size_refuses_missing_units_and_fractions_of_bytes(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_size(text)
 
@@ -164,7 +164,7 @@ def test_a_size_without_unit_or_of_broken_bytes_is_refused(text: str, said: str)
         (5 << 40, "5.0 TiB"),
     ],
 )
-def test_sizes_are_written_with_binary_units(value: int, text: str) -> None:
+def test_format_size_writes_binary_units(value: int, text: str) -> None:
     assert format_size(value) == text
 
 
@@ -182,11 +182,11 @@ def machine(folder: Path, governor: str | None = None, load: str | None = None) 
 STEADY = BenchmarkResult((1e-3, 1.001e-3, 0.999e-3))
 
 
-def test_a_steady_result_on_a_quiet_machine_has_no_finding(tmp_path: Path) -> None:
+def test_check_conditions_finds_nothing_on_a_quiet_machine(tmp_path: Path) -> None:
     assert check_conditions(STEADY, 1e-2, machine(tmp_path, "performance", "0.05")) == []
 
 
-def test_nothing_is_said_about_a_machine_that_does_not_tell(tmp_path: Path) -> None:
+def test_check_conditions_ignores_facts_that_are_unknown(tmp_path: Path) -> None:
     assert check_conditions(STEADY, 1e-2, tmp_path) == []
 
 
@@ -201,7 +201,7 @@ def test_nothing_is_said_about_a_machine_that_does_not_tell(tmp_path: Path) -> N
         (STEADY, 1e-2, None, "rubbish", []),
     ],
 )
-def test_each_doubt_is_a_finding_with_advice(
+def test_check_conditions_gives_advice_for_each_finding(
     tmp_path: Path,
     result: BenchmarkResult,
     repeat_seconds: float,
@@ -217,7 +217,7 @@ def test_each_doubt_is_a_finding_with_advice(
         assert finding.to_dict()["code"] == finding.code
 
 
-def test_the_package_is_loaded_on_first_use_only() -> None:
+def test_bench_package_is_loaded_on_first_use() -> None:
     program = "import sys, portcall; print('portcall.bench' in sys.modules, portcall.bench.BenchmarkResult.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False BenchmarkResult\n"

@@ -42,7 +42,7 @@ def read() -> Reader:
         ("9223372036854775807", 2**63 - 1),
     ],
 )
-def test_a_single_value_has_the_type_that_it_is_written_as(read: Reader, text: str, value: object) -> None:
+def test_read_value_gives_a_scalar_the_type_of_its_spelling(read: Reader, text: str, value: object) -> None:
     made = read(text)
     assert made == value
     assert type(made) is type(value)
@@ -61,7 +61,7 @@ def test_a_single_value_has_the_type_that_it_is_written_as(read: Reader, text: s
         ("ones:float8_e4m3fn[2]", np.ones(2, ml_dtypes.float8_e4m3fn)),
     ],
 )
-def test_an_array_has_the_type_shape_and_values_asked_for(read: Reader, text: str, array: np.ndarray) -> None:
+def test_read_value_makes_arrays_of_type_shape_and_values(read: Reader, text: str, array: np.ndarray) -> None:
     made = read(text)
     assert isinstance(made, np.ndarray)
     assert (made.dtype, made.shape) == (array.dtype, array.shape)
@@ -69,7 +69,7 @@ def test_an_array_has_the_type_shape_and_values_asked_for(read: Reader, text: st
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8", "uint8", "int64", "bool", "bfloat16"])
-def test_random_values_are_small_varied_and_the_same_for_the_same_seed(name: str) -> None:
+def test_read_value_random_repeats_with_its_seed(name: str) -> None:
     text = f"random:{name}[1000]"
     made = read_value(text, np.random.default_rng(1))
     np.testing.assert_array_equal(made, read_value(text, np.random.default_rng(1)))
@@ -79,7 +79,7 @@ def test_random_values_are_small_varied_and_the_same_for_the_same_seed(name: str
     assert len(set(wide.tolist())) >= 2
 
 
-def test_arrays_come_from_files(read: Reader, tmp_path: Path) -> None:
+def test_read_value_loads_npy_files(read: Reader, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(3))
     np.savez(tmp_path / "one.npz", only=np.arange(4))
     np.savez(tmp_path / "two.npz", a=np.arange(5), b=np.arange(6))
@@ -95,7 +95,7 @@ def test_arrays_come_from_files(read: Reader, tmp_path: Path) -> None:
         read(f"@{tmp_path}/missing.npy")
 
 
-def test_a_file_that_is_none_of_numpy_or_damaged_is_named(read: Reader, tmp_path: Path) -> None:
+def test_read_value_names_a_damaged_npy_file(read: Reader, tmp_path: Path) -> None:
     np.savez(tmp_path / "whole.npz", a=np.arange(100))
     np.save(tmp_path / "whole.npy", np.arange(100))
     (tmp_path / "text.npy").write_text("text")
@@ -132,28 +132,26 @@ def test_a_file_that_is_none_of_numpy_or_damaged_is_named(read: Reader, tmp_path
         ("ones:str[2]", "not supported in tensors"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_an_example_or_a_reason(read: Reader, text: str, said: str) -> None:
+def test_read_value_refuses_malformed_values(read: Reader, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read(text)
 
 
 @pytest.mark.parametrize("text", ["random:float32", "zeros:float32[a]", "out:[3]", "range:int32[-1]"])
-def test_a_malformed_array_is_wrong_usage(invoke: Callable[..., Result], text: str) -> None:
+def test_run_malformed_array_is_a_usage_error(invoke: Callable[..., Result], text: str) -> None:
     result = invoke("run", "k.so", "f", "--arg", text)
     assert result.exit_code == 2
     assert "is not of the form" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["float32", "float32[", "out:float32", "random:float32[2]", ""])
-def test_a_malformed_output_is_wrong_usage_and_quoted_as_it_was_written(
-    invoke: Callable[..., Result], text: str
-) -> None:
+def test_run_malformed_output_is_a_usage_error(invoke: Callable[..., Result], text: str) -> None:
     result = invoke("run", "k.so", "f", "--out", text)
     assert result.exit_code == 2
     assert f"'{text}' is not of the form TYPE[SHAPE]" in result.stderr
 
 
-def test_arguments_become_tensors_and_outputs_come_last() -> None:
+def test_make_arguments_makes_tensors_with_outputs_last() -> None:
     made = make_arguments(["ones:float32[2]", "3", "out:int8[1]"], ["out:float32[4]"], 0, portcall.tensor)
     assert [argument.output for argument in made] == [False, False, True, True]
     assert [isinstance(argument.value, portcall.Tensor) for argument in made] == [True, False, True, True]

@@ -23,7 +23,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 OnTerminal = Callable[..., tuple[int, bytes]]
 
 
-def test_inspect_shows_functions_needs_and_that_all_is_well(invoke: Invoke, kernels: str) -> None:
+def test_inspect_shows_functions_and_dependencies(invoke: Invoke, kernels: str) -> None:
     result = invoke("inspect", kernels, "--strict")
     assert result.exit_code == 0, result.output
     for text in (kernels, "C++ on portcall's headers", "add_one", "libc.so.6", "no problem: all"):
@@ -42,7 +42,7 @@ def test_inspect_shows_problems_and_strict_exits_with_6(
     assert (answer["machine"], answer["abi"], answer["functions"]) == ("riscv64", "plain", ["f"])
 
 
-def test_inspect_draws_the_modules_inside(invoke: Invoke, tmp_path: Path) -> None:
+def test_inspect_shows_embedded_modules_as_a_tree(invoke: Invoke, tmp_path: Path) -> None:
     def word(text: str) -> bytes:
         return struct.pack("<Q", len(text)) + text.encode()
 
@@ -73,12 +73,14 @@ def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, inv
     assert answer["packages"]["numpy"]
 
 
-def test_doctor_says_when_a_variable_names_no_compiler(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_variable_that_names_a_missing_compiler(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "suggestion: $CXX names the compiler 'no-such-compiler'" in invoke("doctor").output
 
 
-def test_demo_compiles_checks_times_and_says_what_to_type_next(shell: Shell, tmp_path: Path) -> None:
+def test_demo_compiles_checks_and_times_kernels(shell: Shell, tmp_path: Path) -> None:
     done = shell("demo")
     assert done.returncode == 0, done.stderr
     for text in ("compiled portcall-demo/demo_kernels.cc", "matmul", "equal to NumPy", "raises", "Now you:"):
@@ -91,7 +93,7 @@ def test_demo_compiles_checks_times_and_says_what_to_type_next(shell: Shell, tmp
     assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"demo_kernels.cc", "demo_kernels.so"}
 
 
-def test_the_tables_of_the_demo_fit_a_terminal_of_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
+def test_demo_tables_fit_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
     code, shown = on_terminal("demo", "--rpc", "--folder", tmp_path / "tour")
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
     assert code == 0, text
@@ -101,7 +103,7 @@ def test_the_tables_of_the_demo_fit_a_terminal_of_80_columns(on_terminal: OnTerm
         assert rows[-1].startswith("The results are equal")
 
 
-def test_demo_in_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> None:
+def test_demo_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> None:
     answer = invoke_json("demo", "--folder", tmp_path / "tour")
     assert len(answer["rows"]) == 3
     assert all(row["seconds"] > 0 for row in answer["rows"])
@@ -123,7 +125,9 @@ PORTCALL_REGISTER_GLOBAL("inspected.name").set_body_typed([](portcall::TensorVie
     assert "TVMFFIFunctionSetGlobal" not in short
 
 
-def test_inspect_knows_parameters_and_arrays(invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path) -> None:
+def test_inspect_describes_files_of_parameters_and_arrays(
+    invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path
+) -> None:
     arrays = {"w": np.ones((2, 3), "float32"), "b": np.zeros(5, "int8")}
     graph.save_params_to_file(arrays, tmp_path / "m.params")
     np.savez(tmp_path / "m.npz", **arrays)  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ class Function:
 
 
 @pytest.mark.parametrize("seconds", [1e-10, 7e-9, 2e-6, 3.3e-4, 0.011, 0.06, 0.099])
-def test_repeats_are_long_enough_and_take_two_seconds_in_all(seconds: float) -> None:
+def test_choose_makes_repeats_of_two_seconds_in_all(seconds: float) -> None:
     counts = choose(Function(seconds).measure, None, None)
     assert counts.repeat == 20
     assert counts.number & (counts.number - 1) == 0
@@ -34,7 +34,7 @@ def test_repeats_are_long_enough_and_take_two_seconds_in_all(seconds: float) -> 
 
 
 @pytest.mark.parametrize(("seconds", "repeat"), [(0.2, 10), (0.5, 4), (60.0, 3)])
-def test_a_slow_call_is_a_repeat_of_its_own_and_has_fewer_of_them(seconds: float, repeat: int) -> None:
+def test_choose_makes_fewer_repeats_of_slow_calls(seconds: float, repeat: int) -> None:
     function = Function(seconds)
     counts = choose(function.measure, None, None)
     assert (counts.number, counts.repeat) == (1, repeat)
@@ -42,12 +42,12 @@ def test_a_slow_call_is_a_repeat_of_its_own_and_has_fewer_of_them(seconds: float
 
 
 @pytest.mark.parametrize("delays", [(0.02,), (0.02, 0.02), (0.0, 0.03)])
-def test_a_machine_that_stalls_at_first_does_not_make_repeats_short(delays: tuple[float, ...]) -> None:
+def test_choose_ignores_a_slow_first_call(delays: tuple[float, ...]) -> None:
     counts = choose(Function(2e-8, delays).measure, None, None)
     assert counts.number * 2e-8 >= 0.01
 
 
-def test_what_is_given_stays() -> None:
+def test_choose_keeps_given_counts() -> None:
     counts = choose(Function(1e-6).measure, 5, None)
     assert (counts.number, counts.repeat, str(counts)) == (5, 20, "20 repeats of 5 calls")
     counts = choose(Function(1e-6).measure, None, 1)
@@ -56,16 +56,16 @@ def test_what_is_given_stays() -> None:
     assert str(counts) == f"1 repeat of {counts.number:,} calls"
 
 
-def test_a_repeat_lasts_as_long_as_asked_for_and_a_limit_is_kept() -> None:
+def test_choose_respects_min_repeat_ms_and_its_limit() -> None:
     assert choose(Function(1e-6).measure, None, None, min_repeat_ms=300).number * 1e-6 >= 0.3
     assert choose(Function(1e-6).measure, None, None, limit=1.0).seconds <= 0.25
 
 
-def test_a_function_that_takes_no_time_at_all_has_an_end() -> None:
+def test_choose_ends_for_a_function_that_takes_no_time() -> None:
     assert choose(Function(0.0).measure, None, None).number == 1 << 30
 
 
-def test_a_bar_moves_within_a_piece_and_stays_within_its_total() -> None:
+def test_progress_bar_stays_within_its_total() -> None:
     bar = Bar("parameters", total=100, in_pieces=True, done=40)
     assert "[########............]  40 B of 100 B" in bar.line(0)
     assert "[############........]  60 B of 100 B" in bar.line(20)

@@ -29,7 +29,7 @@ def table(heading: str) -> dict[str, str]:
     return dict(rows[2:] if rows[1][0] == "---" else rows[1:])
 
 
-def test_the_first_lines_run(tmp_path: Path) -> None:
+def test_command_line_page_first_lines_run(tmp_path: Path) -> None:
     lines = re.findall(r"^    portcall (.*)$", PAGE.partition("\n## ")[0], re.MULTILINE)
     assert len(lines) == 5
     for line in lines:
@@ -45,7 +45,7 @@ def test_the_first_lines_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "times.json").read_text())["schema"] == 1
 
 
-def test_the_exit_codes_are_those_of_the_program() -> None:
+def test_command_line_page_lists_the_exit_codes() -> None:
     codes = {value for name, value in vars(_errors).items() if name.isupper() and isinstance(value, int)}
     assert {int(code) for code in table("Exit codes")} == codes
 
@@ -59,7 +59,7 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     ("`doctor`, a server", ("doctor", "SERVER")),
     ("`version`", ("version",)),
 ])  # fmt: skip
-def test_json_has_the_fields_of_the_page_and_no_others(
+def test_command_line_page_lists_the_json_fields(
     invoke_json: InvokeJson, kernels: str, tmp_path: Path, row: str, words: tuple[str, ...]
 ) -> None:
     builder = graph.GraphBuilder()
@@ -74,7 +74,7 @@ def test_json_has_the_fields_of_the_page_and_no_others(
     assert list(answer) == re.findall(r"`(\w+)`", table("JSON")[row])
 
 
-def test_a_ready_server_says_what_the_page_says() -> None:
+def test_command_line_page_shows_the_ready_message_of_serve() -> None:
     words = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -84,7 +84,7 @@ def test_a_ready_server_says_what_the_page_says() -> None:
     assert list(facts) == re.findall(r"`(\w+)`", table("JSON")["`serve`, when it is ready"])
 
 
-def test_every_option_that_the_page_names_is_there(invoke: Callable[..., Result]) -> None:
+def test_command_line_page_names_existing_options_only(invoke: Callable[..., Result]) -> None:
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", PAGE))
     known = set(re.findall(r"--[a-z-]+", " ".join(invoke(name, "--help").output for name in COMMANDS)))
     known |= {"--token"}  # of remote show

@@ -67,7 +67,7 @@ def servers(certificates: Path) -> Iterator[dict[str, str]]:
     ("plain", ("--key", "k"), 3, "", "--key with the one"),
     ("silent", ("--connect-timeout", "200ms"), 4, causes("no-session"), "raise --connect-timeout"),
 ])  # fmt: skip
-def test_a_session_that_cannot_be_opened_is_explained_by_what_was_wrong(
+def test_explain_says_why_a_session_cannot_be_opened(
     invoke_json: InvokeJson, servers: dict[str, str], certificates: Path, server: str, words: tuple[str, ...],
     code: int, cause: str, next_step: str,
 ) -> None:  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_session_that_cannot_be_opened_is_explained_by_what_was_wrong(
     assert not FOR_PYTHON.search(" ".join(error.values())), error
 
 
-def test_a_host_name_that_does_not_exist_is_no_server_that_is_missing(
+def test_explain_tells_unknown_hosts_from_missing_servers(
     invoke_json: InvokeJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object, **__: object) -> None:
@@ -91,7 +91,7 @@ def test_a_host_name_that_does_not_exist_is_no_server_that_is_missing(
 
 
 @pytest.mark.parametrize("rpc_too", [False, True], ids=["here", "there"])
-def test_an_error_of_the_functions_own_is_not_blamed_on_arguments(
+def test_explain_does_not_blame_arguments_for_a_functions_error(
     invoke_json: InvokeJson, kernels: str, servers: dict[str, str], rpc_too: bool
 ) -> None:
     place = ("--rpc", servers["plain"]) if rpc_too else ()
@@ -100,7 +100,7 @@ def test_an_error_of_the_functions_own_is_not_blamed_on_arguments(
     assert "arguments" in invoke_json("run", kernels, "add", "--arg", "1", *place, code=1)["error"]["cause"]
 
 
-def test_a_call_that_takes_too_long_is_not_told_in_python(
+def test_explain_reports_call_timeouts_by_option_name(
     invoke_json: InvokeJson, kernels: str, servers: dict[str, str]
 ) -> None:
     words = ("--rpc", servers["plain"], "--timeout", "200ms")
@@ -109,14 +109,14 @@ def test_a_call_that_takes_too_long_is_not_told_in_python(
     assert not FOR_PYTHON.search(" ".join(error.values())), error
 
 
-def test_the_next_step_is_never_the_command_that_failed() -> None:
+def test_explain_never_proposes_the_command_that_failed() -> None:
     lost = errors.SessionBrokenError("lost", peer="board:9090")
     assert explain(lost, "run").next_step == "portcall doctor board:9090"
     assert explain(lost, "doctor").next_step == ""
     assert explain(errors.SessionTimeoutError("late"), "doctor").next_step == ""
 
 
-def test_a_refused_connection_is_explained_by_where_it_goes() -> None:
+def test_explain_refused_connection_depends_on_the_address() -> None:
     def next_step(peer: str) -> str:
         return explain(errors.ConnectError("refused", peer=peer, reason="refused")).next_step
 
@@ -124,26 +124,26 @@ def test_a_refused_connection_is_explained_by_where_it_goes() -> None:
     assert next_step("board.local:9090") == "on that machine: portcall serve --host 0.0.0.0 --port 9090"
 
 
-def test_a_file_that_is_not_a_library_is_not_to_be_inspected(invoke_json: InvokeJson, tmp_path: Path) -> None:
+def test_explain_does_not_propose_inspect_for_other_files(invoke_json: InvokeJson, tmp_path: Path) -> None:
     (tmp_path / "notes.so").write_text("text")
     assert "portcall inspect" not in invoke_json("run", tmp_path / "notes.so", "f", code=1)["error"]["next"]
 
 
-def test_a_token_file_that_is_not_text_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
+def test_token_file_that_is_not_text_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(b"\xff\xfe\x00")
     result = invoke("doctor", "127.0.0.1:1", "--token-file", tmp_path / "token")
     assert result.exit_code == 1
     assert f"the token file '{tmp_path}/token' is not text" in result.stderr
 
 
-def test_every_option_and_command_of_a_next_step_is_there(invoke: Invoke) -> None:
+def test_explain_proposes_existing_commands_and_options(invoke: Invoke) -> None:
     steps = " ".join([step for *_, step in TABLE] + [step for _, step in REASONS.values()])
     helps = " ".join(invoke(*name.split(), "--help").output for name in (*COMMANDS, "remote list"))
     assert set(re.findall(r"--[a-z-]+", steps)) <= set(re.findall(r"--[a-z-]+", helps))
     assert set(re.findall(r"portcall (\w+)", steps)) <= set(COMMANDS)
 
 
-def test_what_is_for_python_ends_the_message_and_survives_pickling() -> None:
+def test_error_advice_for_python_ends_the_message_and_survives_pickling() -> None:
     error = errors.AuthenticationError("no", peer="p", reason="no-token", hint="pass token=")
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) == "no; pass token="

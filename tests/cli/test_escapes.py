@@ -47,16 +47,16 @@ def shown(*words: str | Path, code: int = 0) -> str:
     return (done.stdout + done.stderr).decode("utf-8", "surrogateescape")
 
 
-def test_text_is_printable_with_its_lines_and_tabs() -> None:
+def test_printable_keeps_lines_and_tabs() -> None:
     assert printable("plain äöü 中\n\t") == "plain äöü 中\n\t"
     assert printable("\x1b[2J\r\x07\x9b\u202e\udcff\x7f") == "\\x1b[2J\\r\\x07\\x9b\\u202e\\udcff\\x7f"
 
 
-def test_errors_of_peers_are_printable() -> None:
+def test_remote_error_is_printable() -> None:
     assert not set(HARMFUL) & set(str(remote_error(f"ValueError: {EVIL}\udcff")))
 
 
-def test_a_report_is_printable(library: Path) -> None:
+def test_inspect_report_is_printable(library: Path) -> None:
     text = shown("inspect", library, "--all")
     assert "offered" in text
     assert "needed" in text
@@ -73,13 +73,13 @@ def test_a_report_is_printable(library: Path) -> None:
     ],
     ids=range(4),
 )
-def test_errors_are_printable(words: list[str], code: int) -> None:
+def test_command_errors_are_printable(words: list[str], code: int) -> None:
     text = shown(*words, code=code)
     assert "\\x1b" in text
     assert not set(HARMFUL) & set(text)
 
 
-def test_json_is_json(library: Path) -> None:
+def test_json_output_escapes_control_characters(library: Path) -> None:
     facts = json.loads(shown("inspect", library, "--json"))
     assert facts["path"] == str(library)
     assert any(EVIL in name for name in facts["functions"])

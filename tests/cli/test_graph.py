@@ -105,7 +105,7 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS, ids=" ".join)
 @pytest.mark.parametrize("spec", ["{x_npy}", "@{x_npy}", "{data_npz}:x"])
-def test_a_model_gives_what_numpy_computes(
+def test_run_model_computes_what_numpy_does(
     invoke: Invoke, files: Files, place: list[str], tmp_path: Path, form: tuple[str, ...], spec: str
 ) -> None:
     output = tmp_path / "y.npz"
@@ -121,7 +121,7 @@ def test_a_model_gives_what_numpy_computes(
     assert invoke("run", *files.words("{bundle_so}", "--input", f"x={spec}"), "--check", output, *place).exit_code == 0
 
 
-def test_facts_for_programs(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
+def test_run_model_json_has_the_facts(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
     answer = invoke_json("run", *files.words("{bundle_so}", "--input", "x={x_npy}", "--check", "{ref_npz}"), *place)
     assert answer["bundle"] == files("bundle.so")
     assert answer["params"] is None
@@ -132,9 +132,7 @@ def test_facts_for_programs(invoke_json: InvokeJson, files: Files, place: list[s
     assert ("rpc" in answer) == bool(place)
 
 
-def test_every_output_has_its_name_and_a_head_that_is_an_input_too(
-    invoke: Invoke, files: Files, place: list[str], tmp_path: Path
-) -> None:
+def test_run_model_names_every_output(invoke: Invoke, files: Files, place: list[str], tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=array(2, 6), y=array(2, 3))
     inputs = (f"--input=x={tmp_path}/in.npz:x", f"--input=y=@{tmp_path}/in.npz:y")
     words = files.words("{many_json}", "{kernels_so}", *inputs)
@@ -146,13 +144,13 @@ def test_every_output_has_its_name_and_a_head_that_is_an_input_too(
             np.testing.assert_allclose(content[name], expected, rtol=1e-5)
 
 
-def test_a_function_of_a_bundle_is_called_as_that_of_any_library(invoke: Invoke, files: Files) -> None:
+def test_run_calls_a_function_of_a_bundle(invoke: Invoke, files: Files) -> None:
     result = invoke("run", *files.words("{bundle_so}", "mlp", "--arg", "1", "--arg", "0"))
     assert result.exit_code == 0
     assert "returned <portcall.Module of type 'GraphExecutor'" in result.output
 
 
-def test_a_function_called_default_is_a_function(invoke: Invoke, tmp_path: Path) -> None:
+def test_run_calls_a_function_named_default(invoke: Invoke, tmp_path: Path) -> None:
     export = "PORTCALL_EXPORT_TYPED(default, [](int64_t a) { return a + 1; })"
     (tmp_path / "k.cc").write_text(f"#include <portcall/portcall.h>\n{export}\n")
     library = toolchain.create_shared(tmp_path / "k.cc", tmp_path / "k.so")
@@ -160,7 +158,7 @@ def test_a_function_called_default_is_a_function(invoke: Invoke, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros", "ones", "range"])
-def test_what_is_missing_is_filled(invoke_json: InvokeJson, files: Files, place: list[str], kind: str) -> None:
+def test_run_model_fills_missing_inputs(invoke_json: InvokeJson, files: Files, place: list[str], kind: str) -> None:
     words = files.words("{m_json}", "{kernels_so}", "--fill", kind, "--input", "x=ones")
     answer = invoke_json("run", *words, *place)
     assert answer["inputs"] == {"x": "ones", **dict.fromkeys(mlp_params(), kind)}
@@ -169,7 +167,7 @@ def test_what_is_missing_is_filled(invoke_json: InvokeJson, files: Files, place:
     assert answer["outputs"] == invoke_json("run", *words, *place)["outputs"]  # the seed is the same
 
 
-def test_a_name_with_an_equals_sign_and_outputs_with_odd_names(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+def test_run_model_accepts_odd_input_and_output_names(invoke: Invoke, files: Files, tmp_path: Path) -> None:
     m = Model()
     a = m.input("a=b", (2, 2))
     one = m.call("relu", [a], f32(2, 2), name="file")
@@ -185,7 +183,7 @@ def test_a_name_with_an_equals_sign_and_outputs_with_odd_names(invoke: Invoke, f
     )
 
 
-def test_nan_is_refused_in_inputs_and_told_of_outputs(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+def test_run_model_refuses_nan_inputs_and_reports_nan_outputs(invoke: Invoke, files: Files, tmp_path: Path) -> None:
     words = files.words("{many_json}", "{kernels_so}", "--input", "y=zeros", "--input", f"x={tmp_path}/x.npy")
     values = array(2, 6)
     values[0, 0] = np.nan
@@ -205,7 +203,7 @@ def test_nan_is_refused_in_inputs_and_told_of_outputs(invoke: Invoke, files: Fil
 
 
 @pytest.mark.parametrize("form", FORMS[2:4], ids=" ".join)
-def test_a_model_is_timed_and_its_nodes_are_shown(
+def test_bench_model_times_it_and_its_nodes(
     invoke: Invoke, files: Files, place: list[str], tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     words = files.words(*form, "--input", "x=random", "--number", "2", "--repeat", "3")
@@ -219,7 +217,7 @@ def test_a_model_is_timed_and_its_nodes_are_shown(
     assert [event["name"] for event in events if event["ph"] == "X"] == ["dense1", "relu", "dense2"]
 
 
-def test_a_profile_shows_the_first_kernels_on_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
+def test_bench_profile_fits_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:
     names = [f"tvmgen_default_fused_nn_contrib_conv2d_NCHWc_add_nn_relu_{number}" for number in range(23)]
     body = "[](portcall::TensorView, portcall::TensorView) {}"
     exports = "".join(f"PORTCALL_EXPORT_TYPED({name}, {body})\n" for name in names)
@@ -240,7 +238,7 @@ def test_a_profile_shows_the_first_kernels_on_80_columns(on_terminal: OnTerminal
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_end_to_end_counts_and_says_so(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
+def test_bench_end_to_end_includes_inputs(invoke_json: InvokeJson, files: Files, place: list[str]) -> None:
     words = files.words("{bundle_so}", "--input", "x={x_npy}", "--number", "2", "--repeat", "3")
     for options, end_to_end in (((), False), (("--end-to-end", "--profile"), True)):
         answer = invoke_json("bench", *words, *options, *place)
@@ -267,7 +265,7 @@ def test_end_to_end_counts_and_says_so(invoke_json: InvokeJson, files: Files, pl
         (("{tvm_so}", "--params", "{m_params}"), ["w1", "b1", "w2", "b2"], True),
     ],
 )
-def test_parameters_are_told_from_inputs_where_that_is_known(
+def test_inspect_model_separates_parameters_from_inputs(
     invoke_json: InvokeJson, invoke: Invoke, files: Files, words: tuple[str, ...], parameters: list[str], library: bool
 ) -> None:
     answer = invoke_json("inspect", *files.words(*words))
@@ -292,7 +290,7 @@ def test_parameters_are_told_from_inputs_where_that_is_known(
     assert ("TVM 0.22 or later" in shown) == library
 
 
-def test_a_picture_is_written(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+def test_inspect_graph_writes_svg(invoke: Invoke, files: Files, tmp_path: Path) -> None:
     for words in (("{m_json}", "--params", "{m_params}"), ("{bundle_so}",), ("{tvm_so}",)):
         result = invoke("inspect", *files.words(*words), "--svg", tmp_path / "g.svg")
         assert result.exit_code == 0, result.output
@@ -310,16 +308,14 @@ def test_a_picture_is_written(invoke: Invoke, files: Files, tmp_path: Path) -> N
         (("{tvm_so}",), "library", "a library with a graph of TVM inside"),
     ],
 )
-def test_what_a_file_is_comes_first(
+def test_inspect_reports_the_kind_of_file_first(
     invoke: Invoke, invoke_json: InvokeJson, files: Files, words: tuple[str, ...], kind: str, said: str
 ) -> None:
     assert invoke_json("inspect", *files.words(*words, "--strict"))["kind"] == kind
     assert said in invoke("inspect", *files.words(*words)).stdout.splitlines()[0]
 
 
-def test_a_graph_in_a_library_of_the_classic_abi_is_shown_and_is_no_problem(
-    invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path
-) -> None:
+def test_inspect_shows_a_graph_in_a_classic_library(invoke: Invoke, invoke_json: InvokeJson, tmp_path: Path) -> None:
     m = Model()
     text = m.json(m.call("add_one", [m.input("p", (4,))], f32(4)))
     payload = legacy.factory_payload(text, {"p": np.arange(4, dtype="float32")})
@@ -335,7 +331,9 @@ def test_a_graph_in_a_library_of_the_classic_abi_is_shown_and_is_no_problem(
     assert "1 2 3 4" in result.stdout
 
 
-def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson, files: Files) -> None:
+def test_inspect_reports_missing_inputs_and_kernels_as_problems(
+    invoke: Invoke, invoke_json: InvokeJson, files: Files
+) -> None:
     words = files.words("{bad_json}", "{kernels_so}", "--params", "{wrong_params}")
     problems = invoke_json("inspect", *words)["problems"]
     assert len(problems) == 2
@@ -348,7 +346,7 @@ def test_what_does_not_fit_is_a_problem(invoke: Invoke, invoke_json: InvokeJson,
     assert more["problems"] == ["the graph has no input for the parameter 'w9'"]
 
 
-def test_of_many_nodes_the_first_are_listed(invoke: Invoke, tmp_path: Path) -> None:
+def test_inspect_model_lists_the_first_nodes(invoke: Invoke, tmp_path: Path) -> None:
     m = Model()
     value = m.input("x", (2, 2))
     for k in range(60):
@@ -360,7 +358,7 @@ def test_of_many_nodes_the_first_are_listed(invoke: Invoke, tmp_path: Path) -> N
     assert whole.splitlines()[-1].split()[1] == "node59"
 
 
-def test_storage_ids_that_are_wrong_are_told(
+def test_inspect_reports_wrong_storage_ids(
     invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
 ) -> None:
     text = json.loads(mlp_json())
@@ -396,7 +394,7 @@ USAGE = [
 @pytest.mark.parametrize(
     ("words", "said"), USAGE, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
-def test_words_that_mean_nothing_are_wrong_usage(
+def test_run_model_unknown_arguments_are_usage_errors(
     invoke: Invoke, files: Files, words: tuple[str, ...], said: str
 ) -> None:
     result = invoke(*files.words(*words))
@@ -441,7 +439,7 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
 
 @pytest.mark.parametrize("name", ["run", "bench"])
 @pytest.mark.parametrize(("words", "kind", "said", "following"), FAILURES)
-def test_each_failure_says_what_and_what_next(
+def test_run_model_failure_has_exit_code_and_next_step(
     invoke_json: InvokeJson, files: Files, name: str, words: tuple[str, ...], kind: str, said: str, following: str
 ) -> None:
     answer = invoke_json(name, *files.words(*words), code=1)
@@ -458,7 +456,7 @@ def test_each_failure_says_what_and_what_next(
         ((*MLP, "--input", "x=random:float32[3]"), "GraphError", "'x' has shape [4, 16], got [3]"),
     ],
 )
-def test_failures_over_there(
+def test_run_model_remote_failure_has_exit_code(
     invoke_json: InvokeJson, files: Files, server: rpc.Server, words: tuple[str, ...], kind: str, said: str
 ) -> None:
     answer = invoke_json("run", *files.words(*words), "--rpc", server.address, "--key", "k", code=1)
@@ -466,7 +464,7 @@ def test_failures_over_there(
     assert said in answer["error"]["message"]
 
 
-def test_what_is_wrong_here_is_refused_before_a_server_is_asked(invoke_json: InvokeJson, files: Files) -> None:
+def test_run_model_checks_arguments_before_connecting(invoke_json: InvokeJson, files: Files) -> None:
     for model in (MLP, ("{bundle_so}",), ("{tvm_so}",)):
         words = files.words(*model, "--input", "x=random:float32[3]")
         assert invoke_json("run", *words, "--rpc", "127.0.0.1:1", code=1)["error"]["kind"] == "GraphError"
@@ -481,7 +479,7 @@ def test_what_is_wrong_here_is_refused_before_a_server_is_asked(invoke_json: Inv
         (("{kernels_so}", "--params", "{cut_params}"), "cut.params': the parameter blob is damaged at byte"),
     ],
 )
-def test_the_file_that_is_damaged_is_named(
+def test_run_model_names_the_damaged_file(
     invoke_json: InvokeJson, files: Files, words: tuple[str, ...], said: str
 ) -> None:
     error = invoke_json("inspect", *files.words(*words), code=1)["error"]
@@ -493,7 +491,7 @@ def test_the_file_that_is_damaged_is_named(
 # ---- One file ------------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_is_written_as_the_command_says_and_its_next_command_runs(
+def test_bundle_writes_a_bundle_that_runs(
     invoke: Invoke, invoke_json: InvokeJson, files: Files, tmp_path: Path
 ) -> None:
     output = str(tmp_path / "of mine.so")
@@ -526,7 +524,7 @@ def test_a_bundle_is_written_as_the_command_says_and_its_next_command_runs(
         (("{m_json}", "{kernels_so}", "-o", "nowhere/b.so"), 1, "nowhere"),
     ],
 )
-def test_what_makes_no_bundle(
+def test_bundle_refuses_unusable_files(
     invoke: Invoke, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int,
     said: str,
 ) -> None:  # fmt: skip
@@ -537,23 +535,21 @@ def test_what_makes_no_bundle(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parameters_of_another_graph_are_left_out_of_a_bundle_and_told(
-    invoke: Invoke, files: Files, tmp_path: Path
-) -> None:
+def test_bundle_leaves_out_and_reports_unknown_parameters(invoke: Invoke, files: Files, tmp_path: Path) -> None:
     words = files.words("{m_json}", "{kernels_so}", "--params", "{more_params}")
     result = invoke("bundle", *words, "-o", tmp_path / "b.so")
     assert result.exit_code == 0, result.output
     assert "warning: the graph has no inputs for 1 parameters, which are left out: 'w9'" in result.stderr
 
 
-def test_parameters_that_the_graph_does_not_have_are_told(invoke: Invoke, files: Files) -> None:
+def test_run_model_reports_unknown_parameters(invoke: Invoke, files: Files) -> None:
     words = files.words("{m_json}", "{kernels_so}", "--params", "{more_params}", "--input", "x={x_npy}")
     result = invoke("run", *words, "--check", files("ref.npz"))
     assert result.exit_code == 0, result.output
     assert "warning: the graph has no inputs for 1 parameters: 'w9'" in result.stderr
 
 
-def test_inspect_of_what_is_damaged(invoke_json: InvokeJson, files: Files, tmp_path: Path) -> None:
+def test_inspect_reports_damaged_files(invoke_json: InvokeJson, files: Files, tmp_path: Path) -> None:
     assert "not JSON" in invoke_json("inspect", files("cut.json"), code=1)["error"]["message"]
     data = bytearray(Path(files("bundle.so")).read_bytes())
     data[-30] ^= 0xFF  # where the index begins
@@ -562,7 +558,7 @@ def test_inspect_of_what_is_damaged(invoke_json: InvokeJson, files: Files, tmp_p
     assert invoke_json("run", tmp_path / "b.so", "--fill", "ones", code=1)["error"]["kind"] == "GraphError"
 
 
-def test_a_crash_of_a_kernel_is_reported(shell: Shell, kernels: str, tmp_path: Path) -> None:
+def test_run_model_reports_a_kernel_crash(shell: Shell, kernels: str, tmp_path: Path) -> None:
     m = Model()
     m.call("crash", [])
     (tmp_path / "crash.json").write_text(m.json())

@@ -55,7 +55,7 @@ def test_help_loads_neither_numpy_nor_rich(words: list[str]) -> None:
     assert done.stderr == "none\n"
 
 
-def test_a_short_command_prints_the_version_alone(shell: Shell, invoke_json: Callable[..., dict[str, str]]) -> None:
+def test_version_prints_one_line(shell: Shell, invoke_json: Callable[..., dict[str, str]]) -> None:
     done = shell("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{portcall.__version__}\n", "")
     facts = invoke_json("version")
@@ -78,9 +78,7 @@ def test_help_is_a_command_too(invoke: Invoke, invoke_json: Callable[..., dict[s
     ("words", "proposed"),
     [(["inspct"], "inspect"), (["verison"], "version"), (["help", "rnu"], "run"), (["remote", "lst"], "list")],
 )
-def test_a_command_that_does_not_exist_is_answered_with_a_near_one(
-    invoke: Invoke, words: list[str], proposed: str
-) -> None:
+def test_unknown_command_proposes_a_similar_one(invoke: Invoke, words: list[str], proposed: str) -> None:
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"Did you mean '{proposed}'?" in result.stderr
@@ -96,24 +94,24 @@ def test_help_has_a_short_name(invoke: Invoke) -> None:
     [["run", "k.so", "f", "--rpc", ""], ["run", "k.so", ""], ["doctor", ""], ["inspect", ""], ["serve", "--unix", ""],
      ["bench", "k.so", "f", "--token-file", ""]],
 )  # fmt: skip
-def test_an_empty_word_is_wrong_usage_and_never_the_default(invoke: Invoke, words: list[str]) -> None:
+def test_empty_argument_is_a_usage_error(invoke: Invoke, words: list[str]) -> None:
     result = invoke(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "it is empty; is a variable of the shell not set?" in result.stderr
 
 
-def test_an_empty_key_is_no_key(invoke: Invoke) -> None:
+def test_empty_key_option_means_no_key(invoke: Invoke) -> None:
     assert "no such file: 'missing.so'" in invoke("run", "missing.so", "f", "--key", "").stderr
 
 
 @pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
-def test_a_shell_can_complete_commands_and_options(shell: Shell, shell_name: str) -> None:
+def test_shell_completion_offers_commands_and_options(shell: Shell, shell_name: str) -> None:
     assert "portcall" in shell(_PORTCALL_COMPLETE=f"{shell_name}_source").stdout
     words = {"COMP_WORDS": "portcall run --sa", "COMP_CWORD": "--sa" if shell_name == "fish" else "2"}
     assert "--save" in shell(_PORTCALL_COMPLETE=f"{shell_name}_complete", **words).stdout
 
 
-def test_ctrl_c_before_the_command_begins_is_told_as_any_other(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_the_command_begins_exits_like_any_other(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
@@ -152,25 +150,25 @@ def test_wrong_usage_exits_with_2_and_names_help(shell: Shell, words: list[str])
         ([], []),
     ],
 )
-def test_json_takes_the_next_word_only_when_it_is_a_json_file(words: list[str], settled: list[str]) -> None:
+def test_json_option_takes_the_next_word_only_if_it_is_a_json_file(words: list[str], settled: list[str]) -> None:
     assert list(normalize_json_option(words)) == settled
 
 
-def test_json_goes_into_a_file(invoke: Invoke, tmp_path: Path) -> None:
+def test_json_option_writes_a_file(invoke: Invoke, tmp_path: Path) -> None:
     place = tmp_path / "version.json"
     result = invoke("version", "--json", place)
     assert (result.exit_code, result.output) == (0, "")
     assert place.read_text().startswith('{\n  "version": ')
 
 
-def test_an_error_is_a_sentence_a_cause_and_a_next_step(shell: Shell) -> None:
+def test_command_error_has_sentence_cause_and_next_step(shell: Shell) -> None:
     done = shell("inspect", "missing.so")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[0] == "error: cannot read library 'missing.so': No such file or directory"
     assert "  next: " in done.stderr
 
 
-def test_debug_adds_the_trace_and_json_turns_an_error_into_an_object(
+def test_debug_option_adds_the_trace_and_json_makes_an_error_an_object(
     invoke: Invoke, invoke_json: Callable[..., dict[str, dict[str, str]]]
 ) -> None:
     assert "Traceback" in invoke("inspect", "missing.so", "--debug").stderr
@@ -180,7 +178,7 @@ def test_debug_adds_the_trace_and_json_turns_an_error_into_an_object(
     assert set(answer["error"]) == {"kind", "message", "cause", "next"}
 
 
-def test_an_error_in_a_json_file_is_also_told(invoke: Invoke, tmp_path: Path) -> None:
+def test_json_option_also_reports_errors_on_stderr(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("inspect", "missing.so", "--json", tmp_path / "error.json")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot read library 'missing.so'" in result.stderr
@@ -188,21 +186,21 @@ def test_an_error_in_a_json_file_is_also_told(invoke: Invoke, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("words", [["version"], ["inspect", "missing.so"]], ids=" ".join)
-def test_json_that_cannot_be_written_is_an_error_in_words(shell: Shell, tmp_path: Path, words: list[str]) -> None:
+def test_json_option_reports_an_unwritable_file(shell: Shell, tmp_path: Path, words: list[str]) -> None:
     done = shell(*words, "--json", tmp_path / "none" / "x.json")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_of_the_system_names_the_file_and_has_no_number(invoke: Invoke, tmp_path: Path) -> None:
+def test_os_error_names_the_file_without_errno(invoke: Invoke, tmp_path: Path) -> None:
     place = tmp_path / "none" / "x.json"
     assert invoke("version", "--json", place).stderr == f"error: '{place}': No such file or directory\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_an_error_in_words(kernels: str, words: tuple[str, ...], unbuffered: str) -> None:
+def test_full_disk_is_reported_without_a_trace(kernels: str, words: tuple[str, ...], unbuffered: str) -> None:
     command = [sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2", *words]
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
@@ -211,7 +209,7 @@ def test_a_full_disk_is_an_error_in_words(kernels: str, words: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_do_not_matter(kernels: str, closed: str) -> None:
+def test_closed_output_streams_are_ignored(kernels: str, closed: str) -> None:
     words = shlex.join([sys.executable, "-m", "portcall", "run", kernels, "add", "--arg", "1", "--arg", "2"])
     for code, command in ((0, words), (1, f"{words} --arg 3")):
         done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
@@ -222,13 +220,13 @@ def test_closed_streams_do_not_matter(kernels: str, closed: str) -> None:
 @pytest.mark.parametrize(
     ("encoding", "shown"), [("ascii", b"gr?? ?"), ("latin-1", b"gr\xfc\xdf ?"), ("utf-8", "grüß …".encode())]
 )
-def test_any_text_can_be_printed_in_any_encoding(kernels: str, encoding: str, shown: bytes) -> None:
+def test_output_works_in_any_encoding(kernels: str, encoding: str, shown: bytes) -> None:
     words = [sys.executable, "-m", "portcall", "run", kernels, "shout", "--arg", "str:grüß …"]
     done = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=True)
     assert b"returned '" + shown + b"!' in " in done.stdout
 
 
-def test_a_name_that_is_no_text_is_printed_with_escapes(kernels: str, tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_printed_with_escapes(kernels: str, tmp_path: Path) -> None:
     place = os.fsencode(tmp_path) + b"/k\xff.so"
     shutil.copy(kernels, place)
     words, environment = [sys.executable, "-m", "portcall", "inspect", place], {"PYTHONIOENCODING": "utf-8:strict"}
@@ -236,6 +234,6 @@ def test_a_name_that_is_no_text_is_printed_with_escapes(kernels: str, tmp_path: 
     assert place.replace(b"\xff", b"\\udcff") in done.stdout
 
 
-def test_a_pipe_gets_no_colours_and_no_color_is_obeyed(shell: Shell) -> None:
+def test_no_color_and_pipes_turn_colours_off(shell: Shell) -> None:
     assert "\x1b" not in shell("inspect", "missing.so").stderr
     assert "\x1b" not in shell("doctor", NO_COLOR="1", FORCE_COLOR="").stdout

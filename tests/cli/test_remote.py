@@ -47,7 +47,7 @@ def nowhere() -> str:
 # ---- run and bench ------------------------------------------------------------------------------------------------
 
 
-def test_run_shows_the_same_as_here_and_the_clocks(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+def test_run_remote_shows_local_results_and_both_clocks(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
     here, remote = invoke("run", kernels, *ADD_ONE), invoke("run", kernels, *ADD_ONE, *there)
     assert (here.exit_code, remote.exit_code) == (0, 0), remote.output
     assert remote.stdout.splitlines()[1:3] == here.stdout.splitlines()[1:3]
@@ -56,7 +56,7 @@ def test_run_shows_the_same_as_here_and_the_clocks(invoke: Invoke, kernels: str,
     assert all(f" {name} " in clocks for name in ("connect", "upload", "load", "copy", "run", "fetch"))
 
 
-def test_run_tells_programs_of_the_session(invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]) -> None:
+def test_run_remote_json_describes_the_session(invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]) -> None:
     answer = invoke_json("run", kernels, *ADD_ONE, *there)
     assert answer["outputs"]["out0"]["mean"] == 4.5
     facts = answer["rpc"]
@@ -67,7 +67,7 @@ def test_run_tells_programs_of_the_session(invoke_json: InvokeJson, kernels: str
     assert "rpc" not in invoke_json("run", kernels, *ADD_ONE)
 
 
-def test_results_are_saved_here_and_checked_there(
+def test_run_remote_check_compares_with_local_results(
     invoke: Invoke, kernels: str, there: tuple[str, ...], tmp_path: Path
 ) -> None:
     saved = tmp_path / "ref.npz"
@@ -81,19 +81,19 @@ def test_results_are_saved_here_and_checked_there(
     (("add", "--arg", "3", "--arg", "4"), 7), (("half", "--arg", "float:3"), 1.5),
     (("shout", "--arg", "str:hey"), "hey!"),
 ])  # fmt: skip
-def test_values_come_back_with_their_types(
+def test_run_remote_keeps_types_of_results(
     invoke_json: InvokeJson, kernels: str, there: tuple[str, ...], words: tuple[str, ...], value: object
 ) -> None:
     assert invoke_json("run", kernels, *words, *there)["returned"] == value
 
 
-def test_a_source_is_compiled_over_there(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+def test_run_remote_compiles_sources_on_the_server(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
     result = invoke("run", Path(kernels).with_suffix(".cc"), "add", "--arg", "3", "--arg", "4", *there)
     assert result.exit_code == 0, result.output
     assert "add(3, 4) returned 7 in " in result.stdout
 
 
-def test_bench_measures_over_there(
+def test_bench_remote_measures_on_the_server(
     invoke: Invoke, invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]
 ) -> None:
     words = ("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7", *there)
@@ -119,7 +119,7 @@ def test_bench_measures_over_there(
     (("add_one", "--device", "cuda:0"), 3, "device cuda:0 does not exist on {peer}"),
     (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
 ])  # fmt: skip
-def test_a_failure_has_its_exit_code_and_names_the_server(
+def test_run_remote_failure_has_exit_code_and_server(
     invoke: Invoke, kernels: str, there: tuple[str, ...], words: tuple[str, ...], code: int, said: str
 ) -> None:
     result = invoke("run", kernels, *there, *words)
@@ -128,7 +128,7 @@ def test_a_failure_has_its_exit_code_and_names_the_server(
     assert ("next: " in result.stderr) == (words[0] != "refuse")  # an error of the function's own says it all
 
 
-def test_a_library_that_is_none_is_refused_with_the_servers_words(
+def test_run_remote_refuses_a_file_that_is_not_a_library(
     invoke: Invoke, there: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "text.so").write_text("text")
@@ -139,7 +139,7 @@ def test_a_library_that_is_none_is_refused_with_the_servers_words(
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])
-def test_a_library_for_another_machine_is_not_sent(
+def test_run_remote_does_not_upload_a_library_for_another_machine(
     invoke: Invoke, invoke_json: InvokeJson, there: tuple[str, ...], tmp_path: Path, command: str
 ) -> None:
     (tmp_path / "k.c").write_text("int f(void) { return 1; }")
@@ -159,7 +159,7 @@ def test_a_library_for_another_machine_is_not_sent(
     assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr
 
 
-def test_a_server_without_room_for_the_library_is_said_so(invoke: Invoke, kernels: str) -> None:
+def test_run_remote_reports_a_server_without_disk_space(invoke: Invoke, kernels: str) -> None:
     with rpc.Server(disk_limit=1000) as server:
         result = invoke("run", kernels, *ADD_ONE, "--rpc", server.address)
     assert result.exit_code == 1
@@ -169,14 +169,14 @@ def test_a_server_without_room_for_the_library_is_said_so(invoke: Invoke, kernel
     assert "--disk-limit" in cause
 
 
-def test_nobody_there_is_a_failed_connection(invoke: Invoke, kernels: str, nowhere: str) -> None:
+def test_run_remote_without_server_is_a_connect_error(invoke: Invoke, kernels: str, nowhere: str) -> None:
     for words in (("run", kernels, "add", "--rpc", nowhere), ("doctor", nowhere)):
         result = invoke(*words)
         assert result.exit_code == 3, result.output
         assert f"cannot connect to {nowhere}" in result.stderr
 
 
-def test_a_token_comes_from_a_file_or_the_environment(
+def test_token_option_reads_a_file_or_the_environment(
     invoke: Invoke, kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("s3cret\n")
@@ -193,7 +193,7 @@ def test_a_token_comes_from_a_file_or_the_environment(
         assert invoke(*words).exit_code == 0
 
 
-def test_waiting_is_said_on_stderr_and_in_the_error(invoke: Invoke, kernels: str) -> None:
+def test_run_remote_reports_waiting_on_stderr(invoke: Invoke, kernels: str) -> None:
     with rpc.Server(max_sessions=1) as server, rpc.connect(server.address):
         result = invoke("run", kernels, "add", "--rpc", server.address, "--connect-timeout", "1500ms")
     assert result.exit_code == 4
@@ -202,13 +202,13 @@ def test_waiting_is_said_on_stderr_and_in_the_error(invoke: Invoke, kernels: str
     assert second.startswith(f"error: {server.address}: no session within 1.5 s; waited for: the server is full")
 
 
-def test_a_long_call_says_that_it_is_under_way(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
+def test_run_remote_reports_a_long_call(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:
     result = invoke("run", kernels, "hang", "--timeout", "1500ms", *there)
     assert result.exit_code == 4
     assert result.stderr.startswith("waiting for a call: sent, for 1 s")
 
 
-def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[str, ...]) -> None:
+def test_run_remote_ctrl_c_ends_the_session(kernels: str, there: tuple[str, ...]) -> None:
     with subprocess.Popen([sys.executable, "-m", "portcall", "run", kernels, "hang", *there], stderr=subprocess.PIPE,
                           text=True) as process:  # fmt: skip
         assert process.stderr is not None
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_call_and_frees_the_server(kernels: str, there: tuple[st
         assert process.stderr.read() == "error: interrupted\n"
 
 
-def test_a_bar_shows_the_upload_on_a_terminal(
+def test_run_remote_shows_upload_progress(
     on_terminal: OnTerminal, kernels: str, there: tuple[str, ...], tmp_path: Path
 ) -> None:
     large = tmp_path / "large.so"
@@ -228,9 +228,7 @@ def test_a_bar_shows_the_upload_on_a_terminal(
     assert b"\rupload large.so  [....................]  0 B of 3." in shown
 
 
-def test_a_benchmark_shows_how_far_it_is_on_a_terminal(
-    on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]
-) -> None:
+def test_bench_remote_shows_progress(on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]) -> None:
     for place in ((), there):
         code, shown = on_terminal("bench", kernels, *ADD_ONE, *place)
         assert code == 0
@@ -238,9 +236,7 @@ def test_a_benchmark_shows_how_far_it_is_on_a_terminal(
         assert re.match(rb"[0-9,]+ calls  \[#*\.*\]  [0-9.]+ of [0-9.]+ s\x1b\[K\r\x1b\[K", line), line
 
 
-def test_waiting_is_a_line_that_goes_again_on_a_terminal(
-    on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]
-) -> None:
+def test_run_remote_removes_the_waiting_line(on_terminal: OnTerminal, kernels: str, there: tuple[str, ...]) -> None:
     code, shown = on_terminal("run", kernels, "hang", "--timeout", "1500ms", *there)
     assert code == 4
     before, _, after = shown.rpartition(b"\r\x1b[K")
@@ -251,7 +247,7 @@ def test_waiting_is_a_line_that_goes_again_on_a_terminal(
 # ---- doctor and demo ----------------------------------------------------------------------------------------------
 
 
-def test_doctor_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, server: rpc.Server) -> None:
+def test_doctor_remote_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, server: rpc.Server) -> None:
     result = invoke("doctor", server.address, "--key", "k")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0].split() == ["server", f"{server.address},", "of", "portcall"]
@@ -271,7 +267,7 @@ def test_doctor_examines_a_server(invoke: Invoke, invoke_json: InvokeJson, serve
     )
 
 
-def test_demo_runs_on_a_server_that_it_starts(shell: Shell) -> None:
+def test_demo_remote_starts_a_server(shell: Shell) -> None:
     done = shell("demo", "--rpc", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["remote"]

@@ -32,7 +32,7 @@ def token(tmp_path: Path) -> Path:
     return tmp_path / "token"
 
 
-def test_a_remote_stands_for_address_key_and_token(
+def test_remote_name_stands_for_address_key_and_token(
     invoke: Invoke, invoke_json: InvokeJson, kernels: str, token: Path
 ) -> None:
     with rpc.Server(key="k", token=SECRET) as server:
@@ -47,9 +47,7 @@ def test_a_remote_stands_for_address_key_and_token(
         assert "rasp: the server does not have the key 'other'" in refused.stderr
 
 
-def test_remotes_are_listed_shown_and_removed_without_their_tokens(
-    invoke: Invoke, invoke_json: InvokeJson, token: Path
-) -> None:
+def test_remote_commands_never_print_tokens(invoke: Invoke, invoke_json: InvokeJson, token: Path) -> None:
     assert "remote add" in invoke("remote", "list").stdout
     assert invoke_json("remote", "list") == {"remotes": []}
     invoke_json("remote", "add", "rasp", "board.local", "--token-file", token)
@@ -71,7 +69,9 @@ def test_remotes_are_listed_shown_and_removed_without_their_tokens(
     assert (error["cause"], error["next"]) == ("did you mean lab?", "portcall remote list")
 
 
-def test_a_name_that_is_nearly_a_remote_is_proposed(invoke_json: InvokeJson, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_name_misspelled_proposes_a_similar_one(
+    invoke_json: InvokeJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -85,7 +85,9 @@ def test_a_name_that_is_nearly_a_remote_is_proposed(invoke_json: InvokeJson, mon
     (("a b", "board.local"), "invalid name 'a b'"), (("x:1", "board.local"), "invalid name 'x:1'"),
     (("rasp", "board:99999"), "invalid port 99999"), (("rasp", "board", "--token-file", "missing"), "missing"),
 ])  # fmt: skip
-def test_what_cannot_be_a_remote_is_refused(invoke: Invoke, settings: Path, words: tuple[str, ...], said: str) -> None:
+def test_remote_add_refuses_invalid_names_and_addresses(
+    invoke: Invoke, settings: Path, words: tuple[str, ...], said: str
+) -> None:
     result = invoke("remote", "add", *words)
     assert result.exit_code == 1
     assert said in result.stderr
@@ -93,14 +95,14 @@ def test_what_cannot_be_a_remote_is_refused(invoke: Invoke, settings: Path, word
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"remotes": 5}', '{"remotes": {"a": 5}}', '{"remotes": {"a": {}}}'])
-def test_a_damaged_file_is_named(invoke: Invoke, settings: Path, text: str) -> None:
+def test_remote_damaged_settings_file_is_named(invoke: Invoke, settings: Path, text: str) -> None:
     write_private(settings / "remotes.json", text)
     result = invoke("doctor", "rasp")
     assert result.exit_code == 1
     assert f"cannot read '{settings}/remotes.json'" in result.stderr
 
 
-def test_files_are_for_their_user_alone_and_are_whole_or_old(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_remotes_is_private_and_atomic(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0)
     try:
         write_remotes({"rasp": Remote("board:9090", token=SECRET)})
@@ -122,7 +124,7 @@ def test_files_are_for_their_user_alone_and_are_whole_or_old(settings: Path, mon
 
 
 @pytest.mark.parametrize("home", ["", "relative"])
-def test_settings_lie_in_the_users_folder_by_default(
+def test_write_remotes_defaults_to_the_users_config_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", home)
@@ -151,7 +153,7 @@ def serving(*words: str) -> Iterator[tuple[int, Callable[[], str]]]:
             process.terminate()
 
 
-def test_a_server_for_other_machines_makes_a_token_and_says_what_to_paste(invoke: Invoke, settings: Path) -> None:
+def test_serve_on_all_addresses_makes_a_token(invoke: Invoke, settings: Path) -> None:
     # Its own machine reaches it, too, and nobody else is let in.
     with serving("--host", "0.0.0.0") as (port, end):
         assert invoke("doctor", f"127.0.0.1:{port}").exit_code == 3
@@ -166,21 +168,21 @@ def test_a_server_for_other_machines_makes_a_token_and_says_what_to_paste(invoke
         assert token not in end()
 
 
-def test_the_line_to_paste_works(settings: Path) -> None:
+def test_serve_prints_a_working_remote_add_command(settings: Path) -> None:
     add = [sys.executable, "-m", "portcall", "remote", "add", "rasp", "127.0.0.1:9090", "--token-file", "-"]
     subprocess.run(add, input=SECRET + "\n", text=True, check=True, capture_output=True)
     assert read_remotes() == {"rasp": Remote("127.0.0.1:9090", token=SECRET)}
 
 
 @pytest.mark.parametrize("words", [(), ("--host", "0.0.0.0", "--insecure"), ("--host", "localhost")], ids=" ".join)
-def test_no_token_is_made_where_none_is_needed(settings: Path, words: tuple[str, ...]) -> None:
+def test_serve_on_loopback_makes_no_token(settings: Path, words: tuple[str, ...]) -> None:
     with serving(*words) as (port, _), rpc.connect("127.0.0.1", port, token=""):
         pass
     assert not settings.exists()
 
 
 @pytest.mark.parametrize("home", ["/dev/null", ""], ids=["not a folder", "none"])
-def test_a_token_that_cannot_be_kept_is_asked_for(
+def test_serve_without_config_folder_asks_for_a_token(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,14 +194,14 @@ def test_a_token_that_cannot_be_kept_is_asked_for(
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_that_cannot_be_read_do_not_matter_to_an_address(invoke: Invoke, settings: Path) -> None:
+def test_remote_address_needs_no_settings_file(invoke: Invoke, settings: Path) -> None:
     write_private(settings / "remotes.json", "{")
     with rpc.Server() as server:
         assert invoke("doctor", server.address).exit_code == 0
 
 
 @pytest.mark.parametrize("words", [("--silent",), ("--log-json",)])
-def test_a_log_for_programs_has_no_token(settings: Path, words: tuple[str, ...]) -> None:
+def test_serve_json_log_has_no_token(settings: Path, words: tuple[str, ...]) -> None:
     with serving("--host", "0.0.0.0", *words) as (_, end):
         said = end()
     assert (settings / "server-token").read_text().strip() not in said

@@ -24,7 +24,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 ADD_ONE = ("add_one", "--arg", "range:float32[8]", "--out", "float32[8]")
 
 
-def test_outputs_and_the_returned_value_are_shown(invoke: Invoke, kernels: str) -> None:
+def test_run_shows_outputs_and_the_returned_value(invoke: Invoke, kernels: str) -> None:
     result = invoke("run", kernels, *ADD_ONE)
     assert result.exit_code == 0, result.output
     first, head, row = result.output.splitlines()
@@ -42,7 +42,7 @@ def test_outputs_and_the_returned_value_are_shown(invoke: Invoke, kernels: str) 
         (("twice", "--arg", "3"), [3, 3]),
     ],
 )
-def test_a_returned_value_keeps_its_type_in_json(
+def test_run_json_keeps_the_type_of_the_result(
     invoke_json: InvokeJson, kernels: str, words: tuple[str, ...], value: object
 ) -> None:
     answer = invoke_json("run", kernels, *words)
@@ -51,7 +51,7 @@ def test_a_returned_value_keeps_its_type_in_json(
     assert answer["arguments"] == [word for word in words[1:] if word != "--arg"]
 
 
-def test_a_saved_result_is_the_reference_of_the_next_run(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
+def test_run_check_compares_with_a_saved_result(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
     saved = tmp_path / "ref.npz"
     assert invoke("run", kernels, *ADD_ONE, "--save", saved).exit_code == 0
     with np.load(saved) as content:
@@ -65,7 +65,7 @@ def test_a_saved_result_is_the_reference_of_the_next_run(invoke: Invoke, kernels
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
-def test_a_saved_result_keeps_a_type_that_numpy_has_no_name_for(
+def test_run_save_keeps_types_that_numpy_lacks(
     invoke_json: InvokeJson, kernels: str, tmp_path: Path, name: str
 ) -> None:
     words = ("run", kernels, "fill", "--out", f"{name}[2]")
@@ -74,7 +74,7 @@ def test_a_saved_result_keeps_a_type_that_numpy_has_no_name_for(
     assert check["ok"] is True
 
 
-def test_one_array_checks_the_only_output(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
+def test_run_check_takes_one_array_for_the_only_output(invoke_json: InvokeJson, kernels: str, tmp_path: Path) -> None:
     np.save(tmp_path / "ref.npy", np.arange(1, 9, dtype="float32") + 0.25)
     answer = invoke_json("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npy", code=1)
     assert answer["checks"][0]["ok"] is False
@@ -83,7 +83,7 @@ def test_one_array_checks_the_only_output(invoke_json: InvokeJson, kernels: str,
     assert answer["checks"][0]["ok"] is True
 
 
-def test_seeds_make_random_arguments_repeatable(invoke_json: InvokeJson, kernels: str) -> None:
+def test_run_seed_repeats_random_arguments(invoke_json: InvokeJson, kernels: str) -> None:
     words = ("run", kernels, "add_one", "--arg", "random:float32[8]", "--out", "float32[8]", "--seed")
     first, again, other = (invoke_json(*words, seed)["outputs"] for seed in (1, 1, 2))
     assert first == again != other
@@ -117,7 +117,7 @@ RUN_FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
         *(("bench", *failure) for failure in FAILURES),
     ],
 )
-def test_each_failure_has_its_code_and_says_what_and_what_next(
+def test_run_failure_has_exit_code_and_next_step(
     invoke_json: InvokeJson, kernels: str, name: str, words: tuple[str, ...], code: int, kind: str, said: str
 ) -> None:
     answer = invoke_json(name, kernels, *words, code=code)
@@ -126,11 +126,11 @@ def test_each_failure_has_its_code_and_says_what_and_what_next(
     assert answer["exit_code"] == code
 
 
-def test_a_near_name_is_proposed(invoke: Invoke, kernels: str) -> None:
+def test_run_proposes_a_similar_function_name(invoke: Invoke, kernels: str) -> None:
     assert "did you mean add_one" in invoke("run", kernels, "add_onne").stderr
 
 
-def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke, tmp_path: Path) -> None:
+def test_run_explains_a_library_that_does_not_load(invoke: Invoke, tmp_path: Path) -> None:
     text = "int nobody_has_this(void); int nor_this(void); int f(void) { return nobody_has_this() + nor_this(); }"
     (tmp_path / "k.c").write_text(text)
     library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so", options=["-Wl,-z,now"])
@@ -141,13 +141,13 @@ def test_a_library_that_does_not_load_is_explained_by_reading_it(invoke: Invoke,
     assert f"next: portcall inspect {library}" in result.stderr
 
 
-def test_a_library_that_is_not_there_is_said_so(invoke: Invoke, tmp_path: Path) -> None:
+def test_run_reports_a_missing_library_file(invoke: Invoke, tmp_path: Path) -> None:
     missing = invoke("run", tmp_path / "no.so", "f")
     assert missing.exit_code == 1
     assert f"no such file: '{tmp_path}/no.so'" in missing.stderr
 
 
-def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
+def test_run_check_refuses_the_reference_of_another_call(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "ref.npz", other=np.zeros(3))
     result = invoke("run", kernels, *ADD_ONE, "--check", tmp_path / "ref.npz")
     assert result.exit_code == 1
@@ -155,7 +155,7 @@ def test_a_reference_of_another_call_is_refused(invoke: Invoke, kernels: str, tm
 
 
 @pytest.mark.parametrize("name", ["run", "bench"])
-def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, kernels: str, name: str) -> None:
+def test_run_isolated_crash_exits_with_5(shell: Shell, kernels: str, name: str) -> None:
     done = shell(name, kernels, "crash")
     assert (done.returncode, done.stdout) == (5, "")
     assert f"crash of {kernels} crashed: Segmentation fault (SIGSEGV)" in done.stderr
@@ -164,7 +164,7 @@ def test_a_crash_is_reported_by_the_surviving_process_with_code_5(shell: Shell, 
     assert "OOM killer" in shell(name, kernels, "killed").stderr
 
 
-def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: str) -> None:
+def test_run_json_is_not_mixed_with_a_librarys_output(shell: Shell, kernels: str) -> None:
     done = shell("run", kernels, "print", "--arg", "5", "--json")
     assert json.loads(done.stdout)["function"] == "print"
     assert done.stderr == "printed 5\n"
@@ -172,20 +172,20 @@ def test_what_a_library_prints_does_not_spoil_the_json(shell: Shell, kernels: st
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_library_that_ends_the_process_is_no_success(shell: Shell, kernels: str, code: int) -> None:
+def test_run_library_that_exits_is_a_failure(shell: Shell, kernels: str, code: int) -> None:
     done = shell("run", kernels, "leave", "--arg", code)
     assert (done.returncode, done.stdout) == (5, "")
     assert f"leave of {kernels} did not return: it ended the process, with exit code {code}" in done.stderr
     assert f"--args {sys.executable} -m portcall run {kernels} leave --arg {code}\n" in done.stderr
 
 
-def test_a_call_that_does_not_end_is_killed_with_code_4(shell: Shell, kernels: str) -> None:
+def test_run_timeout_kills_the_call_and_exits_with_4(shell: Shell, kernels: str) -> None:
     done = shell("run", kernels, "hang", "--timeout", "300ms")
     assert (done.returncode, done.stdout) == (4, "")
     assert "did not end within 300 ms; it was killed" in done.stderr
 
 
-def test_an_isolated_call_passes_its_output_and_its_code_on(shell: Shell, kernels: str) -> None:
+def test_run_isolated_passes_output_and_exit_code_on(shell: Shell, kernels: str) -> None:
     done = shell("run", kernels, "add", "--arg", "3", "--arg", "4", "--timeout", "1m")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("add(3, 4) returned 7 in ")
@@ -193,7 +193,7 @@ def test_an_isolated_call_passes_its_output_and_its_code_on(shell: Shell, kernel
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 130)])
-def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int, code: int) -> None:
+def test_run_isolated_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int, code: int) -> None:
     words = [sys.executable, "-m", "portcall", "run", kernels, "hang"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         child = wait_for_child(process.pid)
@@ -207,7 +207,7 @@ def test_a_signal_ends_both_processes(kernels: str, tmp_path: Path, number: int,
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_the_call_ends_with_the_command_however_that_ends(kernels: str, number: int) -> None:
+def test_run_isolated_call_ends_with_the_command(kernels: str, number: int) -> None:
     # Under nohup the tests, and what they start, ignore SIGHUP.
     words = ["env", "--default-signal=HUP", sys.executable, "-m", "portcall", "run", kernels, "stay"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -226,7 +226,7 @@ def wait_for_child(pid: int) -> str:
             return children[0]
 
 
-def test_a_benchmark_prints_figures_with_units(invoke: Invoke, kernels: str) -> None:
+def test_bench_prints_figures_with_units(invoke: Invoke, kernels: str) -> None:
     result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7")
     assert result.exit_code == 0, result.output
     first, counts, head, row = result.stdout.splitlines()
@@ -237,9 +237,7 @@ def test_a_benchmark_prints_figures_with_units(invoke: Invoke, kernels: str) -> 
     assert row.split()[1] in {"ns", "us", "ms"}
 
 
-def test_a_benchmark_in_json_has_every_sample_and_the_surroundings(
-    invoke: Invoke, kernels: str, tmp_path: Path
-) -> None:
+def test_bench_json_has_samples_and_conditions(invoke: Invoke, kernels: str, tmp_path: Path) -> None:
     place = tmp_path / "times.json"
     result = invoke("bench", kernels, *ADD_ONE, "--number", "5", "--repeat", "7", "--json", place)
     assert (result.exit_code, result.stdout) == (0, "")
@@ -250,16 +248,14 @@ def test_a_benchmark_in_json_has_every_sample_and_the_surroundings(
 
 
 @pytest.mark.parametrize("words", [(), ("--repeat", "2"), ("--min-repeat-ms", "20", "--repeat", "2")], ids="".join)
-def test_a_benchmark_without_counts_chooses_them_and_does_not_warn_of_its_own_choice(
-    invoke_json: InvokeJson, kernels: str, words: tuple[str, ...]
-) -> None:
+def test_bench_chooses_counts_without_warnings(invoke_json: InvokeJson, kernels: str, words: tuple[str, ...]) -> None:
     answer = invoke_json("bench", kernels, *ADD_ONE, *words)
     assert answer["repeat"] == len(answer["results_s"]) == (2 if words else 20)
     assert answer["min_s"] * answer["number"] >= (0.02 if "--min-repeat-ms" in words else 0.01)
     assert "short" not in [warning["code"] for warning in answer["warnings"]]
 
 
-def test_strict_exits_with_6_when_the_numbers_are_doubtful(invoke_json: InvokeJson, kernels: str) -> None:
+def test_bench_strict_exits_with_6_for_doubtful_figures(invoke_json: InvokeJson, kernels: str) -> None:
     words = ("bench", kernels, "add", "--arg", "1", "--arg", "2", "--number", "1", "--repeat", "2")
     answer = invoke_json(*words, "--strict", code=6)
     assert "short" in [warning["code"] for warning in answer["warnings"]]

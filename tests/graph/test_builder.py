@@ -16,7 +16,7 @@ from portcall import errors
 from portcall.graph import Graph, GraphBuilder
 
 
-def test_a_graph_of_calls_views_and_several_outputs_is_built() -> None:
+def test_graph_builder_builds_calls_views_and_several_outputs() -> None:
     b = GraphBuilder()
     x = b.input("x", (2, 4))
     w = b.param("w", shape=(3, 4))
@@ -41,14 +41,14 @@ def test_a_graph_of_calls_views_and_several_outputs_is_built() -> None:
     assert repr(left) == "<float32[2, 1] of node 'split'>"
 
 
-def test_a_list_of_one_shape_gives_a_tuple_of_one_output() -> None:
+def test_graph_builder_call_with_one_shape_in_a_list_returns_a_tuple() -> None:
     b = GraphBuilder()
     x = b.input("x", ())
     assert len(b.call("f", [x], [()])) == 1
     assert b.call("f", [x], ()).shape == ()
 
 
-def test_the_json_is_read_back_with_storage_ids() -> None:
+def test_graph_builder_json_has_storage_ids() -> None:
     b = GraphBuilder()
     x = b.input("x", (4,))
     for _ in range(4):
@@ -60,7 +60,7 @@ def test_the_json_is_read_back_with_storage_ids() -> None:
     assert graph.nodes == b.graph().nodes
 
 
-def test_names_are_made_where_none_is_given_and_differ() -> None:
+def test_graph_builder_makes_unique_names() -> None:
     b = GraphBuilder()
     x = b.input("relu", (4,))
     names = [b.call("relu", [x], (4,)).node, b.call("relu", [x], (4,), name="mine").node, b.reshape(x, (2, 2)).node]
@@ -68,7 +68,7 @@ def test_names_are_made_where_none_is_given_and_differ() -> None:
     assert b.call("relu", [x], (4,)).node == "relu_2"
 
 
-def test_parameters_are_kept_as_given_under_their_names() -> None:
+def test_graph_builder_keeps_parameters_by_name() -> None:
     b = GraphBuilder()
     weights = np.ones((3, 2), "float16")
     weights.flags.writeable = False
@@ -82,7 +82,7 @@ def test_parameters_are_kept_as_given_under_their_names() -> None:
     assert list(b.params) == ["w", "t", "l"]
 
 
-def test_values_are_where_the_builder_or_their_first_input_is() -> None:
+def test_graph_builder_places_values_on_the_device_of_their_first_input() -> None:
     b = GraphBuilder("cpu")
     x, w = b.input("x", (4,)), b.param("w", shape=(4,), device="cuda")
     there = b.call("add", [b.copy(x, "cuda"), w], (4,))
@@ -129,7 +129,7 @@ WRONG: dict[str, tuple[Callable[[GraphBuilder, Any], Any], type[Exception], str]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_call_is_an_error_and_changes_nothing(name: str) -> None:
+def test_graph_builder_wrong_call_changes_nothing(name: str) -> None:
     call, kind, words = WRONG[name]
     b = GraphBuilder()
     x = b.input("x", (2, 4))
@@ -140,7 +140,7 @@ def test_a_wrong_call_is_an_error_and_changes_nothing(name: str) -> None:
     assert b.params == {}
 
 
-def test_inputs_on_another_device_are_refused() -> None:
+def test_graph_builder_refuses_inputs_on_another_device() -> None:
     b = GraphBuilder("cpu")
     x, w = b.input("x", (4,)), b.input("w", (4,), device="cuda")
     with pytest.raises(errors.GraphError, match=r"'add' runs on cpu, but its input .* is on cuda; copy\(\) moves it"):

@@ -58,7 +58,7 @@ def mappings(path: Path) -> list[tuple[int, int]]:
 # ---- What a bundle does ----------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_runs(bundle: Path) -> None:
+def test_export_bundle_makes_a_library_that_runs(bundle: Path) -> None:
     check(bundle)
     opened = portcall.load_module(bundle)
     assert graph.Graph.from_json(opened["get_graph_json"]()) == graph.Graph.from_json(mlp_json())
@@ -70,7 +70,7 @@ def test_a_bundle_runs(bundle: Path) -> None:
     close(y, np.maximum(x, 0))
 
 
-def test_parameters_are_used_where_they_lie_in_the_file(bundle: Path) -> None:
+def test_bundle_parameters_are_mapped_not_copied(bundle: Path) -> None:
     opened = portcall.load_module(bundle)
     executor = opened["default"](portcall.cpu())
     ((start, end),) = mappings(bundle)
@@ -82,7 +82,7 @@ def test_parameters_are_used_where_they_lie_in_the_file(bundle: Path) -> None:
         np.testing.assert_array_equal(tensor.numpy(), PARAMS[name])
 
 
-def test_the_file_is_given_back_with_the_last_use_of_it(bundle: Path) -> None:
+def test_bundle_file_is_unmapped_after_its_last_use(bundle: Path) -> None:
     executor = portcall.load_module(bundle)["default"](portcall.cpu())
     held = executor["get_input"]("w1")
     del executor
@@ -94,7 +94,7 @@ def test_the_file_is_given_back_with_the_last_use_of_it(bundle: Path) -> None:
     assert mappings(bundle) == []
 
 
-def test_a_new_value_of_a_parameter_stays_out_of_the_file(bundle: Path) -> None:
+def test_bundle_load_params_does_not_change_the_file(bundle: Path) -> None:
     before = bundle.read_bytes()
     opened = portcall.load_module(bundle)
     made = graph.GraphModule(opened["default"](portcall.cpu()))
@@ -108,14 +108,14 @@ def test_a_new_value_of_a_parameter_stays_out_of_the_file(bundle: Path) -> None:
     assert bundle.read_bytes() == before
 
 
-def test_a_bundle_runs_when_its_file_has_gone(bundle: Path) -> None:
+def test_bundle_runs_after_its_file_was_deleted(bundle: Path) -> None:
     opened = portcall.load_module(bundle)
     bundle.unlink()
     x = array(4, 16)
     close(result(opened, x), mlp(x, PARAMS))
 
 
-def test_a_bundle_that_was_replaced_is_opened_anew(bundle: Path, libraries: dict[str, Path]) -> None:
+def test_bundle_that_was_replaced_is_opened_again(bundle: Path, libraries: dict[str, Path]) -> None:
     x, other = array(4, 16), mlp_params(seed=7)
     old = portcall.load_module(bundle)
     graph.export_bundle(bundle, mlp_json(), libraries["layers"], other)
@@ -140,7 +140,7 @@ print(resident() - before)
 """
 
 
-def test_opening_a_large_bundle_copies_nothing_of_its_parameters(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_bundle_opening_copies_no_parameters(libraries: dict[str, Path], tmp_path: Path) -> None:
     model = Model()
     json = model.json(model.input("w", (1 << 24,)))
     path = graph.export_bundle(tmp_path / "large.so", json, libraries["layers"], {"w": np.zeros(1 << 24, "float32")})
@@ -152,7 +152,7 @@ def test_opening_a_large_bundle_copies_nothing_of_its_parameters(libraries: dict
     assert int(done.stdout) < 8 << 20
 
 
-def test_a_bundle_runs_on_a_server(bundle: Path) -> None:
+def test_bundle_runs_on_a_server(bundle: Path) -> None:
     x = array(4, 16)
     with serving() as server, rpc.connect(server.address, call_timeout=60) as session:
         factory = session.load_module(session.upload(bundle))
@@ -196,7 +196,7 @@ FORMS: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_kernels_come_in_every_form(form: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_export_bundle_takes_kernels_in_every_form(form: str, libraries: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     kernels = FORMS[form](libraries, tmp_path / "from")
     made = graph.export_bundle(tmp_path / "one.so", mlp_json(), kernels, PARAMS)
@@ -206,7 +206,7 @@ def test_kernels_come_in_every_form(form: str, libraries: dict[str, Path], tmp_p
     assert sorted(os.listdir(tmp_path)) == ["from", "one.so", "two.so"]
 
 
-def test_parameters_come_in_every_form(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_export_bundle_takes_parameters_in_every_form(libraries: dict[str, Path], tmp_path: Path) -> None:
     blob = graph.save_params(PARAMS)
     (tmp_path / "m.params").write_bytes(blob)
     forms = [PARAMS, blob, graph.load_params_from_file(tmp_path / "m.params"),
@@ -224,7 +224,7 @@ def test_parameters_come_in_every_form(libraries: dict[str, Path], tmp_path: Pat
     close(made.get_output(0), mlp(x, PARAMS))
 
 
-def test_kernels_for_another_machine_are_bundled_with_the_same_graph(tmp_path: Path) -> None:
+def test_export_bundle_takes_kernels_for_another_machine(tmp_path: Path) -> None:
     model = Model()
     json = model.json(model.call("add_one", [model.input("x", (4,))], f32(4)))
     path = graph.export_bundle(tmp_path / "arm.so", json, KERNELS / "classic_kernels.c", target="aarch64-linux-gnu")
@@ -238,7 +238,7 @@ def test_kernels_for_another_machine_are_bundled_with_the_same_graph(tmp_path: P
     close(executor["get_output"](0), [1, 2, 3, 4])
 
 
-def test_another_name_makes_executors(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_export_bundle_name_is_that_of_the_factory_function(libraries: dict[str, Path], tmp_path: Path) -> None:
     path = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], PARAMS, name="mlp")
     opened = portcall.load_module(path)
     assert opened.entry_name == "mlp"
@@ -247,7 +247,7 @@ def test_another_name_makes_executors(libraries: dict[str, Path], tmp_path: Path
         opened["default"]
 
 
-def test_what_cannot_be_bundled_is_an_error(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_export_bundle_refuses_unusable_kernels_and_parameters(libraries: dict[str, Path], tmp_path: Path) -> None:
     def export(lib: Any, params: Any = None, name: str = "out.so") -> None:
         graph.export_bundle(tmp_path / name, mlp_json(), lib, params)
 
@@ -281,13 +281,13 @@ def test_what_cannot_be_bundled_is_an_error(libraries: dict[str, Path], tmp_path
     assert sorted(os.listdir(tmp_path)) == ["none.tar", "text.so", "text.tar", "warned.so"]
 
 
-def test_of_a_bundle_only_its_library_goes_into_another(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_export_bundle_of_a_bundle_takes_its_library_only(libraries: dict[str, Path], tmp_path: Path) -> None:
     one = graph.export_bundle(tmp_path / "one.so", mlp_json(), libraries["layers"], PARAMS)
     again = graph.export_bundle(tmp_path / "again.so", mlp_json(), one, PARAMS)
     assert again.read_bytes() == one.read_bytes()
 
 
-def test_a_run_allocates_nothing(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_bundle_run_allocates_nothing(libraries: dict[str, Path], tmp_path: Path) -> None:
     """In a program that counts; of a graph with views, flat arguments and copies too."""
     m = Model()
     x = m.input("x", (2, 2))
@@ -335,7 +335,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_bundle_is_an_error(kind: str, bundle: Path) -> None:
+def test_bundle_that_is_damaged_is_refused(kind: str, bundle: Path) -> None:
     damage, message = DAMAGES[kind]
     bundle.write_bytes(damage(bundle.read_bytes()))
     with pytest.raises(errors.ModuleLoadError) as caught:
@@ -344,7 +344,7 @@ def test_a_damaged_bundle_is_an_error(kind: str, bundle: Path) -> None:
     assert caught.value.path == str(bundle)
 
 
-def test_a_damaged_plan_in_a_bundle_is_an_error(bundle: Path) -> None:
+def test_bundle_with_a_damaged_plan_is_refused(bundle: Path) -> None:
     data = bundle.read_bytes()
     at = data.index(b"PCGPLAN\0") + 24
     bundle.write_bytes(data[:at] + b"\xff" + data[at + 1 :])

@@ -83,7 +83,7 @@ def expected_of_many() -> list[tuple[str, int, Any]]:
 # ---- Values --------------------------------------------------------------------------------------------------------
 
 
-def test_any_output_of_any_node_is_what_numpy_computes(open_debug: Open) -> None:
+def test_debug_get_output_gives_what_numpy_computes(open_debug: Open) -> None:
     d = open_debug(many_json())
     d.set_input(x=X, y=Y)
     for name, output, value in [*expected_of_many(), *reversed(expected_of_many())]:
@@ -97,7 +97,7 @@ def test_any_output_of_any_node_is_what_numpy_computes(open_debug: Open) -> None
 
 
 @pytest.mark.parametrize("storage", ["given", "own", "none"])
-def test_values_whose_memory_later_nodes_reuse_are_shown_as_they_were(open_debug: Open, storage: Any) -> None:
+def test_get_node_output_shows_values_whose_memory_is_reused(open_debug: Open, storage: Any) -> None:
     d = open_debug(chain_json(), storage=storage)
     x = array(4, 4)
     d.set_input(x=x)
@@ -109,7 +109,7 @@ def test_values_whose_memory_later_nodes_reuse_are_shown_as_they_were(open_debug
     close(d.get_output(0), np.maximum(x, 0) * 2**7)
 
 
-def test_nodes_are_executed_one_after_the_other(open_debug: Open) -> None:
+def test_execute_node_runs_nodes_in_order(open_debug: Open) -> None:
     d = open_debug(chain_json())
     d.set_input(x=array(4, 4))
     for k, node in enumerate(range(1, 9)):
@@ -128,7 +128,7 @@ def test_nodes_are_executed_one_after_the_other(open_debug: Open) -> None:
         d.get_node_output(8)
 
 
-def test_what_is_used_in_place_is_read_anew(lib: portcall.Module) -> None:
+def test_debug_executor_reads_zero_copy_inputs_again(lib: portcall.Module) -> None:
     d = graph.create_debug(many_json(), lib, portcall.cpu())
     x = portcall.tensor(X)
     d.set_input(y=Y)
@@ -151,14 +151,16 @@ def test_what_is_used_in_place_is_read_anew(lib: portcall.Module) -> None:
         (lambda d: d.run(X=X), errors.GraphError, "no input 'X'"),
     ],
 )
-def test_errors_say_what_there_is(open_debug: Open, call: Callable[[Any], Any], kind: type, said: str) -> None:
+def test_debug_executor_errors_list_the_nodes(
+    open_debug: Open, call: Callable[[Any], Any], kind: type, said: str
+) -> None:
     d = open_debug(many_json())
     d.set_input(x=X, y=Y)
     with pytest.raises(kind, match=said):
         call(d)
 
 
-def test_a_name_of_several_nodes_does_not_do(lib: portcall.Module) -> None:
+def test_debug_get_output_refuses_an_ambiguous_name(lib: portcall.Module) -> None:
     m = Model()
     x = m.call("relu", [m.call("relu", [m.input("x", (2, 2))], f32(2, 2))], f32(2, 2))
     d = graph.create_debug(m.json(x), lib, portcall.cpu())
@@ -166,7 +168,7 @@ def test_a_name_of_several_nodes_does_not_do(lib: portcall.Module) -> None:
         d.execute_node("relu")
 
 
-def test_an_input_that_was_never_set_is_named(open_debug: Open) -> None:
+def test_debug_get_output_names_an_unset_input(open_debug: Open) -> None:
     d = open_debug(many_json())
     for call in (d.run, d.profile, d.run_individual, lambda: d.debug_get_output("total")):
         with pytest.raises((errors.GraphError, errors.RemoteError), match=r"'x'.*was never set"):
@@ -178,7 +180,7 @@ def test_an_input_that_was_never_set_is_named(open_debug: Open) -> None:
 # ---- Times ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_node_is_timed(open_debug: Open) -> None:
+def test_run_individual_times_every_node(open_debug: Open) -> None:
     d = open_debug(many_json())
     d.set_input(x=X, y=Y)
     times = d.run_individual(number=2, repeat=3)
@@ -193,7 +195,7 @@ def test_every_node_is_timed(open_debug: Open) -> None:
         close(d.get_output(index), value)
 
 
-def test_a_profile_is_a_recording(open_debug: Open) -> None:
+def test_profile_records_every_call(open_debug: Open) -> None:
     d = open_debug(many_json())
     report = d.profile(x=X, y=Y)
     assert [node.function for node in report.nodes] == ["", "", "halves", "add_flat", "__nop", "add", "round_down"]
@@ -215,7 +217,7 @@ def test_a_profile_is_a_recording(open_debug: Open) -> None:
     assert lines[-1].split()[0] == "total"
 
 
-def test_a_profile_is_of_one_run_after_others(
+def test_profile_warms_up_before_its_run(
     logging_module: graph.GraphModule, register: Callable[..., portcall.PackedFunc]
 ) -> None:
     runs: list[int] = []
@@ -228,7 +230,7 @@ def test_a_profile_is_of_one_run_after_others(
 
 
 @pytest.mark.parametrize("how", ["run", "run_individual", "run_individual_node"])
-def test_the_numbers_of_a_measurement_arrive_under_their_names(lib: portcall.Module, how: str) -> None:
+def test_debug_measurements_check_their_options(lib: portcall.Module, how: str) -> None:
     d = graph.create_debug(many_json(), lib, portcall.cpu())
     d.set_input(x=X, y=Y)
     call = functools.partial(d.run_individual_node, "floor") if how == "run_individual_node" else getattr(d, how)
@@ -243,7 +245,7 @@ def test_the_numbers_of_a_measurement_arrive_under_their_names(lib: portcall.Mod
                 call(*[1] * position, -1)  # type: ignore[call-arg]
 
 
-def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Path) -> None:
+def test_save_trace_has_the_start_of_each_call(open_debug: Open, tmp_path: Path) -> None:
     report = open_debug(many_json()).profile(x=X, y=Y)
     report.save_trace(tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
@@ -256,7 +258,7 @@ def test_a_trace_has_the_true_start_of_each_call(open_debug: Open, tmp_path: Pat
         assert (event["ts"], event["dur"]) == (pytest.approx(node.start * 1e6), pytest.approx(node.duration * 1e6))
 
 
-def test_names_are_no_markup(lib: portcall.Module) -> None:
+def test_profile_escapes_names_in_html(lib: portcall.Module) -> None:
     m = Model()
     name = "[red]a[/] [/b]"
     text = m.json(m.call("relu", [m.input("x", (2, 2))], f32(2, 2), name=name))
@@ -265,7 +267,7 @@ def test_names_are_no_markup(lib: portcall.Module) -> None:
     assert report.to_trace()["traceEvents"][1]["name"] == name
 
 
-def test_several_devices_have_tracks_of_their_own(lib: portcall.Module, fake_device: portcall.Module) -> None:
+def test_save_trace_has_a_track_for_each_device(lib: portcall.Module, fake_device: portcall.Module) -> None:
     lib.import_module(fake_device)
     with graph.create_debug(two_devices_json(), lib, [portcall.cpu(), portcall.device("ext_dev")]) as d:
         x, w = array(8, 4), array(8, 4, seed=2)
@@ -287,7 +289,7 @@ def test_several_devices_have_tracks_of_their_own(lib: portcall.Module, fake_dev
 # ---- Dumps ---------------------------------------------------------------------------------------------------------
 
 
-def test_run_times_collects_dumps_and_prints(
+def test_debug_run_collects_dumps_and_prints(
     open_debug: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_debug(many_json()) as d:
@@ -342,7 +344,7 @@ def test_run_times_collects_dumps_and_prints(
     assert list((tmp_path / "dumps").iterdir()) == []
 
 
-def test_a_temporary_root_goes_with_the_dumps(lib: portcall.Module, monkeypatch: Any, tmp_path: Path) -> None:
+def test_debug_exit_deletes_a_temporary_dump_root(lib: portcall.Module, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     d = graph.create_debug(many_json(), lib, portcall.cpu())
     d.exit()  # nothing yet
@@ -357,7 +359,7 @@ def test_a_temporary_root_goes_with_the_dumps(lib: portcall.Module, monkeypatch:
         assert d.dump_path is None
 
 
-def test_other_files_of_a_root_stay(lib: portcall.Module, tmp_path: Path) -> None:
+def test_debug_exit_keeps_other_files_of_the_dump_root(lib: portcall.Module, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "_tvmdbg_device_CPU_0").mkdir(mode=0o755)
     with graph.create_debug(many_json(), lib, portcall.cpu(), tmp_path) as d:
@@ -367,7 +369,7 @@ def test_other_files_of_a_root_stay(lib: portcall.Module, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_an_input_that_nobody_reads_need_not_be_set(lib: portcall.Module, tmp_path: Path) -> None:
+def test_debug_run_needs_no_unused_input(lib: portcall.Module, tmp_path: Path) -> None:
     m = Model()
     m.input("unused", (3,))
     with graph.create_debug(m.json(m.call("relu", [m.input("x", (2, 2))], f32(2, 2))), lib, portcall.cpu()) as d:
@@ -377,7 +379,7 @@ def test_an_input_that_nobody_reads_need_not_be_set(lib: portcall.Module, tmp_pa
         assert list(params) == ["x____topo-index:1____output-num:0", "relu____topo-index:2____output-num:0"]
 
 
-def test_vectors_are_dumped_with_an_axis_more(lib: portcall.Module, tmp_path: Path) -> None:
+def test_debug_dump_of_vectors_has_one_more_axis(lib: portcall.Module, tmp_path: Path) -> None:
     m = Model()
     v = m.input("v", (2,), "float32x4")
     text = m.json(m.call("relu", [m.input("x", (2, 2))], f32(2, 2)), v)
@@ -390,7 +392,7 @@ def test_vectors_are_dumped_with_an_axis_more(lib: portcall.Module, tmp_path: Pa
         close(dumped["v____topo-index:0____output-num:0"], np.arange(8.0).reshape(2, 4))
 
 
-def test_factories_make_executors_to_look_into(place: rpc.Session | None, libraries: Any, tmp_path: Path) -> None:
+def test_factory_debug_create_makes_debug_executors(place: rpc.Session | None, libraries: Any, tmp_path: Path) -> None:
     bundle = graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
     opened = place.load_module(place.upload(bundle)) if place else portcall.load_module(bundle)
     d = graph.GraphModuleDebug(
@@ -411,7 +413,7 @@ def test_factories_make_executors_to_look_into(place: rpc.Session | None, librar
 # ---- Two executors -------------------------------------------------------------------------------------------------
 
 
-def test_two_executors_of_one_graph_agree(open_debug: Open, lib: portcall.Module) -> None:
+def test_compare_finds_no_difference_between_equal_executors(open_debug: Open, lib: portcall.Module) -> None:
     there, here = open_debug(many_json()), graph.create(many_json(), lib, portcall.cpu(), storage="own")
     found = graph.compare(there, here, x=X, y=Y)
     assert found.ok
@@ -420,7 +422,7 @@ def test_two_executors_of_one_graph_agree(open_debug: Open, lib: portcall.Module
     assert str(found).endswith("all 8 outputs of nodes agree")
 
 
-def test_the_first_difference_is_named_and_by_how_much(open_debug: Open, lib: portcall.Module) -> None:
+def test_compare_names_the_first_difference(open_debug: Open, lib: portcall.Module) -> None:
     here = graph.create(mlp_json(), lib, portcall.cpu())
     there = open_debug(mlp_json())
     here.load_params(mlp_params())
@@ -441,7 +443,7 @@ def test_the_first_difference_is_named_and_by_how_much(open_debug: Open, lib: po
     assert graph.compare(there, here, atol=20.0).ok
 
 
-def test_other_kernels_are_found_by_their_first_wrong_output(lib: portcall.Module) -> None:
+def test_compare_finds_the_first_wrong_kernel(lib: portcall.Module) -> None:
     def made(function: str) -> graph.GraphModule:
         m = Model()
         x = m.input("x", (4, 4))
@@ -454,7 +456,7 @@ def test_other_kernels_are_found_by_their_first_wrong_output(lib: portcall.Modul
     assert (found.first.name, found.first.function) == ("last", "relu")
 
 
-def test_other_graphs_are_not_compared(lib: portcall.Module) -> None:
+def test_compare_refuses_other_graphs(lib: portcall.Module) -> None:
     one, other = (graph.create(text, lib, portcall.cpu()) for text in (chain_json(), many_json()))
     with pytest.raises(errors.GraphError, match="one has 9 nodes with 9 outputs, the other 7 with 8"):
         graph.compare(one, other)

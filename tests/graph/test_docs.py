@@ -20,7 +20,7 @@ from portcall import graph, toolchain
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_on_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_page_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     page = str(ROOT / "docs" / "graph.md")
@@ -35,7 +35,7 @@ def test_the_page_on_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.peers
-def test_the_example_of_the_readme(libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_graph_example_runs(libraries: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (example,) = [block for block in blocks if "graph.create(" in block]
     draft, w, b, x = Model(), array(3, 8), array(3, seed=2), array(2, 8, seed=3)

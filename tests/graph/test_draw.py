@@ -58,7 +58,7 @@ def legend(svg: str) -> list[str]:
     return [str(text.text) for text in ET.fromstring(svg).findall(f"{SVG}text")]
 
 
-def test_every_kind_of_node_is_there_with_what_it_is() -> None:
+def test_draw_shows_every_kind_of_node() -> None:
     svg = graph.draw(many_json())
     found = boxes(svg)
     assert found["n2"].lines == ["halves", "halves", "float32[2,3]", "float32[2,3]"]
@@ -76,7 +76,7 @@ def test_every_kind_of_node_is_there_with_what_it_is() -> None:
     )  # fmt: skip
 
 
-def test_kinds_differ_in_colour_and_parameters_are_told_from_inputs() -> None:
+def test_draw_colours_kinds_and_separates_parameters_from_inputs() -> None:
     found = boxes(graph.draw(mlp_json(), mlp_params()))
     kinds = {box.fill for box in (found["n0"], found["n1"], found["n3"], found["o0"])}
     assert len(kinds) == 4
@@ -85,7 +85,7 @@ def test_kinds_differ_in_colour_and_parameters_are_told_from_inputs() -> None:
     assert legend(graph.draw(mlp_json()))[0] == "5 input"
 
 
-def test_several_devices_are_named() -> None:
+def test_draw_names_devices() -> None:
     found = boxes(graph.draw(two_devices_json()))
     assert found["n2"].lines == ["to", "float32[8,4]", "on ext_dev"]
     assert found["n1"].lines[-1] == "on cpu"
@@ -112,14 +112,14 @@ def check_places(picture: str, made: graph.Graph) -> None:
 
 @settings(max_examples=40)
 @given(random_graphs(most_nodes=30))
-def test_boxes_lie_apart_and_below_what_they_read(builder: graph.GraphBuilder) -> None:
+def test_draw_places_boxes_apart_and_below_their_inputs(builder: graph.GraphBuilder) -> None:
     made = builder.graph()
     picture = graph.draw(made)
     check_places(picture, made)
     assert graph.draw(made.to_json()) == picture
 
 
-def test_texts_are_escaped_and_long_ones_shortened() -> None:
+def test_draw_escapes_and_shortens_texts() -> None:
     m = Model()
     name = "<script>alert('&\"')</script>\x07" + "y" * 60
     svg = graph.draw(m.json(m.call("f]]><g>", [m.input("</svg>", (2, 2))], f32(2, 2), name=name)))
@@ -132,7 +132,7 @@ def test_texts_are_escaped_and_long_ones_shortened() -> None:
     assert "<script" not in svg
 
 
-def test_an_edge_across_many_layers_is_a_link() -> None:
+def test_draw_shows_long_edges_as_links() -> None:
     m = Model()
     x = m.input("x", (2, 2))
     value = x
@@ -147,7 +147,7 @@ def test_an_edge_across_many_layers_is_a_link() -> None:
 
 
 @pytest.mark.parametrize("inputs", [0, 1])
-def test_graphs_with_hardly_anything_in_them(inputs: int) -> None:
+def test_draw_accepts_tiny_graphs(inputs: int) -> None:
     m = Model()
     heads = [m.input(f"x{k}", ()) for k in range(inputs)]
     svg = graph.draw(m.json(*heads))
@@ -155,6 +155,6 @@ def test_graphs_with_hardly_anything_in_them(inputs: int) -> None:
     check_places(svg, graph.Graph.from_json(m.json(*heads)))
 
 
-def test_what_is_no_graph_is_refused() -> None:
+def test_draw_refuses_other_values() -> None:
     with pytest.raises(errors.GraphError, match="not JSON"):
         graph.draw("x")

@@ -35,7 +35,7 @@ def result(module: portcall.Module, x: Any) -> Any:
 # ---- Functions -------------------------------------------------------------------------------------------------------
 
 
-def test_a_factory_makes_executors_with_their_parameters(factory: portcall.Module) -> None:
+def test_factory_makes_executors_with_parameters(factory: portcall.Module) -> None:
     x = array(4, 16)
     close(result(factory["default"](portcall.cpu()), x), mlp(x, PARAMS))
     close(result(factory(portcall.cpu()), x), mlp(x, PARAMS))
@@ -43,7 +43,7 @@ def test_a_factory_makes_executors_with_their_parameters(factory: portcall.Modul
     assert factory.type_key == "GraphExecutorFactory"
 
 
-def test_a_factory_tells_its_graph_and_its_parameters(factory: portcall.Module) -> None:
+def test_factory_lists_graph_and_parameters(factory: portcall.Module) -> None:
     assert graph.Graph.from_json(factory["get_graph_json"]()) == graph.Graph.from_json(mlp_json())
     params = factory["get_graph_params"]()
     assert list(params) == list(PARAMS)
@@ -53,14 +53,14 @@ def test_a_factory_tells_its_graph_and_its_parameters(factory: portcall.Module) 
     assert "default" in factory.list_function_names()
 
 
-def test_executors_use_the_same_memory_of_parameters(factory: portcall.Module) -> None:
+def test_factory_executors_share_parameter_memory(factory: portcall.Module) -> None:
     first, second = factory["default"](portcall.cpu()), factory["default"](portcall.cpu())
     held = factory["get_graph_params"]()["w1"]
     assert held.data_ptr % 64 == 0
     assert first["get_input"]("w1").data_ptr == second["get_input"]("w1").data_ptr == held.data_ptr
 
 
-def test_an_executor_that_is_given_another_parameter_keeps_it_to_itself(factory: portcall.Module) -> None:
+def test_factory_executor_keeps_its_own_new_parameter(factory: portcall.Module) -> None:
     first, second = factory["default"](portcall.cpu()), factory["default"](portcall.cpu())
     zeros = {name: np.zeros_like(value) for name, value in PARAMS.items()}
     for name, value in zeros.items():
@@ -72,7 +72,7 @@ def test_an_executor_that_is_given_another_parameter_keeps_it_to_itself(factory:
 
 
 @pytest.mark.usefixtures("fake_device")
-def test_executors_on_a_device_share_one_copy_there(lib: portcall.Module) -> None:
+def test_factory_executors_share_one_copy_on_a_device(lib: portcall.Module) -> None:
     model = Model()
     w = model.input("w", (8, 4), device=12)
     text = model.json(model.call("__copy", [w], f32(8, 4)))
@@ -91,7 +91,7 @@ def test_executors_on_a_device_share_one_copy_there(lib: portcall.Module) -> Non
     assert other["get_input"]("w").device == portcall.device("ext_dev:1")
 
 
-def test_parameters_that_are_not_aligned_are_copied_once(lib: portcall.Module) -> None:
+def test_factory_copies_unaligned_parameters_once(lib: portcall.Module) -> None:
     odd = {name: np.zeros(value.size + 17, "float32")[1 : 1 + value.size] for name, value in PARAMS.items()}
     for name, value in odd.items():
         value[:] = PARAMS[name].ravel()
@@ -101,7 +101,7 @@ def test_parameters_that_are_not_aligned_are_copied_once(lib: portcall.Module) -
     assert all(tensor.data_ptr % 64 == 0 for tensor in made["get_graph_params"]().values())
 
 
-def test_a_factory_without_its_parameters(factory: portcall.Module) -> None:
+def test_factory_without_parameters_takes_load_params(factory: portcall.Module) -> None:
     bare = factory["remove_params"]()
     assert dict(bare["get_graph_params"]()) == {}
     assert bare["get_graph_json"]() == factory["get_graph_json"]()
@@ -115,7 +115,7 @@ def test_a_factory_without_its_parameters(factory: portcall.Module) -> None:
     assert len(factory["get_graph_params"]()) == 4
 
 
-def test_a_factory_may_be_given_a_blob_as_a_client_of_a_session_does(lib: portcall.Module) -> None:
+def test_factory_create_takes_parameters_as_a_blob(lib: portcall.Module) -> None:
     planned = graph.create(mlp_json(), lib, portcall.cpu()).module["get_plan"]()
     make = portcall.get_global_func("portcall.graph.create_factory")
     made = make(planned, lib, mlp_json(), graph.save_params(PARAMS), "mlp")
@@ -127,13 +127,13 @@ def test_a_factory_may_be_given_a_blob_as_a_client_of_a_session_does(lib: portca
         make(planned[:-1], lib, mlp_json(), {}, "mlp")
 
 
-def test_names_that_the_graph_lacks_are_ignored(lib: portcall.Module) -> None:
+def test_create_factory_ignores_unknown_parameters(lib: portcall.Module) -> None:
     made = create_factory(mlp_json(), lib, {**PARAMS, "batch_norm": np.zeros(1)})
     x = array(4, 16)
     close(result(made["default"](portcall.cpu()), x), mlp(x, PARAMS))
 
 
-def test_a_factory_says_what_is_wrong(factory: portcall.Module, lib: portcall.Module) -> None:
+def test_create_factory_refuses_invalid_arguments(factory: portcall.Module, lib: portcall.Module) -> None:
     with pytest.raises(ValueError, match="has one graph, 'default', not 'other'"):
         factory["debug_create"]("other", portcall.cpu())
     with pytest.raises(ValueError, match="default takes the device to run on"):
@@ -155,7 +155,7 @@ def add_one_json() -> str:
 
 @pytest.mark.parametrize("kind", ["GraphExecutorFactory", "GraphRuntimeFactory"])
 @pytest.mark.parametrize("symbol", [legacy.CLASSIC, legacy.MODERN])
-def test_a_graph_with_kernels_of_apache_tvm_is_opened(
+def test_load_module_opens_a_factory_of_apache_tvm(
     kind: str, symbol: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     code = legacy.layers_object(libraries, tmp_path)
@@ -186,13 +186,13 @@ def added(module: portcall.Module) -> list[float]:
     return values
 
 
-def test_a_graph_with_kernels_of_the_classic_abi_is_opened(tmp_path: Path) -> None:
+def test_load_module_opens_a_factory_of_the_classic_abi(tmp_path: Path) -> None:
     payload = legacy.factory_payload(add_one_json(), P)
     opened = classic_library(tmp_path, [("GraphExecutorFactory", payload), ("_lib", b"")], [[1], []])
     assert added(opened) == [1, 2, 3, 4]
 
 
-def test_modules_behind_a_graph_are_reached(tmp_path: Path) -> None:
+def test_factory_reaches_imported_modules(tmp_path: Path) -> None:
     payload = legacy.factory_payload(add_one_json(), P)
     device = ("portcall_unknown_kind", b"without a length")
     opened = classic_library(tmp_path, [("GraphRuntimeFactory", payload), ("_lib", b""), device], [[1], [2], []])
@@ -201,12 +201,12 @@ def test_modules_behind_a_graph_are_reached(tmp_path: Path) -> None:
     assert [m.type_key for m in opened.imported_modules[0].imported_modules] == ["portcall_unknown_kind"]
 
 
-def test_a_graph_before_the_time_of_import_trees_is_opened(tmp_path: Path) -> None:
+def test_load_module_opens_a_factory_without_import_tree(tmp_path: Path) -> None:
     payload = legacy.factory_payload(add_one_json(), P)
     assert added(classic_library(tmp_path, [("GraphRuntimeFactory", payload)], None)) == [1, 2, 3, 4]
 
 
-def test_an_embedded_graph_is_opened_without_importing_anything_first(tmp_path: Path) -> None:
+def test_load_module_opens_a_factory_without_importing_graph(tmp_path: Path) -> None:
     payload = legacy.factory_payload(add_one_json(), P)
     modules = [("GraphExecutorFactory", payload), ("_lib", b"")]
     blob = legacy.classic_blob(modules, [[1], []])
@@ -221,7 +221,7 @@ def test_an_embedded_graph_is_opened_without_importing_anything_first(tmp_path: 
 
 
 @pytest.mark.parametrize("symbol", [legacy.CLASSIC, legacy.MODERN])
-def test_an_embedded_graph_is_read_without_loading_the_library(symbol: str, tmp_path: Path) -> None:
+def test_read_embedded_does_not_load_the_library(symbol: str, tmp_path: Path) -> None:
     payload = legacy.factory_payload(add_one_json(), P, name="net")
     modules = [("GraphRuntimeFactory", payload), ("_lib", b""), ("unknown", b"of any length")]
     lay_out = legacy.classic_blob if symbol == legacy.CLASSIC else legacy.modern_blob
@@ -233,7 +233,7 @@ def test_an_embedded_graph_is_read_without_loading_the_library(symbol: str, tmp_
     assert str(path) not in Path("/proc/self/maps").read_text()
 
 
-def test_a_library_without_a_graph_embeds_none(libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_read_embedded_finds_no_graph_in_other_libraries(libraries: dict[str, Path], tmp_path: Path) -> None:
     assert graph.read_embedded(libraries["layers"]) is None
     (tmp_path / "text.so").write_text("text")
     for path in (tmp_path / "text.so", tmp_path / "none.so"):
@@ -245,14 +245,14 @@ PAYLOAD = legacy.factory_payload(add_one_json(), P)
 
 
 @pytest.mark.parametrize("size", [0, 7, 20, len(PAYLOAD) // 2, len(PAYLOAD) - 20, len(PAYLOAD) - 1])
-def test_an_embedded_graph_that_is_cut_short_is_an_error(size: int, tmp_path: Path) -> None:
+def test_factory_from_bytes_refuses_truncated_bytes(size: int, tmp_path: Path) -> None:
     with pytest.raises(errors.GraphError, match="the embedded graph is damaged at byte"):
         from_bytes(PAYLOAD[:size])
     with pytest.raises(errors.ModuleLoadError, match="the modules embedded in the library are damaged"):
         classic_library(tmp_path, [("GraphExecutorFactory", PAYLOAD[:size])], None)
 
 
-def test_an_embedded_graph_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+def test_factory_from_bytes_refuses_invalid_graphs(tmp_path: Path) -> None:
     with pytest.raises(errors.GraphError, match="1 bytes follow the end"):
         from_bytes(PAYLOAD + b"x")
     payload = legacy.factory_payload("{}", P)

@@ -90,7 +90,7 @@ LATER = """{
 
 
 @pytest.mark.parametrize("name", ["classic06", "classic"])
-def test_a_graph_of_nnvm_runs(c_libraries: dict[str, Path], name: str) -> None:
+def test_create_runs_a_graph_of_nnvm(c_libraries: dict[str, Path], name: str) -> None:
     m = graph.create(NNVM, portcall.load_module(c_libraries[name]), CPU)
     x = array(1, 3, 20)
     m.run(x=x)
@@ -98,7 +98,7 @@ def test_a_graph_of_nnvm_runs(c_libraries: dict[str, Path], name: str) -> None:
     assert m.get_output_info() == ({"plus1": (1, 3, 20)}, {"plus1": "float32"})
 
 
-def test_a_graph_of_the_first_relay_runs(c_libraries: dict[str, Path]) -> None:
+def test_create_runs_a_graph_of_the_first_relay(c_libraries: dict[str, Path]) -> None:
     m = graph.create(RELAY, portcall.load_module(c_libraries["classic"]), CPU)
     x = np.abs(array(60))
     for each in (x, 2 * x):  # storage ids are used again by later nodes, and by the next run
@@ -107,7 +107,7 @@ def test_a_graph_of_the_first_relay_runs(c_libraries: dict[str, Path]) -> None:
     assert [m.plan.slots[slot].storage_id for slot in m.plan.slot_of] == [0, 1, 2, 1, 3]
 
 
-def test_a_graph_of_a_later_relay_runs(libraries: dict[str, Path]) -> None:
+def test_create_runs_a_graph_of_a_later_relay(libraries: dict[str, Path]) -> None:
     m = graph.create(LATER, portcall.load_module(libraries["layers"]), CPU)
     x, p0 = array(4, 6), array(4, 3, seed=2)
     m.load_params(graph.save_params({"p0": p0}))

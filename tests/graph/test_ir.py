@@ -56,7 +56,7 @@ def mixed_json() -> str:
 
 
 @pytest.mark.parametrize("text", [mlp_json(), folding_json(), mixed_json()], ids=["mlp", "folding", "mixed"])
-def test_a_graph_becomes_objects_and_the_same_graph_again(text: str) -> None:
+def test_graph_ir_round_trip_gives_the_same_graph(text: str) -> None:
     objects = ir.from_json(text)
     assert ir.to_graph(objects) == graph.Graph.from_json(text)
     for again in (portcall.ir.load_json(portcall.ir.save_json(objects)), pickle.loads(pickle.dumps(objects))):
@@ -64,7 +64,7 @@ def test_a_graph_becomes_objects_and_the_same_graph_again(text: str) -> None:
         assert ir.to_json(again) == ir.to_json(objects)
 
 
-def test_the_parts_of_a_graph_are_objects_with_names() -> None:
+def test_graph_ir_nodes_and_values_are_objects() -> None:
     made = ir.from_json(mlp_json(), mlp_params())
     assert names(made.inputs) == ["x", "w1", "b1", "w2", "b2"]
     assert names(made.nodes) == ["x", "w1", "b1", "dense1", "relu", "w2", "b2", "dense2"]
@@ -79,14 +79,14 @@ def test_the_parts_of_a_graph_are_objects_with_names() -> None:
     assert [type(part) for part in (made, dense, dense.inputs[0], kind)] == [ir.Graph, ir.Node, ir.Value, ir.TensorType]
 
 
-def test_parameters_that_do_not_fit_are_errors_that_name_them() -> None:
+def test_graph_ir_from_graph_names_parameters_that_do_not_fit() -> None:
     with pytest.raises(errors.GraphError, match="no placeholder is called 'w9'"):
         ir.from_json(mlp_json(), {"w9": np.zeros(3, "float32")})
     with pytest.raises(errors.GraphError, match=r"'w1', is of type float32 \(32, 16\), but its data of float32 \(3,\)"):
         ir.from_json(mlp_json(), {"w1": np.zeros(3, "float32")})
 
 
-def test_validation_names_the_node() -> None:
+def test_graph_ir_validate_names_the_node() -> None:
     made = ir.from_json(mlp_json())
     broken = made.replace(nodes=list(reversed(made.nodes)))
     with pytest.raises(errors.GraphError, match="what node number 0, 'dense2', reads, an output of 'relu'") as caught:
@@ -142,14 +142,14 @@ FLAWS = {
 
 
 @pytest.mark.parametrize(("flawed", "node"), FLAWS.values(), ids=FLAWS)
-def test_each_flaw_of_a_graph_is_an_error_with_its_node(flawed: ir.Graph, node: str) -> None:
+def test_graph_ir_validate_finds_each_flaw(flawed: ir.Graph, node: str) -> None:
     assert ir.validate(graph_of(X, SUM)) is not None
     with pytest.raises(errors.GraphError) as caught:
         ir.validate(flawed)
     assert caught.value.node == node
 
 
-def test_dead_code_leaves_inputs_and_calls_without_outputs() -> None:
+def test_remove_dead_code_keeps_inputs_and_calls_without_outputs() -> None:
     unused, w, dead_w = (
         placeholder("unused"),
         placeholder("w", 2, np.ones(2, "float32")),
@@ -167,7 +167,7 @@ def test_dead_code_leaves_inputs_and_calls_without_outputs() -> None:
     assert ir.remove_dead_code(clean) == clean
 
 
-def test_folding_handles_views_parts_flat_kernels_names_and_other_devices(lib: portcall.Module) -> None:
+def test_fold_constants_handles_views_flat_kernels_and_devices(lib: portcall.Module) -> None:
     pair, single, flat = ir.TensorType((1, 2)), ir.TensorType((1, 1)), ir.TensorType((2,))
 
     def made_by(function: str, name: str, sources: list[Any], outputs: list[ir.TensorType], **more: Any) -> ir.Node:
@@ -200,7 +200,7 @@ def test_folding_handles_views_parts_flat_kernels_names_and_other_devices(lib: p
     assert names(ir.remove_dead_code(folded).nodes) == ["x", "parts_1", "flat", "out", "last"]
 
 
-def test_constants_are_folded_and_dead_code_goes_and_the_result_is_the_same(lib: portcall.Module) -> None:
+def test_fold_constants_and_remove_dead_code_keep_the_result(lib: portcall.Module) -> None:
     params, x = folding_params(), np.random.default_rng(2).standard_normal((4, 8)).astype("float32")
     made = ir.from_json(folding_json(), params)
     before = graph.create(folding_json(), lib, portcall.cpu())
@@ -222,7 +222,7 @@ def test_constants_are_folded_and_dead_code_goes_and_the_result_is_the_same(lib:
     assert np.array_equal(after.get_output(0).numpy(), np.maximum(x + expected, 0))
 
 
-def test_folding_without_a_library_or_a_kernel_says_so(lib: portcall.Module) -> None:
+def test_fold_constants_without_library_or_kernel_is_an_error(lib: portcall.Module) -> None:
     made = ir.from_json(folding_json(), folding_params())
     with pytest.raises(ValueError, match=r"config=\{'library': library\}"):
         ir.fold_constants(made)
@@ -238,7 +238,7 @@ def test_folding_without_a_library_or_a_kernel_says_so(lib: portcall.Module) -> 
     assert caught.value.node == "ab"
 
 
-def test_folding_takes_unaligned_arrays(lib: portcall.Module) -> None:
+def test_fold_constants_takes_unaligned_arrays(lib: portcall.Module) -> None:
     params = {name: np.frombuffer(b"\0" * 4 + a.tobytes(), "float32", offset=4).reshape(4, 8)
               for name, a in folding_params().items()}  # fmt: skip
     with PassContext(config={"library": lib}):
@@ -246,7 +246,7 @@ def test_folding_takes_unaligned_arrays(lib: portcall.Module) -> None:
     assert np.array_equal(ir.params_of(folded)["ab"].numpy(), params["a"] + params["b"])
 
 
-def test_storage_is_planned_and_dropped_when_nodes_change(lib: portcall.Module) -> None:
+def test_plan_storage_is_dropped_when_nodes_change(lib: portcall.Module) -> None:
     made = ir.from_json(folding_json(), folding_params())
     assert len(made.value_attrs["storage_id"]) == 9
     clean = ir.remove_dead_code(made)
@@ -259,7 +259,7 @@ def test_storage_is_planned_and_dropped_when_nodes_change(lib: portcall.Module) 
     assert portcall.get_global_func("portcall.graph.plan_storage")(clean).value_attrs == planned.value_attrs
 
 
-def test_a_pass_of_python_runs_between_two_of_cpp_and_the_result_in_the_executor(lib: portcall.Module) -> None:
+def test_pass_of_python_runs_between_two_of_cpp(lib: portcall.Module) -> None:
     """relu(relu(x)) is relu(x): what C++ folds and Python simplifies, C++ cleans up, and the executor runs."""
     m = Model()
     x, a, b = (m.input(name, (4, 8)) for name in "xab")
@@ -298,14 +298,14 @@ def test_a_pass_of_python_runs_between_two_of_cpp_and_the_result_in_the_executor
     assert np.array_equal(*results)
 
 
-def test_graphs_of_objects_are_compared_and_copied() -> None:
+def test_graph_ir_structural_equal_and_copy() -> None:
     one, other = ir.from_json(mlp_json(), mlp_params()), ir.from_json(mlp_json(), mlp_params(seed=1))
     assert portcall.ir.structural_equal(one, copy.deepcopy(one))
     assert portcall.ir.structural_hash(one) == portcall.ir.structural_hash(ir.from_json(mlp_json(), mlp_params()))
     assert str(portcall.ir.first_mismatch(one, other)).startswith("<root>.inputs[1].data: ")
 
 
-def test_an_error_of_a_pass_over_a_graph_names_the_node(lib: portcall.Module) -> None:
+def test_pass_error_names_the_node(lib: portcall.Module) -> None:
     def rename(node: ir.Node) -> ir.Node:
         return node.replace(name={"x": "input"}[node.name])
 
