@@ -44,7 +44,7 @@ def portcall(*words: object, code: Any = 0, **environment: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_board_joins_and_people_see_use_and_keep_it(tmp_path: Path) -> None:
+def test_farm_command_joins_lists_and_leases_a_board(tmp_path: Path) -> None:
     store = tmp_path / "farm.db"
     with started("farm", "--port", 0, "--store", store) as (_, farm):
         words = ("serve", "--farm", farm, "--key", "rasp4", "--place", "b1", "--tag", "gpu=mali", "--tag", "fans=2",
@@ -71,7 +71,7 @@ def test_a_board_joins_and_people_see_use_and_keep_it(tmp_path: Path) -> None:
         assert portcall("farm", "status", **where)["places"] == []
 
 
-def test_a_farm_that_is_killed_comes_back_with_its_places_and_leases(tmp_path: Path) -> None:
+def test_farm_command_restores_places_and_leases_after_a_kill(tmp_path: Path) -> None:
     store = tmp_path / "farm.db"
     with contextlib.ExitStack() as stack:
         process, farm = stack.enter_context(started("farm", "--port", 0, "--store", store))
@@ -102,14 +102,14 @@ def test_a_farm_that_is_killed_comes_back_with_its_places_and_leases(tmp_path: P
 
 
 @pytest.mark.parametrize("words", [["status"], ["who"], ["drain", "x"], ["kick", "x", "--why", "y"]])
-def test_a_farm_that_is_not_there_is_named(words: list[str]) -> None:
+def test_farm_command_names_a_missing_farm(words: list[str]) -> None:
     report = portcall("farm", *words, "--farm", "127.0.0.1:9", code=3)
     assert report["error"]["kind"] == "ConnectError"
     assert "portcall farm" in report["error"]["next"]
     assert "portcall serve" not in report["error"]["next"]
 
 
-def test_a_missing_or_wrong_token_leads_to_the_options_that_give_one() -> None:
+def test_farm_command_without_token_proposes_the_options() -> None:
     with started("farm", "--port", 0, "--store", ":memory:", "--require-tokens") as (_, farm):
         join = ("serve", "--key", "k", "--silent")
         for words, token in ((("farm", "status"), ""), (("farm", "status"), "ptk_wrong"), (join, "")):
@@ -119,7 +119,7 @@ def test_a_missing_or_wrong_token_leads_to_the_options_that_give_one() -> None:
                 assert way in report["error"]["next"]
 
 
-def test_a_waiting_command_that_is_terminated_leaves_the_queue() -> None:
+def test_farm_command_terminated_leaves_the_queue() -> None:
     with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
         where = {"PORTCALL_FARM": farm}
         with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):
@@ -137,7 +137,7 @@ def test_a_waiting_command_that_is_terminated_leaves_the_queue() -> None:
                 assert portcall("farm", "status", **where)["waiting"] == []
 
 
-def test_a_kick_ends_the_command_of_its_holder_who_reads_why() -> None:
+def test_farm_kick_ends_the_holders_command_with_the_reason() -> None:
     with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
         where = {"PORTCALL_FARM": farm}
         with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):

@@ -39,7 +39,7 @@ def functions(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_tasks_run_on_all_boards_and_are_tried_again_after_a_crash(tmp_path: Path, functions: str) -> None:
+def test_executor_runs_tasks_on_all_boards_and_retries_after_a_crash(tmp_path: Path, functions: str) -> None:
     def where(session: rpc.Session, number: int) -> tuple[int, int]:
         return number, session["demo.board"]()
 
@@ -63,7 +63,7 @@ def test_tasks_run_on_all_boards_and_are_tried_again_after_a_crash(tmp_path: Pat
             executor.submit(where, 1)
 
 
-def test_measure_builds_on_one_executor_and_measures_on_another() -> None:
+def test_executor_measure_builds_on_one_and_measures_on_another() -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as boards, concurrent.futures.ThreadPoolExecutor(2) as builders:
         for more in ({}, {"builders": builders}):
             got = measure([3, 1, 2], lambda built: built + 1, executor=boards, build=lambda c: c * 10, **more)
@@ -71,7 +71,7 @@ def test_measure_builds_on_one_executor_and_measures_on_another() -> None:
         assert measure([3, 1], str, executor=boards) == ["3", "1"]
 
 
-def test_a_farm_with_tls_serves_leases_directly_and_through_itself(tmp_path: Path) -> None:
+def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     pem, ca = tmp_path / "farm.pem", tmp_path / "ca.pem"

@@ -60,7 +60,7 @@ def client(farm: RunningFarm, **options: Any) -> rpc.Farm:
 
 
 @pytest.mark.parametrize("relay", [False, True], ids=["direct", "through the farm"])
-def test_a_place_is_leased_used_in_several_sessions_and_given_back(farm: RunningFarm, relay: bool) -> None:
+def test_lease_serves_several_sessions_until_released(farm: RunningFarm, relay: bool) -> None:
     with board(farm, relay=relay), client(farm) as lab:
         with lab.lease("k & cores>=1") as lease:
             for _ in range(3):
@@ -74,7 +74,7 @@ def test_a_place_is_leased_used_in_several_sessions_and_given_back(farm: Running
         assert not farm.state.leases
 
 
-def test_the_end_of_a_lease_ends_its_sessions_and_its_holder_reads_why(farm: RunningFarm) -> None:
+def test_lease_end_ends_its_sessions_with_the_reason(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab, lab.lease("k", ttl=3) as lease, lease.session() as session:
         machine = session["portcall.rpc.machine"]
         with client(farm, user="bob") as boss:
@@ -86,7 +86,7 @@ def test_the_end_of_a_lease_ends_its_sessions_and_its_holder_reads_why(farm: Run
         farm.until(lambda: farm.state.places["board"].state == "idle")
 
 
-def test_a_waiting_client_hears_its_place_and_who_has_the_board(farm: RunningFarm) -> None:
+def test_lease_wait_reports_position_and_holder(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab:
         heard: list[str] = []
         first = lab.lease("k")
@@ -100,7 +100,7 @@ def test_a_waiting_client_hears_its_place_and_who_has_the_board(farm: RunningFar
         assert "number 1 in the queue: board has been with ann" in heard[0]
 
 
-def test_a_request_without_hope_fails_at_once_and_a_deadline_is_kept(farm: RunningFarm) -> None:
+def test_lease_fails_at_once_without_match_and_keeps_its_timeout(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab:
         with pytest.raises(errors.FarmError, match="board") as caught:
             lab.lease("k & gpu")
@@ -110,7 +110,7 @@ def test_a_request_without_hope_fails_at_once_and_a_deadline_is_kept(farm: Runni
         assert not farm.state.queue.size
 
 
-def test_a_guessed_key_and_a_used_one_are_refused(farm: RunningFarm) -> None:
+def test_lease_session_refuses_guessed_and_used_keys(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab, lab.lease("k") as lease:
         host, port, key, _ = lease._route()
         with rpc.connect(host, port, key, token=""):
@@ -119,12 +119,12 @@ def test_a_guessed_key_and_a_used_one_are_refused(farm: RunningFarm) -> None:
                     rpc.connect(host, port, wrong, token="")
 
 
-def test_a_second_process_with_the_same_name_is_told_so(farm: RunningFarm) -> None:
+def test_agent_with_a_taken_name_is_refused(farm: RunningFarm) -> None:
     with board(farm), pytest.raises(errors.FarmError, match="a name of its own"), board(farm):
         pass
 
 
-def test_a_farm_that_starts_again_keeps_leases_sessions_and_the_queue(tmp_path: Any) -> None:
+def test_farm_restart_keeps_leases_sessions_and_the_queue(tmp_path: Any) -> None:
     store = str(tmp_path / "farm.db")
     with contextlib.ExitStack() as stack:
         farm = RunningFarm(store=store)
@@ -152,7 +152,7 @@ def test_a_farm_that_starts_again_keeps_leases_sessions_and_the_queue(tmp_path: 
         assert agent is not None
 
 
-def test_an_agent_that_is_gone_frees_nothing_twice_and_its_place_is_offline(farm: RunningFarm) -> None:
+def test_agent_gone_makes_its_place_offline(farm: RunningFarm) -> None:
     with client(farm) as lab:
         with board(farm):
             lease = lab.lease("k")
@@ -162,9 +162,7 @@ def test_an_agent_that_is_gone_frees_nothing_twice_and_its_place_is_offline(farm
             lease._ask("session")
 
 
-def test_a_waiting_client_whose_connection_is_gone_leaves_the_queue(
-    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_wait_ends_when_the_connection_is_gone(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portcall.farm._api.GONE", 0.01)
     with board(farm), client(farm) as lab, lab.lease("k"):
         lose_a_waiting_client(farm)
@@ -187,7 +185,7 @@ def lose_a_waiting_client(farm: RunningFarm) -> None:
         waiter.join()
 
 
-def test_a_client_that_asks_again_in_time_keeps_its_request(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_request_survives_a_reconnect(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portcall.farm._api.GONE", 3600)
     with board(farm), client(farm) as lab, lab.lease("k"):
         lose_a_waiting_client(farm)
@@ -198,7 +196,7 @@ def test_a_client_that_asks_again_in_time_keeps_its_request(farm: RunningFarm, m
         assert not farm.server.api._gone
 
 
-def test_a_lease_whose_holder_does_not_know_yet_is_shown_as_offered(farm: RunningFarm) -> None:
+def test_status_shows_an_unclaimed_lease_as_offered(farm: RunningFarm) -> None:
     def grant() -> str:
         with farm.server.hub.turn() as state:
             state.register("b", ["k"])

@@ -49,7 +49,7 @@ def fill(farm: RunningFarm) -> None:
     farm.do(change)
 
 
-def test_the_page_shows_places_leases_and_the_queue_and_escapes_names(farm: RunningFarm) -> None:
+def test_farm_page_shows_places_leases_and_queue_escaped(farm: RunningFarm) -> None:
     fill(farm)
     status, text = get(farm, "/")
     assert status == 200
@@ -66,7 +66,7 @@ def test_the_page_shows_places_leases_and_the_queue_and_escapes_names(farm: Runn
     assert "lease queued" in get(farm, "/history")[1]
 
 
-def test_changes_are_sent_to_an_open_page(farm: RunningFarm) -> None:
+def test_farm_page_receives_changes(farm: RunningFarm) -> None:
     with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
         connection.request("GET", "/events")
         answer = connection.getresponse()
@@ -77,7 +77,7 @@ def test_changes_are_sent_to_an_open_page(farm: RunningFarm) -> None:
             assert answer.readline() == b"\n"
 
 
-def test_history_is_there_for_other_programs(farm: RunningFarm) -> None:
+def test_farm_history_is_json(farm: RunningFarm) -> None:
     farm.do(lambda: farm.server.hub.state._note("said", detail="=1+1"))
     fill(farm)
     rows = list(csv.DictReader(io.StringIO(get(farm, "/history.csv")[1])))
@@ -86,7 +86,7 @@ def test_history_is_there_for_other_programs(farm: RunningFarm) -> None:
     assert rows[0]["detail"] == "'=1+1"
 
 
-def test_figures_are_what_prometheus_reads(farm: RunningFarm) -> None:
+def test_farm_metrics_are_prometheus_text(farm: RunningFarm) -> None:
     fill(farm)
     status, text = get(farm, "/metrics")
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -97,7 +97,7 @@ def test_figures_are_what_prometheus_reads(farm: RunningFarm) -> None:
     assert text.endswith("# EOF\n")
 
 
-def test_health_says_when_the_store_cannot_be_written(farm: RunningFarm) -> None:
+def test_farm_health_reports_an_unwritable_store(farm: RunningFarm) -> None:
     assert get(farm, "/healthz")[0] == get(farm, "/readyz")[0] == 200
     farm.do(lambda: farm.server.hub.store._db.execute("PRAGMA query_only = on"))
     fill(farm)
@@ -124,14 +124,14 @@ def token(farm: RunningFarm, role: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/history", "/history.csv", "/events", "/metrics", "/place/x"])
-def test_pages_want_a_token(locked: RunningFarm, path: str) -> None:
+def test_farm_pages_need_a_token(locked: RunningFarm, path: str) -> None:
     status, text = get(locked, path)
     assert status == 401
     assert "token" in text
     assert get(locked, path, Authorization="Bearer wrong")[0] == 401
 
 
-def test_a_cookie_opens_the_page(locked: RunningFarm) -> None:
+def test_farm_page_accepts_a_cookie(locked: RunningFarm) -> None:
     viewer = token(locked, "viewer")
     with contextlib.closing(http.client.HTTPConnection(locked.host, locked.port, timeout=20)) as connection:
         for text, status in ((viewer, 303), ("wrong", 401)):
@@ -147,7 +147,7 @@ def test_a_cookie_opens_the_page(locked: RunningFarm) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_may_what_the_table_says(locked: RunningFarm, role: Any) -> None:
+def test_farm_roles_may_do_what_the_table_says(locked: RunningFarm, role: Any) -> None:
     secret = token(locked, role)
     for what in sorted({name for names in RIGHTS.values() for name in names} - {"who"}):
         try:
@@ -158,7 +158,7 @@ def test_each_role_may_what_the_table_says(locked: RunningFarm, role: Any) -> No
         assert (reason == "role") is (what not in RIGHTS[role]), what
 
 
-def test_a_token_ends_when_it_is_revoked_and_in_time(locked: RunningFarm) -> None:
+def test_farm_token_ends_when_revoked_or_expired(locked: RunningFarm) -> None:
     boss, user = token(locked, "admin"), token(locked, "user")
     assert command(locked, "status", user)["places"] == []
     assert command(locked, "token-revoke", boss, **{"token-of": "a user"})["revoked"] == 1
@@ -169,7 +169,7 @@ def test_a_token_ends_when_it_is_revoked_and_in_time(locked: RunningFarm) -> Non
     assert boss not in listed
 
 
-def test_a_pairing_code_becomes_a_token_once(locked: RunningFarm) -> None:
+def test_farm_pairing_code_becomes_a_token_once(locked: RunningFarm) -> None:
     boss = token(locked, "admin")
     code = command(locked, "pair", boss, **{"for": "rasp-3", "role": "agent", "keys": ["rasp4"]})["code"]
     board = command(locked, "redeem", code=code.lower())["token"]
@@ -180,7 +180,7 @@ def test_a_pairing_code_becomes_a_token_once(locked: RunningFarm) -> None:
         command(locked, "register", board, place="b", keys=["other"])
 
 
-def test_limits_of_a_token_hold(locked: RunningFarm) -> None:
+def test_farm_token_limits_hold(locked: RunningFarm) -> None:
     user = token(locked, "user", keys=["k"], most_leases=1)
     for want, class_ in (("other", "normal"), ("k", "urgent")):
         with pytest.raises(errors.FarmError) as caught:
@@ -188,7 +188,7 @@ def test_limits_of_a_token_hold(locked: RunningFarm) -> None:
         assert caught.value.reason == "role"
 
 
-def test_another_users_lease_is_not_touched_without_its_secret(locked: RunningFarm) -> None:
+def test_farm_lease_commands_need_the_secret(locked: RunningFarm) -> None:
     ann, bob = token(locked, "user"), token(locked, "operator")
     view = command(locked, "request", ann, want="k", secret="s" * 32, hopeless=True)
     with pytest.raises(errors.FarmError, match="is of a user"):
@@ -201,7 +201,7 @@ def test_another_users_lease_is_not_touched_without_its_secret(locked: RunningFa
              b"[" * 100_000, b'{"do": "register", "place": "x", "keys": [5]}', b'{"do": "history", "limit": 1e999}',
              b"\xff", b'{"do": "request", "want": "k", "secret": "s", "ttl": NaN}']
 )  # fmt: skip
-def test_nonsense_is_refused_with_a_reason(farm: RunningFarm, body: bytes) -> None:
+def test_farm_api_refuses_malformed_requests(farm: RunningFarm, body: bytes) -> None:
     with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
         connection.request("POST", "/api", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -209,7 +209,7 @@ def test_nonsense_is_refused_with_a_reason(farm: RunningFarm, body: bytes) -> No
         assert json.loads(answer.read())["error"]
 
 
-def test_pages_of_other_sites_give_no_commands(farm: RunningFarm) -> None:
+def test_farm_api_refuses_cross_site_requests(farm: RunningFarm) -> None:
     with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
         for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/json", "Origin": "http://evil"}):
             connection.request("POST", "/api", b'{"do": "status"}', headers)

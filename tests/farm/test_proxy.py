@@ -71,7 +71,7 @@ def joined(farm: RunningFarm, count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("first", ["server", "client"])
-def test_both_get_the_whole_text_of_the_other_in_either_order(farm: RunningFarm, first: str) -> None:
+def test_proxy_exchanges_hellos_in_either_order(farm: RunningFarm, first: str) -> None:
     texts = {"server": "server:k1 -portcall=1 -nonce=00ff", "client": "client:k1 -timeout=5"}
     with Peer(farm, texts[first]) as one:
         farm.until(lambda: farm.state.places or farm.state.queue.size)
@@ -89,13 +89,13 @@ def test_both_get_the_whole_text_of_the_other_in_either_order(farm: RunningFarm,
     farm.until(lambda: not farm.state.leases and not farm.state.places)
 
 
-def test_a_key_that_is_not_ascii_has_its_length_in_bytes(farm: RunningFarm) -> None:
+def test_proxy_counts_key_length_in_bytes(farm: RunningFarm) -> None:
     with Peer(farm, "server:schlüssel") as server, Peer(farm, "client:schlüssel") as client:
         assert server.partner() == "client:schlüssel"
         assert client.partner() == "server:schlüssel"
 
 
-def test_several_servers_of_a_key_wait_and_each_serves_one_client(farm: RunningFarm) -> None:
+def test_proxy_queues_servers_of_one_key(farm: RunningFarm) -> None:
     with Peer(farm, "server:k") as one, Peer(farm, "server:k") as two:
         joined(farm, 2)
         with Peer(farm, "client:k") as a, Peer(farm, "client:k") as b:
@@ -103,7 +103,7 @@ def test_several_servers_of_a_key_wait_and_each_serves_one_client(farm: RunningF
             assert {one.partner(), two.partner()} == {"client:k"}
 
 
-def test_a_server_that_leaves_is_withdrawn(farm: RunningFarm) -> None:
+def test_proxy_withdraws_a_server_that_leaves(farm: RunningFarm) -> None:
     with TrackerPeer(farm) as tracker:
         with Peer(farm, "server:k"):
             joined(farm)
@@ -112,7 +112,7 @@ def test_a_server_that_leaves_is_withdrawn(farm: RunningFarm) -> None:
         assert '"server:k"' not in tracker.ask("[6]")
 
 
-def test_a_granted_match_key_brings_client_and_server_together_once(farm: RunningFarm) -> None:
+def test_proxy_match_key_connects_once(farm: RunningFarm) -> None:
     with Peer(farm, "server:k") as server, TrackerPeer(farm) as tracker:
         joined(farm)
         _, (host, port, key) = json.loads(tracker.ask('[4, "k", "", 1]'))[:2]
@@ -138,14 +138,14 @@ def test_a_granted_match_key_brings_client_and_server_together_once(farm: Runnin
         hello("server:guess:00 -relay=1"),
     ],
 )
-def test_nonsense_is_refused_and_keeps_nothing(farm: RunningFarm, data: bytes) -> None:
+def test_proxy_refuses_malformed_hellos(farm: RunningFarm, data: bytes) -> None:
     with Peer(farm) as peer:
         peer.sock.sendall(data)
         assert peer.ended() in (b"", struct.pack("<i", MISMATCH))
     farm.until(lambda: not farm.state.places and not farm.state.leases)
 
 
-def test_what_a_slow_reader_does_not_take_is_not_read(farm: RunningFarm) -> None:
+def test_proxy_applies_backpressure(farm: RunningFarm) -> None:
     with Peer(farm, "server:k") as server, Peer(farm, "client:k") as client:
         assert server.partner() == "client:k"
         assert client.partner() == "server:k"
@@ -183,7 +183,7 @@ async def read(socket: aiohttp.ClientWebSocketResponse, size: int) -> bytes:
     return data
 
 
-def test_a_server_by_websocket_serves_a_client_by_tcp(farm: RunningFarm) -> None:
+def test_proxy_connects_websocket_server_and_tcp_client(farm: RunningFarm) -> None:
     async def serve(pieces: list[bytes]) -> bytes:
         async with websocket(farm) as socket:
             for piece in pieces:
@@ -207,7 +207,7 @@ def test_a_server_by_websocket_serves_a_client_by_tcp(farm: RunningFarm) -> None
         assert client.ended() == b""
 
 
-def test_a_websocket_peer_that_is_refused_sees_code_and_length(farm: RunningFarm) -> None:
+def test_proxy_refusal_by_websocket_has_code_and_length(farm: RunningFarm) -> None:
     async def ask() -> bytes:
         async with websocket(farm) as socket:
             await socket.send_bytes(hello("client:k -portcall=1"))
@@ -220,7 +220,7 @@ ORIGINS = [("http://evil.example", False), ("null", False), ("own", True), (None
 
 
 @pytest.mark.parametrize(("origin", "allowed"), ORIGINS)
-def test_pages_of_other_sites_cannot_join(farm: RunningFarm, origin: str | None, allowed: bool) -> None:
+def test_proxy_refuses_cross_site_websockets(farm: RunningFarm, origin: str | None, allowed: bool) -> None:
     named = f"http://{farm.host}:{farm.port}" if origin == "own" else origin
 
     async def join() -> None:
@@ -235,7 +235,7 @@ def test_pages_of_other_sites_cannot_join(farm: RunningFarm, origin: str | None,
     assert caught.value.status == 403
 
 
-def test_text_ends_the_session_of_both(farm: RunningFarm) -> None:
+def test_proxy_text_message_ends_the_session(farm: RunningFarm) -> None:
     async def talk() -> None:
         async with websocket(farm) as socket:
             await socket.send_bytes(hello("server:k"))
@@ -255,7 +255,7 @@ def test_text_ends_the_session_of_both(farm: RunningFarm) -> None:
 
 
 @pytest.mark.peers
-def test_tvms_proxied_server_serves_tvms_client_by_tracker_again_and_again(farm: RunningFarm) -> None:
+def test_proxy_serves_tvms_server_and_client_repeatedly(farm: RunningFarm) -> None:
     with tvm(farm, "proxied", "phone") as server:
         assert first_line(server) == "ready"
         joined(farm)

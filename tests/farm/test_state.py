@@ -43,17 +43,17 @@ def states(desk: Desk, *leases: Lease) -> list[str]:
         ("absent!=3", False),  # a tag that is not there has no value
     ],
 )
-def test_constraints_hold_for_keys_and_tags(text: str, holds: bool) -> None:
+def test_constraint_holds_for_keys_and_tags(text: str, holds: bool) -> None:
     assert parse_constraint(text).holds(("rasp4",), BOARD) is holds
 
 
 @pytest.mark.parametrize("text", ["", "&", "a &", "a & & b", "a b", "a >= ", "=3", "a=b=c", '"a', "x" * 2000])
-def test_a_constraint_that_cannot_be_read_is_refused(text: str) -> None:
+def test_parse_constraint_refuses_malformed_text(text: str) -> None:
     with pytest.raises(ValueError, match="constraint"):
         parse_constraint(text)
 
 
-def test_the_key_of_a_tvm_client_is_any_text_and_may_carry_a_constraint() -> None:
+def test_key_constraint_accepts_any_text_of_tvm_clients() -> None:
     assert key_constraint("127.0.0.1:5555").holds(("127.0.0.1:5555",), {})
     assert key_constraint("a & b").holds(("a & b",), {})
     assert key_constraint("rasp4?ram>=4GiB").holds(("rasp4",), BOARD)
@@ -63,7 +63,7 @@ def test_the_key_of_a_tvm_client_is_any_text_and_may_carry_a_constraint() -> Non
 # ---- Leases ----
 
 
-def test_a_free_place_is_offered_accepted_granted_and_cleaned(desk: Desk) -> None:
+def test_state_offers_grants_and_cleans_a_free_place(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["rasp4"], BOARD)
     lease = state.request("rasp4 & gpu", "ann")
@@ -79,7 +79,7 @@ def test_a_free_place_is_offered_accepted_granted_and_cleaned(desk: Desk) -> Non
     assert (state.places["board"].state, lease.reason) == ("idle", "released")
 
 
-def test_a_declined_offer_goes_back_to_its_rank_and_to_another_place(desk: Desk) -> None:
+def test_state_declined_offer_keeps_its_rank(desk: Desk) -> None:
     state = desk.state
     state.register("one", ["k"])
     state.register("two", ["k"], {"special": True})
@@ -90,7 +90,7 @@ def test_a_declined_offer_goes_back_to_its_rank_and_to_another_place(desk: Desk)
     assert state.places["one"].health == "suspect"
 
 
-def test_what_is_said_about_an_older_fence_is_ignored(desk: Desk) -> None:
+def test_state_ignores_older_fences(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     first = state.request("k", "ann")
@@ -107,7 +107,7 @@ def test_what_is_said_about_an_older_fence_is_ignored(desk: Desk) -> None:
     assert (second.state, second.sessions) == ("active", {})
 
 
-def test_a_request_that_nothing_could_match_fails_at_once_and_names_the_nearest(desk: Desk) -> None:
+def test_state_request_without_match_names_the_nearest_place(desk: Desk) -> None:
     desk.state.register("board", ["rasp4"], BOARD)
     with pytest.raises(Refused, match=r"board \(keys rasp4\) does not meet 'ram>=8GiB'") as caught:
         desk.state.request("rasp4 & ram>=8GiB", "ann")
@@ -115,7 +115,7 @@ def test_a_request_that_nothing_could_match_fails_at_once_and_names_the_nearest(
     assert desk.state.request("rasp4 & ram>=8GiB", "ann", hopeless=True).state == "queued"
 
 
-def test_a_place_that_is_away_is_waited_for(desk: Desk) -> None:
+def test_state_request_waits_for_an_offline_place(desk: Desk) -> None:
     desk.state.register("board", ["k"])
     desk.state.lost("board", "unplugged")
     lease = desk.state.request("k", "ann")
@@ -124,13 +124,13 @@ def test_a_place_that_is_away_is_waited_for(desk: Desk) -> None:
     assert lease.state == "offered"
 
 
-def test_the_same_secret_gives_the_same_lease(desk: Desk) -> None:
+def test_state_request_with_the_same_secret_is_the_same_lease(desk: Desk) -> None:
     desk.state.register("board", ["k"])
     lease = desk.state.request("k", "ann", secret="s" * 64)
     assert desk.state.request("k", "ann", secret="s" * 64) is lease
 
 
-def test_a_lease_ends_without_heartbeats_at_its_ceiling_and_when_never_claimed(desk: Desk) -> None:
+def test_state_lease_ends_without_heartbeat_or_claim_and_at_its_limit(desk: Desk) -> None:
     state = desk.state
     desk.claims = False
     for id in ("a", "b", "c"):
@@ -150,7 +150,7 @@ def test_a_lease_ends_without_heartbeats_at_its_ceiling_and_when_never_claimed(d
     assert {p.state for p in state.places.values()} == {"idle"}
 
 
-def test_an_agent_that_comes_back_in_time_resumes_its_lease(desk: Desk) -> None:
+def test_state_agent_back_in_time_resumes_its_lease(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "ann", ttl=1000)
@@ -169,7 +169,7 @@ def test_an_agent_that_comes_back_in_time_resumes_its_lease(desk: Desk) -> None:
     assert state.places["board"].state == "cleaning"
 
 
-def test_an_agent_that_started_again_ends_its_lease(desk: Desk) -> None:
+def test_state_agent_restart_ends_its_lease(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "ann")
@@ -178,7 +178,7 @@ def test_an_agent_that_started_again_ends_its_lease(desk: Desk) -> None:
     assert (lease.reason, state.places["board"].state) == ("agent lost", "idle")
 
 
-def test_an_agent_that_does_not_answer_an_offer_loses_it(desk: Desk) -> None:
+def test_state_offer_expires_without_answer(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "ann")
@@ -186,7 +186,7 @@ def test_an_agent_that_does_not_answer_an_offer_loses_it(desk: Desk) -> None:
     assert (lease.state, state.places["board"].state, state.places["board"].health) == ("queued", "offline", "suspect")
 
 
-def test_failures_quarantine_a_place_until_its_time_is_over(desk: Desk) -> None:
+def test_state_failures_quarantine_a_place(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "ann", ttl=1e6)
@@ -200,7 +200,7 @@ def test_failures_quarantine_a_place_until_its_time_is_over(desk: Desk) -> None:
     assert (state.places["board"].health, lease.state) == ("suspect", "active")
 
 
-def test_drained_and_unhealthy_places_are_not_offered(desk: Desk) -> None:
+def test_state_does_not_offer_drained_or_unhealthy_places(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     state.drain("board", True)
@@ -212,7 +212,7 @@ def test_drained_and_unhealthy_places_are_not_offered(desk: Desk) -> None:
     assert lease.state == "offered"
 
 
-def test_a_kick_names_who_and_why(desk: Desk) -> None:
+def test_state_kick_records_who_and_why(desk: Desk) -> None:
     desk.state.register("board", ["k"])
     lease = desk.state.request("k", "ann")
     desk.answer()
@@ -223,7 +223,7 @@ def test_a_kick_names_who_and_why(desk: Desk) -> None:
 # ---- TVM's ends ----
 
 
-def test_a_tvm_server_is_granted_at_once_and_free_when_it_puts_again(desk: Desk) -> None:
+def test_state_tvm_server_is_free_when_it_puts_again(desk: Desk) -> None:
     state = desk.state
     state.register("tvm-1", ["k"], peer="TVM", host="h", port=9090, match_key="k:0.5")
     lease = state.request("k", "tvm@h", peer="TVM", key_only=True, hopeless=True)
@@ -232,7 +232,7 @@ def test_a_tvm_server_is_granted_at_once_and_free_when_it_puts_again(desk: Desk)
     assert (lease.reason, state.places["tvm-1"].state) == ("released", "idle")
 
 
-def test_the_lease_of_a_tvm_client_ends_with_its_session(desk: Desk) -> None:
+def test_state_tvm_lease_ends_with_its_session(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "tvm@h", peer="TVM", key_only=True)
@@ -258,7 +258,7 @@ def served(desk: Desk, wants: list[Lease]) -> list[str]:
     return order
 
 
-def test_classes_and_priorities_come_first_and_arrival_breaks_ties(desk: Desk) -> None:
+def test_queue_orders_by_class_priority_and_arrival(desk: Desk) -> None:
     state = desk.state
     wants = [
         state.request("k", name, priority=priority, class_=class_, hopeless=True)
@@ -275,7 +275,7 @@ def test_classes_and_priorities_come_first_and_arrival_breaks_ties(desk: Desk) -
     assert served(desk, wants) == ["d", "c", "a", "b", "f", "e"]
 
 
-def test_the_higher_priority_of_one_user_is_first_however_many_wait(desk: Desk) -> None:
+def test_queue_orders_one_users_requests_by_priority(desk: Desk) -> None:
     wants = [desk.state.request("k", "a", hopeless=True) for _ in range(30)]
     last = desk.state.request("k", "a", priority=1, hopeless=True)
     desk.state.register("board", ["k"])
@@ -284,14 +284,14 @@ def test_the_higher_priority_of_one_user_is_first_however_many_wait(desk: Desk) 
     assert states(desk, *wants) == ["queued"] * 30
 
 
-def test_a_user_with_many_requests_does_not_keep_others_waiting(desk: Desk) -> None:
+def test_queue_is_fair_between_users(desk: Desk) -> None:
     wants = [desk.state.request("k", "greedy", hopeless=True) for _ in range(20)]
     wants += [desk.state.request("k", "modest", hopeless=True) for _ in range(2)]
     desk.state.register("board", ["k"])
     assert "modest" in served(desk, wants)[:2]
 
 
-def test_what_was_used_of_late_counts_and_is_forgotten(desk: Desk) -> None:
+def test_queue_counts_recent_usage_and_forgets_it(desk: Desk) -> None:
     state = desk.state
     state.queue.use.add("greedy", 600, state.now)
     wants = [state.request("k", "greedy", hopeless=True), state.request("k", "modest", hopeless=True)]
@@ -300,7 +300,7 @@ def test_what_was_used_of_late_counts_and_is_forgotten(desk: Desk) -> None:
     assert state.queue.use.of("greedy", state.now + state.rules.half_life) == pytest.approx(300)
 
 
-def test_old_requests_of_a_low_class_are_served_under_constant_load(desk: Desk) -> None:
+def test_queue_ages_requests_of_a_low_class(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     holder = state.request("k", "x", ttl=1e6)
@@ -316,7 +316,7 @@ def test_old_requests_of_a_low_class_are_served_under_constant_load(desk: Desk) 
     raise AssertionError("the old request starves")
 
 
-def test_a_quota_keeps_a_user_waiting_and_others_not(desk: Desk) -> None:
+def test_queue_quota_delays_one_user_only(desk: Desk) -> None:
     state = desk.state
     for id in "pq":
         state.register(id, ["k"])
@@ -333,13 +333,13 @@ def test_a_quota_keeps_a_user_waiting_and_others_not(desk: Desk) -> None:
     assert second.state == "active"
 
 
-def test_a_plain_place_is_preferred_to_a_special_one(desk: Desk) -> None:
+def test_state_prefers_the_place_with_fewest_tags(desk: Desk) -> None:
     desk.state.register("special", ["k"], BOARD)
     desk.state.register("plain", ["k"])
     assert desk.state.request("k", "ann").place == "plain"
 
 
-def test_too_many_requests_are_refused() -> None:
+def test_state_refuses_too_many_requests() -> None:
     state = State(Rules(most_waiting_of_user=2, most_waiting=3))
     for user in ("a", "a", "b"):
         state.request("k", user, hopeless=True)
@@ -352,7 +352,7 @@ def test_too_many_requests_are_refused() -> None:
 # ---- Restarts ----
 
 
-def test_leases_queue_and_places_outlive_a_restart(desk: Desk) -> None:
+def test_state_restores_leases_queue_and_places(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"], BOARD)
     held = state.request("k", "ann", secret="s" * 32, ttl=60)

@@ -27,7 +27,7 @@ for n in range(1 << 30):
 """
 
 
-def test_places_leases_history_and_tokens_are_there_again(tmp_path: Path) -> None:
+def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     desk = Desk()
     desk.state.register("board", ["k", "m"], {"ram": 4, "gpu": "mali"})
     lease = desk.state.request("k", "ann", secret="s" * 32)
@@ -51,7 +51,7 @@ def test_places_leases_history_and_tokens_are_there_again(tmp_path: Path) -> Non
     store.close()
 
 
-def test_ended_leases_are_in_the_history_only(tmp_path: Path) -> None:
+def test_store_keeps_ended_leases_in_the_history_only(tmp_path: Path) -> None:
     desk = Desk()
     lease = desk.state.request("k", "ann", hopeless=True)
     store = Store(str(tmp_path / "farm.db"))
@@ -63,7 +63,7 @@ def test_ended_leases_are_in_the_history_only(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_turn_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_store_save_is_atomic(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "farm.db"))
     desk = Desk()
     desk.state.register("board", ["k"])
@@ -74,7 +74,7 @@ def test_a_turn_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_that_is_in_use_or_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_store_refuses_files_in_use_and_other_files(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "farm.db"))
     with pytest.raises(OSError, match="another farm uses it"):
         Store(str(tmp_path / "farm.db"))
@@ -87,7 +87,7 @@ def test_a_store_that_is_in_use_or_is_no_store_is_refused(tmp_path: Path) -> Non
         Store(str(tmp_path / "text"))
 
 
-def test_what_was_written_survives_the_writer_being_killed(tmp_path: Path) -> None:
+def test_store_survives_a_kill_of_its_writer(tmp_path: Path) -> None:
     path = str(tmp_path / "farm.db")
     with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -50,7 +50,7 @@ def same_answer(request: Any, ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("lines", captures())
-def test_recorded_messages_are_answered_as_by_tvms_tracker(farm: RunningFarm, lines: list[str]) -> None:
+def test_tracker_answers_recorded_messages_as_tvm(farm: RunningFarm, lines: list[str]) -> None:
     peers: dict[str, TrackerPeer] = {}
     asked: dict[str, Any] = {}
     for line in lines:
@@ -93,14 +93,14 @@ def queue(peer: TrackerPeer, key: str) -> dict[str, int]:
     return json.loads(peer.ask("[6]"))[1]["queue_info"].get(key, {"free": 0, "pending": 0})
 
 
-def test_a_plain_answer_is_the_single_byte_that_every_server_expects(farm: RunningFarm) -> None:
+def test_tracker_plain_answer_is_one_byte(farm: RunningFarm) -> None:
     with TrackerPeer(farm) as peer:
         peer.send("[1]")
         assert peer.receive_exactly(5) == b"\x01\x00\x00\x00\x30"
 
 
 @pytest.mark.parametrize("split", [1, 3, 4, 6, 11])
-def test_magic_and_message_may_come_in_any_split(farm: RunningFarm, split: int) -> None:
+def test_tracker_reads_messages_in_any_split(farm: RunningFarm, split: int) -> None:
     with TrackerPeer(farm, greet=False) as peer:
         data = TRACKER + b"\x03\x00\x00\x00[1]"
         peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -110,7 +110,7 @@ def test_magic_and_message_may_come_in_any_split(farm: RunningFarm, split: int) 
         assert peer.receive() == "0"
 
 
-def test_entries_end_with_their_connection_whatever_was_said(farm: RunningFarm) -> None:
+def test_tracker_entries_end_with_their_connection(farm: RunningFarm) -> None:
     with TrackerPeer(farm) as other:
         for put in ('[3, "k", [1, "no-colon"], null]', '[3, "k", [1, "other:0.1"], null]'):
             with TrackerPeer(farm) as peer:
@@ -120,7 +120,7 @@ def test_entries_end_with_their_connection_whatever_was_said(farm: RunningFarm) 
         assert queue(other, "k") == {"free": 0, "pending": 0}
 
 
-def test_the_same_match_key_put_twice_is_one_resource(farm: RunningFarm) -> None:
+def test_tracker_match_key_put_twice_is_one_resource(farm: RunningFarm) -> None:
     with served(farm) as server, TrackerPeer(farm) as one, TrackerPeer(farm) as two:
         server.ask('[3, "k", [7000, "k:0.5"], null]')
         assert json.loads(one.ask('[4, "k", "", 1]'))[1][1] == 7000
@@ -129,7 +129,7 @@ def test_the_same_match_key_put_twice_is_one_resource(farm: RunningFarm) -> None
         assert queue(one, "k") == {"free": 0, "pending": 1}
 
 
-def test_waiting_clients_that_leave_are_forgotten(farm: RunningFarm) -> None:
+def test_tracker_forgets_waiting_clients_that_leave(farm: RunningFarm) -> None:
     with TrackerPeer(farm) as watcher:
         for _ in range(20):
             with TrackerPeer(farm) as peer:
@@ -138,7 +138,7 @@ def test_waiting_clients_that_leave_are_forgotten(farm: RunningFarm) -> None:
         assert queue(watcher, "absent") == {"free": 0, "pending": 0}
 
 
-def test_nonsense_is_answered_and_closes_that_connection_only(farm: RunningFarm) -> None:
+def test_tracker_malformed_message_closes_one_connection(farm: RunningFarm) -> None:
     nonsense = [
         '[5, {"key": 5}]', '[5, {"key": "k", "addr": []}]', '[3, "k", [1]]', '[3, "k", ["x", "k:1"], null]', "[4]",
         '[4, "k", "", "high"]', "[4, [1], 0, 1]", '[3, "a b", [1, "a b:0.1"], null]', '[3, "", [1, "k"], null]',
@@ -158,26 +158,26 @@ def test_nonsense_is_answered_and_closes_that_connection_only(farm: RunningFarm)
         assert server.ask("[1]") == "0"
 
 
-def test_an_info_whose_key_is_a_number_disturbs_nobody(farm: RunningFarm) -> None:
+def test_tracker_ignores_an_info_with_a_number_as_key(farm: RunningFarm) -> None:
     with TrackerPeer(farm) as odd, TrackerPeer(farm) as other:
         odd.ask('[5, {"key": 7, "addr": [null, 1]}]')
         assert json.loads(other.ask("[6]"))[0] == 0
 
 
 @pytest.mark.parametrize("priority", ["NaN", "1e400", "-1e400", "true", "-3", "2.5"])
-def test_any_number_is_a_priority(farm: RunningFarm, priority: str) -> None:
+def test_tracker_accepts_any_number_as_priority(farm: RunningFarm, priority: str) -> None:
     with served(farm), TrackerPeer(farm) as peer:
         assert json.loads(peer.ask(f'[4, "k", "", {priority}]'))[0] == 0
 
 
-def test_a_grant_carries_lease_and_limit_in_words_and_a_third_element() -> None:
+def test_tracker_grant_carries_lease_and_limit() -> None:
     with running_farm(rules=Rules(tvm_ceiling=90)) as farm, served(farm), TrackerPeer(farm) as peer:
         code, (host, port, key), facts = json.loads(peer.ask('[4, "k", "", 1]'))
         assert (code, host, port) == (0, "127.0.0.1", 7000)
         assert key == f"k:0.5 -timeout=90 -lease={facts['lease']}"
 
 
-def test_a_granted_key_stays_listed_until_its_claim_is_over(farm: RunningFarm) -> None:
+def test_tracker_granted_key_is_listed_until_claimed(farm: RunningFarm) -> None:
     with served(farm) as server, TrackerPeer(farm) as peer:
         assert server.ask("[7]") == '["k:0.5"]'
         peer.ask('[4, "k", "", 1]')
@@ -188,14 +188,14 @@ def test_a_granted_key_stays_listed_until_its_claim_is_over(farm: RunningFarm) -
         assert json.loads(peer.ask('[4, "k", "", 1]'))[1][2].startswith("k:0.6")
 
 
-def test_a_constraint_may_follow_the_key(farm: RunningFarm) -> None:
+def test_tracker_key_may_have_a_constraint(farm: RunningFarm) -> None:
     with served(farm), TrackerPeer(farm) as peer:
         peer.send('[4, "k?gpu", "", 1]')
         assert peer.ask("[1]") == "0"  # the request waits
         assert json.loads(peer.ask('[4, "k?!gpu", "", 1]'))[1][1] == 7000
 
 
-def test_tvms_ends_from_elsewhere_are_closed() -> None:
+def test_tracker_closes_connections_of_other_hosts() -> None:
     with running_farm(tvm_networks=("192.0.2.0/24",)) as farm, TrackerPeer(farm, greet=False) as peer:
         peer.sock.sendall(TRACKER)
         with pytest.raises((EOFError, ConnectionResetError)):
@@ -208,7 +208,7 @@ def test_tvms_ends_from_elsewhere_are_closed() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", b"\x71\xf2", b"SSH-2.0-x\r\n", b"\x16\x03\x01\x02\x00", bytes(range(256))]
 )
-def test_scans_and_garbage_disturb_nobody(farm: RunningFarm, data: bytes) -> None:
+def test_tracker_survives_scans_and_random_bytes(farm: RunningFarm, data: bytes) -> None:
     with served(farm) as server:
         for _ in range(20):
             with TrackerPeer(farm, greet=False) as peer:
@@ -216,18 +216,18 @@ def test_scans_and_garbage_disturb_nobody(farm: RunningFarm, data: bytes) -> Non
         assert server.ask("[1]") == "0"
 
 
-def test_a_peer_that_says_nothing_is_closed(farm: RunningFarm) -> None:
+def test_tracker_closes_silent_connections(farm: RunningFarm) -> None:
     farm.do(lambda: setattr(farm.server._port, "_patience", 0.05))
     with TrackerPeer(farm, greet=False) as peer:
         assert peer.sock.recv(1) == b""
 
 
-def test_http_is_answered_on_the_same_port(farm: RunningFarm) -> None:
+def test_tracker_port_answers_http(farm: RunningFarm) -> None:
     with TrackerPeer(farm, greet=False) as peer:
         peer.sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in b"".join(iter(lambda: peer.sock.recv(4096), b""))
 
 
-def test_a_port_in_use_is_an_error_that_says_so(farm: RunningFarm) -> None:
+def test_farm_port_in_use_is_an_error(farm: RunningFarm) -> None:
     with pytest.raises(OSError, match="--port 0"):
         RunningFarm(port=farm.port)

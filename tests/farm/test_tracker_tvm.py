@@ -51,7 +51,7 @@ def free(farm: RunningFarm, count: int) -> None:
     farm.until(lambda: sum(place.free for place in farm.state.places.values()) == count)
 
 
-def test_tvms_servers_and_clients_use_the_farm(farm: RunningFarm) -> None:
+def test_tracker_serves_tvms_servers_and_clients(farm: RunningFarm) -> None:
     with tvm(farm, "server", "k") as server:
         assert first_line(server) == "ready"
         free(farm, 1)
@@ -65,7 +65,7 @@ def test_tvms_servers_and_clients_use_the_farm(farm: RunningFarm) -> None:
     farm.until(lambda: not farm.state.places)
 
 
-def test_a_client_waits_for_the_one_before_it_and_a_killed_one_gives_the_server_back(farm: RunningFarm) -> None:
+def test_tracker_client_waits_and_a_killed_client_frees_the_server(farm: RunningFarm) -> None:
     with tvm(farm, "server", "k") as server, tvm(farm, "hold", "k") as holder:
         assert first_line(server) == "ready"
         assert first_line(holder) == "holding"
@@ -76,7 +76,7 @@ def test_a_client_waits_for_the_one_before_it_and_a_killed_one_gives_the_server_
         free(farm, 1)
 
 
-def test_a_server_that_is_killed_in_a_session_ends_its_lease(farm: RunningFarm) -> None:
+def test_tracker_server_killed_in_a_session_ends_its_lease(farm: RunningFarm) -> None:
     with tvm(farm, "server", "k") as server, tvm(farm, "hold", "k") as holder:
         assert first_line(holder) == "holding"
         farm.until(lambda: farm.state.leases)

@@ -84,7 +84,7 @@ class Board:
 @pytest.mark.parametrize(
     "name", ["bool", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float64", "complex64", "complex128"]
 )
-def test_a_server_of_the_other_byte_order_has_the_numbers_in_its_own(name: str, packet: int) -> None:
+def test_session_converts_numbers_for_a_server_of_the_other_byte_order(name: str, packet: int) -> None:
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     array = np.arange(37).astype(dtype)
     board = Board(packet)

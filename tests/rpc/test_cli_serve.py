@@ -54,7 +54,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", ["serve", "server"])
-def test_the_first_line_says_where_it_listens(name: str) -> None:
+def test_serve_first_line_says_where_it_listens(name: str) -> None:
     with started(name, "--port", "0") as process:
         match = re.fullmatch(r"listening on (127\.0\.0\.1:\d+)\n", first_line(process))
         assert match
@@ -62,7 +62,7 @@ def test_the_first_line_says_where_it_listens(name: str) -> None:
             assert client.echo(1) == 1
 
 
-def test_ready_as_json_and_in_a_file_that_goes_with_the_server(tmp_path: Path) -> None:
+def test_serve_ready_file_exists_while_the_server_runs(tmp_path: Path) -> None:
     place = tmp_path / "ready.json"
     with serving("--ready-file", place) as server:
         assert server.ready == json.loads(place.read_text())
@@ -73,7 +73,7 @@ def test_ready_as_json_and_in_a_file_that_goes_with_the_server(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
-def test_a_signal_stops_it_with_the_code_of_the_house(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_serve_exits_with_the_code_of_the_signal(tmp_path: Path, number: signal.Signals, code: int) -> None:
     place = tmp_path / "ready.json"
     with started("serve", "--port", "0", "--silent", "--ready-file", place) as process:
         first_line(process)
@@ -83,7 +83,7 @@ def test_a_signal_stops_it_with_the_code_of_the_house(tmp_path: Path, number: si
     assert not place.exists()
 
 
-def test_under_nohup_a_hangup_is_nothing() -> None:
+def test_serve_under_nohup_ignores_sighup() -> None:
     code = "import signal, os, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     words = [sys.executable, "-c", code, sys.executable, "-m", "portcall", "serve", "--port", "0", "--silent"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -95,7 +95,7 @@ def test_under_nohup_a_hangup_is_nothing() -> None:
         assert process.wait(60) == 0
 
 
-def test_a_taken_port_is_told_and_port_end_looks_further() -> None:
+def test_serve_reports_a_taken_port_and_port_end_tries_more() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -123,7 +123,7 @@ def test_a_taken_port_is_told_and_port_end_looks_further() -> None:
         (["--work-dir", "/no/such/place", "--port", "0"], "/no/such/place"),
     ],
 )
-def test_what_cannot_work_is_told_before_anybody_is_served(words: list[str], text: str) -> None:
+def test_serve_checks_its_options_before_it_listens(words: list[str], text: str) -> None:
     done = run("serve", *words)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
@@ -131,7 +131,7 @@ def test_what_cannot_work_is_told_before_anybody_is_served(words: list[str], tex
     assert "bug in portcall" not in done.stderr
 
 
-def test_an_error_in_an_imported_file_is_shown_with_its_trace(tmp_path: Path) -> None:
+def test_serve_import_error_has_its_trace(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def f():\n    raise KeyError('oops')\nf()\n")
     done = run("serve", "--port", "0", "--import", tmp_path / "broken.py")
     assert done.returncode == 1
@@ -139,20 +139,20 @@ def test_an_error_in_an_imported_file_is_shown_with_its_trace(tmp_path: Path) ->
     assert "broken.py" in done.stderr
 
 
-def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+def test_serve_refuses_an_empty_token_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     done = run("serve", "--token-file", tmp_path / "token")
     assert done.returncode == 1
     assert "openssl rand -hex 32" in done.stderr
 
 
-def test_a_token_file_is_read(tmp_path: Path) -> None:
+def test_serve_token_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     with serving("--token-file", tmp_path / "token") as server, rpc.connect(server.address, token=TOKEN) as remote:
         assert remote.get_function("testing.echo")(1) == 1
 
 
-def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) -> None:
+def test_serve_import_finds_libraries_and_neighbouring_modules(tmp_path: Path) -> None:
     (tmp_path / "library.cc").write_text(LIBRARY)
     library = toolchain.create_shared(tmp_path / "library.cc", tmp_path / "library.so")
     (tmp_path / "neighbour.py").write_text("NUMBER = 5\n")
@@ -166,7 +166,7 @@ def test_libraries_and_neighbours_of_imported_files_are_there(tmp_path: Path) ->
         assert remote.get_function("mine.number")() == 5
 
 
-def test_code_that_fails_to_load_is_shown_with_its_own_frames_alone(tmp_path: Path) -> None:
+def test_serve_import_error_shows_the_users_frames_only(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def f():\n    import nothing_of_that_name\n\nf()\n")
     words = ("serve", "--port", "0", "--import", tmp_path / "mine.py")
     done = run(*words)
@@ -180,13 +180,13 @@ def test_code_that_fails_to_load_is_shown_with_its_own_frames_alone(tmp_path: Pa
     assert "File" not in run("serve", "--port", "0", "--load-library", "missing.so").stderr
 
 
-def test_the_habits_of_tvm_are_accepted() -> None:
+def test_serve_accepts_options_of_tvms_server() -> None:
     words = ["--port-end", "65536", "--key", "rasp", "--no-fork", "--silent"]
     with started("server", "--host", "127.0.0.1", "--port", "0", *words) as process:
         assert first_line(process).startswith("listening on 127.0.0.1:")
 
 
-def test_the_log_is_for_people_unless_asked_otherwise() -> None:
+def test_serve_log_is_text_unless_json_is_chosen() -> None:
     with started("serve", "--port", "0", "--key", "k") as process:
         address = first_line(process).split()[-1]
         with RawClient(address).open("k"):
@@ -205,7 +205,7 @@ def test_the_log_is_for_people_unless_asked_otherwise() -> None:
         assert "\x1b" not in errors
 
 
-def test_control_characters_of_clients_do_not_reach_the_terminal() -> None:
+def test_format_line_escapes_control_characters() -> None:
     assert printable("a\x1b[2Jb\r\x07\x9b\n") == "a\\x1b[2Jb\\r\\x07\\x9b\n"
     for style in ("text", "json"):
         line = format_line(style, "event", "a\x1b[2Jb", 1, peer="\x1b[2J")
@@ -216,7 +216,7 @@ def test_control_characters_of_clients_do_not_reach_the_terminal() -> None:
 # ---- From Python --------------------------------------------------------------------------------------------------
 
 
-def test_a_server_of_a_program_is_there_for_a_block(tmp_path: Path) -> None:
+def test_server_context_serves_within_its_block(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import portcall\nportcall.register_func('mine.number', lambda: 5)\n")
     with Server(key="k", imports=[tmp_path / "mine.py"]) as server:
         assert str(server.port) in repr(server)
@@ -228,7 +228,7 @@ def test_a_server_of_a_program_is_there_for_a_block(tmp_path: Path) -> None:
     assert "stopped" in repr(server)
 
 
-def test_paths_are_relative_to_where_the_server_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_resolves_paths_from_its_start_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import os, portcall\nportcall.register_func('mine.temporary', lambda: os.environ['TMPDIR'])\n"
     )
@@ -237,14 +237,14 @@ def test_paths_are_relative_to_where_the_server_was_started(tmp_path: Path, monk
         assert Path(remote["mine.temporary"]()).is_relative_to(tmp_path)
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_server_start_error_says_why() -> None:
     with pytest.raises(ConnectError, match="--token-file"):
         Server(host="0.0.0.0")
     with pytest.raises(TypeError, match="no_such_option"):
         Server(no_such_option=1)
 
 
-def test_a_server_ends_with_the_program_that_started_it() -> None:
+def test_server_ends_with_its_program() -> None:
     program = "import os\nimport portcall.rpc\ns = portcall.rpc.Server()\nprint(s.pid, flush=True)\nos._exit(0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     pid = int(done.stdout)
@@ -264,19 +264,19 @@ def test_a_server_ends_with_the_program_that_started_it() -> None:
      {"max_sessions": -1}, {"handshake_timeout": 0}, {"key": "a b"}],
     ids=str,
 )  # fmt: skip
-def test_options_that_make_no_sense_are_refused(values: dict[str, object]) -> None:
+def test_server_options_refuses_invalid_values(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"."):
         ServerOptions(**values)  # type: ignore[arg-type]
 
 
-def test_files_are_found_from_any_directory_and_functions_are_no_files() -> None:
+def test_server_options_tells_files_from_function_names() -> None:
     options = ServerOptions(imports=("a.py", "p.q:f", Path("b.py"), "a/b:c.py"), libraries=("c.so",))  # type: ignore[arg-type]
     here = os.getcwd()
     assert options.imports == (f"{here}/a.py", "p.q:f", f"{here}/b.py", f"{here}/a/b:c.py")
     assert options.libraries == (f"{here}/c.so",)
 
 
-def test_a_function_is_called_before_the_first_session(tmp_path: Path) -> None:
+def test_server_setup_function_runs_before_the_first_session(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text(
         "import portcall\ndef register(): portcall.register_func('mine.number', lambda: 6)\n"
     )
@@ -286,6 +286,6 @@ def test_a_function_is_called_before_the_first_session(tmp_path: Path) -> None:
             assert remote["mine.number"]() == 6
 
 
-def test_options_survive_json() -> None:
+def test_server_options_round_trip_through_json() -> None:
     options = ServerOptions(imports=("a.py", "p:f"), expose=("x.*", "y"), session_timeout=2.5)
     assert ServerOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

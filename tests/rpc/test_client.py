@@ -54,13 +54,13 @@ def ours(serving_functions: Serving) -> Iterator[rpc.Session]:
      b"", b"\0", b"seven77", b"eight888", bytes(range(256)) * 50],
     ids=lambda v: repr(v)[:20],
 )  # fmt: skip
-def test_a_value_goes_there_and_back_with_its_type(remote: rpc.Session, value: Any) -> None:
+def test_session_call_keeps_types_of_values(remote: rpc.Session, value: Any) -> None:
     answer = remote["testing.echo"](value)
     assert answer == value
     assert type(answer) is type(value)
 
 
-def test_large_bytes_and_texts_go_there_and_back(remote: rpc.Session) -> None:
+def test_session_call_carries_large_bytes_and_strings(remote: rpc.Session) -> None:
     echo, add = remote["testing.echo"], remote["demo.add"]
     content, text = np.random.default_rng(0).bytes((3 << 20) + 7), "ünïcode " * 10_000
     answers = [echo(content), echo(text), echo(content[1 << 20 :]), add(content, content), add(content[:-5], b"few")]
@@ -68,7 +68,7 @@ def test_large_bytes_and_texts_go_there_and_back(remote: rpc.Session) -> None:
     assert add(1, 2) == 3
 
 
-def test_data_types_and_devices_go_there_and_back(remote: rpc.Session) -> None:
+def test_session_call_carries_data_types_and_devices(remote: rpc.Session) -> None:
     assert remote["testing.echo"](portcall.dtype("float16")) == portcall.dtype("float16")
     device = remote["testing.echo"](remote.cpu(0))
     assert (device.device_type, device.device_id) == (1, 0)
@@ -77,7 +77,7 @@ def test_data_types_and_devices_go_there_and_back(remote: rpc.Session) -> None:
 @pytest.mark.parametrize(
     "value", [2**70, [1, 2], {"a": 1}, object(), lambda: 1], ids=["big", "list", "dict", "object", "function"]
 )
-def test_what_the_wire_cannot_carry_is_refused_before_it_is_sent(remote: rpc.Session, value: Any) -> None:
+def test_session_call_refuses_unsupported_values_before_sending(remote: rpc.Session, value: Any) -> None:
     echo = remote["testing.echo"]
     before = remote.stats()["requests"]
     with pytest.raises(TypeError, match="argument #0"):
@@ -85,7 +85,7 @@ def test_what_the_wire_cannot_carry_is_refused_before_it_is_sent(remote: rpc.Ses
     assert remote.stats()["requests"] == before
 
 
-def test_a_function_that_is_not_there_is_named_with_the_peer(remote: rpc.Session) -> None:
+def test_get_function_names_a_missing_function_and_the_peer(remote: rpc.Session) -> None:
     with pytest.raises(
         errors.FunctionNotFoundError, match=r"127\.0\.0\.1:\d+ offers no function 'demo\.nothing'"
     ) as raised:
@@ -93,13 +93,13 @@ def test_a_function_that_is_not_there_is_named_with_the_peer(remote: rpc.Session
     assert raised.value.name == "demo.nothing"
 
 
-def test_a_returned_function_is_called_over_there(remote: rpc.Session) -> None:
+def test_remote_function_result_is_called_on_the_server(remote: rpc.Session) -> None:
     add_three = remote["demo.adder"](3)
     assert isinstance(add_three, portcall.PackedFunc)
     assert [add_three(n) for n in range(3)] == [3, 4, 5]
 
 
-def test_a_returned_tensor_is_fetched_viewed_and_passed_on(remote: rpc.Session) -> None:
+def test_remote_tensor_result_is_fetched_viewed_and_passed_on(remote: rpc.Session) -> None:
     made = remote["demo.iota"](6)
     assert isinstance(made, rpc.RemoteTensor)
     assert (made.shape, str(made.dtype), made.nbytes) == ((6,), "float32", 24)
@@ -108,7 +108,7 @@ def test_a_returned_tensor_is_fetched_viewed_and_passed_on(remote: rpc.Session) 
     np.testing.assert_array_equal(made.view((2,), byte_offset=16).numpy(), [4, 5])
 
 
-def test_a_tensor_that_comes_back_as_it_went_shares_its_memory_and_keeps_it(remote: rpc.Session) -> None:
+def test_remote_tensor_echo_shares_and_keeps_its_memory(remote: rpc.Session) -> None:
     sent = remote.tensor(np.arange(3, dtype="float32"))
     same = remote["testing.echo"](sent)
     same.copyfrom(np.full(3, 7, "float32"))
@@ -118,19 +118,19 @@ def test_a_tensor_that_comes_back_as_it_went_shares_its_memory_and_keeps_it(remo
     np.testing.assert_array_equal(same.numpy(), [7, 7, 7])
 
 
-def test_a_sent_array_that_comes_back_is_a_tensor_of_the_session_that_lives_on(remote: rpc.Session) -> None:
+def test_remote_tensor_of_a_sent_array_stays_alive(remote: rpc.Session) -> None:
     back = remote["testing.echo"](np.arange(4, dtype="float32"))
     remote["testing.nop"]()
     np.testing.assert_array_equal(back.numpy(), np.arange(4))
 
 
-def test_an_object_that_stays_there_can_be_handed_back(remote: rpc.Session) -> None:
+def test_remote_object_is_passed_back(remote: rpc.Session) -> None:
     items = remote["demo.array"]()
     assert isinstance(items, rpc.RemoteObject)
     assert remote["demo.length"](items) == 3
 
 
-def test_an_exception_over_there_has_its_text_and_the_session_goes_on(remote: rpc.Session) -> None:
+def test_remote_error_has_its_text_and_the_session_goes_on(remote: rpc.Session) -> None:
     with pytest.raises(errors.RemoteError, match="too bad") as raised:
         remote["demo.fail"]("too bad")
     assert raised.value.message == "too bad"
@@ -141,7 +141,7 @@ def test_an_exception_over_there_has_its_text_and_the_session_goes_on(remote: rp
 # ---- Tensors ------------------------------------------------------------------------------------------------------
 
 
-def test_a_view_is_read_written_and_passed_at_its_own_offset(remote: rpc.Session) -> None:
+def test_remote_tensor_view_uses_its_own_offset(remote: rpc.Session) -> None:
     whole = remote.tensor(np.zeros((2, 3), "float32"))
     row = whole.view((3,), byte_offset=12)
     row.copyfrom(np.array([1, 2, 3], "float32"))
@@ -153,7 +153,7 @@ def test_a_view_is_read_written_and_passed_at_its_own_offset(remote: rpc.Session
     np.testing.assert_array_equal(other.numpy(), [1, 9, 3])
 
 
-def test_an_array_as_an_argument_is_sent_and_copied_back(remote: rpc.Session) -> None:
+def test_session_call_copies_array_arguments_back(remote: rpc.Session) -> None:
     array = np.zeros((2, 3), "float32")
     remote["demo.fill"](array, 2.5)
     np.testing.assert_array_equal(array, np.full((2, 3), 2.5))
@@ -163,7 +163,7 @@ def test_an_array_as_an_argument_is_sent_and_copied_back(remote: rpc.Session) ->
 
 
 @pytest.mark.peers
-def test_a_library_is_uploaded_loaded_called_and_timed(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_upload_and_load_module_call_and_time_a_library(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     assert remote.upload(libraries["elementwise"], "kernels.so") == "kernels.so"
     library = remote.load_module("kernels.so")
     assert library.type_key == "rpc"
@@ -195,7 +195,7 @@ int __tvm_ffi_twice(void* self, const struct Value* args, int count, struct Valu
 
 
 @pytest.mark.parametrize("kind", ["o", "tar"])
-def test_objects_and_archives_are_linked_over_there(remote: rpc.Session, tmp_path: Path, kind: str) -> None:
+def test_load_module_links_objects_and_archives_on_the_server(remote: rpc.Session, tmp_path: Path, kind: str) -> None:
     source, part = tmp_path / "twice.c", tmp_path / "twice.o"
     source.write_text(TWICE)
     subprocess.run([*toolchain.find_compiler("c").command, "-fPIC", "-c", source, "-o", part], check=True)
@@ -206,7 +206,7 @@ def test_objects_and_archives_are_linked_over_there(remote: rpc.Session, tmp_pat
 
 
 @pytest.mark.peers
-def test_a_module_imports_another_and_finds_its_functions(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_module_import_module_finds_functions(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     for name in ("elementwise", "several"):
         remote.upload(libraries[name], f"{name}.so")
     parent, child = remote.load_module("elementwise.so"), remote.load_module("several.so")
@@ -214,7 +214,7 @@ def test_a_module_imports_another_and_finds_its_functions(remote: rpc.Session, l
     assert parent.get_function("add_one") is not None
 
 
-def test_files_are_sent_fetched_and_removed(remote: rpc.Session, tmp_path: Path) -> None:
+def test_upload_download_and_remove_files(remote: rpc.Session, tmp_path: Path) -> None:
     content = np.random.default_rng(0).bytes((9 << 20) + 7)
     (tmp_path / "data.bin").write_bytes(content)
     steps: list[tuple[int, int]] = []
@@ -236,14 +236,14 @@ def test_files_are_sent_fetched_and_removed(remote: rpc.Session, tmp_path: Path)
         remote.load_module("nothing.so")
 
 
-def test_the_system_library_of_the_server_is_a_module(remote: rpc.Session) -> None:
+def test_system_lib_of_a_session_is_a_module(remote: rpc.Session) -> None:
     assert remote.system_lib().type_key == "rpc"
 
 
 # ---- Life ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_wrong_key_is_told_with_the_peer(port: int) -> None:
+def test_connect_wrong_key_error_names_the_peer(port: int) -> None:
     with pytest.raises(
         errors.KeyMismatchError, match=r"127\.0\.0\.1:\d+: the server does not have the key 'wrong'"
     ) as raised:
@@ -251,7 +251,7 @@ def test_the_wrong_key_is_told_with_the_peer(port: int) -> None:
     assert raised.value.peer == f"127.0.0.1:{port}"
 
 
-def test_a_session_is_over_when_its_time_is(port: int) -> None:
+def test_connect_session_timeout_ends_the_session(port: int) -> None:
     with rpc.connect("127.0.0.1", port, key="k", session_timeout=0.5) as session:
         for _ in range(2):  # and whoever uses it afterwards learns the same
             with pytest.raises(errors.SessionTimeoutError, match=r"0\.5s session has expired") as raised:
@@ -260,13 +260,13 @@ def test_a_session_is_over_when_its_time_is(port: int) -> None:
         assert session.closed
 
 
-def test_twenty_sessions_in_a_row(port: int) -> None:
+def test_connect_twenty_sessions_in_a_row(port: int) -> None:
     for number in range(20):
         with rpc.connect("127.0.0.1", port, key="k") as session:
             assert session["demo.add"](number, 1) == number + 1
 
 
-def test_four_sessions_at_once_do_not_meet(port: int) -> None:
+def test_connect_four_sessions_at_once_are_separate(port: int) -> None:
     def work(number: int) -> float:
         with rpc.connect("127.0.0.1", port, key="k", timeout=60) as session:
             session.upload(str(number).encode(), "mine.txt")
@@ -279,7 +279,7 @@ def test_four_sessions_at_once_do_not_meet(port: int) -> None:
         assert list(pool.map(work, range(8))) == [1000 * n for n in range(8)]
 
 
-def test_what_a_closed_session_owned_says_so_with_the_peer(remote: rpc.Session) -> None:
+def test_session_closed_error_names_the_peer(remote: rpc.Session) -> None:
     tensor, function = remote.tensor([1.0]), remote["testing.echo"]
     items, module = remote["demo.array"](), remote.system_lib()
     remote.close()
@@ -302,7 +302,7 @@ def test_what_a_closed_session_owned_says_so_with_the_peer(remote: rpc.Session) 
 @pytest.mark.parametrize(
     "kind", ["ValueError", "KeyError", "TypeError", "OSError", "ZeroDivisionError", "TimeoutError"]
 )
-def test_a_built_in_exception_arrives_as_remote_error_and_as_itself(ours: rpc.Session, kind: str) -> None:
+def test_remote_error_is_also_the_built_in_exception(ours: rpc.Session, kind: str) -> None:
     with pytest.raises(errors.RemoteError) as raised:
         ours["demo.raise"](kind, "what it says")
     error = raised.value
@@ -312,7 +312,7 @@ def test_a_built_in_exception_arrives_as_remote_error_and_as_itself(ours: rpc.Se
     assert str(error) == f"{kind}: {error.message}"
 
 
-def test_an_exception_of_a_class_that_nobody_knows_here_keeps_its_text(ours: rpc.Session) -> None:
+def test_remote_error_of_an_unknown_class_keeps_its_text(ours: rpc.Session) -> None:
     with pytest.raises(errors.RemoteError, match="strange"):
         ours["demo.odd"]("strange")
 
@@ -320,7 +320,7 @@ def test_an_exception_of_a_class_that_nobody_knows_here_keeps_its_text(ours: rpc
 @pytest.mark.parametrize(
     "kind", sorted(n for n, c in vars(builtins).items() if isinstance(c, type) and issubclass(c, BaseException))
 )
-def test_the_name_of_any_built_in_exception_makes_a_remote_error_with_its_text(kind: str) -> None:
+def test_remote_error_accepts_the_name_of_any_built_in_exception(kind: str) -> None:
     made = remote_error(f"{kind}: what it says", "a peer")
     assert isinstance(made, errors.RemoteError)
     assert (str(made), made.kind, made.message, made.peer) == (f"{kind}: what it says", kind, "what it says", "a peer")
@@ -334,26 +334,26 @@ def test_the_name_of_any_built_in_exception_makes_a_remote_error_with_its_text(k
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit", "GeneratorExit"])
-def test_an_exception_over_there_never_stops_this_program(ours: rpc.Session, kind: str) -> None:
+def test_remote_error_of_system_exit_does_not_exit(ours: rpc.Session, kind: str) -> None:
     with pytest.raises(errors.RPCError) as raised:
         ours["demo.raise"](kind, "stop")
     assert not isinstance(raised.value, (KeyboardInterrupt, SystemExit, GeneratorExit))
 
 
-def test_text_of_an_exception_cannot_steer_a_terminal(ours: rpc.Session) -> None:
+def test_remote_error_escapes_terminal_sequences(ours: rpc.Session) -> None:
     with pytest.raises(ValueError, match="red") as raised:
         ours["demo.fail"]("\x1b[31mred\x1b[0m\x1b]0;title\x07 \x9b2J\x08\r\nline")
     assert raised.value.message == "red 2J\nline"  # type: ignore[attr-defined]
 
 
-def test_functions_that_are_not_offered_are_refused_with_what_to_do(ours: rpc.Session) -> None:
+def test_get_function_refuses_functions_that_are_not_exposed(ours: rpc.Session) -> None:
     with pytest.raises(PermissionError, match="--expose") as raised:
         ours.get_function("portcall.rpc.Close")
     assert isinstance(raised.value, errors.RemoteError)
 
 
 @pytest.mark.parametrize("kind", ["so", "cc", "o", "tar"])
-def test_every_kind_of_library_is_linked_over_there(
+def test_load_module_links_every_kind_of_library(
     ours: rpc.Session, kernel_source: Path, tmp_path: Path, kind: str
 ) -> None:
     name = f"kernels.{kind}"
@@ -379,7 +379,7 @@ def test_every_kind_of_library_is_linked_over_there(
 @pytest.mark.parametrize(
     "size", [0, 1, 256 << 10, (256 << 10) + 1, 4 << 20, (4 << 20) + 1, (8 << 20) + (256 << 10) + 1]
 )
-def test_files_of_any_size_arrive_whole_both_ways(ours: rpc.Session, tmp_path: Path, size: int) -> None:
+def test_upload_and_download_files_of_any_size(ours: rpc.Session, tmp_path: Path, size: int) -> None:
     content = np.random.default_rng(size).bytes(size)
     (tmp_path / "file").write_bytes(content)
     for source in (tmp_path / "file", content, bytearray(content), memoryview(content)):
@@ -394,7 +394,7 @@ def test_files_of_any_size_arrive_whole_both_ways(ours: rpc.Session, tmp_path: P
     assert ours.stats()["seconds"]["upload"] > 0
 
 
-def test_an_upload_that_is_given_up_leaves_no_part_of_a_file(ours: rpc.Session) -> None:
+def test_upload_interrupted_leaves_no_file(ours: rpc.Session) -> None:
     def give_up(done: int, size: int) -> None:
         raise ZeroDivisionError(f"{done} of {size}")
 
@@ -406,7 +406,7 @@ def test_an_upload_that_is_given_up_leaves_no_part_of_a_file(ours: rpc.Session) 
     assert ours.listdir() == ["other"]
 
 
-def test_an_upload_over_the_disk_limit_is_refused_and_leaves_room() -> None:
+def test_upload_over_the_disk_limit_is_refused_and_freed() -> None:
     with serving("--disk-limit", "6MiB") as server, rpc.connect(server.address) as session:
         session.upload(bytes(1 << 20), "file")
         with pytest.raises(OSError, match="--disk-limit"):
@@ -418,16 +418,14 @@ def test_an_upload_over_the_disk_limit_is_refused_and_leaves_room() -> None:
         assert session.listdir() == ["file", "more"]
 
 
-def test_threads_send_files_at_once_through_one_session(ours: rpc.Session) -> None:
+def test_upload_from_several_threads_through_one_session(ours: rpc.Session) -> None:
     contents = [bytes([number]) * (5 << 20) for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         names = list(pool.map(ours.upload, contents, "abcd"))
         assert list(pool.map(ours.download, names)) == contents
 
 
-def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
-    ours: rpc.Session, kernel_library: Path
-) -> None:
+def test_time_evaluator_preparation_is_a_function_of_the_server(ours: rpc.Session, kernel_library: Path) -> None:
     ours.upload(kernel_library)
     library = ours.load_module(kernel_library.name)
     evaluate = library.time_evaluator("add", ours.cpu(), f_preproc="demo.add")
@@ -436,7 +434,7 @@ def test_a_function_to_run_before_each_measurement_is_one_of_the_servers(
         library.time_evaluator("add", ours.cpu(), f_preproc="demo.nothing")
 
 
-def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path, c_libraries: dict[str, Path]) -> None:
+def test_remote_module_get_source(ours: rpc.Session, kernel_library: Path, c_libraries: dict[str, Path]) -> None:
     library_with_source = c_libraries["classic_unknown_blob"]
     (here,) = portcall.load_module(library_with_source).imported_modules
     there = ours["demo.imported"](str(library_with_source))
@@ -448,13 +446,13 @@ def test_sources_of_a_module_come_back(ours: rpc.Session, kernel_library: Path, 
         library.get_source()
 
 
-def test_folders_are_listed(ours: rpc.Session) -> None:
+def test_listdir_lists_folders(ours: rpc.Session) -> None:
     ours.upload(b"1", "b.txt")
     ours.upload(b"1", "a.txt")
     assert ours.listdir() == ["a.txt", "b.txt"]
 
 
-def test_threads_share_a_session(ours: rpc.Session) -> None:
+def test_session_is_shared_by_threads(ours: rpc.Session) -> None:
     add = ours["demo.add"]
 
     def work(number: int) -> bool:
@@ -465,7 +463,7 @@ def test_threads_share_a_session(ours: rpc.Session) -> None:
         assert all(pool.map(work, range(200)))
 
 
-def test_closing_cuts_off_a_call_of_another_thread(serving_functions: Serving, tmp_path: Path) -> None:
+def test_session_close_ends_a_call_of_another_thread(serving_functions: Serving, tmp_path: Path) -> None:
     session = rpc.connect(serving_functions.address, key="k")
     started = tmp_path / "started"
     outcome: list[BaseException] = []
@@ -493,7 +491,7 @@ def test_closing_cuts_off_a_call_of_another_thread(serving_functions: Serving, t
     assert str(outcome[0]) == f"the session with {session.name} was closed while it waited for a call"
 
 
-def test_a_session_says_what_it_waits_for(serving_functions: Serving) -> None:
+def test_session_activity_says_what_it_waits_for(serving_functions: Serving) -> None:
     with rpc.connect(serving_functions.address, key="k") as session:
         assert session.activity() is None
         thread = threading.Thread(target=lambda: session["demo.nap"](0.5))
@@ -508,7 +506,7 @@ def test_a_session_says_what_it_waits_for(serving_functions: Serving) -> None:
         assert "a call" in seen
 
 
-def test_a_call_that_takes_too_long_is_an_error_that_says_what_was_waited_for(serving_functions: Serving) -> None:
+def test_call_timeout_error_says_what_was_waited_for(serving_functions: Serving) -> None:
     with rpc.connect(serving_functions.address, key="k") as session:
         nap = session["demo.nap"]
         session.set_call_timeout(0.3)
@@ -520,7 +518,7 @@ def test_a_call_that_takes_too_long_is_an_error_that_says_what_was_waited_for(se
             nap(0.0)
 
 
-def test_the_time_of_a_call_can_be_changed(serving_functions: Serving) -> None:
+def test_set_call_timeout_changes_the_timeout(serving_functions: Serving) -> None:
     with rpc.connect(serving_functions.address, key="k") as session:
         session["demo.nap"](0.0)
         session.set_call_timeout(0.1)
@@ -531,7 +529,7 @@ def test_the_time_of_a_call_can_be_changed(serving_functions: Serving) -> None:
 # ---- Connecting ---------------------------------------------------------------------------------------------------
 
 
-def test_nobody_listening_is_told_with_what_to_do() -> None:
+def test_connect_without_server_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(
@@ -542,7 +540,7 @@ def test_nobody_listening_is_told_with_what_to_do() -> None:
     assert isinstance(raised.value, ConnectionError)
 
 
-def test_an_unknown_name_and_a_missing_socket_are_connect_errors(tmp_path: Path) -> None:
+def test_connect_unknown_host_and_missing_socket_are_connect_errors(tmp_path: Path) -> None:
     with pytest.raises(errors.ConnectError, match=r"cannot connect to nowhere\.invalid:9090"):
         rpc.connect("nowhere.invalid")
     with pytest.raises(errors.ConnectError, match=r"cannot connect to unix:.*portcall serve --unix"):
@@ -550,17 +548,17 @@ def test_an_unknown_name_and_a_missing_socket_are_connect_errors(tmp_path: Path)
 
 
 @pytest.mark.parametrize("address", ["host:port", "[::1", ":", "host:0", "host:70000"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_connect_refuses_malformed_addresses(address: str) -> None:
     with pytest.raises(ValueError, match="the address"):
         rpc.connect(address)
 
 
-def test_a_key_with_white_space_is_refused(serving_functions: Serving) -> None:
+def test_connect_refuses_a_key_with_whitespace(serving_functions: Serving) -> None:
     with pytest.raises(ValueError, match="whitespace"):
         rpc.connect(serving_functions.address, key="two words")
 
 
-def test_a_full_server_says_so_while_we_wait_and_in_the_error() -> None:
+def test_connect_to_a_full_server_waits_and_says_why() -> None:
     with serving("--max-sessions", "1", functions=CLIENT_FUNCTIONS) as server, rpc.connect(server.address) as first:
         said: list[str] = []
         with pytest.raises(
@@ -591,16 +589,14 @@ def test_a_full_server_says_so_while_we_wait_and_in_the_error() -> None:
 @pytest.mark.parametrize(("server_token", "ours_token", "match"), [
     ("s3cret", "", "wants a token"), ("s3cret", "wrong", "refused the token"), ("", "s3cret", "did not prove"),
 ])  # fmt: skip
-def test_a_token_that_is_missing_wrong_or_unknown_there_is_an_authentication_error(
-    server_token: str, ours_token: str, match: str
-) -> None:
+def test_connect_wrong_token_is_an_authentication_error(server_token: str, ours_token: str, match: str) -> None:
     with serving(PORTCALL_TOKEN=server_token) as server:
         with pytest.raises(errors.AuthenticationError, match=match) as raised:
             rpc.connect(server.address, token=ours_token)
         assert raised.value.peer == server.address
 
 
-def test_a_token_opens_the_session_from_the_argument_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_token_comes_from_argument_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(PORTCALL_TOKEN="s3cret") as server:
         with rpc.connect(server.address, token="s3cret") as session:
             assert session["testing.echo"](1) == 1
@@ -610,7 +606,7 @@ def test_a_token_opens_the_session_from_the_argument_and_the_environment(monkeyp
 
 
 @pytest.mark.parametrize("announced", [10, 1 << 20])
-def test_a_download_takes_no_more_than_was_announced(announced: int) -> None:
+def test_download_reads_no_more_than_announced(announced: int) -> None:
     functions = (
         FUNCTIONS
         + f"""

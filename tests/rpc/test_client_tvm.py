@@ -21,14 +21,14 @@ def remote(tvm_port: int) -> Iterator[rpc.Session]:
         yield session
 
 
-def test_a_server_that_serves_one_client_lets_us_wait_until_our_time_is_over(tvm_port: int) -> None:
+def test_connect_to_a_busy_tvm_server_times_out(tvm_port: int) -> None:
     with rpc.connect("127.0.0.1", tvm_port, key="k") as first:
         with pytest.raises(errors.SessionTimeoutError, match=r"no session within 1 s; waited for: the server's answer"):
             rpc.connect("127.0.0.1", tvm_port, key="k", timeout=1)
         assert first["demo.add"](1, 2) == 3
 
 
-def test_what_only_servers_of_portcall_have_is_refused_by_name(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_session_with_tvm_names_features_of_portcall_servers(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     with pytest.raises(errors.FunctionNotFoundError, match=r"tvm\.rpc\.server\.listdir"):
         remote.listdir()
     remote.upload(libraries["elementwise"], "kernels.so")
@@ -36,7 +36,7 @@ def test_what_only_servers_of_portcall_have_is_refused_by_name(remote: rpc.Sessi
         remote.load_module("kernels.so").get_source()
 
 
-def test_a_server_of_tvm_is_not_asked_about_a_library(remote: rpc.Session, tmp_path: Path) -> None:
+def test_upload_to_tvm_checks_no_library(remote: rpc.Session, tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int f(void) { return 1; }")
     library = toolchain.create_shared(tmp_path / "a.c", tmp_path / "k.so", target="riscv64-linux-gnu")
     assert remote.machine() is None
@@ -47,12 +47,12 @@ def test_a_server_of_tvm_is_not_asked_about_a_library(remote: rpc.Session, tmp_p
     assert remote.download("k.so") == library.read_bytes()
 
 
-def test_a_token_is_not_given_to_a_server_that_proves_nothing(tvm_port: int) -> None:
+def test_connect_does_not_send_a_token_to_tvm(tvm_port: int) -> None:
     with pytest.raises(errors.AuthenticationError, match="did not prove that it knows the token"):
         rpc.connect("127.0.0.1", tvm_port, key="k", token="s3cret")
 
 
-def test_frees_ride_on_the_next_request(remote: rpc.Session) -> None:
+def test_remote_tensor_frees_travel_with_the_next_request(remote: rpc.Session) -> None:
     before = remote.stats()["requests"]
     for _ in range(600):
         remote.empty((1000,))
@@ -61,7 +61,7 @@ def test_frees_ride_on_the_next_request(remote: rpc.Session) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "float64"])
-def test_arrays_of_every_type_go_there_and_back(remote: rpc.Session, dtype: str) -> None:
+def test_remote_tensor_round_trip_of_every_type_with_tvm(remote: rpc.Session, dtype: str) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(dtype)
     np.testing.assert_array_equal(remote.tensor(array).numpy(), array)
     np.testing.assert_array_equal(remote.tensor(array[:, ::2, ::-1]).numpy(), array[:, ::2, ::-1])
@@ -69,19 +69,19 @@ def test_arrays_of_every_type_go_there_and_back(remote: rpc.Session, dtype: str)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
-def test_arrays_without_dimensions_or_elements_go_there_and_back(remote: rpc.Session, shape: tuple[int, ...]) -> None:
+def test_remote_tensor_round_trip_of_empty_arrays_with_tvm(remote: rpc.Session, shape: tuple[int, ...]) -> None:
     array = np.ones(shape, "float32")
     fetched = remote.tensor(array).numpy()
     assert fetched.shape == shape
     np.testing.assert_array_equal(fetched, array)
 
 
-def test_a_large_copy_is_whole(remote: rpc.Session) -> None:
+def test_remote_tensor_large_copy_with_tvm(remote: rpc.Session) -> None:
     array = np.random.default_rng(0).integers(0, 256, 5_000_003, "uint8")
     np.testing.assert_array_equal(remote.tensor(array).numpy(), array)
 
 
-def test_devices_tell_of_themselves(remote: rpc.Session) -> None:
+def test_remote_device_attributes_with_tvm(remote: rpc.Session) -> None:
     assert remote.cpu().exist
     assert not remote.device("cuda").exist
     assert remote.cpu().device_name is None
@@ -89,7 +89,7 @@ def test_devices_tell_of_themselves(remote: rpc.Session) -> None:
         remote.empty((3,), device="cuda:0")
 
 
-def test_one_hop_further_through_our_server_to_theirs(tvm_port: int) -> None:
+def test_connect_chain_through_our_server_to_tvms(tvm_port: int) -> None:
     with serving("--key", "k") as server:
         further = ["rpc.Connect", "127.0.0.1", tvm_port, "k", False]
         with rpc.connect(server.address, key="k", session_constructor_args=further) as session:
@@ -100,7 +100,7 @@ def test_one_hop_further_through_our_server_to_theirs(tvm_port: int) -> None:
             assert raised.value.message == "far away"
 
 
-def test_one_hop_further_through_their_server_to_ours(tvm_port: int) -> None:
+def test_connect_chain_through_tvms_server_to_ours(tvm_port: int) -> None:
     with serving("--key", "ours") as server:
         further = ["rpc.Connect", "127.0.0.1", server.port, "ours", False]
         with rpc.connect("127.0.0.1", tvm_port, key="k", session_constructor_args=further) as session:

@@ -34,7 +34,7 @@ def dig(place: Path, depth: int, name: str = "deep-folder") -> None:
     os.close(folder)
 
 
-def test_folders_of_any_depth_are_deleted(tmp_path: Path) -> None:
+def test_delete_tree_deletes_any_depth(tmp_path: Path) -> None:
     place = tmp_path / "session"
     place.mkdir()
     dig(place, DEEP)
@@ -44,7 +44,7 @@ def test_folders_of_any_depth_are_deleted(tmp_path: Path) -> None:
     delete_tree(str(place))  # it is gone: nothing to do
 
 
-def test_folders_without_rights_are_deleted_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_delete_tree_ignores_permissions_and_does_not_follow_links(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("kept")
@@ -59,7 +59,7 @@ def test_folders_without_rights_are_deleted_and_links_are_not_followed(tmp_path:
     assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
 
 
-def test_what_is_counted_is_what_files_take(tmp_path: Path) -> None:
+def test_disk_usage_counts_allocated_blocks(tmp_path: Path) -> None:
     enough = 1 << 40
     (tmp_path / "a").write_bytes(bytes(100_000))
     once = disk_usage(str(tmp_path), enough)
@@ -76,7 +76,7 @@ def test_what_is_counted_is_what_files_take(tmp_path: Path) -> None:
     assert disk_usage(str(tmp_path / "missing"), enough) == 0
 
 
-def test_files_in_deep_folders_are_counted(tmp_path: Path) -> None:
+def test_disk_usage_counts_deep_folders(tmp_path: Path) -> None:
     enough = 1 << 40
     dig(tmp_path, MOST_DEPTH - 1)
     assert 10_000 <= disk_usage(str(tmp_path), enough) <= enough
@@ -84,7 +84,7 @@ def test_files_in_deep_folders_are_counted(tmp_path: Path) -> None:
     assert disk_usage(str(tmp_path), enough) > enough
 
 
-def test_archives_with_deep_folders_are_refused(tmp_path: Path) -> None:
+def test_unpack_refuses_deep_folders(tmp_path: Path) -> None:
     folder = _files.Folder(str(tmp_path))
     place = tmp_path / "place"
     place.mkdir()
@@ -112,7 +112,7 @@ class Events:
             self.actions[descriptor](descriptor)  # type: ignore[operator]
 
 
-def test_a_process_deletes_and_counts(tmp_path: Path) -> None:
+def test_directory_process_deletes_and_counts(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     dig(tmp_path / "a", DEEP)
     (tmp_path / "b").write_bytes(bytes(5000))
@@ -127,7 +127,7 @@ def test_a_process_deletes_and_counts(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
-def test_a_process_that_was_killed_is_started_again_with_its_orders(tmp_path: Path) -> None:
+def test_directory_process_killed_is_restarted_with_its_orders(tmp_path: Path) -> None:
     events = Events()
     assert events.process.pid is not None
     os.kill(events.process.pid, signal.SIGSTOP)
@@ -143,7 +143,7 @@ def test_a_process_that_was_killed_is_started_again_with_its_orders(tmp_path: Pa
     events.process.finish()
 
 
-def test_without_a_process_what_is_left_is_deleted_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_process_failing_leaves_deletion_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_directories, "__file__", str(tmp_path / "missing.py"))
     place = tmp_path / "place"
     (place / "inner").mkdir(parents=True)
@@ -164,7 +164,7 @@ def dig(depth):
 """
 
 
-def test_a_server_deletes_what_a_session_dug(tmp_path: Path) -> None:
+def test_server_deletes_deep_folders_of_a_session(tmp_path: Path) -> None:
     with serving(functions=FUNCTIONS + DIGGING) as server:
         for _ in range(2):
             with RawClient(server.address).open() as client:
@@ -172,7 +172,7 @@ def test_a_server_deletes_what_a_session_dug(tmp_path: Path) -> None:
         # which is checked when it has stopped: nothing is left, and its exit code is 0
 
 
-def test_files_below_the_longest_path_count_for_the_limit() -> None:
+def test_disk_limit_counts_files_below_the_longest_path() -> None:
     with (
         serving("--disk-limit", "1MiB", functions=FUNCTIONS + DIGGING) as server,
         RawClient(server.address).open() as client,

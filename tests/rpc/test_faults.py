@@ -105,7 +105,7 @@ def wait_for_end(pid: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGFPE", "SIGBUS"])
-def test_a_crash_is_told_with_its_signal_and_again_to_whoever_asks(session: rpc.Session, name: str) -> None:
+def test_remote_crash_error_has_the_signal_each_time(session: rpc.Session, name: str) -> None:
     crash, tensor = session["demo.crash"], session.tensor([1])
     for use in (lambda: crash(int(signal.Signals[name])), lambda: crash(0), tensor.numpy, session.listdir):
         with pytest.raises(
@@ -116,13 +116,13 @@ def test_a_crash_is_told_with_its_signal_and_again_to_whoever_asks(session: rpc.
     assert isinstance(session.end_reason(), errors.RemoteCrashError)
 
 
-def test_an_exit_over_there_is_told_with_its_code(session: rpc.Session) -> None:
+def test_remote_crash_error_has_the_exit_code(session: rpc.Session) -> None:
     with pytest.raises(errors.RemoteCrashError, match="exited with code 3") as raised:
         session["demo.exit"](3)
     assert raised.value.signal == ""
 
 
-def test_a_worker_that_is_killed_in_a_call_ends_the_call(session: rpc.Session) -> None:
+def test_worker_killed_in_a_call_ends_the_call(session: rpc.Session) -> None:
     pid, hang = session["demo.pid"](), session["demo.hang"]
     call = Background(hang)
     wait_until(lambda: is_sent(session))
@@ -131,7 +131,7 @@ def test_a_worker_that_is_killed_in_a_call_ends_the_call(session: rpc.Session) -
     assert error.signal == "SIGKILL"
 
 
-def test_a_worker_that_is_killed_in_a_copy_to_it_ends_the_copy(session: rpc.Session) -> None:
+def test_worker_killed_in_a_copy_to_it_ends_the_copy(session: rpc.Session) -> None:
     array = np.zeros(64 << 20, "uint8")
     pid, tensor = session["demo.pid"](), session.empty(array.shape, "uint8")
     tensor.view((1,)).copyfrom(array[:1])  # what is asked once for all copies is known now
@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_in_a_copy_to_it_ends_the_copy(session: rpc.Sess
     assert isinstance(copy.join(), errors.RemoteCrashError)
 
 
-def test_a_worker_that_is_killed_in_a_copy_from_it_ends_the_copy(server: Serving) -> None:
+def test_worker_killed_in_a_copy_from_it_ends_the_copy(server: Serving) -> None:
     with Relay(server.port) as relay:
         plan = relay.next(Plan(hold_down=1 << 20))
         with rpc.connect("127.0.0.1", relay.port, key="k") as session:
@@ -162,7 +162,7 @@ def test_a_worker_that_is_killed_in_a_copy_from_it_ends_the_copy(server: Serving
             assert error.peer == session.name
 
 
-def test_a_worker_that_is_stopped_is_given_up_when_the_time_of_the_call_is_over(session: rpc.Session) -> None:
+def test_call_timeout_ends_a_call_of_a_stopped_worker(session: rpc.Session) -> None:
     pid, echo = session["demo.pid"](), session["testing.echo"]
     session.set_call_timeout(0.2)
     os.kill(pid, signal.SIGSTOP)
@@ -173,7 +173,7 @@ def test_a_worker_that_is_stopped_is_given_up_when_the_time_of_the_call_is_over(
     wait_for_end(pid)
 
 
-def test_a_file_on_its_way_is_what_is_waited_for(session: rpc.Session) -> None:
+def test_session_activity_names_the_file_in_transfer(session: rpc.Session) -> None:
     pid, size = session["demo.pid"](), 9 << 20
     seen = []
 
@@ -197,7 +197,7 @@ def test_a_file_on_its_way_is_what_is_waited_for(session: rpc.Session) -> None:
     wait_for_end(pid)
 
 
-def test_a_server_that_is_killed_breaks_its_sessions() -> None:
+def test_server_killed_breaks_its_sessions() -> None:
     with rpc.Server() as server, rpc.connect(server.address) as session:
         echo = session["testing.echo"]
         os.kill(server.pid, signal.SIGKILL)
@@ -215,7 +215,7 @@ def test_a_server_that_is_killed_breaks_its_sessions() -> None:
             rpc.connect(server.address)
 
 
-def test_finalizers_and_close_do_not_wait_for_a_stuck_server(session: rpc.Session) -> None:
+def test_session_close_and_finalizers_do_not_wait_for_a_stuck_server(session: rpc.Session) -> None:
     pid = session["demo.pid"]()
     things: list[Any] = [session.tensor([n]) for n in range(2000)]
     things += [session["testing.echo"], session["demo.adder"](1), session["demo.array"](), session.system_lib()]
@@ -266,7 +266,7 @@ def run_with_cut(server: Serving, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_connection_that_is_cut_between_two_messages(
+def test_connection_cut_between_two_messages_breaks_the_session(
     server: Serving, recorded: tuple[bytes, bytes], way: str
 ) -> None:
     messages = len(message_ends(recorded[way == "down"]))
@@ -276,13 +276,13 @@ def test_a_connection_that_is_cut_between_two_messages(
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_connection_that_is_cut_anywhere(server: Serving, recorded: tuple[bytes, bytes], way: str) -> None:
+def test_connection_cut_anywhere_breaks_the_session(server: Serving, recorded: tuple[bytes, bytes], way: str) -> None:
     size = len(recorded[way == "down"]) - GOODBYE  # which nobody waits for
     for place in sorted(random.Random(size).sample(range(size), 200)):
         run_with_cut(server, Plan(**{f"cut_{way}": place}))
 
 
-def test_a_client_that_is_cut_off_in_a_large_copy_frees_the_server(server: Serving) -> None:
+def test_connection_cut_in_a_large_copy_frees_the_server(server: Serving) -> None:
     with Relay(server.port) as relay:
         relay.next(Plan(cut_up=20 << 20))
         with rpc.connect("127.0.0.1", relay.port, key="k") as session:
@@ -293,7 +293,7 @@ def test_a_client_that_is_cut_off_in_a_large_copy_frees_the_server(server: Servi
         assert server.ended(relay.names[0])["how"] == "lost"
 
 
-def test_a_slow_connection_loses_nothing(server: Serving) -> None:
+def test_slow_connection_loses_nothing(server: Serving) -> None:
     for piece in (1, 7, 1000):
         with Relay(server.port) as relay:
             relay.next(Plan(piece=piece))
@@ -309,7 +309,7 @@ def never(sock: socket.socket) -> None:
         pass
 
 
-def test_a_peer_that_accepts_and_says_nothing_is_given_up() -> None:
+def test_connect_timeout_for_a_peer_that_sends_nothing() -> None:
     with (
         saying(never, shake_hands=False) as port,
         pytest.raises(
@@ -320,7 +320,7 @@ def test_a_peer_that_accepts_and_says_nothing_is_given_up() -> None:
     assert raised.value.peer == f"127.0.0.1:{port}"
 
 
-def test_a_peer_that_stops_in_the_hand_shake_is_given_up() -> None:
+def test_connect_timeout_for_a_peer_that_stops_in_the_handshake() -> None:
     def half(sock: socket.socket) -> None:
         sock.sendall(struct.pack("<ii", MAGIC, 100) + b"server:")
         never(sock)
@@ -329,7 +329,7 @@ def test_a_peer_that_stops_in_the_hand_shake_is_given_up() -> None:
         rpc.connect("127.0.0.1", port, timeout=1)
 
 
-def test_a_peer_that_shakes_hands_and_opens_no_session_is_given_up() -> None:
+def test_connect_timeout_for_a_peer_that_opens_no_session() -> None:
     def reply(sock: socket.socket) -> None:
         sock.sendall(struct.pack("<ii", MAGIC, 7) + b"server:")
         never(sock)
@@ -341,7 +341,7 @@ def test_a_peer_that_shakes_hands_and_opens_no_session_is_given_up() -> None:
         rpc.connect("127.0.0.1", port, timeout=1)
 
 
-def test_a_peer_that_drips_does_not_stretch_the_time() -> None:
+def test_connect_timeout_is_not_extended_by_single_bytes() -> None:
     def drip(sock: socket.socket) -> None:
         while True:
             sock.sendall(struct.pack("<ii", NOTICE, 4) + b"wait")
@@ -354,7 +354,7 @@ def test_a_peer_that_drips_does_not_stretch_the_time() -> None:
     assert "wait" in said
 
 
-def test_what_a_server_says_while_we_wait_cannot_steer_a_terminal() -> None:
+def test_connect_escapes_a_servers_notices() -> None:
     def shout(sock: socket.socket) -> None:
         text = b"\x1b[2Jfull\x1b]0;title\x07"
         sock.sendall(struct.pack("<ii", NOTICE, len(text)) + text)
@@ -396,7 +396,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
-def test_a_peer_that_lies_breaks_its_session_with_a_protocol_error(lie: bytes) -> None:
+def test_remote_protocol_error_for_wrong_answers(lie: bytes) -> None:
     def answer(sock: socket.socket) -> None:
         read_frame(sock)
         sock.sendall(lie)
@@ -411,7 +411,7 @@ def test_a_peer_that_lies_breaks_its_session_with_a_protocol_error(lie: bytes) -
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 13, 1 << 40])
-def test_a_copy_that_is_answered_with_another_size_is_not_taken(size: int) -> None:
+def test_remote_tensor_copy_of_another_size_is_refused(size: int) -> None:
     out = np.full(3, 7, "float32")
 
     def answer(sock: socket.socket) -> None:
@@ -439,7 +439,7 @@ CALL_RESULTS = {
 
 
 @pytest.mark.parametrize("result", CALL_RESULTS.values(), ids=CALL_RESULTS.keys())
-def test_a_result_that_is_none_is_an_error_and_no_crash(result: bytes) -> None:
+def test_remote_result_that_is_invalid_is_an_error(result: bytes) -> None:
     def answer(sock: socket.socket) -> None:
         read_frame(sock)
         sock.sendall(frame(RETURN, HANDLE))
@@ -458,7 +458,7 @@ def test_a_result_that_is_none_is_an_error_and_no_crash(result: bytes) -> None:
     struct.pack("<ii", NOTICE, 1 << 30), struct.pack("<ii", MAGIC, 7) + b"client:",
     struct.pack("<ii", MAGIC, 2) + b"\xff\xfe",
 ])  # fmt: skip
-def test_a_reply_that_is_none_is_a_protocol_error_with_the_peer(data: bytes) -> None:
+def test_connect_invalid_reply_is_a_protocol_error_with_the_peer(data: bytes) -> None:
     def answer(sock: socket.socket) -> None:
         sock.sendall(data)
         never(sock)
@@ -469,7 +469,7 @@ def test_a_reply_that_is_none_is_a_protocol_error_with_the_peer(data: bytes) -> 
     assert str(raised.value).startswith(raised.value.peer)
 
 
-def test_a_refusal_and_a_close_in_the_hand_shake_are_connect_errors() -> None:
+def test_connect_refusal_and_close_in_the_handshake_are_connect_errors() -> None:
     with (
         saying(lambda sock: sock.sendall(struct.pack("<i", MISMATCH)), shake_hands=False) as port,
         pytest.raises(errors.KeyMismatchError),
@@ -482,7 +482,7 @@ def test_a_refusal_and_a_close_in_the_hand_shake_are_connect_errors() -> None:
         rpc.connect("127.0.0.1", port, timeout=30)
 
 
-def test_a_server_that_says_goodbye_in_the_place_of_an_answer_breaks_the_session() -> None:
+def test_session_broken_when_the_server_shuts_down_instead_of_answering() -> None:
     def answer(sock: socket.socket) -> None:
         read_frame(sock)
         sock.sendall(frame(SHUTDOWN))
@@ -508,7 +508,7 @@ def _interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_interrupts")
-def test_an_interrupt_ends_a_call_at_once_and_frees_the_server(tmp_path: Path) -> None:
+def test_keyboard_interrupt_ends_a_remote_call_and_frees_the_server(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text(CLIENT_FUNCTIONS)
     options: dict[str, Any] = {"imports": (str(tmp_path / "functions.py"),), "lost_client_grace": 0.2}
     with rpc.Server(**options) as server, rpc.connect(server.address) as session:
@@ -526,9 +526,7 @@ def test_an_interrupt_ends_a_call_at_once_and_frees_the_server(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("_interrupts")
-def test_an_interrupt_while_another_thread_has_its_turn_leaves_the_session_usable(
-    session: rpc.Session, tmp_path: Path
-) -> None:
+def test_keyboard_interrupt_while_another_thread_calls_keeps_the_session(session: rpc.Session, tmp_path: Path) -> None:
     wait_for, add, gate = session["demo.wait_for"], session["demo.add"], tmp_path / "gate"
     call = Background(lambda: wait_for(str(gate)))
     wait_until(lambda: is_sent(session))
@@ -547,7 +545,7 @@ def test_an_interrupt_while_another_thread_has_its_turn_leaves_the_session_usabl
     assert add(1, 2) == 3
 
 
-def test_an_interrupt_in_a_program_closes_its_session_and_a_second_ends_it(server: Serving) -> None:
+def test_keyboard_interrupt_closes_the_session_and_a_second_ends_the_program(server: Serving) -> None:
     program = """
 import sys, threading, portcall
 from portcall import rpc
@@ -577,7 +575,7 @@ except KeyboardInterrupt:
 # ---- Crowds -------------------------------------------------------------------------------------------------------
 
 
-def test_fifty_clients_at_once_of_whom_some_crash_and_some_leave(server: Serving) -> None:
+def test_server_survives_fifty_clients_that_crash_and_leave(server: Serving) -> None:
     def work(number: int) -> str:
         with rpc.connect(server.address, key="k", timeout=60, call_timeout=60) as session:
             array = np.full(10_000, number, "float32")
@@ -600,7 +598,7 @@ def test_fifty_clients_at_once_of_whom_some_crash_and_some_leave(server: Serving
     assert outcomes.count("crashed") == 10
 
 
-def test_nothing_is_left_of_sessions_that_have_ended(server: Serving) -> None:
+def test_server_keeps_nothing_of_ended_sessions(server: Serving) -> None:
     """Run last: the server has seen every fault above."""
     pids = []
     for _ in range(5):

@@ -58,7 +58,7 @@ def files(folder: Folder) -> Files:
     folder.close()
 
 
-def test_what_is_uploaded_is_listed_downloaded_and_removed(files: Files, root: Path) -> None:
+def test_folder_upload_listdir_download_and_remove(files: Files, root: Path) -> None:
     files.upload("sub/a.txt", b"hello")
     assert files.listdir("sub") == "a.txt"
     assert files.download("sub/a.txt") == files.download(str(root / "sub/a.txt")) == b"hello"
@@ -71,14 +71,14 @@ def test_what_is_uploaded_is_listed_downloaded_and_removed(files: Files, root: P
 
 
 @pytest.mark.parametrize("path", [*LEADING_OUT, *ODD_NAMES])
-def test_nothing_outside_is_read(files: Files, path: str) -> None:
+def test_folder_reads_nothing_outside(files: Files, path: str) -> None:
     for read in (files.download, files.file_size, files.file_digest, files.load_module, files.download_linked_module):
         with pytest.raises(OSError, match=r"."):
             read(path)
 
 
 @pytest.mark.parametrize("path", LEADING_OUT)
-def test_nothing_outside_is_written_or_removed(files: Files, root: Path, path: str) -> None:
+def test_folder_writes_and_removes_nothing_outside(files: Files, root: Path, path: str) -> None:
     for act in (
         lambda: files.upload(path, b"new"),
         lambda: files.file_write(path, 6, b"x"),
@@ -91,7 +91,7 @@ def test_nothing_outside_is_written_or_removed(files: Files, root: Path, path: s
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_link_gives_way_and_what_it_points_to_stays(files: Files, root: Path, name: str) -> None:
+def test_folder_replaces_links_and_keeps_their_targets(files: Files, root: Path, name: str) -> None:
     with pytest.raises(PermissionError):
         files.file_write(name, 6, b"x")
     files.upload(name, b"new")
@@ -102,7 +102,7 @@ def test_a_link_gives_way_and_what_it_points_to_stays(files: Files, root: Path, 
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "sub", "/", "up", "\0", "é"]), max_size=6).map("/".join))
-def test_any_path_is_refused_or_inside(path: str) -> None:
+def test_folder_path_refuses_or_stays_inside(path: str) -> None:
     folder = Folder("/tmp")
     try:
         whole = folder.path(path)
@@ -114,7 +114,7 @@ def test_any_path_is_refused_or_inside(path: str) -> None:
     assert whole == "/tmp" or whole.startswith("/tmp/")
 
 
-def test_folders_and_odd_arguments_are_refused_with_words(files: Files) -> None:
+def test_folder_refuses_directories_and_invalid_arguments(files: Files) -> None:
     for act in (lambda: files.upload("sub", b""), lambda: files.remove("sub"), lambda: files.upload("", b"")):
         with pytest.raises(IsADirectoryError):
             act()
@@ -128,7 +128,7 @@ def test_folders_and_odd_arguments_are_refused_with_words(files: Files) -> None:
         files.download("a\0b")
 
 
-def test_a_file_is_written_and_read_in_pieces(files: Files) -> None:
+def test_file_write_and_file_read_work_in_pieces(files: Files) -> None:
     data = os.urandom(10_000)
     done = 0
     while done < len(data):
@@ -144,7 +144,7 @@ def test_a_file_is_written_and_read_in_pieces(files: Files) -> None:
     assert files.file_write("empty", 0, b"") == 0
 
 
-def test_the_bytes_of_a_tensor_are_written_and_filled(files: Files) -> None:
+def test_file_write_takes_and_file_fill_fills_tensors(files: Files) -> None:
     data = np.arange(1000, dtype="int32")
     assert files.file_write("a", 0, portcall.tensor(data[:600])) == 2400
     assert files.file_write("a", 2400, portcall.tensor(data[600:])) == 4000
@@ -165,7 +165,7 @@ def test_the_bytes_of_a_tensor_are_written_and_filled(files: Files) -> None:
         files.file_fill("a", 0, portcall.from_dlpack(locked))
 
 
-def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files, root: Path) -> None:
+def test_upload_replaces_a_file_without_changing_open_ones(files: Files, root: Path) -> None:
     files.upload("a", b"old")
     with (root / "a").open("rb") as before:
         files.upload("a", b"newer")
@@ -173,7 +173,7 @@ def test_a_new_upload_leaves_the_old_file_to_those_who_have_it_open(files: Files
     assert files.download("a") == b"newer"
 
 
-def test_the_limit_counts_all_files(root: Path) -> None:
+def test_disk_limit_counts_all_files(root: Path) -> None:
     folder = Folder(str(root), limit=1_000_000)
     files = Files(folder)
     files.upload("a", bytes(600_000))
@@ -205,7 +205,7 @@ def archive(*members: tuple[str, bytes | None], change: Callable[[tarfile.TarInf
     return made.getvalue()
 
 
-def test_sources_objects_and_archives_are_linked_and_loaded(
+def test_download_linked_module_links_sources_objects_and_archives(
     files: Files, root: Path, tmp_path: Path, put: Callable[[str, bytes], None]
 ) -> None:
     put("k.cc", SOURCE.encode())
@@ -230,7 +230,7 @@ def test_sources_objects_and_archives_are_linked_and_loaded(
     assert not [name for name in os.listdir(root) if name.startswith(".")]
 
 
-def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes], None]) -> None:
+def test_load_module_reports_failed_links(files: Files, put: Callable[[str, bytes], None]) -> None:
     put("bad.cc", b"this is no C++")
     with pytest.raises(CompileError, match=r"bad\.cc"):
         files.load_module("bad.cc")
@@ -247,7 +247,7 @@ def test_what_cannot_be_linked_says_why(files: Files, put: Callable[[str, bytes]
         files.load_module("missing.so")
 
 
-def test_what_is_linked_or_unpacked_counts_for_the_limit(root: Path, put: Callable[[str, bytes], None]) -> None:
+def test_disk_limit_counts_linked_and_unpacked_files(root: Path, put: Callable[[str, bytes], None]) -> None:
     folder = Folder(str(root), limit=100_000)
     files = Files(folder)
     put("bomb.tar", gzip.compress(archive(("zeros.c", bytes(1 << 20)))))
@@ -262,9 +262,7 @@ def test_what_is_linked_or_unpacked_counts_for_the_limit(root: Path, put: Callab
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_an_archive_that_was_cut_off_is_refused_wherever_it_ends(
-    folder: Folder, tmp_path: Path, compressed: bool
-) -> None:
+def test_unpack_refuses_truncated_archives(folder: Folder, tmp_path: Path, compressed: bool) -> None:
     whole = archive(("a.c", b"int x;" * 100), ("b.c", os.urandom(700)))
     whole = gzip.compress(whole) if compressed else whole[: 2 * (512 + 1024) + 512]  # no more than the format asks
     place = tmp_path / "place"
@@ -283,7 +281,7 @@ def test_an_archive_that_was_cut_off_is_refused_wherever_it_ends(
 
 
 @pytest.mark.parametrize("name", ["../a.c", "/tmp/a.c", "x/../../a.c", "..", "x/.."])
-def test_members_of_archives_that_lead_outside_are_refused(folder: Folder, tmp_path: Path, name: str) -> None:
+def test_unpack_refuses_members_that_lead_outside(folder: Folder, tmp_path: Path, name: str) -> None:
     (tmp_path / "a.tar").write_bytes(archive((name, b"int x;")))
     place = tmp_path / "place"
     place.mkdir()
@@ -295,7 +293,7 @@ def test_members_of_archives_that_lead_outside_are_refused(folder: Folder, tmp_p
 @pytest.mark.parametrize(
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE], ids=repr
 )
-def test_archives_hold_ordinary_files_or_are_refused(folder: Folder, tmp_path: Path, kind: bytes) -> None:
+def test_unpack_refuses_special_files(folder: Folder, tmp_path: Path, kind: bytes) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.linkname, info.size = kind, "/etc/passwd", 0
 

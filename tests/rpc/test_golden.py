@@ -169,7 +169,7 @@ def same(name: str, expected: captures.Frame, answer: captures.Frame) -> bool:
 
 
 @pytest.mark.usefixtures("functions")
-def test_the_server_answers_as_tvm_did() -> None:
+def test_server_answers_as_tvm_did() -> None:
     answered = 0
     for connection in connections():
         served, opened = Served(), False
@@ -199,7 +199,7 @@ def test_the_server_answers_as_tvm_did() -> None:
         ("InitServer twice", EXCEPTION, [8]),
     ],
 )
-def test_where_the_server_answers_otherwise_it_is_on_purpose(start: str, code: int, types: list[int]) -> None:
+def test_server_answers_that_differ_from_tvms_are_listed(start: str, code: int, types: list[int]) -> None:
     served = Served()
     last = [capture for capture in captures.section(start) if capture.from_client and capture.is_frame][-1]
     if "constructor" in start:
@@ -315,18 +315,18 @@ ECHOED = {
 
 
 @pytest.mark.parametrize("what", ECHOED)
-def test_the_client_sends_a_value_as_tvm_did(what: str) -> None:
+def test_session_call_sends_values_as_tvm_did(what: str) -> None:
     value = ECHOED[what]
     with Recording(FOUND, f"CallFunc echo({what})") as session:
         assert session.get_function("testing.echo")(value) == value
 
 
-def test_the_client_sends_a_nan_as_tvm_did() -> None:
+def test_session_call_sends_nan_as_tvm_did() -> None:
     with Recording(FOUND, "CallFunc echo(float nan)") as session:
         assert np.isnan(session.get_function("testing.echo")(float("nan")))
 
 
-def test_the_client_sends_types_devices_and_pointers_as_tvm_did() -> None:
+def test_session_call_sends_types_devices_and_pointers_as_tvm_did() -> None:
     names = ["dtype int8x4", "dtype bfloat16", "dtype bool", "opaque pointer 0x1234", "device cuda:0 of this session"]
     with Recording(FOUND, *(f"CallFunc echo({name})" for name in names)) as session:
         echo = session.get_function("testing.echo")
@@ -336,12 +336,12 @@ def test_the_client_sends_types_devices_and_pointers_as_tvm_did() -> None:
         assert str(echo(session.device("cuda:0"))) == "cuda:0"
 
 
-def test_a_function_that_is_missing_is_asked_for_as_tvm_did() -> None:
+def test_get_function_asks_for_missing_functions_as_tvm_did() -> None:
     with Recording("GetGlobalFunc 'no.such.function'") as session, pytest.raises(errors.FunctionNotFoundError):
         session.get_function("no.such.function")
 
 
-def test_the_client_frees_a_function_as_tvm_did() -> None:
+def test_remote_function_is_freed_as_tvm_did() -> None:
     recording = Recording(FOUND, FOUND)
     with recording as session:
         session.get_function("testing.echo")
@@ -352,7 +352,7 @@ def test_the_client_frees_a_function_as_tvm_did() -> None:
     assert captures.with_handles(ours, lambda _: 0) == captures.with_handles(theirs, lambda _: 0)
 
 
-def test_the_client_allocates_and_copies_as_tvm_did() -> None:
+def test_empty_and_copyfrom_send_what_tvm_did() -> None:
     sections = ["alloc (2,3) float32", "copy host -> remote (2,3)", "copy remote -> host (2,3)"]
     with Recording(*sections) as session:
         data = np.arange(6, dtype="float32").reshape(2, 3)
@@ -361,29 +361,29 @@ def test_the_client_allocates_and_copies_as_tvm_did() -> None:
         assert (there.numpy() == data).all()
 
 
-def test_the_client_makes_a_tensor_of_an_array_as_tvm_did() -> None:
+def test_remote_tensor_of_an_array_is_made_as_tvm_did() -> None:
     with Recording("tensor from numpy (3,4) float64") as session:
         session.tensor(np.ones((3, 4)))
 
 
-def test_the_client_allocates_a_scalar_and_fetches_it_as_tvm_did() -> None:
+def test_remote_scalar_is_allocated_and_fetched_as_tvm_did() -> None:
     with Recording("alloc of a zero-dimensional int32", UNINITIALIZED) as session:
         assert session.empty((), "int32").numpy().tobytes() == bytes.fromhex("70d2ebc3")
 
 
-def test_an_allocation_on_a_missing_device_is_an_error_as_it_was_for_tvm() -> None:
+def test_empty_on_a_missing_device_fails_as_for_tvm() -> None:
     recording = Recording("alloc on a device that the server lacks")
     with recording as session, pytest.raises(errors.RemoteError, match="Device API cuda is not enabled"):
         session.empty(2, "int8", "cuda:0")
 
 
-def test_device_attributes_are_asked_for_as_tvm_did() -> None:
+def test_device_attributes_are_requested_as_tvm_did() -> None:
     with Recording("DevGetAttr exist of a missing device", "DevStreamSync cpu:0") as session:
         assert not session.device("cuda:0").exist
         session.cpu().sync()
 
 
-def test_modules_are_loaded_and_called_as_tvm_did() -> None:
+def test_load_module_sends_what_tvm_did() -> None:
     with Recording("load_module 'addone.so'", "module['addone']", "module['nofn']") as session:
         module = session.load_module("addone.so")
         assert module.type_key == "rpc"
@@ -392,7 +392,7 @@ def test_modules_are_loaded_and_called_as_tvm_did() -> None:
             module["nofn"]
 
 
-def test_time_evaluators_are_made_and_called_as_tvm_did() -> None:
+def test_time_evaluator_sends_what_tvm_did() -> None:
     # Ours looks the function up first, to say what is missing.
     sections = ["load_module 'addone.so'", "module['addone']", "RPCTimeEvaluator creation, number=3"]
     with Recording(*sections) as session:
@@ -400,7 +400,7 @@ def test_time_evaluators_are_made_and_called_as_tvm_did() -> None:
         module.time_evaluator("addone", session.cpu(0), number=3, repeat=2)
 
 
-def test_modules_are_imported_as_tvm_did() -> None:
+def test_import_module_sends_what_tvm_did() -> None:
     recording = Recording("load_module 'addone.so'", "load_module 'addone.so'", "import_module")
     # The second module is one of the captures that was loaded before the recording began.
     again = captures.with_handles(captures.decode(recording.transport.answers[3].data), lambda _: 0x7F44BC008978)
@@ -409,7 +409,7 @@ def test_modules_are_imported_as_tvm_did() -> None:
         session.load_module("addone.so").import_module(session.load_module("addone.so"))
 
 
-def test_the_client_says_goodbye_as_tvm_did() -> None:
+def test_session_close_sends_what_tvm_did() -> None:
     recording = Recording(FOUND)
     with recording as session:
         session.get_function("testing.echo")
@@ -425,7 +425,7 @@ def hand_shakes(start: str) -> tuple[bytes, bytes]:
     return hello.data, reply.data
 
 
-def test_the_first_bytes_are_those_of_tvm() -> None:
+def test_handshake_bytes_are_those_of_tvm() -> None:
     hello, reply = hand_shakes("connect: handshake")
     assert _handshake.client_hello("gold", extended=False) == hello
     assert _handshake.server_reply("gold") == reply
@@ -435,7 +435,7 @@ def test_the_first_bytes_are_those_of_tvm() -> None:
     assert _handshake.refusal(_handshake.MISMATCH) == reply
 
 
-def test_the_first_bytes_of_tvm_are_understood() -> None:
+def test_handshake_readers_read_tvms_bytes() -> None:
     hello, reply = hand_shakes("connect with session_timeout=1")
     said = _handshake.HelloReader().feed(hello)
     assert said is not None

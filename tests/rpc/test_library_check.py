@@ -112,9 +112,7 @@ def refused(session: rpc.Session, *args: Any, **options: Any) -> str:
 # ---- What fits ----------------------------------------------------------------------------------------------------
 
 
-def test_a_library_that_fits_is_asked_about_once_and_its_likes_no_more(
-    remote: rpc.Session, kernel_library: Path
-) -> None:
+def test_upload_asks_once_for_libraries_with_equal_needs(remote: rpc.Session, kernel_library: Path) -> None:
     remote["testing.nop"]()
     counts = [remote.stats()["requests"]]
     for check in (True, True, False):
@@ -126,14 +124,12 @@ def test_a_library_that_fits_is_asked_about_once_and_its_likes_no_more(
 
 
 @pytest.mark.parametrize("text", [MODERN, CLASSIC, PLAIN])
-def test_libraries_of_every_convention_that_the_runtime_knows_are_sent(
-    remote: rpc.Session, make: Make, text: str
-) -> None:
+def test_upload_accepts_libraries_of_every_known_abi(remote: rpc.Session, make: Make, text: str) -> None:
     remote.upload(make("k.so", text))
     assert remote.listdir() == ["k.so"]
 
 
-def test_data_is_sent_without_a_question(remote: rpc.Session, tmp_path: Path) -> None:
+def test_upload_of_data_checks_nothing(remote: rpc.Session, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(b"\x7fELF and other bytes")
     remote.upload(b"", "empty")
     before = remote.stats()["requests"]
@@ -142,7 +138,7 @@ def test_data_is_sent_without_a_question(remote: rpc.Session, tmp_path: Path) ->
     assert remote.stats()["requests"] == before + 2
 
 
-def test_a_session_tells_what_its_server_runs_on(remote: rpc.Session, server: Serving) -> None:
+def test_session_machine_describes_the_server(remote: rpc.Session, server: Serving) -> None:
     assert remote.machine() == this_machine()
     further = ["rpc.Connect", "127.0.0.1", server.port, "", False]
     with rpc.connect(server.address, session_constructor_args=further) as session:
@@ -162,7 +158,7 @@ def test_a_session_tells_what_its_server_runs_on(remote: rpc.Session, server: Se
         ("mips-linux-gnueabihf", "mips (32-bit, big-endian)"),
     ],
 )
-def test_a_library_for_another_machine_is_refused_with_how_to_compile(
+def test_upload_refuses_a_library_for_another_machine(
     remote: rpc.Session, make: Make, target: str, made_for: str
 ) -> None:
     library = make("k.so", PLAIN, target=target)
@@ -171,7 +167,7 @@ def test_a_library_for_another_machine_is_refused_with_how_to_compile(
     assert f"target='{here.target}'" in refused(remote, library.read_bytes(), "other.so")
 
 
-def test_a_missing_symbol_is_named_before_the_upload(remote: rpc.Session, make: Make) -> None:
+def test_upload_names_a_missing_symbol_first(remote: rpc.Session, make: Make) -> None:
     said = refused(remote, make("k.so", LACKING))
     assert said.endswith(
         "it needs the symbol 'nobody_has_this', which no library there provides: add the source or library that "
@@ -179,7 +175,7 @@ def test_a_missing_symbol_is_named_before_the_upload(remote: rpc.Session, make: 
     )
 
 
-def test_a_library_that_another_needs_is_to_be_there_first(remote: rpc.Session, make: Make, tmp_path: Path) -> None:
+def test_upload_asks_for_needed_libraries_first(remote: rpc.Session, make: Make, tmp_path: Path) -> None:
     helper = make("libhelper.so", HELPER, "-Wl,-soname,libhelper.so")
     library = make("k.so", ANSWER, f"-L{tmp_path}", "-lhelper", "-Wl,-rpath,$ORIGIN")
     assert ": it needs libhelper.so, which was not found there: install it there, or upload it first" in refused(
@@ -190,7 +186,7 @@ def test_a_library_that_another_needs_is_to_be_there_first(remote: rpc.Session, 
     assert remote.load_module("k.so")["answer"]() == 42
 
 
-def test_what_the_server_has_loaded_counts_as_there(make: Make, tmp_path: Path) -> None:
+def test_upload_accepts_needs_that_the_server_has_loaded(make: Make, tmp_path: Path) -> None:
     helper = make("libhelper.so", HELPER + MODERN, "-Wl,-soname,libhelper.so")
     library = make("k.so", ANSWER, f"-L{tmp_path}", "-lhelper")
     with serving() as plain, rpc.connect(plain.address) as session:
@@ -201,7 +197,7 @@ def test_what_the_server_has_loaded_counts_as_there(make: Make, tmp_path: Path) 
         assert session.load_module("k.so")["answer"]() == 42
 
 
-def test_a_c_library_that_is_older_there_is_told_with_its_version(remote: rpc.Session, make: Make) -> None:
+def test_upload_reports_an_older_libc_on_the_server(remote: rpc.Session, make: Make) -> None:
     library = make("k.so", "int puts(const char*); int f(void) { return puts(0); }")
     library.write_bytes(library.read_bytes().replace(b"GLIBC_2.", b"GLIBC_9."))
     said = refused(remote, library)
@@ -211,7 +207,7 @@ def test_a_c_library_that_is_older_there_is_told_with_its_version(remote: rpc.Se
     assert f"target='{here.target}.{here.libc_version}'" in said
 
 
-def test_objects_and_members_of_archives_for_another_machine_are_refused(
+def test_upload_refuses_objects_and_archives_for_another_machine(
     remote: rpc.Session, make: Make, tmp_path: Path
 ) -> None:
     ours, other = make("ours.o", PLAIN, "-c"), make("other.o", PLAIN, "-c", target="aarch64-linux-gnu")
@@ -229,7 +225,7 @@ def test_objects_and_members_of_archives_for_another_machine_are_refused(
         remote.upload(archive)
 
 
-def test_an_object_under_a_librarys_name_is_refused(remote: rpc.Session, make: Make) -> None:
+def test_upload_refuses_an_object_named_as_a_library(remote: rpc.Session, make: Make) -> None:
     assert "this is an object file, not a library: link it first" in refused(remote, make("k.so", PLAIN, "-c"))
 
 
@@ -242,21 +238,21 @@ def test_an_object_under_a_librarys_name_is_refused(remote: rpc.Session, make: M
         ("k.tar", b"no archive", "is not a tar archive"),
     ],
 )
-def test_what_is_no_library_under_a_librarys_name_is_refused(
+def test_upload_refuses_other_files_named_as_a_library(
     remote: rpc.Session, tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert said in refused(remote, tmp_path / name)
 
 
-def test_a_library_that_was_not_copied_whole_is_refused_at_any_length(remote: rpc.Session, make: Make) -> None:
+def test_upload_refuses_truncated_libraries(remote: rpc.Session, make: Make) -> None:
     whole = make("k.so", PLAIN).read_bytes()
     for size in range(4, len(whole) - 1, 997):
         assert "damaged" in refused(remote, whole[:size], "k.so")
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
-def test_a_damaged_archive_is_refused_or_sent_and_no_other_error(
+def test_upload_of_a_damaged_archive_is_refused_or_sent(
     remote: rpc.Session, make: Make, tmp_path: Path, mode: str
 ) -> None:
     with tarfile.open(tmp_path / "k.tar", mode) as made:  # type: ignore[call-overload]
@@ -270,7 +266,7 @@ def test_a_damaged_archive_is_refused_or_sent_and_no_other_error(
                 remote.upload(content, "k.tar")
 
 
-def test_unchecked_everything_is_sent(remote: rpc.Session, make: Make) -> None:
+def test_upload_without_check_sends_everything(remote: rpc.Session, make: Make) -> None:
     library = make("k.so", LACKING)
     remote.upload(library, check=False)
     remote.upload(b"text", "text.so", check=False)
@@ -279,7 +275,7 @@ def test_unchecked_everything_is_sent(remote: rpc.Session, make: Make) -> None:
         remote.load_module("k.so")
 
 
-def test_sessions_without_a_server_check_as_well(make: Make) -> None:
+def test_upload_to_local_and_popen_sessions_checks_as_well(make: Make) -> None:
     library = make("k.so", LACKING)
     with rpc.LocalSession() as local, rpc.PopenSession() as child:
         for session in (local, child):
@@ -287,7 +283,7 @@ def test_sessions_without_a_server_check_as_well(make: Make) -> None:
                 session.upload(library)
 
 
-def test_through_a_chain_the_far_end_is_asked(server: Serving, make: Make) -> None:
+def test_upload_through_a_chain_checks_the_last_server(server: Serving, make: Make) -> None:
     further = ["rpc.Connect", "127.0.0.1", server.port, "", False]
     with rpc.connect(server.address, session_constructor_args=further) as session:
         assert "it is made for riscv64" in refused(session, make("k.so", PLAIN, target="riscv64-linux-gnu"))
@@ -296,7 +292,7 @@ def test_through_a_chain_the_far_end_is_asked(server: Serving, make: Make) -> No
 # ---- Other servers ------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_cannot_tell_gets_the_library_unchecked(own_server: Own, make: Make) -> None:
+def test_upload_is_unchecked_where_the_server_cannot_answer(own_server: Own, make: Make) -> None:
     library = make("k.so", LACKING)
     for more in (
         "",
@@ -314,13 +310,13 @@ def answering(text: str) -> str:
 
 
 @pytest.mark.parametrize("answer", ["", "[]", "null", '{"machine": 3}', '{"unmet": {}}', "[" * 5000, "\x1b[2J"])
-def test_an_answer_that_is_none_is_no_reason_to_refuse(own_server: Own, make: Make, answer: str) -> None:
+def test_upload_ignores_an_invalid_answer(own_server: Own, make: Make, answer: str) -> None:
     session = own_server(answering(answer))
     assert session.machine() is None
     session.upload(make("k.so", LACKING))
 
 
-def test_a_runtime_that_knows_only_one_convention_refuses_the_others(own_server: Own, make: Make) -> None:
+def test_upload_refuses_abis_that_the_server_lacks(own_server: Own, make: Make) -> None:
     nothing: dict[str, Any] = {"libraries": {}, "versions": {}, "contexts": [], "symbols": []}
     facts = {**vars(this_machine()), "abis": ["modern"], "portcall": "7\x1b[2J"}
     session = own_server(answering(to_json({"machine": facts, "unmet": nothing})))
@@ -346,7 +342,7 @@ def needs(**facts: Any) -> str:
     return json.dumps({"build": vars(this_machine().build), "abi": "plain", **none, **facts})
 
 
-def test_nothing_is_loaded_to_find_out(make: Make, tmp_path: Path) -> None:
+def test_upload_check_loads_nothing(make: Make, tmp_path: Path) -> None:
     make("libhelper.so", HELPER)
     with (
         serving(functions=MAPS, LD_LIBRARY_PATH=str(tmp_path)) as server,
@@ -360,7 +356,7 @@ def test_nothing_is_loaded_to_find_out(make: Make, tmp_path: Path) -> None:
         assert session.listdir() == ["kept"]
 
 
-def test_questions_that_are_none_are_errors_that_harm_nobody(remote: rpc.Session) -> None:
+def test_library_check_refuses_invalid_questions(remote: rpc.Session) -> None:
     ask = remote["portcall.rpc.machine"]
     for question in ("x", "[]", "{}", needs(symbols=[1]), needs(needed=["x"] * 300), "[" * 100_000, "1" * (17 << 20)):
         with pytest.raises(ValueError, match=r"."):
@@ -372,7 +368,7 @@ def test_questions_that_are_none_are_errors_that_harm_nobody(remote: rpc.Session
     assert remote["demo.scale"](3, 4) == 12
 
 
-def test_odd_names_are_looked_for_and_not_found(files: Files, tmp_path: Path) -> None:
+def test_library_check_accepts_odd_names(files: Files, tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("text")
     odd = ["", "/", ".", "..", "a\0b", "é", "x" * 5000, "/dev/zero", "/proc/self/mem", str(tmp_path / "text.so")]
     unmet = json.loads(files.machine("k.so", needs(needed=odd, symbols=odd, runpath=odd)))["unmet"]

@@ -57,7 +57,7 @@ def remote(server: Serving) -> Iterator[rpc.Session]:
 # ---- Versions and features ----
 
 
-def test_two_portcall_peers_have_all_features(remote: rpc.Session) -> None:
+def test_negotiation_of_two_portcall_peers_has_all_features(remote: rpc.Session) -> None:
     assert remote.features == set(_handshake.FEATURES)
 
 
@@ -69,7 +69,7 @@ def test_two_portcall_peers_have_all_features(remote: rpc.Session) -> None:
         (" -features=traceback", None), (" -portcall=7 -oldest=1 -features=traceback", {"traceback"}),
     ],
 )  # fmt: skip
-def test_a_server_uses_the_features_that_both_have(server: Serving, options: str, expected: set[str] | None) -> None:
+def test_negotiation_uses_features_that_both_have(server: Serving, options: str, expected: set[str] | None) -> None:
     with RawClient(server.address) as client:
         client.send(struct.pack("<ii", MAGIC, len(f"client:{options}")) + f"client:{options}".encode())
         words = dict(word.lstrip("-").partition("=")[::2] for word in client.read_reply().split()[1:])
@@ -85,16 +85,14 @@ def exception_values(client: RawClient) -> int:
 
 
 @pytest.mark.parametrize(("options", "count"), [("", 1), (" -portcall=1", 1), (" -portcall=1 -features=traceback", 2)])
-def test_an_exception_has_a_second_value_only_for_clients_that_know_it(
-    server: Serving, options: str, count: int
-) -> None:
+def test_remote_traceback_is_sent_only_to_clients_that_read_it(server: Serving, options: str, count: int) -> None:
     with RawClient(server.address).open(options=options) as client:
         assert exception_values(client) == count
         assert client.echo(3) == 3
 
 
 @pytest.mark.parametrize("options", [" -portcall=9 -oldest=8", " -portcall=0"])
-def test_a_server_refuses_clients_of_another_version_with_its_own(server: Serving, options: str) -> None:
+def test_server_refuses_clients_of_another_version(server: Serving, options: str) -> None:
     with RawClient(server.address) as client:
         words = f"client:{options}".encode()
         client.send(struct.pack("<ii", MAGIC, len(words)) + words)
@@ -104,7 +102,7 @@ def test_a_server_refuses_clients_of_another_version_with_its_own(server: Servin
 
 
 @pytest.mark.parametrize("options", ["-portcall=9 -oldest=8", "-portcall=0"])
-def test_a_client_refuses_servers_of_another_version(options: str) -> None:
+def test_connect_refuses_servers_of_another_version(options: str) -> None:
     def reply(sock: Any) -> None:
         sock.recv(4096)
         words = f"server: {options} -session=1 -secret=x".encode()
@@ -117,12 +115,12 @@ def test_a_client_refuses_servers_of_another_version(options: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "x", "-1", "1.0", "9" * 50])
-def test_a_version_that_is_not_a_number_is_an_error_of_the_protocol(version: str) -> None:
+def test_check_version_refuses_other_texts(version: str) -> None:
     with pytest.raises(errors.RemoteProtocolError):
         _handshake.Hello("", {"portcall": version}).check_version("the peer")
 
 
-def test_the_page_on_the_wire_lists_the_features() -> None:
+def test_wire_page_lists_the_features() -> None:
     page = (Path(__file__).parents[2] / "docs/wire.md").read_text().partition("| feature | meaning |")[2]
     rows = re.findall(r"^\| `(\w+)` \|", page.partition("\n\n")[0], re.MULTILINE)
     assert rows == list(_handshake.FEATURES)
@@ -131,7 +129,7 @@ def test_the_page_on_the_wire_lists_the_features() -> None:
 # ---- Errors ----
 
 
-def test_an_error_says_where_it_was_raised_on_the_server(remote: rpc.Session) -> None:
+def test_remote_error_has_the_servers_traceback(remote: rpc.Session) -> None:
     with pytest.raises(ValueError, match="boom") as raised:
         remote["demo.fail"]("boom")
     error = raised.value
@@ -142,23 +140,23 @@ def test_an_error_says_where_it_was_raised_on_the_server(remote: rpc.Session) ->
     assert last == "ValueError: boom"
 
 
-def test_the_frames_of_the_server_are_printed_below_those_of_the_client(remote: rpc.Session) -> None:
+def test_remote_traceback_is_printed_below_the_clients(remote: rpc.Session) -> None:
     with pytest.raises(ValueError, match="boom") as raised:
         remote["demo.fail"]("boom")
     frames = traceback.extract_tb(raised.value.__traceback__)
-    assert frames[0].name == "test_the_frames_of_the_server_are_printed_below_those_of_the_client"
+    assert frames[0].name == "test_remote_traceback_is_printed_below_the_clients"
     assert frames[-1].name == "fail"
     assert frames[-1].filename.startswith(f"{remote.name}: ")
     assert frames[-1].line == ""  # a file of that name on this machine is another one
 
 
-def test_the_notes_of_an_exception_arrive(remote: rpc.Session) -> None:
+def test_remote_error_has_the_notes(remote: rpc.Session) -> None:
     with pytest.raises(ValueError, match="boom") as raised:
         remote["demo.noted"]("boom")
     assert raised.value.__notes__ == ["the first note", "a note of two lines"]
 
 
-def test_notes_stay_single_where_the_exception_itself_comes_back(register: Any) -> None:
+def test_remote_error_notes_are_not_doubled(register: Any) -> None:
     def fail() -> None:
         error = ValueError("boom")
         error.__notes__ = ["a note"]
@@ -170,7 +168,7 @@ def test_notes_stay_single_where_the_exception_itself_comes_back(register: Any) 
     assert raised.value.__notes__ == ["a note"]
 
 
-def test_an_error_of_a_registered_class_is_that_class_too(remote: rpc.Session, registrations_undone: None) -> None:
+def test_register_error_makes_remote_errors_of_that_class(remote: rpc.Session, registrations_undone: None) -> None:
     class Strange(Exception):
         pass
 
@@ -184,7 +182,7 @@ def test_an_error_of_a_registered_class_is_that_class_too(remote: rpc.Session, r
     assert (raised.value.kind, raised.value.message) == ("Strange", "odd")
 
 
-def test_a_registered_class_that_takes_other_arguments_stays_a_remote_error(
+def test_register_error_class_with_other_arguments_stays_a_remote_error(
     remote: rpc.Session, registrations_undone: None
 ) -> None:
     class TwoArguments(Exception):
@@ -196,7 +194,7 @@ def test_a_registered_class_that_takes_other_arguments_stays_a_remote_error(
         remote["demo.two"]("odd")
 
 
-def test_an_error_through_two_sessions_keeps_its_frames() -> None:
+def test_remote_traceback_survives_two_sessions() -> None:
     with serving(functions=RAISING) as far, serving() as near:
         host, _, port = far.address.rpartition(":")
         args = ["rpc.Connect", host, int(port), "", False]
@@ -206,25 +204,25 @@ def test_an_error_through_two_sessions_keeps_its_frames() -> None:
             assert "in fail\n" in raised.value.remote_traceback  # type: ignore[attr-defined]
 
 
-def test_a_session_with_a_child_has_tracebacks() -> None:
+def test_popen_session_has_remote_tracebacks() -> None:
     with rpc.PopenSession() as session, pytest.raises(errors.RemoteError) as raised:
         session["portcall.rpc.file_size"]("missing")
     assert "in file_size\n" in raised.value.remote_traceback
 
 
-def test_an_error_is_pickled_with_its_traceback(remote: rpc.Session) -> None:
+def test_remote_error_pickles_with_its_traceback(remote: rpc.Session) -> None:
     with pytest.raises(ValueError, match="boom") as raised:
         remote["demo.fail"]("boom")
     again = pickle.loads(pickle.dumps(raised.value))
     assert again.remote_traceback == raised.value.remote_traceback  # type: ignore[attr-defined]
 
 
-def test_tvm_peers_send_no_traceback() -> None:
+def test_remote_error_of_tvm_has_no_traceback() -> None:
     assert remote_error("ValueError: boom", "peer").remote_traceback == ""  # type: ignore[union-attr]
 
 
 @given(st.text(), st.text())
-def test_any_traceback_of_a_peer_makes_an_error_that_can_be_printed(message: str, backtrace: str) -> None:
+def test_remote_traceback_of_any_text_can_be_printed(message: str, backtrace: str) -> None:
     frame = f'  File "{backtrace}", line 5, in {backtrace}\n' * 300
     for sent in (backtrace, frame, frame + "  Own note: " + backtrace):
         error = remote_error(f"ValueError: {message}", "peer", sent)
@@ -233,6 +231,6 @@ def test_any_traceback_of_a_peer_makes_an_error_that_can_be_printed(message: str
         assert len(getattr(error, "remote_frames", "").splitlines()) <= 100
 
 
-def test_long_numbers_of_lines_are_not_an_error() -> None:
+def test_remote_traceback_accepts_long_line_numbers() -> None:
     error = remote_error("ValueError: x", "peer", f'  File "f", line {"9" * 400}, in g')
     assert isinstance(error, errors.RemoteError)

@@ -47,7 +47,7 @@ def layouts(array: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [*DTYPES, *SMALL_FLOATS])
-def test_every_element_type_and_layout_goes_there_and_back(remote: rpc.Session, name: str) -> None:
+def test_remote_tensor_round_trip_of_every_type_and_layout(remote: rpc.Session, name: str) -> None:
     dtype = getattr(ml_dtypes, name) if name in SMALL_FLOATS else np.dtype(name)
     for array in layouts(np.arange(24).reshape(2, 3, 4).astype(dtype)):
         tensor = remote.tensor(array)
@@ -60,7 +60,7 @@ def test_every_element_type_and_layout_goes_there_and_back(remote: rpc.Session, 
 
 @settings(max_examples=50)
 @given(data=st.data())
-def test_any_array_comes_back_as_it_went(shared: rpc.Session, data: st.DataObject) -> None:
+def test_remote_tensor_round_trip_of_any_array(shared: rpc.Session, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     array = data.draw(hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=5)))
     if array.ndim:
@@ -72,7 +72,7 @@ def test_any_array_comes_back_as_it_went(shared: rpc.Session, data: st.DataObjec
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1, 1), (1,) * 16])
-def test_shapes_without_elements_or_dimensions(remote: rpc.Session, shape: tuple[int, ...]) -> None:
+def test_remote_tensor_without_elements_or_dimensions(remote: rpc.Session, shape: tuple[int, ...]) -> None:
     array = np.full(shape, 3, "int16")
     tensor = remote.tensor(array)
     assert (tensor.shape, tensor.ndim, tensor.size, tensor.nbytes) == (shape, len(shape), array.size, array.nbytes)
@@ -80,7 +80,7 @@ def test_shapes_without_elements_or_dimensions(remote: rpc.Session, shape: tuple
     assert remote["demo.shape_of"](array) == ",".join(map(str, shape))
 
 
-def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Session) -> None:
+def test_remote_tensor_numpy_refuses_packed_elements(remote: rpc.Session) -> None:
     with pytest.raises(errors.ArgumentError, match="dtype int4"):
         remote.tensor(np.zeros(3, ml_dtypes.int4))
     tensor = remote.empty((3,), "int4")
@@ -92,18 +92,18 @@ def test_packed_elements_are_refused_where_numpy_cannot_hold_them(remote: rpc.Se
 @pytest.mark.parametrize(
     "array", [np.array(["text"]), np.array([None]), np.array(["2020-01-01"], "datetime64[D]")], ids=str
 )
-def test_arrays_that_are_no_tensors_are_refused(remote: rpc.Session, array: Any) -> None:
+def test_remote_tensor_refuses_arrays_of_other_elements(remote: rpc.Session, array: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="dtype"):
         remote.tensor(array)
 
 
-def test_numbers_and_lists_make_tensors(remote: rpc.Session) -> None:
+def test_remote_tensor_takes_numbers_and_lists(remote: rpc.Session) -> None:
     assert remote.tensor(3.5).numpy() == 3.5
     assert remote.tensor([[1, 2], [3, 4]]).numpy().tolist() == [[1, 2], [3, 4]]
     assert remote.tensor(portcall.tensor([1, 2])).numpy().tolist() == [1, 2]
 
 
-def test_a_shape_that_no_memory_has_is_an_error_and_the_session_goes_on(remote: rpc.Session) -> None:
+def test_remote_empty_too_large_keeps_the_session(remote: rpc.Session) -> None:
     for shape in ((1 << 62,), (1 << 40, 1 << 40), (-1,)):
         with pytest.raises((errors.RPCError, ValueError, MemoryError)):
             remote.empty(shape)
@@ -119,7 +119,7 @@ def other() -> Iterator[rpc.Session]:
         yield session
 
 
-def test_what_is_made_on_a_device_of_a_session_is_of_that_session(remote: rpc.Session) -> None:
+def test_remote_device_makes_tensors_of_its_session(remote: rpc.Session) -> None:
     array = np.arange(6, dtype="int16").reshape(2, 3)
     for made in (
         portcall.tensor(array, device=remote.cpu()),
@@ -140,13 +140,11 @@ def test_what_is_made_on_a_device_of_a_session_is_of_that_session(remote: rpc.Se
         portcall.empty(3, device=remote.cuda())
 
 
-def test_devices_of_two_sessions_differ(remote: rpc.Session, other: rpc.Session) -> None:
+def test_remote_device_of_two_sessions_differ(remote: rpc.Session, other: rpc.Session) -> None:
     assert [remote.cpu() != device for device in (remote.cpu(), other.cpu(), remote.cuda())] == [False, True, True]
 
 
-def test_a_device_keeps_its_session_on_the_way_through_functions(
-    remote: rpc.Session, register: Callable[..., Any]
-) -> None:
+def test_remote_device_keeps_its_session_through_calls(remote: rpc.Session, register: Callable[..., Any]) -> None:
     device = remote.device("cuda:1")
     assert remote["testing.echo"](device) == device
     assert remote["testing.echo"](portcall.cpu()) == remote.cpu()  # the server's, of that number
@@ -159,7 +157,7 @@ def test_a_device_keeps_its_session_on_the_way_through_functions(
         portcall.get_global_func("portcall.DeviceSync")(remote.cpu())
 
 
-def test_what_belongs_to_another_session_is_refused_with_the_names_of_both(
+def test_remote_objects_of_another_session_error_names_both(
     remote: rpc.Session, other: rpc.Session, kernel_library: Path
 ) -> None:
     echo, both = remote["testing.echo"], f"another session, with this process; .* session with {remote.name}"
@@ -179,7 +177,7 @@ def test_what_belongs_to_another_session_is_refused_with_the_names_of_both(
             use(other.cpu())
 
 
-def test_a_device_times_modules_of_its_own_session_only(
+def test_time_evaluator_refuses_a_device_of_another_session(
     remote: rpc.Session, other: rpc.Session, kernel_library: Path
 ) -> None:
     remote.upload(kernel_library)
@@ -195,7 +193,7 @@ def test_a_device_times_modules_of_its_own_session_only(
 # ---- Copies -------------------------------------------------------------------------------------------------------
 
 
-def test_copies_go_into_what_is_given(remote: rpc.Session) -> None:
+def test_remote_copyto_fills_given_arrays(remote: rpc.Session) -> None:
     array = np.arange(12, dtype="float32").reshape(3, 4)
     tensor = remote.empty((3, 4))
     assert tensor.copyfrom(array) is tensor
@@ -223,14 +221,14 @@ def test_copies_go_into_what_is_given(remote: rpc.Session) -> None:
         (lambda remote: remote.empty((3,), "int32"), TypeError, "equal data types"),
     ],
 )
-def test_a_copy_between_different_shapes_or_types_is_refused(
+def test_remote_copyfrom_refuses_other_shapes_and_types(
     remote: rpc.Session, source: Callable[[rpc.Session], Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
         remote.empty((3,)).copyfrom(source(remote))
 
 
-def test_a_read_only_array_is_not_written_to(remote: rpc.Session) -> None:
+def test_remote_call_does_not_write_to_read_only_arrays(remote: rpc.Session) -> None:
     out = np.zeros(3, "float32")
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -238,7 +236,7 @@ def test_a_read_only_array_is_not_written_to(remote: rpc.Session) -> None:
     assert not out.any()
 
 
-def test_views_are_checked_against_the_memory(remote: rpc.Session) -> None:
+def test_remote_view_is_checked_against_the_memory(remote: rpc.Session) -> None:
     tensor = remote.tensor(np.arange(8, dtype="int32"))
     np.testing.assert_array_equal(tensor.view((2, 2), byte_offset=16).numpy(), [[4, 5], [6, 7]])
     np.testing.assert_array_equal(tensor.view((4,), "int64").numpy(), np.arange(8, dtype="int32").view("int64"))
@@ -251,7 +249,7 @@ def test_views_are_checked_against_the_memory(remote: rpc.Session) -> None:
             tensor.view(shape, byte_offset=offset)
 
 
-def test_a_view_keeps_the_memory(remote: rpc.Session) -> None:
+def test_remote_view_keeps_the_memory(remote: rpc.Session) -> None:
     view = remote.tensor(np.arange(8)).view((2,), byte_offset=8)
     remote["testing.nop"]()
     np.testing.assert_array_equal(view.numpy(), [1, 2])
@@ -260,7 +258,7 @@ def test_a_view_keeps_the_memory(remote: rpc.Session) -> None:
 # ---- Arguments ----------------------------------------------------------------------------------------------------
 
 
-def test_writable_arrays_are_copied_back_whatever_their_layout(remote: rpc.Session) -> None:
+def test_remote_call_copies_writable_arrays_back(remote: rpc.Session) -> None:
     for array in layouts(np.zeros((3, 4), "float32"))[:-1]:
         remote["demo.fill"](array, 5.0)
         assert (array == 5).all()
@@ -269,7 +267,7 @@ def test_writable_arrays_are_copied_back_whatever_their_layout(remote: rpc.Sessi
     np.testing.assert_array_equal(local.numpy(), [5, 5, 5])
 
 
-def test_arrays_that_are_only_read_are_only_sent(remote: rpc.Session) -> None:
+def test_remote_call_in_arrays_are_only_sent(remote: rpc.Session) -> None:
     array = np.zeros(1000, "float32")
     frozen = array.copy()
     frozen.flags.writeable = False
@@ -282,7 +280,7 @@ def test_arrays_that_are_only_read_are_only_sent(remote: rpc.Session) -> None:
     assert remote.stats()["bytes_received"] - before < array.nbytes
 
 
-def test_an_array_given_twice_is_one_array_over_there(remote: rpc.Session) -> None:
+def test_remote_call_array_given_twice_is_one_remote_array(remote: rpc.Session) -> None:
     array = np.zeros(3, "float32")
     remote["demo.twice"](array, array)
     np.testing.assert_array_equal(array, [2, 2, 2])
@@ -290,21 +288,21 @@ def test_an_array_given_twice_is_one_array_over_there(remote: rpc.Session) -> No
     np.testing.assert_array_equal(array, [4, 4, 4])
 
 
-def test_arrays_are_not_copied_back_where_the_function_fails(remote: rpc.Session) -> None:
+def test_remote_call_that_fails_copies_nothing_back(remote: rpc.Session) -> None:
     array = np.zeros(3, "float32")
     with pytest.raises(errors.RemoteError):
         remote["demo.fill"](array, "no number")
     assert not array.any()
 
 
-def test_tensors_and_arrays_mix_as_arguments(remote: rpc.Session) -> None:
+def test_remote_call_mixes_tensors_and_arrays(remote: rpc.Session) -> None:
     tensor, array = remote.tensor(np.zeros(3, "float32")), np.zeros(3, "float32")
     remote["demo.twice"](tensor, array)
     np.testing.assert_array_equal(tensor.numpy(), [1, 1, 1])
     np.testing.assert_array_equal(array, [1, 1, 1])
 
 
-def test_things_of_another_session_are_refused(
+def test_remote_call_refuses_objects_of_another_session(
     remote: rpc.Session, serving_functions: Serving, kernel_library: Path
 ) -> None:
     with rpc.connect(serving_functions.address, key="k") as other:
@@ -322,7 +320,7 @@ def test_things_of_another_session_are_refused(
             echo(other.module)
 
 
-def test_a_local_function_refuses_a_tensor_of_a_session(remote: rpc.Session) -> None:
+def test_local_function_refuses_a_remote_tensor(remote: rpc.Session) -> None:
     def takes_arrays(x: Any) -> float:
         return float(np.asarray(x).sum())
 
@@ -332,7 +330,7 @@ def test_a_local_function_refuses_a_tensor_of_a_session(remote: rpc.Session) -> 
 # ---- Frees --------------------------------------------------------------------------------------------------------
 
 
-def test_memory_is_given_back_with_the_next_requests(remote: rpc.Session) -> None:
+def test_remote_tensor_memory_is_freed_with_the_next_requests(remote: rpc.Session) -> None:
     """Each tensor is a sixteenth of the memory: if none were freed, the server would run out of it."""
     for _ in range(64):
         remote.empty((1 << 28,), "uint8")
@@ -340,7 +338,7 @@ def test_memory_is_given_back_with_the_next_requests(remote: rpc.Session) -> Non
     assert names == {0, 1, 2}
 
 
-def test_thousands_of_tensors_can_be_dropped_at_once(remote: rpc.Session) -> None:
+def test_remote_tensor_thousands_are_freed_at_once(remote: rpc.Session) -> None:
     tensors = [remote.tensor([n]) for n in range(2000)]
     assert tensors[1234].numpy().tolist() == [1234]
     before = remote.stats()["requests"]
@@ -351,7 +349,7 @@ def test_thousands_of_tensors_can_be_dropped_at_once(remote: rpc.Session) -> Non
         assert remote["testing.echo"](n) == n
 
 
-def test_a_tensor_outlives_the_name_of_its_session(serving_functions: Serving) -> None:
+def test_remote_tensor_keeps_its_session(serving_functions: Serving) -> None:
     tensor = rpc.connect(serving_functions.address, key="k").tensor([1, 2])
     gc.collect()
     assert tensor.numpy().tolist() == [1, 2]
@@ -363,7 +361,7 @@ def test_a_tensor_outlives_the_name_of_its_session(serving_functions: Serving) -
         tensor.numpy()
 
 
-def test_large_copies_go_straight_into_memory(remote: rpc.Session) -> None:
+def test_remote_tensor_large_copies_use_no_buffer(remote: rpc.Session) -> None:
     array = np.random.default_rng(0).integers(0, 256, 64 << 20, "uint8")
     tensor = remote.tensor(array)
     out = np.empty_like(array)

@@ -63,7 +63,7 @@ def _goes_on(server: Serving) -> Iterator[None]:
 # ---- The handshake -----------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_opened_used_and_closed(server: Serving) -> None:
+def test_server_session_opens_serves_and_closes(server: Serving) -> None:
     with RawClient(server.address) as client:
         client.send(hello("k"))
         assert client.read_reply() == "server:k"
@@ -73,7 +73,7 @@ def test_a_session_is_opened_used_and_closed(server: Serving) -> None:
         assert client.at_end()
 
 
-def test_a_hello_in_single_bytes_and_one_with_the_first_request_are_read_alike(server: Serving) -> None:
+def test_server_reads_a_hello_in_any_split(server: Serving) -> None:
     with RawClient(server.address) as client:
         for byte in hello("k", " -timeout=100"):
             client.send(bytes([byte]))
@@ -89,7 +89,7 @@ def test_a_hello_in_single_bytes_and_one_with_the_first_request_are_read_alike(s
     [*(struct.pack("<ii", MAGIC, size) for size in (0, -1, 1 << 30)), b"GET / HTTP/1.1\r\n\r\n"],
     ids=["length 0", "length -1", "length 2^30", "wrong magic"],
 )  # fmt: skip
-def test_what_is_no_hello_is_closed_without_an_answer(server: Serving, data: bytes) -> None:
+def test_server_closes_without_answer_after_other_bytes(server: Serving, data: bytes) -> None:
     with RawClient(server.address) as client:
         client.send(data)
         assert client.at_end()
@@ -101,27 +101,27 @@ def test_what_is_no_hello_is_closed_without_an_answer(server: Serving, data: byt
      b"client:k -timeout=nan", b"client:k -timeout=-1", b"   "],
     ids=repr,
 )  # fmt: skip
-def test_a_wrong_key_or_option_is_refused_as_the_field_expects(server: Serving, words: bytes) -> None:
+def test_server_refuses_a_wrong_key_or_option(server: Serving, words: bytes) -> None:
     with RawClient(server.address) as client:
         client.send(struct.pack("<ii", MAGIC, len(words)) + words)
         assert struct.unpack("<i", client.read(4)) == (MISMATCH,)
         assert client.at_end()
 
 
-def test_unknown_options_are_ignored(server: Serving) -> None:
+def test_server_ignores_unknown_hello_options(server: Serving) -> None:
     with RawClient(server.address).open("k", " -new=1 word -timeout=50") as client:
         assert client.echo(1) == 1
 
 
 @pytest.mark.parametrize("size", range(0, 18, 3))
-def test_a_client_that_leaves_within_the_hello_is_forgotten(server: Serving, size: int) -> None:
+def test_server_forgets_a_client_that_leaves_within_the_hello(server: Serving, size: int) -> None:
     with RawClient(server.address) as client:
         client.send(hello("k")[:size])
         name = client.name
     assert server.event("dropped", lambda event: event["peer"] == name)["how"] == "left"
 
 
-def test_silent_connections_make_nobody_wait_and_end_in_time(server: Serving) -> None:
+def test_server_ends_silent_connections(server: Serving) -> None:
     silent = [RawClient(server.address) for _ in range(10)]
     with RawClient(server.address).open("k") as client:
         assert client.echo(1) == 1
@@ -131,7 +131,7 @@ def test_silent_connections_make_nobody_wait_and_end_in_time(server: Serving) ->
     assert server.event("dropped", lambda event: event["how"] == "silent")
 
 
-def test_sessions_live_side_by_side_in_processes_and_directories_of_their_own(server: Serving) -> None:
+def test_server_sessions_have_their_own_process_and_directory(server: Serving) -> None:
     clients = [RawClient(server.address).open("k") for _ in range(5)]
     for number, client in enumerate(clients):
         assert client.call("tvm.rpc.server.upload", text("name"), text(str(number)))[0] == RETURN
@@ -167,13 +167,13 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_a_bad_request_is_answered_with_an_exception_and_the_session_goes_on(client: RawClient, name: str) -> None:
+def test_server_answers_a_bad_request_and_goes_on(client: RawClient, name: str) -> None:
     assert client.error(BAD_REQUESTS[name])
     assert client.echo(5) == 5
 
 
 @pytest.mark.parametrize("index", [10, 13, 14, 63, 67, 69, 71, 72, 74, 128, 1000, -1, -(2**31)])
-def test_a_value_of_an_unknown_type_is_refused(client: RawClient, index: int) -> None:
+def test_server_refuses_values_of_unknown_type(client: RawClient, index: int) -> None:
     function = client.function("testing.echo")
     assert client.error(frame(CALL, struct.pack("<Qii", function, 1, index)))
     assert client.error(frame(CALL, struct.pack("<QiiIQ", function, 1, index, 67, 0)))
@@ -182,14 +182,14 @@ def test_a_value_of_an_unknown_type_is_refused(client: RawClient, index: int) ->
 
 @pytest.mark.parametrize("index", [68, 73, 115])
 @pytest.mark.parametrize("handle", [0, 12345678, 2**64 - 1])
-def test_an_object_that_is_none_is_refused(client: RawClient, index: int, handle: int) -> None:
+def test_server_refuses_unknown_handles(client: RawClient, index: int, handle: int) -> None:
     inner = struct.pack("<I", 115) if index == 115 else b""
     function = client.function("testing.echo")
     assert client.error(frame(CALL, struct.pack("<Qii", function, 1, index) + inner + struct.pack("<Q", handle)))
     assert client.echo(5) == 5
 
 
-def test_requests_before_init_are_refused_and_another_version_is_told(server: Serving) -> None:
+def test_server_refuses_requests_before_init_server(server: Serving) -> None:
     with RawClient(server.address) as client:
         client.send(hello("k"))
         client.read_reply()
@@ -204,7 +204,7 @@ def test_requests_before_init_are_refused_and_another_version_is_told(server: Se
 
 
 @pytest.mark.parametrize("length", [2**62, 2**63, 2**64 - 1, 2**40])
-def test_a_message_longer_than_the_limit_ends_its_session(client: RawClient, length: int) -> None:
+def test_server_ends_a_session_for_a_message_over_the_limit(client: RawClient, length: int) -> None:
     client.send(struct.pack("<Qi", length, GET_FUNCTION))
     code, body = client.read_frame()
     assert code == EXCEPTION
@@ -213,7 +213,7 @@ def test_a_message_longer_than_the_limit_ends_its_session(client: RawClient, len
     assert client.at_end()
 
 
-def test_a_copy_that_claims_more_than_its_tensor_has_is_refused_and_skipped(client: RawClient) -> None:
+def test_server_refuses_a_copy_beyond_its_tensor(client: RawClient) -> None:
     _, body = client.ask(frame(ALLOC, sequence(struct.pack("<i", 7) + tensor(0, 8), struct.pack("<i", 0))))
     (data,) = struct.unpack_from("<Q", body, 8)
     assert client.ask(frame(COPY_TO, tensor(data, 8) + struct.pack("<Q", 8) + b"12345678"))[0] == RETURN
@@ -225,21 +225,21 @@ def test_a_copy_that_claims_more_than_its_tensor_has_is_refused_and_skipped(clie
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 11, 12, 20])
-def test_a_connection_lost_inside_of_a_message_is_noted_as_that(server: Serving, size: int) -> None:
+def test_server_logs_a_connection_lost_inside_a_message(server: Serving, size: int) -> None:
     with RawClient(server.address).open("k") as client:
         client.send(frame(GET_FUNCTION, sequence(text("testing.echo")))[:size])
         name = client.name
     assert server.ended(name)["how"] == "lost"
 
 
-def test_functions_called_with_too_few_arguments_say_so(client: RawClient) -> None:
+def test_server_functions_report_too_few_arguments(client: RawClient) -> None:
     for name in ("upload", "download", "load_module", "ModuleGetFunction", "ImportModule"):
         function = client.function(f"tvm.rpc.server.{name}")
         assert client.error(frame(CALL, struct.pack("<Q", function) + sequence()))
     assert client.echo(1) == 1
 
 
-def test_the_time_evaluator_refuses_to_divide_by_zero(client: RawClient) -> None:
+def test_server_time_evaluator_refuses_zero_counts(client: RawClient) -> None:
     numbers = [1, 0, 1, 1, 0, 100, 5, 0, 0]  # repeats_to_cooldown 0 with an interval
     nothing = struct.pack("<i", 0)
     code, _ = client.call("runtime.RPCTimeEvaluator", nothing, text("testing.nop"), *map(integer, numbers), text(""))
@@ -247,7 +247,7 @@ def test_the_time_evaluator_refuses_to_divide_by_zero(client: RawClient) -> None
     assert client.echo(1) == 1
 
 
-def test_functions_that_are_not_offered_are_not_found(client: RawClient) -> None:
+def test_server_hides_functions_that_are_not_exposed(client: RawClient) -> None:
     for name in ("portcall.LiveNodes", "ffi.FunctionRemoveGlobal", "ffi.ModuleLoadFromFile", "portcall.rpc.Close"):
         assert "not offered" in client.error(frame(GET_FUNCTION, sequence(text(name))))
     code, body = client.ask(frame(GET_FUNCTION, sequence(text("no.such.function"))))
@@ -258,7 +258,7 @@ def test_functions_that_are_not_offered_are_not_found(client: RawClient) -> None
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM"])
-def test_a_crash_ends_its_session_alone_and_its_client_is_told(server: Serving, client: RawClient, name: str) -> None:
+def test_server_crash_ends_one_session_and_is_reported(server: Serving, client: RawClient, name: str) -> None:
     with RawClient(server.address).open("k") as other:
         assert name in client.error(
             frame(CALL, struct.pack("<Q", client.function("demo.crash")) + sequence(integer(signal.Signals[name])))
@@ -268,20 +268,20 @@ def test_a_crash_ends_its_session_alone_and_its_client_is_told(server: Serving, 
         assert other.echo(2) == 2
 
 
-def test_an_exit_ends_its_session_alone(server: Serving, client: RawClient) -> None:
+def test_server_exit_ends_one_session(server: Serving, client: RawClient) -> None:
     code, body = client.call("demo.exit", integer(3))
     assert code == EXCEPTION
     assert b"exited with code 3" in body
     assert server.ended(client.name)["code"] == 3
 
 
-def test_an_exception_of_any_class_is_an_answer(client: RawClient) -> None:
+def test_server_answers_with_exceptions_of_any_class(client: RawClient) -> None:
     for name, argument in (("fail", text("boom")), ("leave", integer(3))):
         assert client.call(f"demo.{name}", argument)[0] == EXCEPTION
     assert client.echo(1) == 1
 
 
-def test_the_directory_is_deleted_even_after_a_kill(server: Serving) -> None:
+def test_server_deletes_the_session_directory_after_a_kill(server: Serving) -> None:
     with RawClient(server.address).open("k") as client:
         client.call("tvm.rpc.server.upload", text("a.txt"), text("hello"))
         folder = Path(client.call("tvm.rpc.server.workpath", text(""))[1][28:].decode())
@@ -301,7 +301,7 @@ def wait_gone(server: Serving, folder: Path) -> bool:
     return False
 
 
-def test_what_a_session_started_ends_with_it(server: Serving) -> None:
+def test_server_ends_processes_that_a_session_started(server: Serving) -> None:
     with RawClient(server.address).open("k") as client:
         _, body = client.call("demo.start")
         (pid,) = struct.unpack_from("<q", body, 20)
@@ -312,7 +312,7 @@ def test_what_a_session_started_ends_with_it(server: Serving) -> None:
         os.close(handle)
 
 
-def test_hooks_run_before_the_first_request_and_after_a_clean_end(tmp_path: Path) -> None:
+def test_server_hooks_run_before_and_after_a_session(tmp_path: Path) -> None:
     said = tmp_path / "said"
     hooks = f"""
 def note(word):
@@ -345,7 +345,7 @@ def ask_why(server: Serving, reason: str) -> dict[str, str]:
         return options_of(client.read_reply())
 
 
-def test_a_portcall_client_learns_on_a_new_connection_why_its_session_ended(server: Serving) -> None:
+def test_server_reports_why_a_session_ended_on_a_new_connection(server: Serving) -> None:
     with RawClient(server.address) as client:
         client.send(hello("k", " -portcall=1"))
         mine = options_of(client.read_reply())
@@ -358,7 +358,7 @@ def test_a_portcall_client_learns_on_a_new_connection_why_its_session_ended(serv
     assert ask_why(server, "nonsense") == {"ended": "unknown"}
 
 
-def test_a_tvm_client_is_told_nothing_that_it_would_not_expect(server: Serving) -> None:
+def test_server_sends_tvm_clients_no_extensions(server: Serving) -> None:
     with RawClient(server.address) as client:
         client.send(hello("k"))
         assert client.read_reply() == "server:k"
@@ -367,7 +367,7 @@ def test_a_tvm_client_is_told_nothing_that_it_would_not_expect(server: Serving) 
 # ---- Stopping -----------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_sessions_and_leaves_nothing() -> None:
+def test_server_sigterm_ends_sessions_and_leaves_nothing() -> None:
     with serving() as server:
         clients = [RawClient(server.address).open() for _ in range(3)]
         clients[0].send(frame(CALL, struct.pack("<Q", clients[0].function("demo.hang")) + sequence()))

@@ -129,7 +129,7 @@ def every_call(server: FailingServer, first: Callable[[], None]) -> Iterator[str
         yield fired
 
 
-def test_an_error_in_any_call_of_the_loop_ends_one_client_at_most(tmp_path: Path) -> None:
+def test_supervisor_error_in_any_call_ends_one_client_at_most(tmp_path: Path) -> None:
     with FailingServer(tmp_path) as server, RawClient(server.address).open() as bystander:
         calls = list(every_call(server, lambda: session_that_crashes(server)))
         assert bystander.echo(9) == 9
@@ -139,7 +139,7 @@ def test_an_error_in_any_call_of_the_loop_ends_one_client_at_most(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_error_in_any_call_does_not_keep_sessions_from_starting_again(tmp_path: Path) -> None:
+def test_supervisor_starts_sessions_again_after_an_error_in_any_call(tmp_path: Path) -> None:
     def lose_zygote() -> None:
         with RawClient(server.address) as client:
             client.open()
@@ -173,7 +173,7 @@ def lose_zygote(server: Serving) -> None:
 
 
 @pytest.mark.parametrize("how", ["die", "fail"])
-def test_the_process_that_sessions_start_from_is_started_until_it_lives(tmp_path: Path, how: str) -> None:
+def test_zygote_is_started_until_it_lives(tmp_path: Path, how: str) -> None:
     with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
         (tmp_path / how).touch()
         lose_zygote(server)
@@ -194,7 +194,7 @@ def zygote(tmp_path: Path) -> Iterator[tuple[Zygote, Link]]:
         yield Zygote(theirs, ServerOptions(), str(tmp_path)), ours
 
 
-def test_a_session_that_cannot_be_started_is_reported(
+def test_session_that_cannot_be_started_is_reported(
     zygote: tuple[Zygote, Link], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, link = zygote
@@ -231,13 +231,13 @@ def test_a_session_that_cannot_be_started_is_reported(
     assert report().number == 5  # again, in case that the first report was lost
 
 
-def test_a_worker_ends_whose_zygote_ended_before_it_ran() -> None:
+def test_worker_ends_if_its_zygote_ended_before_it_ran() -> None:
     program = "from portcall.rpc.server._worker import die_with_parent; die_with_parent(1); print('still here')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
 
 
-def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_the_server(tmp_path: Path) -> None:
+def test_server_stops_during_a_slow_import_of_a_new_zygote(tmp_path: Path) -> None:
     with serving(functions=IMPORTED, PLACE=str(tmp_path)) as server:
         (tmp_path / "wait").touch()
         lose_zygote(server)
@@ -249,7 +249,7 @@ def test_an_import_that_takes_long_the_second_time_keeps_nobody_from_stopping_th
         waiting.close()
 
 
-def test_a_server_is_stopped_while_it_starts(tmp_path: Path) -> None:
+def test_server_stops_while_it_starts(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text(IMPORTED)
     (tmp_path / "wait").touch()
     command = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--import", str(tmp_path / "functions.py"),
@@ -265,7 +265,7 @@ def test_a_server_is_stopped_while_it_starts(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("portcall-server-*"))
 
 
-def test_what_a_session_started_ends_also_when_the_process_it_comes_from_is_killed() -> None:
+def test_server_ends_a_sessions_processes_after_the_zygote_was_killed() -> None:
     functions = FUNCTIONS + "\nregister('kill_parent')(lambda: os.kill(os.getppid(), signal.SIGKILL))\n"
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
         (pid,) = struct.unpack_from("<q", client.call("demo.start")[1], 20)
@@ -276,7 +276,7 @@ def test_what_a_session_started_ends_also_when_the_process_it_comes_from_is_kill
         os.close(handle)
 
 
-def test_a_supervisor_that_is_stopped_is_reported_in_the_log() -> None:
+def test_supervisor_stop_is_logged() -> None:
     with serving() as server:
         server.process.send_signal(signal.SIGSTOP)
         try:
@@ -289,7 +289,7 @@ def test_a_supervisor_that_is_stopped_is_reported_in_the_log() -> None:
 # ---- Times --------------------------------------------------------------------------------------------------------
 
 
-def test_times_of_a_month_are_served() -> None:
+def test_server_accepts_timeouts_of_a_month() -> None:
     with serving("--session-timeout", "720h", "--handshake-timeout", "720h") as server:
         for options in ("", " -timeout=2147484", f" -timeout={30 * 86400}"):
             with RawClient(server.address) as client:
@@ -300,7 +300,7 @@ def test_times_of_a_month_are_served() -> None:
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 2e9])
-def test_times_out_of_range_are_refused_before_anything_starts(seconds: float) -> None:
+def test_server_options_refuses_timeouts_out_of_range(seconds: float) -> None:
     for name in ("session_timeout", "handshake_timeout", "lost_client_grace"):
         with pytest.raises(ValueError, match=name):
             ServerOptions(**{name: seconds})  # type: ignore[arg-type]
@@ -309,14 +309,14 @@ def test_times_out_of_range_are_refused_before_anything_starts(seconds: float) -
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e10])
-def test_a_time_to_connect_that_is_out_of_range_is_refused(seconds: float) -> None:
+def test_connect_refuses_a_timeout_out_of_range(seconds: float) -> None:
     with pytest.raises(ValueError, match="invalid timeout"):
         rpc.connect("127.0.0.1:1", timeout=seconds)
 
 
 @pytest.mark.parametrize("name", ["memory_limit", "disk_limit", "max_frame", "max_sessions", "max_handshakes", "port"])
 @pytest.mark.parametrize("value", [-1, 1 << 63, 1.5])
-def test_sizes_and_counts_out_of_range_are_refused(name: str, value: float) -> None:
+def test_server_options_refuses_sizes_and_counts_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         ServerOptions(**{name: value})  # type: ignore[arg-type]
 
@@ -324,11 +324,11 @@ def test_sizes_and_counts_out_of_range_are_refused(name: str, value: float) -> N
 # ---- Left behind --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_behind_by_sessions_that_come_go_and_are_killed() -> None:
+def test_server_keeps_nothing_of_sessions_that_are_killed() -> None:
     assert soak(sessions=32, seconds=2)["sessions"] >= 32  # `make soak` does more of it
 
 
-def test_directories_of_killed_servers_are_removed_by_the_next_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_server_removes_directories_of_killed_servers(tmp_path: Path) -> None:
     def start() -> rpc.Server:
         return rpc.Server(work_dir=str(tmp_path))
 
@@ -352,7 +352,7 @@ def test_directories_of_killed_servers_are_removed_by_the_next_and_those_of_othe
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_ends_with_its_program_also_after_a_fork() -> None:
+def test_server_ends_with_its_program_after_a_fork() -> None:
     program = """
 import os, signal
 from portcall import rpc
@@ -375,7 +375,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_forked_child_that_leaves_the_block_does_not_stop_the_server() -> None:
+def test_server_is_not_stopped_by_a_forked_child() -> None:
     with rpc.Server() as server:
         child = os.fork()
         if child == 0:

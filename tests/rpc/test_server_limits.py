@@ -54,7 +54,7 @@ def pid_of(client: RawClient, name: str = "demo.pid") -> int:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_session_ends_in_time_and_says_so_in_the_words_of_the_field(busy: bool) -> None:
+def test_session_timeout_ends_the_session_with_tvms_words(busy: bool) -> None:
     with serving() as server, RawClient(server.address).open(options=" -timeout=1.5") as client:
         if busy:
             hang(client)
@@ -64,14 +64,14 @@ def test_a_session_ends_in_time_and_says_so_in_the_words_of_the_field(busy: bool
         assert server.ended(client.name)["how"] == "expired"
 
 
-def test_the_server_caps_the_time_that_clients_ask_for() -> None:
+def test_session_timeout_of_a_client_is_capped() -> None:
     with serving("--session-timeout", "500ms") as server:
         for options in ("", " -timeout=1000"):
             with RawClient(server.address).open(options=options) as client:
                 assert client.read_frame()[1][16:].decode() == EXPIRED.format(0.5)
 
 
-def test_nothing_is_said_in_the_middle_of_an_answer() -> None:
+def test_session_timeout_sends_nothing_within_an_answer() -> None:
     size = 64 << 20
     with serving() as server, RawClient(server.address).open(options=" -timeout=2") as client:
         _, body = client.ask(frame(ALLOC, sequence(struct.pack("<i", 7) + tensor(0, size), struct.pack("<i", 0))))
@@ -87,7 +87,7 @@ def test_nothing_is_said_in_the_middle_of_an_answer() -> None:
         assert b"RPCSessionTimeoutError" not in rest
 
 
-def test_work_whose_client_has_gone_is_ended(tmp_path: Path) -> None:
+def test_server_ends_work_of_a_client_that_left(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     with Server(imports=[tmp_path / "functions.py"], lost_client_grace=0.2, work_dir=str(tmp_path)) as server:
         with RawClient(server.address).open() as client:
@@ -99,7 +99,7 @@ def test_work_whose_client_has_gone_is_ended(tmp_path: Path) -> None:
 # ---- How many -----------------------------------------------------------------------------------------------------
 
 
-def test_clients_wait_in_line_and_portcall_clients_are_told() -> None:
+def test_max_sessions_queues_clients_and_sends_notices() -> None:
     with serving("--max-sessions", 1) as server:
         first = RawClient(server.address).open()
         waiting = [RawClient(server.address) for _ in range(3)]
@@ -122,13 +122,13 @@ def test_clients_wait_in_line_and_portcall_clients_are_told() -> None:
         tvm.close()
 
 
-def test_a_client_that_asks_why_does_not_wait_in_line() -> None:
+def test_end_reason_request_does_not_wait_in_the_queue() -> None:
     with serving("--max-sessions", 1) as server, RawClient(server.address).open(), RawClient(server.address) as client:
         client.send(hello("", " -portcall=1 -reason=1.x"))
         assert client.read_reply() == "server: -ended=unknown"
 
 
-def test_too_many_silent_connections_make_room() -> None:
+def test_server_drops_silent_connections_for_new_ones() -> None:
     with serving("--handshake-timeout", "1h") as server:
         silent = [RawClient(server.address) for _ in range(80)]  # of which 64 are taken in
         with RawClient(server.address).open() as client:
@@ -138,7 +138,7 @@ def test_too_many_silent_connections_make_room() -> None:
             one.close()
 
 
-def test_fifty_clients_at_once_are_all_served() -> None:
+def test_server_serves_fifty_clients_at_once() -> None:
     with serving() as server:
         clients = [RawClient(server.address) for _ in range(50)]
         for client in clients:
@@ -152,7 +152,7 @@ def test_fifty_clients_at_once_are_all_served() -> None:
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 7])
-def test_a_server_out_of_descriptors_goes_on_as_soon_as_it_has_some(spare: int) -> None:
+def test_server_out_of_descriptors_recovers(spare: int) -> None:
     with serving() as server:
         used = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
@@ -169,14 +169,14 @@ def test_a_server_out_of_descriptors_goes_on_as_soon_as_it_has_some(spare: int) 
 # ---- Memory and disk ----------------------------------------------------------------------------------------------
 
 
-def test_memory_beyond_the_limit_is_refused_and_the_session_goes_on() -> None:
+def test_memory_limit_refuses_and_the_session_goes_on() -> None:
     with serving("--memory-limit", "512MiB") as server, RawClient(server.address).open() as client:
         code, body = client.call("demo.keep", integer(1 << 30))
         assert (code, b"MemoryError" in body) == (EXCEPTION, True)
         assert client.call("demo.keep", integer(1 << 20))[0] == RETURN
 
 
-def test_files_beyond_the_limit_are_refused() -> None:
+def test_disk_limit_refuses_uploads() -> None:
     with serving("--disk-limit", "1MiB") as server, RawClient(server.address).open() as client:
         assert client.call("tvm.rpc.server.upload", text("a"), text("x" * 700_000))[0] == RETURN
         code, body = client.call("tvm.rpc.server.upload", text("b"), text("x" * 700_000))
@@ -185,7 +185,7 @@ def test_files_beyond_the_limit_are_refused() -> None:
         assert client.echo(1) == 1
 
 
-def test_a_session_whose_directory_grows_too_large_is_ended() -> None:
+def test_disk_limit_ends_a_session_whose_directory_grows() -> None:
     functions = (
         FUNCTIONS
         + """
@@ -201,7 +201,7 @@ def scatter():
         assert server.ended(client.name)["how"] == "disk"
 
 
-def test_a_message_over_the_limit_is_refused() -> None:
+def test_message_limit_refuses_long_messages() -> None:
     with serving("--max-frame", "64KiB") as server, RawClient(server.address).open() as client:
         assert b"limit" in client.call("tvm.rpc.server.upload", text("a"), text("x" * 70_000))[1]
         assert client.read_frame()[0] == 1
@@ -211,7 +211,7 @@ def test_a_message_over_the_limit_is_refused() -> None:
 # ---- The server's own processes -----------------------------------------------------------------------------------
 
 
-def test_sessions_start_in_fresh_processes_where_threads_run_or_forking_is_refused() -> None:
+def test_zygote_with_threads_spawns_instead_of_forking() -> None:
     threads = FUNCTIONS + "\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     for words, functions, reason in (((), threads, "1 thread"), (("--no-fork",), FUNCTIONS, "--no-fork")):
         with serving(*words, functions=functions) as server, RawClient(server.address).open() as client:
@@ -221,7 +221,7 @@ def test_sessions_start_in_fresh_processes_where_threads_run_or_forking_is_refus
             assert server.ended(client.name)["signal"] == "SIGSEGV"
 
 
-def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
+def test_zygote_with_numpy_still_forks() -> None:
     functions = "import numpy\nimport numpy.linalg\n" + FUNCTIONS
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
         assert client.echo(1) == 1
@@ -229,7 +229,7 @@ def test_numpy_imported_beforehand_does_not_hinder_forking() -> None:
         assert "spawning" not in {event["event"] for event in server.log}
 
 
-def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() -> None:
+def test_server_starts_a_new_zygote_after_a_kill() -> None:
     # From within a call: then the session is sure to have sent all that came before, and may be told its end.
     functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
@@ -242,7 +242,7 @@ def test_the_server_goes_on_when_the_process_that_starts_sessions_is_killed() ->
             assert another.echo(1) == 1
 
 
-def test_sessions_and_directories_go_when_the_supervisor_is_killed() -> None:
+def test_supervisor_kill_ends_sessions_and_directories() -> None:
     with serving() as server:
         client = RawClient(server.address).open()
         handle = os.pidfd_open(parent_of(pid_of(client)))
@@ -264,7 +264,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_nothing_is_left_open_after_a_hundred_sessions() -> None:
+def test_server_leaks_no_descriptors_in_a_hundred_sessions() -> None:
     with serving() as server:
         supervisor = Path(f"/proc/{server.process.pid}/fd")
         with RawClient(server.address).open() as client:

@@ -80,7 +80,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
             os.close(reader)
 
 
-def test_a_server_whose_log_nobody_reads_serves_keeps_its_limits_and_stops(unread: Unread) -> None:
+def test_server_with_an_unread_log_serves_and_stops(unread: Unread) -> None:
     with RawClient(unread.address) as client:
         client.open(options=" -timeout=0.5")
         assert b"expired" in client.read_frame()[1]
@@ -90,7 +90,7 @@ def test_a_server_whose_log_nobody_reads_serves_keeps_its_limits_and_stops(unrea
         assert client.echo(1) == 1
 
 
-def test_what_was_dropped_is_counted_when_somebody_reads_again(unread: Unread) -> None:
+def test_log_counts_dropped_lines(unread: Unread) -> None:
     with RawClient(unread.address) as client:
         client.open()
         assert client.call("demo.say", text("x" * 100), integer(2 * MOST_LINES))[0] == RETURN
@@ -106,7 +106,7 @@ def test_what_was_dropped_is_counted_when_somebody_reads_again(unread: Unread) -
     assert any(event["event"] == "refused" for event in unread.read())
 
 
-def test_what_sessions_write_is_marked_and_without_escapes() -> None:
+def test_log_marks_session_output_and_removes_escapes() -> None:
     forged = '{"event": "ended", "peer": "nobody"}'
     with serving(functions=TALK) as server, RawClient(server.address) as client:
         client.open()
@@ -123,7 +123,7 @@ def test_what_sessions_write_is_marked_and_without_escapes() -> None:
         assert server.event("output")["message"] == "\\xff\x1b[2J no end of line"
 
 
-def test_what_sessions_write_is_marked_for_people_too(tmp_path: Path) -> None:
+def test_log_text_marks_session_output(tmp_path: Path) -> None:
     (tmp_path / "functions.py").write_text(TALK + "\nprint('importing')\n")
     for more, mark in (([], " output: "), (["--silent"], "")):
         command = [sys.executable, "-m", "portcall", "serve", "--port", "0", "--import", str(tmp_path / "functions.py")]
@@ -140,7 +140,7 @@ def test_what_sessions_write_is_marked_for_people_too(tmp_path: Path) -> None:
             assert lines == said
 
 
-def test_the_log_goes_on_when_its_process_is_killed() -> None:
+def test_log_process_killed_is_restarted() -> None:
     with serving(functions=TALK) as server:
         (writer,) = [pid for pid in children_of(server.process.pid) if b"_log_writer" in command_of(pid)]
         handle = os.pidfd_open(writer)
@@ -157,7 +157,7 @@ def test_the_log_goes_on_when_its_process_is_killed() -> None:
             assert server.event("output", lambda event: event["message"] == "after")
 
 
-def test_a_log_whose_reader_has_gone_does_not_stop_the_server() -> None:
+def test_log_reader_gone_does_not_stop_the_server() -> None:
     command = [sys.executable, "-m", "portcall", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

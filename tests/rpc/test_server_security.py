@@ -61,7 +61,7 @@ def shake(client: RawClient, token: str, options: str = " -portcall=1 -nonce=abc
     return proof
 
 
-def test_both_sides_prove_the_token_and_it_is_never_sent() -> None:
+def test_token_is_proved_by_both_sides_and_never_sent() -> None:
     with serving(PORTCALL_TOKEN=TOKEN) as server:
         with RawClient(server.address) as client:
             assert len(shake(client, TOKEN)) == 32
@@ -71,7 +71,7 @@ def test_both_sides_prove_the_token_and_it_is_never_sent() -> None:
             assert remote.get_function("demo.scale")(3, 4) == 12
 
 
-def test_a_wrong_token_ends_the_connection_and_is_logged() -> None:
+def test_token_wrong_ends_the_connection_and_is_logged() -> None:
     with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
         assert shake(client, "wrong") == b""
         assert "does not know the token" in server.event("refused")["message"]
@@ -81,14 +81,14 @@ def test_a_wrong_token_ends_the_connection_and_is_logged() -> None:
             rpc.connect(server.address, token="")
 
 
-def test_no_request_is_served_before_the_proof() -> None:
+def test_token_proof_comes_before_any_request() -> None:
     with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
         client.send(hello("", " -portcall=1 -nonce=abc") + init() + frame(GET_FUNCTION, sequence(text("demo.pid"))))
         client.read_reply()
         assert client.at_end()
 
 
-def test_a_client_that_owes_its_proof_is_ended_in_time() -> None:
+def test_token_proof_timeout_ends_the_connection() -> None:
     words = ("--handshake-timeout", "1s", "--max-sessions", "1")
     with serving(*words, PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
         client.send(hello("", " -portcall=1 -nonce=abc"))
@@ -99,7 +99,7 @@ def test_a_client_that_owes_its_proof_is_ended_in_time() -> None:
         assert server.event("dropped")["how"] == "silent"
 
 
-def test_strangers_do_not_stand_in_line_before_those_who_know_the_token() -> None:
+def test_token_proof_is_needed_to_enter_the_queue() -> None:
     with (
         serving("--max-sessions", "1", "--handshake-timeout", "1h", PORTCALL_TOKEN=TOKEN) as server,
         ThreadPoolExecutor(1) as pool,
@@ -121,7 +121,7 @@ def test_strangers_do_not_stand_in_line_before_those_who_know_the_token() -> Non
             stranger.close()
 
 
-def test_a_proof_of_another_session_is_worth_nothing() -> None:
+def test_token_proof_of_another_session_is_refused() -> None:
     with (
         serving(PORTCALL_TOKEN=TOKEN) as server,
         RawClient(server.address) as first,
@@ -139,14 +139,14 @@ def test_a_proof_of_another_session_is_worth_nothing() -> None:
         assert first.at_end()
 
 
-def test_a_server_with_a_token_refuses_tvm_clients() -> None:
+def test_token_server_refuses_tvm_clients() -> None:
     with serving(PORTCALL_TOKEN=TOKEN) as server, RawClient(server.address) as client:
         client.send(hello())
         assert struct.unpack("<i", client.read(4)) == (MISMATCH,)
         assert "TVM" in server.event("refused")["message"]
 
 
-def test_sessions_do_not_see_the_token() -> None:
+def test_token_is_hidden_from_sessions() -> None:
     with serving(PORTCALL_TOKEN=TOKEN) as server, rpc.connect(server.address, token=TOKEN) as remote:
         assert remote.get_function("demo.environment")("PORTCALL_TOKEN") == ""
         pid = remote.get_function("demo.pid")()
@@ -173,7 +173,7 @@ def in_memory(pid: int, secret: bytes) -> bool:
     return False
 
 
-def test_a_client_refuses_a_server_that_proves_another_token() -> None:
+def test_token_client_refuses_a_server_with_another_token() -> None:
     def pretend(sock: socket.socket) -> None:
         reader = _handshake.HelloReader()
         while reader.feed(sock.recv(1)) is None:
@@ -192,12 +192,12 @@ def test_a_client_refuses_a_server_that_proves_another_token() -> None:
         rpc.connect("127.0.0.1", port, token=TOKEN)
 
 
-def test_a_client_with_a_token_refuses_a_server_without_one() -> None:
+def test_token_client_refuses_a_server_without_one() -> None:
     with serving() as server, pytest.raises(AuthenticationError):
         rpc.connect(server.address, token=TOKEN)
 
 
-def test_the_token_is_not_shown_with_the_options() -> None:
+def test_server_options_do_not_show_the_token() -> None:
     options = ServerOptions(token=TOKEN)
     assert TOKEN not in repr(options)
     assert options.without_secrets().token == ""
@@ -207,7 +207,7 @@ def test_the_token_is_not_shown_with_the_options() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "board.local"])
-def test_other_addresses_than_loopback_need_protection(host: str) -> None:
+def test_check_exposure_refuses_unprotected_addresses(host: str) -> None:
     with pytest.raises(ValueError, match="--token-file"):
         ServerOptions(host=host).check_exposure()
     ServerOptions(host=host, token="x").check_exposure()
@@ -217,19 +217,19 @@ def test_other_addresses_than_loopback_need_protection(host: str) -> None:
         ServerOptions(host=host, tls_certificate="a").check_exposure()
 
 
-def test_loopback_is_what_only_this_machine_reaches() -> None:
+def test_is_loopback_knows_addresses_of_this_machine() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "::", "example.org", "127.0.0.1.example.org")))
 
 
-def test_insecure_is_warned_of_at_each_start() -> None:
+def test_serve_insecure_warns_at_each_start() -> None:
     with serving("--host", "0.0.0.0", "--insecure") as server:
         assert "can run any code" in server.event("insecure")["message"]
         with RawClient(f"127.0.0.1:{server.port}").open() as client:
             assert client.echo(1) == 1
 
 
-def test_a_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
+def test_serve_unix_socket_is_private_to_the_user(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(path))
@@ -245,7 +245,7 @@ def test_a_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_ipv6_loopback_works_where_there_is_one() -> None:
+def test_serve_on_ipv6_loopback() -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -281,7 +281,7 @@ def client_tls(certificates: Path, name: str = "") -> rpc.TLSOptions:
     return rpc.TLSOptions(str(certificates / "ca.pem"), *own)
 
 
-def test_sessions_work_through_tls_in_both_directions(certificates: Path) -> None:
+def test_tls_session_sends_and_receives(certificates: Path) -> None:
     with serving(*tls_words(certificates)) as server:
         with rpc.connect(server.address, tls=client_tls(certificates)) as remote:
             assert remote.get_function("demo.scale")(3, 4) == 12
@@ -292,13 +292,13 @@ def test_sessions_work_through_tls_in_both_directions(certificates: Path) -> Non
             rpc.connect(server.address, tls=rpc.TLSOptions(str(certificates / "stranger.pem")))
 
 
-def test_clear_text_is_refused_by_a_server_with_tls(certificates: Path) -> None:
+def test_tls_server_refuses_clear_text(certificates: Path) -> None:
     with serving(*tls_words(certificates)) as server, RawClient(server.address) as client:
         client.send(hello())
         assert "TLS" in server.event("refused")["message"]
 
 
-def test_mutual_tls_lets_in_whom_the_authority_vouches_for(certificates: Path) -> None:
+def test_tls_client_certificate_of_the_authority_is_accepted(certificates: Path) -> None:
     with serving(*tls_words(certificates, mutual=True)) as server:
         with rpc.connect(server.address, tls=client_tls(certificates, "client")) as remote:
             assert remote.get_function("demo.scale")(3, 4) == 12
@@ -308,7 +308,7 @@ def test_mutual_tls_lets_in_whom_the_authority_vouches_for(certificates: Path) -
             server.event("refused", lambda event: "TLS" in event["message"])
 
 
-def test_tls_and_a_token_work_together_and_a_crash_ends_the_connection(certificates: Path) -> None:
+def test_tls_with_a_token_reports_a_crash(certificates: Path) -> None:
     with serving(*tls_words(certificates), PORTCALL_TOKEN=TOKEN) as server:
         with rpc.connect(server.address, tls=client_tls(certificates), token=TOKEN) as remote:
             crash = remote.get_function("demo.crash")
@@ -317,7 +317,7 @@ def test_tls_and_a_token_work_together_and_a_crash_ends_the_connection(certifica
         assert server.event("ended")["signal"] == "SIGSEGV"
 
 
-def test_the_serving_process_gives_up_the_key_of_tls(certificates: Path) -> None:
+def test_tls_key_is_dropped_by_the_worker(certificates: Path) -> None:
     key = load_pem_private_key((certificates / "server.key").read_bytes(), password=None)
     assert isinstance(key, EllipticCurvePrivateKey)
     number = key.private_numbers().private_value.to_bytes(32, "big")
@@ -328,7 +328,7 @@ def test_the_serving_process_gives_up_the_key_of_tls(certificates: Path) -> None
         assert not in_memory(pid, number[::-1])
 
 
-def test_a_missing_certificate_is_told_at_once(tmp_path: Path) -> None:
+def test_tls_missing_certificate_fails_at_start(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not start"):
         Server(tls_certificate=str(tmp_path / "no.pem"))
 
@@ -342,7 +342,7 @@ def test_expose_adds_names_by_pattern() -> None:
         assert "not offered" in client.error(frame(GET_FUNCTION, sequence(text("portcall.ListGlobalNames"))))
 
 
-def test_names_that_were_imported_are_offered_to_the_letter() -> None:
+def test_expose_offers_imported_names_exactly() -> None:
     functions = "\n".join(["import portcall", *(f"portcall.register_func('{n}', id)" for n in ("odd[a]*", "even"))])
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
         assert client.call("odd[a]*", integer(1))[0] == RETURN
@@ -356,7 +356,7 @@ def constructed(address: str, *arguments: bytes) -> tuple[int, bytes]:
         return client.ask(init(*arguments))
 
 
-def test_the_local_constructor_equals_none_and_unknown_ones_are_refused() -> None:
+def test_session_constructor_local_is_the_default_and_unknown_ones_are_refused() -> None:
     with serving() as server:
         with RawClient(server.address).open(arguments=(text("rpc.LocalSession"),)) as client:
             assert client.echo(1) == 1
@@ -366,7 +366,7 @@ def test_the_local_constructor_equals_none_and_unknown_ones_are_refused() -> Non
             assert (code, b"makes no sessions" in body) == (EXCEPTION, True)
 
 
-def test_going_on_to_another_server_is_for_unauthenticated_loopback_or_by_leave() -> None:
+def test_session_constructor_connect_needs_permission_on_exposed_servers() -> None:
     with serving() as target:
         connect = (text("rpc.Connect"), text("127.0.0.1"), integer(target.port), text(""), integer(0))
         with serving() as server, RawClient(server.address).open(arguments=connect) as client:
@@ -385,9 +385,7 @@ def test_going_on_to_another_server_is_for_unauthenticated_loopback_or_by_leave(
 
 
 @pytest.mark.parametrize("blank", [" ", "\t \n"])
-def test_blank_tokens_are_refused_wherever_they_come_from(
-    blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_blank_is_refused_from_every_source(blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="blank"):
         rpc.ServerOptions(token=blank)
     with pytest.raises(ValueError, match="blank"):
@@ -403,7 +401,7 @@ def test_blank_tokens_are_refused_wherever_they_come_from(
         assert "listening" not in done.stdout
 
 
-def test_a_short_token_and_one_that_others_can_read_draw_warnings(tmp_path: Path) -> None:
+def test_token_short_or_readable_by_others_is_warned_of(tmp_path: Path) -> None:
     path = tmp_path / "token"
     for token, mode in (("short", 0o600), ("s" * 64, 0o644), ("s" * 64, 0o600)):
         path.write_text(token)
@@ -429,7 +427,7 @@ serve(ServerOptions(port=0, token={token!r}, log="none"), on_ready)
 
 
 @pytest.mark.parametrize("token", ["", "a long and secret token"])
-def test_the_memory_of_a_process_that_has_the_token_is_its_own(token: str) -> None:
+def test_token_memory_is_not_readable_by_sessions(token: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROTECTED.format(token=token)], capture_output=True, text=True, check=False, timeout=60
     )

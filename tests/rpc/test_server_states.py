@@ -141,9 +141,7 @@ MESSAGES = st.one_of(
 
 @given(st.booleans(), st.lists(MESSAGES, max_size=6))
 @settings(max_examples=150)
-def test_messages_of_a_worker_in_any_order_open_a_session_only_after_hello_and_proof(
-    with_token: bool, messages: list[Message | str]
-) -> None:
+def test_states_open_a_session_only_after_hello_and_proof(with_token: bool, messages: list[Message | str]) -> None:
     talk = Conversation(TOKEN if with_token else "")
     try:
         proved = False
@@ -167,7 +165,7 @@ def test_messages_of_a_worker_in_any_order_open_a_session_only_after_hello_and_p
         talk.close()
 
 
-def test_the_supervisor_knows_the_process_of_a_session_before_it_serves() -> None:
+def test_states_have_the_process_id_before_serving() -> None:
     talk = Conversation("")
     assert talk.send(HelloReceived(HELLOS[0], 77)) is None
     assert talk.connection.pid == 77
@@ -175,7 +173,7 @@ def test_the_supervisor_knows_the_process_of_a_session_before_it_serves() -> Non
 
 
 @pytest.mark.parametrize("token", ["", TOKEN])
-def test_a_second_hello_is_refused(token: str) -> None:
+def test_states_refuse_a_second_hello(token: str) -> None:
     talk = Conversation(token)
     hello = HelloReceived(HELLOS[0])
     talk.connection.state = State.WAITING
@@ -188,7 +186,7 @@ def test_a_second_hello_is_refused(token: str) -> None:
 # ---- Endings ----
 
 
-def test_every_ending_that_the_server_names_is_in_the_table() -> None:
+def test_endings_table_has_every_ending_of_the_server() -> None:
     sources = (path.read_text() for path in (ROOT / "src/portcall/rpc").rglob("*.py"))
     calls = [node for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     named = {call.args[0].value for call in calls if ast.unparse(call.func) == "Ending" and is_constant(call.args[0])}
@@ -200,7 +198,7 @@ def is_constant(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
-def test_the_page_on_the_wire_lists_the_endings_that_clients_are_told() -> None:
+def test_wire_page_lists_the_endings_that_clients_receive() -> None:
     page = (ROOT / "docs/wire.md").read_text()
     (row,) = [line for line in page.splitlines() if "`-ended=<how>`" in line]
     listed = set(re.findall(r"`(\w+)`", row.rpartition("|")[0].rpartition("|")[2]))
@@ -221,7 +219,7 @@ def test_error_of_gives_each_ending_its_error(how: str) -> None:
 
 
 @pytest.mark.parametrize("words", [{}, {"ended": "unknown"}, {"ended": "invented"}, {"ended": ""}])
-def test_error_of_other_words_is_none(words: dict[str, str]) -> None:
+def test_error_of_returns_none_for_other_words(words: dict[str, str]) -> None:
     assert error_of(words, "board:1") is None
 
 
@@ -238,7 +236,7 @@ def test_ending_of_a_process(status: int, state: int, kill_reason: Ending | None
     assert ending_of(status, Progress(state), kill_reason) == expected
 
 
-def test_the_last_message_is_for_tvm_clients_and_for_the_end_of_the_time() -> None:
+def test_last_message_is_for_tvm_clients_and_expired_sessions() -> None:
     assert b"RPCSessionTimeoutError: Your 5.0s session" in last_message(Ending("expired"), "portcall", 5)
     assert last_message(Ending("crash", signal="SIGSEGV"), "portcall", 0) == b""
     assert b"SIGSEGV" in last_message(Ending("crash", signal="SIGSEGV"), "TVM", 0)

@@ -57,11 +57,11 @@ SCENARIOS = ["values", "tensors", "functions", "exceptions", "files", "timeout",
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_tvm_client_is_served(server: Serving, scenario: str) -> None:
+def test_server_serves_a_tvm_client(server: Serving, scenario: str) -> None:
     run_client(server, scenario)
 
 
-def test_a_tvm_client_uploads_loads_calls_and_times(server: Serving, tmp_path: Path) -> None:
+def test_server_serves_uploads_and_timing_of_a_tvm_client(server: Serving, tmp_path: Path) -> None:
     (tmp_path / "kernel.cc").write_text(KERNEL)
     library = toolchain.create_shared(tmp_path / "kernel.cc", tmp_path / "kernel.so")
     compiler = toolchain.find_compiler("c++")
@@ -73,5 +73,5 @@ def test_a_tvm_client_uploads_loads_calls_and_times(server: Serving, tmp_path: P
     run_client(server, "modules", tmp_path)
 
 
-def test_a_library_that_tvm_compiled_runs(server: Serving, libraries: dict[str, Path]) -> None:
+def test_server_runs_a_library_compiled_by_tvm(server: Serving, libraries: dict[str, Path]) -> None:
     run_client(server, "compiled", libraries["single"])

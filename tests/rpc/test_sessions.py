@@ -106,7 +106,7 @@ with_files = pytest.mark.parametrize("session", [local, popen, chain], ids=lambd
 
 
 @every_kind
-def test_calls_copies_and_errors_work_alike(session: Open) -> None:
+def test_session_kinds_call_copy_and_raise_alike(session: Open) -> None:
     with session() as remote:
         assert remote["testing.echo"]("text") == "text"
         assert remote["testing.echo"](b"bytes" * 1000) == b"bytes" * 1000
@@ -128,7 +128,7 @@ def test_calls_copies_and_errors_work_alike(session: Open) -> None:
 
 
 @every_kind
-def test_what_was_a_closed_sessions_is_refused(session: Open) -> None:
+def test_session_kinds_refuse_objects_of_a_closed_session(session: Open) -> None:
     with session() as remote:
         echo, tensor = remote["testing.echo"], remote.tensor([1.0])
         name = remote.name
@@ -139,7 +139,7 @@ def test_what_was_a_closed_sessions_is_refused(session: Open) -> None:
 
 
 @with_files
-def test_files_and_libraries_work_alike(session: Open, kernel_library: Path) -> None:
+def test_session_kinds_handle_files_and_libraries_alike(session: Open, kernel_library: Path) -> None:
     with session() as remote:
         assert remote.upload(kernel_library) == "kernels.so"
         assert remote.listdir() == ["kernels.so"]
@@ -161,7 +161,7 @@ def test_files_and_libraries_work_alike(session: Open, kernel_library: Path) -> 
             remote.download("../../etc/passwd")
 
 
-def test_sessions_of_all_kinds_live_side_by_side_and_in_any_number() -> None:
+def test_session_kinds_live_side_by_side() -> None:
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(rpc.LocalSession()) for _ in range(40)]
         sessions += [stack.enter_context(kind()) for kind in (popen, memory, transport)]
@@ -174,7 +174,7 @@ def test_sessions_of_all_kinds_live_side_by_side_and_in_any_number() -> None:
 # ---- This process -------------------------------------------------------------------------------------------------
 
 
-def test_a_local_session_offers_what_its_patterns_say(register: Callable[..., Any]) -> None:
+def test_local_session_exposes_by_pattern(register: Callable[..., Any]) -> None:
     register("mine.double", lambda x: 2 * x)
     register("other.triple", lambda x: 3 * x)
     with rpc.LocalSession(["mine.*"]) as session:
@@ -183,7 +183,7 @@ def test_a_local_session_offers_what_its_patterns_say(register: Callable[..., An
             session.get_function("other.triple")
 
 
-def test_a_local_session_deletes_its_files() -> None:
+def test_local_session_deletes_its_files() -> None:
     with rpc.LocalSession() as session:
         session.upload(b"1", "file")
         place = session["tvm.rpc.server.workpath"]("file")
@@ -194,7 +194,7 @@ def test_a_local_session_deletes_its_files() -> None:
 # ---- A child ------------------------------------------------------------------------------------------------------
 
 
-def test_a_child_ends_with_its_session_and_leaves_no_files() -> None:
+def test_popen_session_child_ends_and_leaves_no_files() -> None:
     with rpc.PopenSession() as session:
         session.upload(b"1", "file")
         place = Path(session["tvm.rpc.server.workpath"]("file"))
@@ -206,7 +206,7 @@ def test_a_child_ends_with_its_session_and_leaves_no_files() -> None:
         os.kill(pid, 0)
 
 
-def test_a_child_that_crashes_is_named_with_its_signal() -> None:
+def test_popen_session_crash_error_has_the_signal() -> None:
     with rpc.PopenSession() as session:
         os.kill(session.pid, signal.SIGSEGV)  # type: ignore[attr-defined]
         for _ in range(2):
@@ -216,7 +216,7 @@ def test_a_child_that_crashes_is_named_with_its_signal() -> None:
             assert raised.value.peer == session.name
 
 
-def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_popen_session_refuses_invalid_programs(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such program"):
         rpc.PopenSession(tmp_path / "nothing")
     (tmp_path / "text").write_text("no program")
@@ -230,7 +230,7 @@ def program(path: Path, body: str) -> Path:
     return path
 
 
-def test_a_program_of_ones_own_serves_on_its_descriptors(tmp_path: Path) -> None:
+def test_popen_session_custom_program_serves_on_its_descriptors(tmp_path: Path) -> None:
     body = """import portcall
 from portcall import rpc
 portcall.register_func("mine.answer", lambda: 42)
@@ -247,7 +247,7 @@ rpc.serve_over(Line(), ["mine.*"])"""
             session.upload(b"1", "file")
 
 
-def test_a_program_that_ends_or_is_silent_is_told(tmp_path: Path) -> None:
+def test_popen_session_reports_a_program_that_ends_or_is_silent(tmp_path: Path) -> None:
     with pytest.raises(errors.RemoteCrashError, match="exited with code 3"):
         rpc.PopenSession(program(tmp_path / "ends", "sys.exit(3)"))
     with pytest.raises(errors.SessionTimeoutError, match=r"opening the session took more than .* raise timeout="):
@@ -257,7 +257,7 @@ def test_a_program_that_ends_or_is_silent_is_told(tmp_path: Path) -> None:
 # ---- Transports ---------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_transport_serves_what_is_exposed_and_no_more(register: Callable[..., Any]) -> None:
+def test_connect_over_memory_serves_exposed_functions_only(register: Callable[..., Any]) -> None:
     register("mine.answer", lambda: 42)
     ours, theirs = memory_transports()
     with served(theirs, "mine.*"), rpc.connect_over(ours) as session:
@@ -266,7 +266,7 @@ def test_a_memory_transport_serves_what_is_exposed_and_no_more(register: Callabl
             session.get_function("testing.echo")
 
 
-def test_a_transport_whose_other_end_is_gone_breaks_the_session() -> None:
+def test_connect_over_closed_transport_breaks_the_session() -> None:
     ours, theirs = socket.socketpair()
     with served(SocketTransport(theirs)):
         session = rpc.connect_over(SocketTransport(ours), "a line")
@@ -277,7 +277,7 @@ def test_a_transport_whose_other_end_is_gone_breaks_the_session() -> None:
         assert session.closed
 
 
-def test_a_transport_may_have_a_time_of_its_own() -> None:
+def test_connect_over_transport_may_time_out_itself() -> None:
     ours, theirs = socket.socketpair()
     with theirs, pytest.raises(errors.SessionTimeoutError, match="the transport to a line gave up"):
         rpc.connect_over(SocketTransport(ours, timeout=0.05), "a line")
@@ -287,7 +287,7 @@ def test_a_transport_may_have_a_time_of_its_own() -> None:
     (ConnectionResetError, errors.SessionBrokenError), (TimeoutError, errors.SessionTimeoutError),
     (ZeroDivisionError, ZeroDivisionError),
 ])  # fmt: skip
-def test_what_a_transport_raises_ends_the_session(error: type[Exception], kind: type[Exception]) -> None:
+def test_connect_over_transport_error_ends_the_session(error: type[Exception], kind: type[Exception]) -> None:
     ours, theirs = memory_transports()
 
     class Failing:
@@ -319,7 +319,7 @@ def test_what_a_transport_raises_ends_the_session(error: type[Exception], kind: 
 
 
 @pytest.mark.parametrize("answer", [0, -1, 1 << 40, "text", None])
-def test_a_transport_that_lies_about_what_it_sent_breaks_the_session(answer: Any) -> None:
+def test_connect_over_transport_with_a_wrong_send_count_breaks_the_session(answer: Any) -> None:
     class Liar:
         def send(self, data: bytes) -> Any:
             return answer
@@ -334,7 +334,7 @@ def test_a_transport_that_lies_about_what_it_sent_breaks_the_session(answer: Any
         rpc.connect_over(Liar())
 
 
-def test_a_transport_that_gives_more_than_was_asked_for_breaks_the_session() -> None:
+def test_connect_over_transport_with_too_many_bytes_breaks_the_session() -> None:
     class Liar:
         def send(self, data: bytes) -> int:
             return len(data)
@@ -349,7 +349,7 @@ def test_a_transport_that_gives_more_than_was_asked_for_breaks_the_session() -> 
         rpc.connect_over(Liar())
 
 
-def test_a_session_is_a_module(serving_functions: Serving) -> None:
+def test_session_is_a_module(serving_functions: Serving) -> None:
     with rpc.connect(serving_functions.address, key="k", name="the board") as session:
         assert isinstance(session.module, portcall.Module)
         assert session.module.type_key == "rpc"
@@ -362,7 +362,7 @@ def test_a_session_is_a_module(serving_functions: Serving) -> None:
 # ---- Chains -------------------------------------------------------------------------------------------------------
 
 
-def test_an_exception_from_the_end_of_a_chain_is_as_from_the_first_server() -> None:
+def test_chain_error_of_the_last_server_arrives_whole() -> None:
     with long_chain() as session:
         with pytest.raises(ValueError, match=r"^ValueError: too far$") as raised:
             session["demo.fail"]("too far")
@@ -370,7 +370,7 @@ def test_an_exception_from_the_end_of_a_chain_is_as_from_the_first_server() -> N
         assert raised.value.message == "too far"
 
 
-def test_a_chain_that_cannot_be_made_says_which_link_is_missing(serving_functions: Serving) -> None:
+def test_chain_connect_error_names_the_missing_link(serving_functions: Serving) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     further = ["rpc.Connect", "127.0.0.1", port, "k", False]
@@ -381,18 +381,18 @@ def test_a_chain_that_cannot_be_made_says_which_link_is_missing(serving_function
 @pytest.mark.parametrize(
     "arguments", [["no.Constructor"], ["rpc.Connect"], ["rpc.Connect", 1, 2, 3], ["rpc.PopenSession", b"x"]]
 )
-def test_a_session_constructor_that_fails_is_a_remote_error(serving_functions: Serving, arguments: list[Any]) -> None:
+def test_session_constructor_failure_is_a_remote_error(serving_functions: Serving, arguments: list[Any]) -> None:
     with pytest.raises(errors.RemoteError):
         rpc.connect(serving_functions.address, key="k", session_constructor_args=arguments)
 
 
-def test_what_a_session_constructor_cannot_take_is_refused_here(serving_functions: Serving) -> None:
+def test_session_constructor_arguments_are_checked_locally(serving_functions: Serving) -> None:
     with pytest.raises(TypeError, match="a session constructor takes"):
         rpc.connect(serving_functions.address, key="k", session_constructor_args=["rpc.Connect", [1, 2]])
 
 
 @pytest.mark.parametrize("middle", [0, 1], ids=["two hops", "three hops"])
-def test_a_crash_at_the_end_of_a_chain_is_told_with_its_signal_and_its_hop(middle: int) -> None:
+def test_chain_crash_at_the_end_has_signal_and_hop(middle: int) -> None:
     with serving("--key", "far") as far, serving("--key", "near") as near:
         hops = ["rpc.Connect", "127.0.0.1", near.port, "near", False] * middle
         hops += ["rpc.Connect", "127.0.0.1", far.port, "far", False]
@@ -410,7 +410,7 @@ def test_a_crash_at_the_end_of_a_chain_is_told_with_its_signal_and_its_hop(middl
         assert near.event("ended")["how"] == "closed"
 
 
-def test_a_crash_in_the_middle_of_a_chain_is_that_of_the_server_that_we_know() -> None:
+def test_chain_crash_in_the_middle_is_of_the_first_server() -> None:
     with serving("--key", "far") as far, serving("--key", "near") as near:
         hop = ["rpc.Connect", "127.0.0.1", far.port, "far", False]
         with rpc.connect(near.address, key="near") as beside:
@@ -426,7 +426,7 @@ def test_a_crash_in_the_middle_of_a_chain_is_that_of_the_server_that_we_know() -
             assert raised.value.signal == "SIGABRT"
 
 
-def test_an_exit_at_the_end_of_a_chain_has_no_signal() -> None:
+def test_chain_exit_at_the_end_has_no_signal() -> None:
     with chain() as session:
         with pytest.raises(errors.RemoteCrashError, match="exited with code 3") as raised:
             session["demo.exit"](3)
@@ -480,6 +480,6 @@ print("done")
 """
 
 
-def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
+def test_session_in_a_forked_child_is_left_to_the_parent() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

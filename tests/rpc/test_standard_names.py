@@ -23,12 +23,12 @@ def remote(serving_functions: Serving) -> Iterator[rpc.Session]:
         yield session
 
 
-def test_every_standard_name_is_offered(remote: rpc.Session) -> None:
+def test_standard_names_are_all_offered(remote: rpc.Session) -> None:
     for name in (*FUNCTIONS, "ffi.Array", "ffi.Map", "runtime.config_threadpool"):
         assert remote[name] is not None
 
 
-def test_the_page_on_the_wire_lists_every_standard_name() -> None:
+def test_wire_page_lists_every_standard_name() -> None:
     page = (Path(__file__).parents[2] / "docs/wire.md").read_text()
     listed = set()
     for row in re.findall(r"^\| (`[\w.]+`[^|]*)\|", page, re.MULTILINE):
@@ -39,7 +39,7 @@ def test_the_page_on_the_wire_lists_every_standard_name() -> None:
     assert set(FUNCTIONS) <= listed
 
 
-def test_functions_of_the_user_keep_their_names(register: Any) -> None:
+def test_register_standard_names_keeps_functions_of_the_user(register: Any) -> None:
     before = set(portcall.list_global_func_names())
     register("ffi.ListSize", lambda items: -1)
     try:
@@ -51,7 +51,7 @@ def test_functions_of_the_user_keep_their_names(register: Any) -> None:
             portcall.remove_global_func(name)
 
 
-def test_shapes(remote: rpc.Session) -> None:
+def test_standard_names_of_shapes(remote: rpc.Session) -> None:
     shape = remote["ffi.Shape"](2, 3)
     assert isinstance(shape, rpc.RemoteObject)
     assert remote["rpc.testing.GetShapeSize"](shape) == 2
@@ -66,7 +66,7 @@ def test_shapes(remote: rpc.Session) -> None:
         remote["ffi.String"](5)
 
 
-def test_lists(remote: rpc.Session) -> None:
+def test_standard_names_of_lists(remote: rpc.Session) -> None:
     f = {name: remote[f"ffi.List{name}"] for name in
          ("GetItem", "SetItem", "Size", "Contains", "Append", "Insert", "Pop", "Erase", "EraseRange", "ReplaceSlice",
           "Reverse", "Clear", "Reserve")}  # fmt: skip
@@ -98,7 +98,7 @@ def test_lists(remote: rpc.Session) -> None:
     assert now() == []
 
 
-def test_dicts_and_cursors(remote: rpc.Session) -> None:
+def test_standard_names_of_dicts_and_cursors(remote: rpc.Session) -> None:
     f = {name: remote[f"ffi.Dict{name}"] for name in ("GetItem", "SetItem", "Size", "Count", "Erase", "Clear")}
     mapping = remote["ffi.Dict"]("a", 1, "b", 2)
     f["SetItem"](mapping, "c", 3)
@@ -118,7 +118,7 @@ def test_dicts_and_cursors(remote: rpc.Session) -> None:
     assert [cursor(0), cursor(1), cursor(2), cursor(2)] == ["k", "v", False, False]
 
 
-def test_a_cursor_refuses_other_commands_and_shows_the_items_that_were_there() -> None:
+def test_dict_cursor_iterates_over_a_snapshot() -> None:
     mapping = portcall.Dict({1: 2})
     cursor = iterate(mapping)
     mapping[3] = 4
@@ -128,7 +128,7 @@ def test_a_cursor_refuses_other_commands_and_shows_the_items_that_were_there() -
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name.startswith(("ffi.List", "ffi.Dict", "runtime."))])
-def test_wrong_arguments_are_errors_and_the_session_goes_on(remote: rpc.Session, name: str) -> None:
+def test_standard_names_refuse_wrong_arguments(remote: rpc.Session, name: str) -> None:
     if name not in ("ffi.List", "runtime.SystemLib"):
         with pytest.raises(errors.RemoteError):
             remote[name](*[remote["ffi.Shape"](1)] * (3 if name == "ffi.Dict" else 1))
@@ -137,7 +137,7 @@ def test_wrong_arguments_are_errors_and_the_session_goes_on(remote: rpc.Session,
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int32", "bool", "bfloat16"])
 @pytest.mark.parametrize("name", ["random_fill", "random_fill_for_measure"])
-def test_random_fill_gives_numbers_from_1_to_10(remote: rpc.Session, dtype: str, name: str) -> None:
+def test_standard_name_random_fill_gives_1_to_10(remote: rpc.Session, dtype: str, name: str) -> None:
     tensor = remote.empty((300, 1000), dtype)
     assert remote[f"tvm.contrib.random.{name}"](tensor) is None
     array = tensor.numpy().astype("float64")
@@ -146,7 +146,7 @@ def test_random_fill_gives_numbers_from_1_to_10(remote: rpc.Session, dtype: str,
     assert dtype == "bool" or len(np.unique(array)) > 5
 
 
-def test_tensors(remote: rpc.Session) -> None:
+def test_standard_names_of_tensors(remote: rpc.Session) -> None:
     make, view, copy = (remote[f"runtime.TVMTensor{name}"] for name in ("AllocWithScope", "CreateView", "CopyFromTo"))
     shape = remote["ffi.Shape"](2, 3)
     tensor = make(shape, portcall.dtype("float32"), remote.cpu(), None)
@@ -164,7 +164,7 @@ def test_tensors(remote: rpc.Session) -> None:
         make(shape, portcall.dtype("float32"), remote.cpu(), "texture")
 
 
-def test_devices_and_modules(remote: rpc.Session) -> None:
+def test_standard_names_of_devices_and_modules(remote: rpc.Session) -> None:
     assert remote["runtime.RuntimeEnabled"]("cpu") is True
     assert remote["runtime.RuntimeEnabled"]("llvm") is False
     assert remote["runtime.RuntimeEnabled"]("cuda") is False
@@ -178,7 +178,7 @@ def test_devices_and_modules(remote: rpc.Session) -> None:
 
 
 @pytest.mark.peers
-def test_a_tvm_client_uses_them(serving_functions: Serving) -> None:
+def test_standard_names_serve_a_tvm_client(serving_functions: Serving) -> None:
     import tvm
     from tvm import rpc as tvm_rpc
 

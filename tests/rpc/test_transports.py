@@ -133,7 +133,7 @@ KINDS = [tcp, unix, tls, mutual_tls, tls_and_token, pipes]
 
 
 @pytest.mark.parametrize("transport", KINDS, ids=lambda kind: kind.__name__)
-def test_calls_and_copies_of_every_size_arrive_whole(transport: Open, certificates: Certificates) -> None:
+def test_transports_carry_calls_and_copies_of_every_size(transport: Open, certificates: Certificates) -> None:
     generator = np.random.default_rng(0)
     with transport(certificates) as session:
         echo = session["testing.echo"]
@@ -146,7 +146,7 @@ def test_calls_and_copies_of_every_size_arrive_whole(transport: Open, certificat
 
 
 @pytest.mark.parametrize("transport", KINDS[:-1], ids=lambda kind: kind.__name__)
-def test_a_call_on_any_transport_can_be_cut_off(transport: Open, certificates: Certificates) -> None:
+def test_transports_end_a_call_when_closed(transport: Open, certificates: Certificates) -> None:
     with transport(certificates) as session:
         outcome: list[BaseException] = []
         hang = session["demo.hang"]
@@ -166,7 +166,7 @@ def test_a_call_on_any_transport_can_be_cut_off(transport: Open, certificates: C
         assert [type(error) for error in outcome] == [errors.SessionClosedError]
 
 
-def test_a_session_over_pipes_that_nobody_serves_can_be_cut_off() -> None:
+def test_connect_over_pipes_without_server_can_be_closed() -> None:
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
     connect = get_global_func("portcall.rpc.ConnectFds")
     with pytest.raises(errors.SessionTimeoutError, match="pipes did not answer in time: opening the session"):
@@ -175,7 +175,7 @@ def test_a_session_over_pipes_that_nobody_serves_can_be_cut_off() -> None:
     os.close(their_out)
 
 
-def test_ipv6_addresses_have_brackets() -> None:
+def test_parse_address_reads_ipv6_in_brackets() -> None:
     assert str(rpc.parse_address("::1", 80)) == "[::1]:80"
     assert str(rpc.parse_address("[::1]:80")) == "[::1]:80"
     assert str(rpc.parse_address("[::1]")) == "[::1]:9090"
@@ -200,7 +200,7 @@ def socket_options() -> str:
     raise LookupError("there is no connection")
 
 
-def test_small_messages_leave_at_once_and_dead_peers_are_noticed_at_both_ends() -> None:
+def test_tcp_nodelay_and_keepalive_are_set_at_both_ends() -> None:
     register = "import portcall\nportcall.register_func('demo.socket_options', socket_options)\n"
     functions = inspect.getsource(socket_options) + register
     with serving(functions=functions) as server, rpc.connect(server.address) as session:
@@ -215,21 +215,21 @@ def test_small_messages_leave_at_once_and_dead_peers_are_noticed_at_both_ends() 
 # ---- TLS ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_of_an_unknown_authority_is_refused(tls_server: Serving, others: Certificates) -> None:
+def test_tls_server_of_an_unknown_authority_is_refused(tls_server: Serving, others: Certificates) -> None:
     for options in (others.tls, rpc.TLSOptions()):
         with pytest.raises(errors.AuthenticationError, match=r"is not to be trusted: .*TLSOptions\(ca=\)") as raised:
             rpc.connect(tls_server.address, tls=options)
         assert raised.value.peer == tls_server.address
 
 
-def test_a_server_with_another_name_is_refused(tls_server: Serving, certificates: Certificates) -> None:
+def test_tls_server_with_another_name_is_refused(tls_server: Serving, certificates: Certificates) -> None:
     with pytest.raises(errors.AuthenticationError, match=r"not to be trusted: .*board\.local"):
         rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="board.local"))
     with rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="localhost")) as session:
         assert session["testing.echo"](1) == 1
 
 
-def test_a_client_without_a_certificate_or_of_an_unknown_authority_is_refused(
+def test_tls_client_without_a_known_certificate_is_refused(
     mutual_server: Serving, certificates: Certificates, others: Certificates
 ) -> None:
     for options in (certificates.tls, replace(certificates.tls, certificate=others.client)):
@@ -239,7 +239,7 @@ def test_a_client_without_a_certificate_or_of_an_unknown_authority_is_refused(
         assert session["testing.echo"](1) == 1
 
 
-def test_tls_and_no_tls_do_not_meet(
+def test_tls_and_clear_text_do_not_connect(
     tls_server: Serving, serving_functions: Serving, certificates: Certificates
 ) -> None:
     with pytest.raises(errors.ConnectError, match="closed the connection in the handshake"):
@@ -248,7 +248,7 @@ def test_tls_and_no_tls_do_not_meet(
         rpc.connect(serving_functions.address, tls=certificates.tls)
 
 
-def test_a_peer_that_does_not_answer_to_tls_is_given_up(certificates: Certificates) -> None:
+def test_tls_handshake_timeout(certificates: Certificates) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(errors.SessionTimeoutError, match=r"did not answer our TLS within 1 s"),
@@ -257,14 +257,14 @@ def test_a_peer_that_does_not_answer_to_tls_is_given_up(certificates: Certificat
 
 
 @pytest.mark.parametrize("field", ["ca", "certificate", "key"])
-def test_a_missing_file_of_tls_is_named(certificates: Certificates, field: str) -> None:
+def test_tls_options_name_a_missing_file(certificates: Certificates, field: str) -> None:
     options = replace(certificates.mutual, **{field: "/nowhere/file.pem"})
     with pytest.raises(FileNotFoundError, match=r"/nowhere/file\.pem"):
         rpc.connect("127.0.0.1", 1, tls=options)
 
 
 @pytest.mark.parametrize("words", [("ca",), ("server", "client"), ("client", "ca")], ids=" ".join)
-def test_files_of_tls_that_are_none_are_named_at_both_ends(certificates: Certificates, words: tuple[str, ...]) -> None:
+def test_tls_options_name_invalid_files_at_both_ends(certificates: Certificates, words: tuple[str, ...]) -> None:
     """An authority is no certificate of one's own, and a key belongs to one certificate."""
     certificate, key = getattr(certificates, words[0]), getattr(certificates, words[1]) if words[1:] else ""
     said = f"TLS cannot use {certificate}{f' with {key}' if key else ''}.*PEM files"
@@ -278,7 +278,7 @@ def test_files_of_tls_that_are_none_are_named_at_both_ends(certificates: Certifi
         rpc.Server(tls_certificate=certificates.server, tls_ca=__file__)
 
 
-def test_files_of_tls_may_have_relative_paths(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_options_accept_relative_paths(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(certificates.ca).parent)
     words = ("--tls-cert", "server.pem", "--tls-key", "server.pem", "--tls-ca", "ca.pem")
     with (
@@ -288,21 +288,21 @@ def test_files_of_tls_may_have_relative_paths(certificates: Certificates, monkey
         assert remote["testing.echo"](1) == 1
 
 
-def test_old_versions_of_tls_are_not_spoken(tls_server: Serving, certificates: Certificates) -> None:
+def test_tls_context_refuses_old_versions(tls_server: Serving, certificates: Certificates) -> None:
     context = certificates.tls.context()
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname
 
 
-def test_a_crash_behind_tls_is_told_as_one(tls_server: Serving, certificates: Certificates) -> None:
+def test_tls_session_crash_is_reported(tls_server: Serving, certificates: Certificates) -> None:
     with rpc.connect(tls_server.address, tls=certificates.tls) as session:
         with pytest.raises(errors.RemoteCrashError, match="SIGABRT") as raised:
             session["demo.crash"](6)
         assert raised.value.signal == "SIGABRT"
 
 
-def test_threads_share_a_session_over_tls(tls_server: Serving, certificates: Certificates) -> None:
+def test_tls_session_is_shared_by_threads(tls_server: Serving, certificates: Certificates) -> None:
     with rpc.connect(tls_server.address, tls=certificates.tls) as session:
         echo = session["testing.echo"]
         wrong: list[int] = []

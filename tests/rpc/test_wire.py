@@ -99,7 +99,7 @@ def as_result(value: Value) -> tuple[Value, Value]:
 
 
 @given(st.lists(values, min_size=1, max_size=6), pieces)
-def test_a_value_comes_back_as_what_it_was(sent: list[Value], sizes: list[int]) -> None:
+def test_wire_server_echoes_values(sent: list[Value], sizes: list[int]) -> None:
     server = opened()
     echo = server.function("testing.echo")
     answers = server.give(b"".join(call(echo, value) for value in sent), sizes)
@@ -132,7 +132,7 @@ streams = st.one_of(
 
 @settings(max_examples=300)
 @given(streams, pieces)
-def test_any_bytes_in_any_split_give_the_same_whole_answers(stream: bytes, sizes: list[int]) -> None:
+def test_wire_server_answers_alike_for_bytes_in_any_split(stream: bytes, sizes: list[int]) -> None:
     whole, split = Server().give(stream), Server().give(stream, sizes)
     assert whole == split
     codes = [code for code, _ in captures.frames(whole)]
@@ -141,7 +141,7 @@ def test_any_bytes_in_any_split_give_the_same_whole_answers(stream: bytes, sizes
 
 
 @given(streams, pieces, st.integers(1, 50))
-def test_a_peer_that_takes_little_at_once_gets_the_same_answers(stream: bytes, sizes: list[int], most: int) -> None:
+def test_wire_server_answers_alike_for_a_slow_reader(stream: bytes, sizes: list[int], most: int) -> None:
     slow = Server()
     slow.limits["most"] = most
     assert slow.give(stream, sizes) == Server().give(stream)
@@ -150,7 +150,7 @@ def test_a_peer_that_takes_little_at_once_gets_the_same_answers(stream: bytes, s
 # ---- The event-driven server -----------------------------------------------------------------------------------------
 
 
-def test_the_result_tells_to_go_on_to_send_more_or_to_stop() -> None:
+def test_wire_server_result_says_continue_send_or_stop() -> None:
     server = Server()
     server.limits["room"] = 0
     assert server.handle(OPEN, READ) == 2
@@ -165,7 +165,7 @@ def test_the_result_tells_to_go_on_to_send_more_or_to_stop() -> None:
     assert server.handle(OPEN, READ | WRITE) == 0
 
 
-def test_nothing_is_sent_before_there_is_room() -> None:
+def test_wire_server_sends_only_when_asked() -> None:
     server = Server()
     assert server.handle(OPEN, READ) == 2
     assert not server.sent
@@ -174,7 +174,7 @@ def test_nothing_is_sent_before_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("most", [1000, 100_000, 1 << 40])
-def test_requests_behind_a_full_output_are_served_as_it_empties(register: Callable[..., Any], most: int) -> None:
+def test_wire_server_serves_requests_after_a_full_output_empties(register: Callable[..., Any], most: int) -> None:
     register("test_wire.much", lambda: bytes(300_000))
     server = Server(expose=("test_wire.*",))
     server.give(OPEN)
@@ -189,7 +189,7 @@ def test_requests_behind_a_full_output_are_served_as_it_empties(register: Callab
     assert [len(content[1].content) for _, content in captures.frames(bytes(server.sent))] == [300_000] * 5
 
 
-def test_a_peer_that_sends_and_takes_nothing_is_cut_off() -> None:
+def test_wire_server_ends_a_peer_that_never_reads() -> None:
     server = opened()
     echo = server.function("testing.echo")
     request = call(echo, Value(captures.BYTES, bytes(100_000)))
@@ -203,7 +203,7 @@ def test_a_peer_that_sends_and_takes_nothing_is_cut_off() -> None:
     assert server.handle(b"", WRITE) == 0
 
 
-def test_a_server_is_not_given_bytes_by_what_it_serves(register: Callable[..., Any]) -> None:
+def test_wire_server_refuses_bytes_from_its_own_functions(register: Callable[..., Any]) -> None:
     servers: list[Server] = []
     register("test_wire.again", lambda: servers[0].handle(call(Handle(0x1000)), READ))
     servers.append(Server(expose=("test_wire.*",)))
@@ -217,13 +217,13 @@ def test_a_server_is_not_given_bytes_by_what_it_serves(register: Callable[..., A
 
 
 @pytest.mark.parametrize("taken", [-1, 100_000])
-def test_a_send_that_takes_an_impossible_count_is_an_error(taken: int) -> None:
+def test_wire_server_refuses_an_impossible_send_count(taken: int) -> None:
     handle = portcall.get_global_func("portcall.rpc.EventDrivenServer")(lambda data: taken, "", [])
     with pytest.raises(ValueError, match="send"):
         handle(OPEN, READ | WRITE)
 
 
-def test_what_send_raises_comes_out_of_the_server_and_nothing_is_lost() -> None:
+def test_wire_server_passes_errors_of_send_on() -> None:
     sent, failures = bytearray(), [OSError("broken")]
 
     def send(data: bytes) -> int:
@@ -239,7 +239,7 @@ def test_what_send_raises_comes_out_of_the_server_and_nothing_is_lost() -> None:
     assert bytes(sent) == RETURNED_NONE
 
 
-def test_the_fields_name_for_the_server_makes_one() -> None:
+def test_wire_server_has_tvms_registry_name() -> None:
     sent = bytearray()
     make = portcall.get_global_func("rpc.CreateEventDrivenServer")
     handle = make(lambda data: sent.extend(data) or len(data), "a name", "")
@@ -251,12 +251,12 @@ def test_the_fields_name_for_the_server_makes_one() -> None:
 
 
 @given(st.binary(max_size=30), pieces)
-def test_the_rest_of_a_hand_shake_is_passed_over(key: bytes, sizes: list[int]) -> None:
+def test_wire_server_skips_the_rest_of_a_handshake(key: bytes, sizes: list[int]) -> None:
     assert Server("%toinit").give(struct.pack("<i", len(key)) + key + OPEN, sizes) == RETURNED_NONE
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 4097, 2**31 - 1])
-def test_a_key_of_an_impossible_length_ends_the_server(size: int) -> None:
+def test_wire_server_ends_for_an_impossible_key_length(size: int) -> None:
     server = Server("%toinit")
     with pytest.raises(errors.RemoteProtocolError, match="a key of"):
         server.handle(struct.pack("<i", size), READ | WRITE)
@@ -295,14 +295,14 @@ beginnings = st.one_of(st.binary(max_size=60), starts, st.builds(damaged, starts
 
 
 @given(beginnings, pieces)
-def test_any_first_bytes_give_a_hello_or_an_error_in_any_split(data: bytes, sizes: list[int]) -> None:
+def test_hello_reader_takes_any_bytes_in_any_split(data: bytes, sizes: list[int]) -> None:
     whole = understood(_handshake.HelloReader(), data, [1000])
     assert whole == understood(_handshake.HelloReader(), data, sizes)
     assert all(isinstance(m, _handshake.Hello) or m is errors.RemoteProtocolError for m in whole)
 
 
 @given(beginnings, pieces)
-def test_any_answer_gives_notices_and_a_reply_or_an_error_in_any_split(data: bytes, sizes: list[int]) -> None:
+def test_reply_reader_takes_any_bytes_in_any_split(data: bytes, sizes: list[int]) -> None:
     whole = understood(_handshake.ReplyReader("key"), data, [1000])
     assert whole == understood(_handshake.ReplyReader("key"), data, sizes)
     kinds = (_handshake.Hello, _handshake.Notice)
@@ -311,7 +311,7 @@ def test_any_answer_gives_notices_and_a_reply_or_an_error_in_any_split(data: byt
 
 
 @given(st.text("abc:.-_09", max_size=30), st.floats(0.001, 1e6) | st.just(0), st.booleans())
-def test_a_hello_is_read_as_it_was_written(key: str, timeout: float, extended: bool) -> None:
+def test_hello_reader_reads_what_client_hello_wrote(key: str, timeout: float, extended: bool) -> None:
     data = _handshake.client_hello(key, session_timeout=timeout, extended=extended, nonce="n")
     reader = _handshake.HelloReader()
     hello = reader.feed(data + b"rest")
@@ -321,13 +321,13 @@ def test_a_hello_is_read_as_it_was_written(key: str, timeout: float, extended: b
 
 
 @given(st.sampled_from(["a b", "a\tb", "\n", "a\u2003b"]))
-def test_a_key_with_white_space_cannot_be_said(key: str) -> None:
+def test_client_hello_refuses_a_key_with_whitespace(key: str) -> None:
     with pytest.raises(ValueError, match="whitespace"):
         _handshake.client_hello(key)
 
 
 @given(st.binary(max_size=100), st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
-def test_a_proof_is_of_one_token_role_and_conversation(transcript: bytes, token: str, other: str) -> None:
+def test_proof_depends_on_token_role_and_transcript(transcript: bytes, token: str, other: str) -> None:
     proof = _handshake.proof(token, "client", transcript)
     _handshake.check_proof(proof, token, "client", transcript)
     for wrong in [

@@ -28,7 +28,7 @@ def constants(body: str) -> dict[str, int]:
 CODES = constants(body_of(CODEC, "enum class Code"))
 
 
-def test_codes_of_messages() -> None:
+def test_wire_facts_message_codes_agree() -> None:
     on_the_page = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| (\w+) \| \w+", FRAMES, re.MULTILINE)}
     assert len(on_the_page) == 21
     assert {**on_the_page, "None": 0} == CODES
@@ -39,18 +39,18 @@ def test_codes_of_messages() -> None:
         assert getattr(raw_client, name) == CODES[code]
 
 
-def test_the_frame_of_an_exception_has_the_codecs_code() -> None:
+def test_exception_frame_has_the_codecs_code() -> None:
     frame = _endings.exception_frame("text")
     assert frame == raw_client.frame(CODES["Exception"], raw_client.sequence(raw_client.text("text")))
 
 
-def test_version_of_the_protocol() -> None:
+def test_wire_facts_protocol_versions_agree() -> None:
     (version,) = re.findall(r'kProtocolVersion = "([\d.]+)"', CODEC)
     assert f"A session begins with InitServer, whose version is `{version}`" in PAGE
     assert version.encode() in raw_client.init()
 
 
-def test_codes_of_the_handshake() -> None:
+def test_wire_facts_handshake_codes_agree() -> None:
     on_the_page = {name: int(code, 16) for name, code in re.findall(r"^\| (\w+) \| `(0x\w+)` \|", PAGE, re.MULTILINE)}
     assert on_the_page == {
         "success": _handshake.MAGIC, "duplicate": _handshake.DUPLICATE, "mismatch": _handshake.MISMATCH,
@@ -58,7 +58,7 @@ def test_codes_of_the_handshake() -> None:
     }  # fmt: skip
 
 
-def test_the_progress_of_a_session_is_read_as_it_is_written() -> None:
+def test_progress_is_read_as_it_is_written() -> None:
     states = constants(body_of(SERVE, "struct Progress"))
     assert (states["Between"], states["Closed"], states["Lost"]) == (
         _endings._BETWEEN, _endings._CLOSED, _endings._LOST,
@@ -68,12 +68,12 @@ def test_the_progress_of_a_session_is_read_as_it_is_written() -> None:
     assert f"sizeof(Progress) == {_endings.PROGRESS_BYTES}" in SERVE
 
 
-def test_the_length_of_a_message_has_one_default() -> None:
+def test_max_frame_has_one_default() -> None:
     (bits,) = re.findall(r"max_frame = uint64_t\{1\} << (\d+)", (ROOT / "core/rpc/endpoint.h").read_text())
     assert rpc.ServerOptions().max_frame == 1 << int(bits)
 
 
-def test_texts_that_both_sides_know() -> None:
+def test_wire_facts_last_messages_agree() -> None:
     prefix = "RPCSessionTimeoutError: "
     ending = _endings.last_message(_endings.Ending("expired"), "TVM", 5)
     assert prefix.encode() in ending
