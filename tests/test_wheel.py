@@ -19,7 +19,7 @@ import portcall
 ROOT = Path(__file__).parents[1]
 WHEEL_LIMIT = 2_000_000
 CORE_LIMIT = 600_000
-VM_LIMIT = 160_000
+VM_LIMIT = 130_000
 BINARIES = Path(sys.executable).parent
 
 pytestmark = pytest.mark.timeout(600)

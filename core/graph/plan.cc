@@ -300,23 +300,6 @@ Plan DecodePlan(std::string_view bytes) {
   return plan;
 }
 
-const char Piece::kSigned = 0;
-
-void Piece::AppendTo(std::string* out) const {
-  if (text_ && text_ != &kSigned) {
-    out->append(text_, word_);
-  } else {
-    *out += text_ ? std::to_string(static_cast<int64_t>(word_)) : std::to_string(word_);
-  }
-}
-
-std::string Join(std::initializer_list<Piece> pieces) {
-  std::string text;
-  for (const Piece& piece : pieces) piece.AppendTo(&text);
-  return text;
-}
-
-void Throw(const char* kind, std::initializer_list<Piece> pieces) { throw Error(kind, Join(pieces)); }
 void ThrowGraphError(std::initializer_list<Piece> pieces) { Throw("GraphError", pieces); }
 
 std::string DescribeNode(const Plan& plan, size_t node) {

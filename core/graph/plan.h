@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bytes/message.h"
 #include "portcall/tensor.h"
 
 namespace portcall::graph {
@@ -63,24 +64,9 @@ Plan DecodePlan(std::string_view bytes);
 
 // ---- Messages -----------------------------------------------------------------------------------------------------
 
-// A part of a message: text or a number. Two words, because messages are most of what checks compile to.
-class Piece {
- public:
-  Piece(const char* text) : Piece(std::string_view(text)) {}                                   // NOLINT
-  Piece(const std::string& text) : Piece(std::string_view(text)) {}                            // NOLINT
-  Piece(std::string_view text) : text_(text.data() ? text.data() : ""), word_(text.size()) {}  // NOLINT
-  template <typename T, typename = std::enable_if_t<std::is_integral_v<T>>>
-  Piece(T number)  // NOLINT(google-explicit-constructor)
-      : text_(std::is_signed_v<T> ? &kSigned : nullptr), word_(static_cast<uint64_t>(number)) {}
-  void AppendTo(std::string* out) const;
-
- private:
-  static const char kSigned;
-  const char* text_;  // null: an unsigned number
-  uint64_t word_;     // its length
-};
-std::string Join(std::initializer_list<Piece> pieces);
-[[noreturn]] void Throw(const char* kind, std::initializer_list<Piece> pieces);
+using bytes::Join;
+using bytes::Piece;
+using bytes::Throw;
 [[noreturn]] void ThrowGraphError(std::initializer_list<Piece> pieces);
 
 // "node 3 ('relu')".

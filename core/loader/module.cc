@@ -106,7 +106,13 @@ Module MakeModule(const std::string& kind, std::string_view payload) {
     Module::LoadFromFile(BesideCore(library));
     load = Registry::Get(loader);
   }
-  if (load.defined()) return load(Bytes(payload)).cast<Module>();
+  if (load.defined()) {  // the bytes are lent: they may be many
+    TVMFFIByteArray bytes = ToByteArray(payload);
+    TVMFFIAny lent;
+    detail::SetCell(&lent, kTVMFFIByteArrayPtr);
+    lent.v_ptr = &bytes;
+    return load.CallPacked(&lent, 1).cast<Module>();
+  }
   return Module(std::make_unique<UnknownNode>(kind, std::string(payload)));
 }
 

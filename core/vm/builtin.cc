@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vm/builtin.h"
 
+#include <algorithm>
+
 namespace portcall::vm {
 
 void Arguments::Fail(int32_t i, const char* expected) const {
   detail::ThrowArgumentError(function_, i, expected, DescribeValue(cells_[i]));
 }
+
+void Arguments::Refuse(std::initializer_list<Piece> why) const { Throw("ValueError", {function_, "(): ", Join(why)}); }
 
 void Arguments::FailCount(int32_t least) const {
   detail::ThrowArgumentError(function_, -1, "at least " + std::to_string(least) + " arguments", std::to_string(size_));
@@ -26,6 +30,36 @@ Builtin::Builtin(const char* global_name, Body run) : name(global_name), body(ru
   else CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), 0));
 }
 
+std::string ExtentsText(Extents extents) {
+  std::string text = "[";
+  for (int64_t i = 0; i < extents.size; ++i) text += (i ? ", " : "") + std::to_string(extents.data[i]);
+  return text + "]";
+}
+
+Arguments ItemsOf(const Any& tuple, const char* function) {
+  const TVMFFISeqCell& items = Arguments(function, &tuple.cell(), 1).TupleAt(0);
+  return {function, static_cast<const TVMFFIAny*>(items.data), static_cast<int32_t>(items.size)};
+}
+
+Any NewTuple(const std::vector<Any>& items) {
+  TVMFFIObjectHandle tuple = nullptr;  // an Any is a cell
+  Check(PortcallArrayCreate(reinterpret_cast<const TVMFFIAny*>(items.data()), static_cast<int64_t>(items.size()),
+                            &tuple));
+  return ObjectRef::Steal<ObjectRef>(tuple);
+}
+
+Any NewShape(const int64_t* extents, size_t size) {
+  TVMFFIObjectHandle shape = nullptr;
+  Check(PortcallShapeCreate(extents, size, &shape));
+  return ObjectRef::Steal<ObjectRef>(shape);
+}
+
+Tensor NewIntegers(const int64_t* values, size_t size) {
+  Tensor tensor = Tensor::Empty({static_cast<int64_t>(size)}, DataTypeOf<int64_t>());
+  std::copy(values, values + size, static_cast<int64_t*>(tensor.raw_data()));
+  return tensor;
+}
+
 int64_t IntegerAt(const DLTensor& tensor, int64_t i) {
   const char* data = static_cast<const char*>(tensor.data) + tensor.byte_offset;
   bool integer = tensor.dtype.code == kDLInt || tensor.dtype.code == kDLUInt || tensor.dtype.code == kDLBool;
@@ -40,8 +74,8 @@ int64_t IntegerAt(const DLTensor& tensor, int64_t i) {
     case 64:
       return reinterpret_cast<const int64_t*>(data)[i];
     default:
-      PORTCALL_CHECK(integer && tensor.dtype.bits == 1, TypeError)
-          << "expected a tensor of integers, got one of " << ToString(tensor.dtype);
+      if (!integer || tensor.dtype.bits != 1)
+        Throw("TypeError", {"expected a tensor of integers, got one of ", ToString(tensor.dtype)});
       return (reinterpret_cast<const uint8_t*>(data)[i / 8] >> (i % 8)) & 1;
   }
 }

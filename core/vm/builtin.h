@@ -4,10 +4,16 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "bytes/message.h"
 #include "portcall/portcall.h"
 
 namespace portcall::vm {
+
+using bytes::Join;
+using bytes::Piece;
+using bytes::Throw;
 
 struct Extents {
   const int64_t* data;
@@ -64,7 +70,16 @@ class Arguments {
     return *text;
   }
 
+  std::string_view BytesAt(int32_t i) const {
+    std::optional<std::string_view> bytes = TryBytes(cells_[i]);
+    if (!bytes) Fail(i, "bytes");
+    return *bytes;
+  }
+
+  // TypeError: argument i is of another kind.
   [[noreturn, gnu::cold]] void Fail(int32_t i, const char* expected) const;
+  // ValueError: arguments of these kinds, but other values, are wanted.
+  [[noreturn, gnu::cold]] void Refuse(std::initializer_list<Piece> why) const;
 
  private:
   [[noreturn, gnu::cold]] void FailCount(int32_t least) const;
@@ -103,6 +118,14 @@ struct Builtin {
   const char* name;
   Body body;
 };
+
+std::string ExtentsText(Extents extents);  // "[2, 3]"
+
+// The items of a tuple, as arguments.
+Arguments ItemsOf(const Any& tuple, const char* function = "");
+Any NewTuple(const std::vector<Any>& items);
+Any NewShape(const int64_t* extents, size_t size);
+Tensor NewIntegers(const int64_t* values, size_t size);  // int64[size]
 
 // Element i of a compact tensor of integers or bools in the host's memory.
 int64_t IntegerAt(const DLTensor& tensor, int64_t i);

@@ -10,14 +10,14 @@ namespace {
 bool IsBool(const DLDataType& t) { return t.code == kDLBool || (t.code == kDLUInt && t.bits == 1); }
 
 void RequireKind(bool ok, const Arguments& args, const char* expected) {
-  PORTCALL_CHECK(ok, TypeError) << args.Text(args.size() - 1) << "expected " << expected << ", got "
-                                << DescribeValue(args[0]);
+  if (!ok) Throw("TypeError", {args.Text(args.size() - 1), "expected ", expected, ", got ", DescribeValue(args[0])});
 }
 
 void CheckDimensions(const Arguments& args, const char* what, int64_t got) {
   int64_t expected = args.Int(1);
-  PORTCALL_CHECK(expected == -1 || got == expected, ValueError)
-      << args.Text(args.size() - 1) << "expected a " << what << " of " << expected << " dimensions (ndim), got " << got;
+  if (expected == -1 || got == expected) return;
+  Throw("ValueError",
+        {args.Text(args.size() - 1), "expected a ", what, " of ", expected, " dimensions (ndim), got ", got});
 }
 
 void CheckTensorInfo(const Arguments& args, Result) {  // (value, dimensions or -1, [data type], context)
@@ -28,8 +28,9 @@ void CheckTensorInfo(const Arguments& args, Result) {  // (value, dimensions or 
   if (args.size() == 3) return;
   DLDataType expected = args.DataType(2);
   if (expected.code == kDLOpaqueHandle) return;  // any
-  PORTCALL_CHECK(tensor->dtype == expected || (IsBool(tensor->dtype) && IsBool(expected)), ValueError)
-      << args.Text(3) << "expected a Tensor of dtype " << ToString(expected) << ", got " << ToString(tensor->dtype);
+  if (tensor->dtype == expected || (IsBool(tensor->dtype) && IsBool(expected))) return;
+  std::string wanted = ToString(expected), got = ToString(tensor->dtype);
+  Throw("ValueError", {args.Text(3), "expected a Tensor of dtype ", wanted, ", got ", got});
 }
 
 void CheckShapeInfo(const Arguments& args, Result) {  // (value, dimensions or -1, context)
@@ -46,15 +47,16 @@ void CheckPrimValueInfo(const Arguments& args, Result) {  // (value, data type, 
   bool ok = expected.code == kDLFloat          ? integer || got == kTVMFFIFloat
             : expected.code == kDLOpaqueHandle ? integer || got == kTVMFFIOpaquePtr
                                                : integer;
-  RequireKind(ok, args, ("a number of dtype " + ToString(expected)).c_str());
+  if (!ok) RequireKind(false, args, ("a number of dtype " + ToString(expected)).c_str());
 }
 
 void CheckTupleInfo(const Arguments& args, Result) {  // (value, size, context)
   args.CheckCount(3, 3);
   RequireKind(args[0].type_index == kTVMFFIArray, args, "a tuple");
   int64_t got = args.TupleAt(0).size;
-  PORTCALL_CHECK(got == args.Int(1), ValueError)
-      << args.Text(2) << "expected a tuple with " << args.Int(1) << " elements, got " << got << " elements";
+  int64_t expected = args.Int(1);
+  if (got == expected) return;
+  Throw("ValueError", {args.Text(2), "expected a tuple with ", expected, " elements, got ", got, " elements"});
 }
 
 void CheckFuncInfo(const Arguments& args, Result) {  // (value, context)

@@ -14,11 +14,8 @@ void CopyValue(const Arguments& args, Result result) {
 }
 
 void MakeTuple(const Arguments& args, Result result) {
-  std::vector<Any> items;
-  items.reserve(static_cast<size_t>(args.size()));
-  for (int32_t i = 0; i < args.size(); ++i) items.push_back(Any::Copy(args[i]));
   TVMFFIObjectHandle tuple = nullptr;
-  Check(PortcallArrayCreate(reinterpret_cast<const TVMFFIAny*>(items.data()), args.size(), &tuple));
+  Check(PortcallArrayCreate(args.cells(), args.size(), &tuple));
   result.Owned(tuple);
 }
 
@@ -26,8 +23,8 @@ TVMFFIAny* ItemOf(const Arguments& args) {  // (tuple, index)
   args.CheckCount(2, 2);
   const TVMFFISeqCell& tuple = args.TupleAt(0);
   int64_t i = args.Int(1);
-  PORTCALL_CHECK(i >= 0 && i < tuple.size, IndexError)
-      << args.function() << "(): there is no item " << i << " in a tuple with " << tuple.size << " elements";
+  if (i < 0 || i >= tuple.size)
+    Throw("IndexError", {args.function(), "(): there is no item ", i, " in a tuple with ", tuple.size, " elements"});
   return static_cast<TVMFFIAny*>(tuple.data) + i;
 }
 
@@ -40,7 +37,7 @@ void ReadIfCond(const Arguments& args, Result result) {  // (a number, or a tens
   args.CheckCount(1, 1);
   if (!TryDLTensor(args[0])) return result.Bool(args.Int(0) != 0);
   Tensor condition = OnHost(args, 0);
-  PORTCALL_CHECK(condition.numel() >= 1, ValueError) << args.function() << "(): the condition is an empty tensor";
+  if (condition.numel() == 0) args.Refuse({"the condition is an empty tensor"});
   result.Bool(IntegerAt(*condition.dl_tensor(), 0) != 0);
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vm/executable.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "bytes/cursor.h"
+#include "vm/order.h"
 
 namespace portcall::vm {
 namespace {
@@ -13,55 +17,40 @@ constexpr const char* kVersion = "0.14";
 constexpr int64_t kMostRegisters = 1 << 20;
 constexpr int32_t kMostDimensions = 64;
 
+[[noreturn]] void Fail(const char* what) { Throw("ModuleLoadError", {"the executable is damaged: ", what}); }
 void Require(bool ok, const char* what) {
-  PORTCALL_CHECK(ok, ModuleLoadError) << "the executable is damaged: " << what;
+  if (!ok) Fail(what);
 }
 
-class Reader {
+class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  explicit Reader(std::string_view bytes) : Cursor(bytes) {}
+  [[noreturn]] static void FailShort(const char*, uint64_t) { Fail("it ends too early"); }
 
-  bool done() const { return bytes_.empty(); }
-  std::string_view Take(uint64_t n) {
-    Require(n <= bytes_.size(), "it ends too early");
-    std::string_view part = bytes_.substr(0, n);
-    bytes_.remove_prefix(n);
-    return part;
-  }
-  template <typename T> T Number() {
-    T value;
-    std::memcpy(&value, Take(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
   // A number of items of at least so many bytes each.
-  uint64_t Count(size_t item_bytes) {
-    auto n = Number<uint64_t>();
-    Require(n <= bytes_.size() / item_bytes, "it ends too early");
+  size_t Count(size_t item_bytes) {
+    auto n = Take<uint64_t>();
+    Require(CanHold(n, item_bytes), "it ends too early");
     return n;
   }
-  std::string_view Text() { return Take(Number<uint64_t>()); }
+  std::string_view Text() { return Bytes(Take<uint64_t>()); }
   std::vector<int64_t> Words() {
     std::vector<int64_t> words(Count(sizeof(int64_t)));
-    std::string_view bytes = Take(words.size() * sizeof(int64_t));
-    if (!words.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+    for (int64_t& word : words) word = Take<int64_t>();
     return words;
-  }
-  DLDataType DataType() {
-    auto code = Number<uint8_t>(), bits = Number<uint8_t>();
-    return {code, bits, Number<uint16_t>()};
   }
 
   Tensor TensorConstant() {
-    Require(Number<uint64_t>() == kTensorMagic, "a tensor without its mark");
-    Take(8 + 8);  // reserved; the device, which is the host
-    auto ndim = Number<int32_t>();
-    DLDataType dtype = DataType();
+    Require(Take<uint64_t>() == kTensorMagic, "a tensor without its mark");
+    Bytes(8 + 8);  // reserved; the device, which is the host
+    auto ndim = Take<int32_t>();
+    auto dtype = Take<DLDataType>();
     Require(ndim >= 0 && ndim <= kMostDimensions, "the number of dimensions of a tensor");
     std::vector<int64_t> shape;
     uint64_t bits = uint64_t{dtype.bits} * dtype.lanes;
     Require(bits > 0, "the data type of a tensor");
     for (int32_t i = 0; i < ndim; ++i) {
-      shape.push_back(Number<int64_t>());
+      shape.push_back(Take<int64_t>());
       Require(shape.back() >= 0 && !__builtin_mul_overflow(bits, static_cast<uint64_t>(shape.back()), &bits),
               "the shape of a tensor");
     }
@@ -73,39 +62,38 @@ class Reader {
   }
 
   Any Constant() {
-    switch (auto tag = Number<int32_t>()) {
+    switch (auto tag = Take<int32_t>()) {
       case kTVMFFIInt:
-        return Number<int64_t>();
+        return Take<int64_t>();
       case kTVMFFIFloat:
-        return Number<double>();
+        return Take<double>();
       case kTVMFFIDataType:
-        return DataType();
+        return Take<DLDataType>();
       case kTVMFFIStr:
         return String(Text());
-      case kTVMFFIShape:
-        return Shape(Words());
+      case kTVMFFIShape: {
+        std::vector<int64_t> extents = Words();
+        return NewShape(extents.data(), extents.size());
+      }
       case kTVMFFITensor:
         return TensorConstant();
       default:
-        PORTCALL_THROW(ModuleLoadError) << "the executable is damaged: a constant of type " << tag;
+        Throw("ModuleLoadError", {"the executable is damaged: a constant of type ", tag});
     }
   }
 
   Function OneFunction() {
     Function f;
-    f.kind = static_cast<FunctionKind>(Number<int32_t>());
+    f.kind = static_cast<FunctionKind>(Take<int32_t>());
     Require(f.kind == kPacked || f.kind == kBytecode || f.kind == kCompiled, "the kind of a function");
     f.name = Text();
-    f.begin = Number<int64_t>();
-    f.end = Number<int64_t>();
-    f.num_args = Number<int64_t>();
-    f.num_registers = Number<int64_t>();
+    f.begin = Take<int64_t>();
+    f.end = Take<int64_t>();
+    f.num_args = Take<int64_t>();
+    f.num_registers = Take<int64_t>();
     for (uint64_t n = Count(8); n > 0; --n) f.params.emplace_back(Text());
     return f;
   }
-
- private:
-  std::string_view bytes_;
 };
 
 // Checks the instructions of one function: then running them needs no checks. Jumps go forward only, as compilers
@@ -147,7 +135,7 @@ class FunctionCheck {
       case kIf:
         return Require(left >= 3 && IsRegister(word[1]) && IsJump(at, word[2]) && at + 1 < function_.end, "a branch");
       default:
-        Require(false, "an instruction that does not exist");
+        Fail("an instruction that does not exist");
     }
   }
   void CheckCall(const CallWords& call, int64_t at) const {
@@ -176,47 +164,56 @@ class FunctionCheck {
 
 // Returns which of the two magic numbers it was.
 uint64_t ReadHead(Reader* in) {
-  auto magic = in->Number<uint64_t>();
+  auto magic = in->Take<uint64_t>();
   if (magic != kMagic1 && magic != kMagic2) {
     // TVM 0.20 and 0.21 put a length in front, and 0.20 numbers its constants in another way.
-    bool old = !in->done() && magic >= 16 && in->Number<uint64_t>() == kMagic1;
-    PORTCALL_CHECK(!old, ModuleLoadError)
-        << "TVM 0.20 or 0.21 compiled this executable; 0.22 and later can be run: compile the model again";
-    PORTCALL_THROW(ModuleLoadError) << "these bytes are not an executable of a Relax VM";
+    bool old = in->left() > 0 && magic >= 16 && in->Take<uint64_t>() == kMagic1;
+    Throw("ModuleLoadError",
+          {old ? "TVM 0.20 or 0.21 compiled this executable; 0.22 and later can be run: compile the model again"
+               : "these bytes are not an executable of a Relax VM"});
   }
   std::string_view version = in->Text();
-  PORTCALL_CHECK(version == kVersion, ModuleLoadError)
-      << "the executable has version '" << version.substr(0, 40) << "'; only " << kVersion << " is known";
+  if (version != kVersion)
+    Throw("ModuleLoadError",
+          {"the executable has version '", version.substr(0, 40), "'; only ", kVersion, " is known"});
   return magic;
 }
 
 void ReadScopes(Reader* in) {
   for (uint64_t n = in->Count(16); n > 0; --n) {
-    auto constant = in->Number<int64_t>();
+    auto constant = in->Take<int64_t>();
     std::string_view scope = in->Text();
-    PORTCALL_CHECK(scope == "global", ModuleLoadError)
-        << "constant " << constant << " is to be in memory of scope '" << scope.substr(0, 40)
-        << "'; only the scope 'global' is supported";
+    if (scope != "global")
+      Throw("ModuleLoadError", {"constant ", constant, " is to be in memory of scope '", scope.substr(0, 40),
+                                "'; only the scope 'global' is supported"});
   }
 }
 
 }  // namespace
 
+int64_t Executable::Find(std::string_view name) const {
+  auto before = [&](int64_t i, std::string_view wanted) { return FunctionAt(i).name < wanted; };
+  auto it = std::lower_bound(by_name.begin(), by_name.end(), name, before);
+  return it != by_name.end() && FunctionAt(*it).name == name ? *it : -1;
+}
+
 std::shared_ptr<const Executable> ReadExecutable(std::string_view bytes) {
   Reader in(bytes);
   auto executable = std::make_shared<Executable>();
+  auto name_of = [&](int64_t i) -> const std::string& { return executable->FunctionAt(i).name; };
   uint64_t magic = ReadHead(&in);
   for (uint64_t n = in.Count(44); n > 0; --n) {
-    Function f = in.OneFunction();
-    bool fresh = executable->index.emplace(f.name, executable->functions.size()).second;
-    Require(fresh, "two functions have the same name");
-    executable->functions.push_back(std::move(f));
+    executable->by_name.push_back(static_cast<int64_t>(executable->functions.size()));
+    executable->functions.push_back(in.OneFunction());
   }
+  SortPlaces(&executable->by_name, [&](int64_t a, int64_t b) { return name_of(a).compare(name_of(b)); });
+  for (size_t i = 1; i < executable->by_name.size(); ++i)
+    Require(name_of(executable->by_name[i - 1]) != name_of(executable->by_name[i]), "two functions have the same name");
   if (magic == kMagic2) ReadScopes(&in);
   for (uint64_t n = in.Count(4); n > 0; --n) executable->constants.push_back(in.Constant());
   executable->offsets = in.Words();
   executable->code = in.Words();
-  Require(in.done(), "something follows its end");
+  Require(in.left() == 0, "something follows its end");
   for (const Function& f : executable->functions) FunctionCheck(*executable, f).Run();
   return executable;
 }

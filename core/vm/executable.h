@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "portcall/portcall.h"
@@ -54,13 +53,14 @@ struct CallWords {
 // Every index, size and operand in it has been checked.
 struct Executable {
   std::vector<Function> functions;
-  std::unordered_map<std::string, size_t> index;  // of functions, by name
+  std::vector<int64_t> by_name;  // indices of functions, in the order of their names
   std::vector<Any> constants;
   std::vector<int64_t> offsets;  // where an instruction begins in the code
   std::vector<int64_t> code;
 
   const int64_t* WordsAt(int64_t instruction) const { return code.data() + offsets[static_cast<size_t>(instruction)]; }
   const Function& FunctionAt(int64_t i) const { return functions[static_cast<size_t>(i)]; }
+  int64_t Find(std::string_view name) const;  // -1: none
 };
 
 // ModuleLoadError: the bytes are damaged, or of a version that is not known.

@@ -23,8 +23,9 @@ class RegisterStack {
   }
 
   Any* Push(size_t n) {
-    PORTCALL_CHECK(total_ + n <= kMostCells, RecursionError)
-        << "the functions of the executable call each other too deeply: there is no room for more registers";
+    if (total_ + n > kMostCells)
+      Throw("RecursionError",
+            {"the functions of the executable call each other too deeply: there is no room for more registers"});
     if (chunks_.empty() || used_ + n > chunks_[top_].size()) NextChunk(n);
     Any* registers = chunks_[top_].data() + used_;
     used_ += n;
@@ -87,51 +88,50 @@ Any Adapted(const TVMFFIAny& value, const Device* device) {
     items.push_back(Adapted(item.cell(), device));
     same = same && IsObject(item.cell()) && items.back().cell().v_obj == item.cell().v_obj;
   }
-  return same ? Any::Copy(value) : Any(Array<Any>(items.begin(), items.end()));
+  return same ? Any::Copy(value) : NewTuple(items);
 }
 
 }  // namespace
 
 // ---- Setting up ----------------------------------------------------------------------------------------------------
 
-void Machine::SetUp(Args args) {
-  PORTCALL_CHECK(args.size() > 0 && args.size() % 3 == 0, ValueError)
-      << "a machine is set up with the kind and index of a device and a kind of allocator, for each device";
+void Machine::SetUp(const Arguments& args) {
+  if (args.size() == 0 || args.size() % 3 != 0)
+    Throw("ValueError",
+          {"a machine is set up with the kind and index of a device and a kind of allocator, for each device"});
   std::lock_guard<std::mutex> lock(mutex_);
-  PORTCALL_CHECK(!ready_, RuntimeError) << "the machine has been set up before";
+  if (ready_) Throw("RuntimeError", {"the machine has been set up before"});
   std::vector<Place> places;
-  for (int i = 0; i < args.size(); i += 3) {
-    Device device{static_cast<DLDeviceType>(args[i].cast<int32_t>()), args[i + 1].cast<int32_t>()};
+  for (int32_t i = 0; i < args.size(); i += 3) {
+    Device device{static_cast<DLDeviceType>(args.Int(i)), static_cast<int32_t>(args.Int(i + 1))};
     const PortcallDeviceAPI* api = nullptr;
     Check(PortcallDeviceGetAPI(device.device_type, &api));  // an error when nothing is known of the kind
-    places.push_back({device, args[i + 2].cast<int64_t>() == kPooled ? Pool::Of(device) : nullptr});
+    places.push_back({device, args.Int(i + 2) == kPooled ? Pool::Of(device) : nullptr});
   }
-  program_ = Link(executable_, imports_, places[0].device, this);
+  program_ = Link(executable_, ItemsOf(imports_), places[0].device, this);
   places_ = std::move(places);
   ready_ = true;
 }
 
-int64_t Machine::Find(const std::string& name) const {
-  auto it = executable_->index.find(name);
-  bool callable = it != executable_->index.end() && executable_->functions[it->second].kind != kPacked;
-  return callable ? static_cast<int64_t>(it->second) : -1;
+int64_t Machine::Find(std::string_view name) const {
+  int64_t function = executable_->Find(name);
+  return function >= 0 && executable_->FunctionAt(function).kind == kPacked ? -1 : function;
 }
 
-int64_t Machine::Required(const std::string& name) const {
+int64_t Machine::Required(std::string_view name) const {
   int64_t function = Find(name);
-  PORTCALL_CHECK(function >= 0, ValueError) << "the executable has no function '" << name << "'";
-  CheckReady();
+  if (function < 0) Throw("ValueError", {"the executable has no function '", name, "'"});
   return function;
 }
 
 void Machine::CheckReady() const {
-  PORTCALL_CHECK(ready_, RuntimeError) << "the machine was not set up: call vm_initialization first";
+  if (!ready_) Throw("RuntimeError", {"the machine was not set up: call vm_initialization first"});
 }
 
 const Place& Machine::PlaceAt(int64_t index) const {
   auto count = static_cast<int64_t>(places_.size());
   if (index == -1) index = count - 1;
-  PORTCALL_CHECK(index >= 0 && index < count, ValueError) << "the machine has " << count << " devices, not " << index;
+  if (index < 0 || index >= count) Throw("ValueError", {"the machine has ", count, " devices, not ", index});
   return places_[static_cast<size_t>(index)];
 }
 
@@ -170,9 +170,9 @@ class Machine::Entered {
 thread_local Machine* Machine::Entered::now_ = nullptr;
 
 Machine* Machine::Current(const TVMFFIAny& cell) {
-  PORTCALL_CHECK(cell.type_index == kTVMFFIOpaquePtr && cell.v_ptr && cell.v_ptr == Entered::now(), TypeError)
-      << "expected the machine that is running, got " << DescribeValue(cell)
-      << ": this function is called by functions of an executable only";
+  if (cell.type_index != kTVMFFIOpaquePtr || !cell.v_ptr || cell.v_ptr != Entered::now())
+    Throw("TypeError", {"expected the machine that is running, got ", DescribeValue(cell),
+                        ": this function is called by functions of an executable only"});
   return Entered::now();
 }
 
@@ -198,8 +198,9 @@ class Machine::Frames {
   bool outermost() const { return callers_.empty(); }
   const Frame& now() const { return now_; }
   void Enter(const Routine& routine, const Step* from) {
-    PORTCALL_CHECK(callers_.size() < kMostFrames, RecursionError)
-        << "the functions of the executable call each other more than " << kMostFrames << " levels deep";
+    if (callers_.size() >= kMostFrames)
+      Throw("RecursionError",
+            {"the functions of the executable call each other more than ", kMostFrames, " levels deep"});
     if (callers_.size() == callers_.capacity())
       callers_.reserve(2 * callers_.size() + 8);  // so that push_back succeeds
     Frame inner = NewFrame(routine);
@@ -226,10 +227,12 @@ class Machine::Frames {
   std::vector<Frame> callers_;
 };
 
-Any Machine::Run(int64_t function, const TVMFFIAny* args, int32_t num_args, Profile* profile) {
+Any Machine::Run(int64_t function, const std::vector<Any>& args, Profile* profile) {
+  CheckReady();
   TVMFFIAny result;
   detail::SetCell(&result, kTVMFFINone);
-  Invoke(function, args, num_args, profile, &result);
+  Invoke(function, reinterpret_cast<const TVMFFIAny*>(args.data()), static_cast<int32_t>(args.size()), profile,
+         &result);  // an Any is a cell
   return Any::Steal(result);
 }
 
@@ -238,8 +241,8 @@ void Machine::CheckCount(int64_t function, int32_t num_args) const {
   if (num_args == f.num_args) return;
   std::string names;
   for (const std::string& name : f.params) names += (names.empty() ? "" : ", ") + name;
-  PORTCALL_THROW(TypeError) << f.name << "(" << names << ") takes " << f.num_args
-                            << (f.num_args == 1 ? " argument" : " arguments") << ", got " << num_args;
+  Throw("TypeError",
+        {f.name, "(", names, ") takes ", f.num_args, f.num_args == 1 ? " argument" : " arguments", ", got ", num_args});
 }
 
 void Machine::RunCompiled(int64_t function, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
@@ -257,8 +260,8 @@ void Machine::InvokeObject(const TVMFFIAny& callee, const TVMFFIAny* args, int32
     return Check(func->cell.safe_call(callee.v_obj, args, num_args, result));
   }
   ClosureObj* closure = TryClosure(callee);
-  PORTCALL_CHECK(closure, TypeError) << "expected a function or a closure, got " << DescribeValue(callee);
-  PORTCALL_CHECK(closure->executable == executable_, ValueError) << "the closure belongs to another executable";
+  if (!closure) Throw("TypeError", {"expected a function or a closure, got ", DescribeValue(callee)});
+  if (closure->executable != executable_) Throw("ValueError", {"the closure belongs to another executable"});
   if (closure->bound.empty()) return Invoke(closure->function, args, num_args, nullptr, result);
   std::vector<TVMFFIAny> cells(args, args + num_args);
   for (const Any& value : closure->bound) cells.push_back(value.cell());
@@ -304,9 +307,9 @@ void Machine::CallInstrumented(const PackedFunc& instrument, const Step& step, c
 
 std::string Machine::Describe(const Routine& routine, const Step* step) const {
   const Function& f = executable_->functions[static_cast<size_t>(&routine - program_->routines.data())];
-  std::string text = "in " + f.name + ", instruction " + std::to_string(step - routine.steps.data());
-  if (step->function >= 0) text += ": " + executable_->FunctionAt(step->function).name;
-  return text;
+  bool call = step->function >= 0;
+  return Join({"in ", f.name, ", instruction ", step - routine.steps.data(), call ? ": " : "",
+               call ? executable_->FunctionAt(step->function).name : ""});
 }
 
 // One entry into the machine, until the function returns that was entered first.
@@ -422,7 +425,7 @@ class Machine::Interpreter {
       const Frames::Frame& caller = callers[callers.size() - 1 - i];
       error.AddNote(machine_.Describe(*caller.routine, caller.step));
     }
-    if (callers.size() > told) error.AddNote("and through " + std::to_string(callers.size() - told) + " more calls");
+    if (callers.size() > told) error.AddNote(Join({"and through ", callers.size() - told, " more calls"}));
   }
 
   Machine& machine_;

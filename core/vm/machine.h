@@ -32,25 +32,27 @@ struct Profile {
 
 class Machine {
  public:
-  Machine(std::shared_ptr<const Executable> executable, std::vector<Module> imports)
+  // `imports`: a tuple of the modules that have the kernels.
+  Machine(std::shared_ptr<const Executable> executable, Any imports)
       : executable_(std::move(executable)), imports_(std::move(imports)) {}
 
   // (kind, index, kind of allocator) for each device, the last one being the host.
-  void SetUp(Args args);
+  void SetUp(const Arguments& args);
 
   const Executable& executable() const { return *executable_; }
   // The function that can be called by that name; -1: none.
-  int64_t Find(const std::string& name) const;
-  // The same; ValueError when there is none, RuntimeError when the machine was not set up.
-  int64_t Required(const std::string& name) const;
+  int64_t Find(std::string_view name) const;
+  // The same; ValueError when there is none.
+  int64_t Required(std::string_view name) const;
 
   // Runs a function with arguments as Input makes them.
-  Any Run(int64_t function, const TVMFFIAny* args, int32_t num_args, Profile* profile = nullptr);
+  Any Run(int64_t function, const std::vector<Any>& args, Profile* profile = nullptr);
   // Runs a function, a closure, or a function of this process.
   void InvokeObject(const TVMFFIAny& callee, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result);
 
   // A value of the user as functions of the executable may have it: tensors on the first device, compact and aligned.
   Any Input(const TVMFFIAny& value) const;
+  void CheckReady() const;  // RuntimeError: the machine was not set up
 
   // A function called around each call; null: none any more.
   void SetInstrument(PackedFunc instrument);
@@ -72,11 +74,10 @@ class Machine {
   void CallInstrumented(const PackedFunc& instrument, const Step& step, const TVMFFIAny* cells, TVMFFIAny* out);
   PackedFunc Instrument();
   void CheckCount(int64_t function, int32_t num_args) const;
-  void CheckReady() const;
   std::string Describe(const Routine& routine, const Step* step) const;
 
   std::shared_ptr<const Executable> executable_;
-  std::vector<Module> imports_;
+  Any imports_;
   std::vector<Place> places_;
   std::atomic<bool> ready_{false};
   std::mutex mutex_;  // guards setting up, and the instrument

@@ -13,8 +13,8 @@ Tensor NewBlock(Device device, size_t nbytes) {
 
 }  // namespace
 
-std::map<std::pair<int32_t, int32_t>, Pool*>& Pool::All() {
-  static auto* all = new std::map<std::pair<int32_t, int32_t>, Pool*>();  // storage may outlive everything else
+std::vector<Pool*>& Pool::All() {
+  static auto* all = new std::vector<Pool*>();  // storage may outlive everything else
   return *all;
 }
 
@@ -25,14 +25,15 @@ std::mutex& Pool::AllMutex() {
 
 Pool* Pool::Of(Device device) {
   std::lock_guard<std::mutex> lock(AllMutex());
-  Pool*& pool = All()[{device.device_type, device.device_id}];
-  if (!pool) pool = new Pool(device);
-  return pool;
+  for (Pool* pool : All()) {
+    if (pool->device_ == device) return pool;
+  }
+  return All().emplace_back(new Pool(device));
 }
 
 void Pool::ClearAll() {
   std::lock_guard<std::mutex> lock(AllMutex());
-  for (auto& [device, pool] : All()) pool->Clear();
+  for (Pool* pool : All()) pool->Clear();
 }
 
 void Pool::Clear() {
@@ -79,10 +80,8 @@ size_t BytesOf(const char* function, const int64_t* extents, int64_t ndim, DLDat
   // Generated code computes with extents; an empty tensor has none that are senseless either.
   for (int64_t i = 0; i < ndim && fits; ++i) fits = extents[i] >= 0 && static_cast<uint64_t>(extents[i]) < kMostBytes;
   if (!fits || bits / 8 >= kMostBytes) {
-    std::string shape;
-    for (int64_t i = 0; i < ndim; ++i) shape += (i ? ", " : "") + std::to_string(extents[i]);
-    PORTCALL_THROW(ValueError) << function << "(): no memory holds a " << ToString(dtype) << " tensor of shape ["
-                               << shape << "]";
+    std::string shape = ExtentsText({extents, ndim}), type = ToString(dtype);
+    Throw("ValueError", {function, "(): no memory holds a ", type, " tensor of shape ", shape});
   }
   return (bits + 7) / 8;
 }

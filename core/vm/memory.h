@@ -4,8 +4,9 @@
 
 #include <map>
 #include <mutex>
+#include <vector>
 
-#include "portcall/portcall.h"
+#include "vm/builtin.h"
 
 namespace portcall::vm {
 
@@ -22,7 +23,7 @@ class Pool {
  private:
   explicit Pool(Device device) : device_(device) {}
   void Clear();
-  static std::map<std::pair<int32_t, int32_t>, Pool*>& All();
+  static std::vector<Pool*>& All();
   static std::mutex& AllMutex();
 
   Device device_;

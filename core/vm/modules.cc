@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vm/modules.h"
 
-#include <fstream>
-#include <iterator>
-#include <sstream>
-
 namespace portcall::vm {
 namespace {
 
-constexpr std::pair<const char*, void (MachineState::*)(Args, RetValue*)> kFunctions[] = {
-    {"vm_initialization", &MachineState::Initialize},
-    {"invoke_closure", &MachineState::InvokeClosure},
-    {"set_input", &MachineState::SetInput},
-    {"set_input_with_param_module", &MachineState::SetInputWithParams},
-    {"invoke_stateful", &MachineState::InvokeStateful},
-    {"get_output", &MachineState::GetOutput},
-    {"get_output_arity", &MachineState::GetOutputArity},
-    {"get_function_arity", &MachineState::GetFunctionArity},
-    {"get_function_param_name", &MachineState::GetParamName},
-    {"save_function", &MachineState::SaveFunction},
-    {"set_instrument", &MachineState::SetInstrument},
-    {"profile", &MachineState::ProfileCalls},
+struct Named {
+  const char* name;
+  MachineState::Method method;
+  int32_t least;  // arguments
+};
+constexpr Named kFunctions[] = {
+    {"vm_initialization", &MachineState::Initialize, 0},
+    {"invoke_closure", &MachineState::InvokeClosure, 1},
+    {"set_input", &MachineState::SetInput, 1},
+    {"invoke_stateful", &MachineState::InvokeStateful, 1},
+    {"get_output", &MachineState::GetOutput, 1},
+    {"get_output_arity", &MachineState::GetOutputArity, 1},
+    {"get_function_arity", &MachineState::GetFunctionArity, 1},
+    {"get_function_param_name", &MachineState::GetParamName, 2},
+    {"save_function", &MachineState::SaveFunction, 3},
+    {"set_instrument", &MachineState::SetInstrument, 1},
+    {"profile", &MachineState::ProfileCalls, 1},
 };
 
-std::vector<TVMFFIAny> CellsOf(const std::vector<Any>& values) {
-  std::vector<TVMFFIAny> cells;
-  cells.reserve(values.size());
-  for (const Any& value : values) cells.push_back(value.cell());
-  return cells;
+enum Of : size_t { kText, kDescription, kHasFunction, kSummary, kLoad };
+constexpr const char* kOfExecutable[] = {"as_text", "describe", "has_function", "stats", "vm_load_executable"};
+
+Module NewMachine(const std::shared_ptr<const Executable>& executable, const Module& self) {
+  Any imports = Registry::GetRequired("ffi.ModuleImports")(self);
+  Module machine(std::make_unique<MachineNode>(std::make_shared<MachineState>(executable, imports)));
+  Arguments all = ItemsOf(imports);
+  for (int32_t i = 0; i < all.size(); ++i) machine.Import(ObjectRef::Borrow<Module>(all[i].v_obj));
+  return machine;
 }
 
 }  // namespace
@@ -35,28 +39,25 @@ std::vector<TVMFFIAny> CellsOf(const std::vector<Any>& values) {
 // ---- The executable ------------------------------------------------------------------------------------------------
 
 std::vector<std::string> ExecutableNode::FunctionNames() {
-  return {"as_text", "describe", "has_function", "stats", "vm_load_executable"};
+  return {std::begin(kOfExecutable), std::end(kOfExecutable)};
 }
 
 PackedFunc ExecutableNode::GetFunction(const std::string& name, const Module& self) {
-  auto text = [&](std::string (*write)(const Executable&)) {
-    return PackedFunc([e = executable_, write](Args, RetValue* rv) { *rv = write(*e); }, name);
+  size_t which = 0;
+  while (which < std::size(kOfExecutable) && name != kOfExecutable[which]) ++which;
+  if (which == std::size(kOfExecutable)) return nullptr;
+  auto call = [e = executable_, self, which](Args args, RetValue* rv) {
+    if (which == kHasFunction) {
+      Arguments checked(args.function(), args.cells(), args.size());
+      checked.CheckCount(1, 1);
+      *rv = e->Find(checked.Text(0)) >= 0;
+    } else if (which == kLoad) {
+      *rv = NewMachine(e, self);
+    } else {
+      *rv = which == kText ? Listing(*e) : which == kDescription ? Description(*e) : Summary(*e);
+    }
   };
-  if (name == "as_text") return text(Listing);
-  if (name == "describe") return text(Description);
-  if (name == "stats") return text(Summary);
-  if (name == "has_function") {
-    auto has = [e = executable_](Args args, RetValue* rv) { *rv = e->index.count(args[0].cast<std::string>()) > 0; };
-    return PackedFunc(has, name);
-  }
-  if (name != "vm_load_executable") return nullptr;
-  auto load = [e = executable_, self](Args, RetValue* rv) {
-    std::vector<Module> imports = self.imports();
-    Module machine(std::make_unique<MachineNode>(std::make_shared<MachineState>(e, imports)));
-    for (const Module& import : imports) machine.Import(import);
-    *rv = machine;
-  };
-  return PackedFunc(load, name);
+  return PackedFunc(call, name);
 }
 
 // ---- The machine ---------------------------------------------------------------------------------------------------
@@ -69,199 +70,187 @@ std::vector<std::string> MachineNode::FunctionNames() {
   return names;
 }
 
-PackedFunc MachineNode::GetFunction(const std::string& name, const Module&) {
-  for (const auto& [known, method] : kFunctions) {
-    if (name != known) continue;
-    return PackedFunc([state = state_, run = method](Args args, RetValue* rv) { (state.get()->*run)(args, rv); }, name);
-  }
-  return state_->Find(name);
-}
-
-MachineState::Kept MachineState::At(const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto it = kept_.find(name);
-  return it == kept_.end() ? Kept() : it->second;
-}
-
 PackedFunc MachineState::Find(const std::string& name) {
-  if (Kept kept = At(name); kept.saved >= 0) {
-    auto run = [self = shared_from_this(), kept](Args args, RetValue* rv) {
-      std::vector<Any> inputs = *self->InputsFrom(args, 0);
-      inputs.insert(inputs.end(), kept.bound->begin(), kept.bound->end());
-      Any value = self->Run(kept.saved, inputs);
-      if (kept.returns) *rv = value;
-    };
-    return PackedFunc(run, name);
+  for (const Named& known : kFunctions) {
+    if (name == known.name) return Bind(name, known.method, known.least, nullptr);
   }
+  if (Any saved = At(name).saved; saved != nullptr) return Bind(name, &MachineState::CallSaved, 0, saved);
   int64_t function = machine_.Find(name);
-  if (function < 0) return nullptr;
-  auto run = [self = shared_from_this(), function, name](Args args, RetValue* rv) {
-    self->machine_.Required(name);
-    *rv = self->ForUser(self->Run(function, *self->InputsFrom(args, 0)));
-  };
-  return PackedFunc(run, name);
+  return function < 0 ? PackedFunc() : Bind(name, &MachineState::CallFunction, 0, function);
 }
 
-Any MachineState::Run(int64_t function, const std::vector<Any>& inputs, Profile* profile) {
-  // An Any is a cell.
-  return machine_.Run(function, reinterpret_cast<const TVMFFIAny*>(inputs.data()), static_cast<int32_t>(inputs.size()),
-                      profile);
+PackedFunc MachineState::Bind(const std::string& name, Method method, int32_t least, Any what) {
+  auto call = [self = shared_from_this(), method, least, what = std::move(what)](Args args, RetValue* rv) {
+    Arguments checked(args.function(), args.cells(), args.size());
+    checked.CheckCount(least, INT32_MAX);
+    *rv = (self.get()->*method)(what, checked);
+  };
+  return PackedFunc(std::move(call), name);
+}
+
+Any MachineState::CallFunction(const Any& function, const Arguments& args) {
+  return ForUser(machine_.Run(function.cell().v_int64, Inputs(args, 0)));
+}
+
+Any MachineState::CallSaved(const Any& saved, const Arguments& args) {
+  Arguments kept = ItemsOf(saved);
+  std::vector<Any> inputs = Inputs(args, 0);
+  for (int32_t i = 2; i < kept.size(); ++i) inputs.push_back(Any::Copy(kept[i]));
+  Any value = machine_.Run(kept.Int(0), inputs);
+  return kept.Int(1) ? value : Any();
+}
+
+Any MachineState::CallClosure(const Any& closure, const Arguments& args) {
+  return Invoke(closure.cell(), Inputs(args, 0));
+}
+
+Any MachineState::InvokeClosure(const Any&, const Arguments& args) { return Invoke(args[0], Inputs(args, 1)); }
+
+Any MachineState::Invoke(const TVMFFIAny& callee, const std::vector<Any>& inputs) {
+  machine_.CheckReady();
+  TVMFFIAny result;
+  detail::SetCell(&result, kTVMFFINone);
+  machine_.InvokeObject(callee, reinterpret_cast<const TVMFFIAny*>(inputs.data()), static_cast<int32_t>(inputs.size()),
+                        &result);
+  return ForUser(Any::Steal(result));
 }
 
 // A closure is a function for a user, which keeps the machine.
 Any MachineState::ForUser(Any value) {
   if (!TryClosure(value.cell())) return value;
-  auto call = [self = shared_from_this(), closure = value](Args args, RetValue* rv) {
-    Values values = self->InputsFrom(args, 0);
-    std::vector<TVMFFIAny> cells = CellsOf(*values);
-    TVMFFIAny result;
-    detail::SetCell(&result, kTVMFFINone);
-    self->machine_.InvokeObject(closure.cell(), cells.data(), static_cast<int32_t>(cells.size()), &result);
-    *rv = self->ForUser(Any::Steal(result));
-  };
-  return PackedFunc(call, "closure");
+  return Bind("closure", &MachineState::CallClosure, 0, std::move(value));
 }
 
-MachineState::Values MachineState::InputsFrom(Args args, int first) const {
-  auto values = std::make_shared<std::vector<Any>>();
-  values->reserve(static_cast<size_t>(std::max(args.size() - first, 0)));
-  for (int i = first; i < args.size(); ++i) values->push_back(machine_.Input(args.cells()[i]));
+std::vector<Any> MachineState::Inputs(const Arguments& args, int32_t first) const {
+  std::vector<Any> values;
+  values.reserve(static_cast<size_t>(args.size()) + 1);
+  for (int32_t i = first; i < args.size(); ++i) values.push_back(machine_.Input(args[i]));
   return values;
 }
 
-const Function& MachineState::FunctionOf(Args args) const {
-  int64_t function = machine_.Find(args[0].cast<std::string>());
-  PORTCALL_CHECK(function >= 0, ValueError) << "the executable has no function '" << args[0].cast<std::string>() << "'";
-  return executable().FunctionAt(function);
+MachineState::Kept MachineState::At(std::string_view name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto it = kept_.find(name);
+  return it == kept_.end() ? Kept() : it->second;
 }
 
-void MachineState::Initialize(Args args, RetValue*) { machine_.SetUp(args); }
+// ---- Its functions -------------------------------------------------------------------------------------------------
 
-void MachineState::InvokeClosure(Args args, RetValue* rv) {
-  Values values = InputsFrom(args, 1);
-  std::vector<TVMFFIAny> cells = CellsOf(*values);
-  TVMFFIAny result;
-  detail::SetCell(&result, kTVMFFINone);
-  machine_.InvokeObject(args[0].cell(), cells.data(), static_cast<int32_t>(cells.size()), &result);
-  *rv = ForUser(Any::Steal(result));
+Any MachineState::Initialize(const Any&, const Arguments& args) {
+  machine_.SetUp(args);
+  return nullptr;
 }
 
-void MachineState::SetInput(Args args, RetValue*) { StoreInput(args, false); }
-void MachineState::SetInputWithParams(Args args, RetValue*) { StoreInput(args, true); }
-
-void MachineState::StoreInput(Args args, bool with_params) {
-  std::string name = args[0];
+Any MachineState::SetInput(const Any&, const Arguments& args) {  // (name, arguments…)
+  std::string name(args.Text(0));
   const Function& f = executable().FunctionAt(machine_.Required(name));
-  PORTCALL_CHECK(args.size() - 1 == f.num_args, ValueError)
-      << name << " takes " << f.num_args << " arguments, got " << args.size() - 1;
-  auto values = std::make_shared<std::vector<Any>>();
-  for (int i = 1; i < args.size(); ++i) {
-    bool module = with_params && i == args.size() - 1;
-    values->push_back(module ? Any(args[i].cast<Module>()["get_params"]()) : machine_.Input(args.cells()[i]));
-  }
+  machine_.CheckReady();
+  if (args.size() - 1 != f.num_args)
+    Throw("ValueError", {name, " takes ", f.num_args, " arguments, got ", args.size() - 1});
+  Any inputs = NewTuple(Inputs(args, 1));
   std::lock_guard<std::mutex> lock(mutex_);
-  kept_[name].inputs = values;
+  std::swap(kept_[name].inputs, inputs);  // what was there is freed without the lock
+  return nullptr;
 }
 
-void MachineState::InvokeStateful(Args args, RetValue*) {
-  std::string name = args[0];
+Any MachineState::InvokeStateful(const Any&, const Arguments& args) {  // (name)
+  std::string name(args.Text(0));
   int64_t function = machine_.Required(name);
-  Values inputs = At(name).inputs;
-  PORTCALL_CHECK(inputs, ValueError) << "no inputs were set for " << name << ": call set_input first";
-  Any value = Run(function, *inputs);
+  machine_.CheckReady();
+  Any inputs = At(name).inputs;
+  if (inputs == nullptr) Throw("ValueError", {"no inputs were set for ", name, ": call set_input first"});
+  Arguments items = ItemsOf(inputs);
+  Any output = NewTuple({machine_.Run(function, Inputs(items, 0))});
   std::lock_guard<std::mutex> lock(mutex_);
-  kept_[name].output = std::move(value);
+  std::swap(kept_[name].output, output);
+  return nullptr;
 }
 
-Any MachineState::OutputAt(Args args) {  // (name, indices into nested tuples)
-  std::string name = args[0];
-  std::optional<Any> output = At(name).output;
-  PORTCALL_CHECK(output, ValueError) << "there is no output of " << name << ": call invoke_stateful first";
-  Any value = *std::move(output);
-  for (int i = 1; i < args.size(); ++i) {
-    PORTCALL_CHECK(value.type_index() == kTVMFFIArray, ValueError) << "index " << i << ": the output there is no tuple";
-    auto items = value.cast<Array<Any>>();
-    auto at = args[i].cast<int64_t>();
-    PORTCALL_CHECK(at >= 0 && at < static_cast<int64_t>(items.size()), IndexError)
-        << "there is no item " << at << " in a tuple with " << items.size() << " elements";
-    value = items[static_cast<size_t>(at)];
+Any MachineState::OutputAt(const Arguments& args) {  // (name, indices into nested tuples)
+  Any value = At(args.Text(0)).output;
+  if (value == nullptr) Throw("ValueError", {"there is no output of ", args.Text(0), ": call invoke_stateful first"});
+  for (int32_t i = 0; i < args.size(); ++i) {
+    if (value.type_index() != kTVMFFIArray) Throw("ValueError", {"index ", i, ": the output there is not a tuple"});
+    Arguments items = ItemsOf(value);
+    int64_t at = i == 0 ? 0 : args.Int(i);
+    if (at < 0 || at >= items.size())
+      Throw("IndexError", {"there is no item ", at, " in a tuple with ", items.size(), " elements"});
+    value = Any::Copy(items[at]);
   }
   return value;
 }
 
-void MachineState::GetOutput(Args args, RetValue* rv) {
+Any MachineState::GetOutput(const Any&, const Arguments& args) {
   Any value = OutputAt(args);
-  PORTCALL_CHECK(value.type_index() != kTVMFFIArray, ValueError) << "the output there is a tuple: add an index";
-  *rv = ForUser(std::move(value));
+  if (value.type_index() == kTVMFFIArray) Throw("ValueError", {"the output there is a tuple: add an index"});
+  return ForUser(std::move(value));
 }
 
-void MachineState::GetOutputArity(Args args, RetValue* rv) {
+Any MachineState::GetOutputArity(const Any&, const Arguments& args) {
   Any value = OutputAt(args);
-  bool tuple = value.type_index() == kTVMFFIArray;
-  *rv = tuple ? static_cast<int64_t>(value.cast<Array<Any>>().size()) : int64_t{-1};
+  return value.type_index() == kTVMFFIArray ? ItemsOf(value).size() : -1;
 }
 
-void MachineState::GetFunctionArity(Args args, RetValue* rv) {
-  *rv = static_cast<int64_t>(FunctionOf(args).params.size());
+const std::vector<std::string>& MachineState::ParamsOf(const Arguments& args) const {
+  return executable().FunctionAt(machine_.Required(args.Text(0))).params;
 }
 
-void MachineState::GetParamName(Args args, RetValue* rv) {
-  const std::vector<std::string>& params = FunctionOf(args).params;
-  auto i = args[1].cast<int64_t>();
-  PORTCALL_CHECK(i >= 0 && i < static_cast<int64_t>(params.size()), IndexError)
-      << "there is no parameter " << i << " of " << params.size();
-  *rv = params[static_cast<size_t>(i)];
+Any MachineState::GetFunctionArity(const Any&, const Arguments& args) {  // (name)
+  return static_cast<int64_t>(ParamsOf(args).size());
 }
 
-void MachineState::SaveFunction(Args args, RetValue*) {  // (name, new name, whether it returns, arguments…)
-  int64_t function = machine_.Required(args[0]);
-  std::string name = args[1];
-  auto returns = args[2].cast<bool>();
-  Values bound = InputsFrom(args, 3);
+Any MachineState::GetParamName(const Any&, const Arguments& args) {  // (name, i)
+  const std::vector<std::string>& params = ParamsOf(args);
+  int64_t i = args.Int(1);
+  if (i < 0 || i >= static_cast<int64_t>(params.size()))
+    Throw("IndexError", {"there is no parameter ", i, " of ", params.size()});
+  return params[static_cast<size_t>(i)];
+}
+
+Any MachineState::SaveFunction(const Any&, const Arguments& args) {  // (name, new name, whether it returns, arguments…)
+  std::vector<Any> saved = {machine_.Required(args.Text(0)), args.Int(2) != 0};
+  machine_.CheckReady();
+  for (Any& value : Inputs(args, 3)) saved.push_back(std::move(value));
+  Any kept = NewTuple(saved);
+  std::string name(args.Text(1));
   std::lock_guard<std::mutex> lock(mutex_);
-  Kept& kept = kept_[name];
-  kept.saved = function;
-  kept.returns = returns;
-  kept.bound = std::move(bound);
+  std::swap(kept_[name].saved, kept);
+  return nullptr;
 }
 
-void MachineState::SetInstrument(Args args, RetValue*) {  // (function) or (name of one that makes it, arguments…)
-  std::optional<PackedFunc> function = args[0].try_cast<PackedFunc>();
-  if (!function) {
-    PackedFunc make = Registry::GetRequired(args[0].cast<std::string>());
-    function = make.CallPacked(args.cells() + 1, args.size() - 1).cast<PackedFunc>();
+Any MachineState::SetInstrument(const Any&, const Arguments& args) {  // (function) or (name of its maker, arguments…)
+  Any function = Any::Copy(args[0]);
+  if (std::optional<std::string_view> maker = TryString(args[0])) {
+    function = Registry::GetRequired(*maker).CallPacked(args.cells() + 1, args.size() - 1);
   }
-  machine_.SetInstrument(*function);
+  if (function != nullptr && function.type_index() != kTVMFFIFunction) args.Fail(0, "a function");
+  machine_.SetInstrument(function == nullptr ? PackedFunc() : function.cast<PackedFunc>());
+  return nullptr;
 }
 
-void MachineState::ProfileCalls(Args args, RetValue* rv) {  // (name, arguments…)
+Any MachineState::ProfileCalls(const Any&, const Arguments& args) {  // (name, arguments…)
   Profile profile;
   profile.rows.resize(executable().functions.size());
-  Run(machine_.Required(args[0]), *InputsFrom(args, 1), &profile);
-  std::ostringstream text;  // a line for each function: calls, nanoseconds, name
+  machine_.Run(machine_.Required(args.Text(0)), Inputs(args, 1), &profile);
+  std::string text;  // a line for each function: calls, nanoseconds, name
   for (size_t i = 0; i < profile.rows.size(); ++i) {
     const Profile::Row& row = profile.rows[i];
-    if (row.calls) text << row.calls << ' ' << row.nanoseconds << ' ' << executable().functions[i].name << '\n';
+    if (row.calls) text += Join({row.calls, " ", row.nanoseconds, " ", executable().functions[i].name, "\n"});
   }
-  *rv = text.str();
+  return text;
 }
 
 // ---- Loading -------------------------------------------------------------------------------------------------------
 
 namespace {
 
-Module FromBytes(std::string_view bytes) { return Module(std::make_unique<ExecutableNode>(ReadExecutable(bytes))); }
-
-Module FromFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  PORTCALL_CHECK(file, ModuleLoadError) << "cannot read '" << path << "'";
-  return FromBytes(std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
+void FromBytes(const Arguments& args, Result result) {
+  args.CheckCount(1, 1);
+  Module made(std::make_unique<ExecutableNode>(ReadExecutable(args.BytesAt(0))));
+  result.Owned(made.release());
 }
 
-PORTCALL_REGISTER_GLOBAL("ffi.Module.load_from_bytes.relax.VMExecutable").set_body_typed([](Bytes bytes) {
-  return FromBytes(bytes.view());
-});
-PORTCALL_REGISTER_GLOBAL("relax.ExecutableLoadFromFile").set_body_typed(FromFile);
+Builtin builtins[] = {{"ffi.Module.load_from_bytes.relax.VMExecutable", FromBytes}};
 
 }  // namespace
 }  // namespace portcall::vm

@@ -24,56 +24,59 @@ class ExecutableNode : public ModuleNode {
 // What the functions of one machine share. They keep it alive: the machine's module may go before them.
 class MachineState : public std::enable_shared_from_this<MachineState> {
  public:
-  MachineState(std::shared_ptr<const Executable> executable, std::vector<Module> imports)
+  // `what` is what the function was made with.
+  using Method = Any (MachineState::*)(const Any& what, const Arguments& args);
+
+  MachineState(std::shared_ptr<const Executable> executable, Any imports)
       : machine_(std::move(executable), std::move(imports)) {}
 
-  // A function of the executable, a saved one, or null.
+  // One of the functions below, a function of the executable, a saved one, or null.
   PackedFunc Find(const std::string& name);
   const Executable& executable() const { return machine_.executable(); }
 
   // Functions of the machine, by the names in modules.cc.
-  void Initialize(Args args, RetValue* rv);
-  void InvokeClosure(Args args, RetValue* rv);
-  void SetInput(Args args, RetValue* rv);
-  void SetInputWithParams(Args args, RetValue* rv);
-  void InvokeStateful(Args args, RetValue* rv);
-  void GetOutput(Args args, RetValue* rv);
-  void GetOutputArity(Args args, RetValue* rv);
-  void GetFunctionArity(Args args, RetValue* rv);
-  void GetParamName(Args args, RetValue* rv);
-  void SaveFunction(Args args, RetValue* rv);
-  void SetInstrument(Args args, RetValue* rv);
-  void ProfileCalls(Args args, RetValue* rv);
+  Any Initialize(const Any&, const Arguments& args);
+  Any InvokeClosure(const Any&, const Arguments& args);
+  Any SetInput(const Any&, const Arguments& args);
+  Any InvokeStateful(const Any&, const Arguments& args);
+  Any GetOutput(const Any&, const Arguments& args);
+  Any GetOutputArity(const Any&, const Arguments& args);
+  Any GetFunctionArity(const Any&, const Arguments& args);
+  Any GetParamName(const Any&, const Arguments& args);
+  Any SaveFunction(const Any&, const Arguments& args);
+  Any SetInstrument(const Any&, const Arguments& args);
+  Any ProfileCalls(const Any&, const Arguments& args);
 
  private:
-  using Values = std::shared_ptr<const std::vector<Any>>;
-  // What is kept for one name.
+  // What is kept for one name: tuples, or None.
   struct Kept {
-    Values inputs;  // null: none were set
-    std::optional<Any> output;
-    int64_t saved = -1;  // the function that save_function bound to arguments; -1: none
-    bool returns = false;
-    Values bound;
+    Any inputs;
+    Any output;  // a tuple of it
+    Any saved;   // function, whether it returns, its last arguments
   };
 
-  const Function& FunctionOf(Args args) const;
-  void StoreInput(Args args, bool with_params);
-  Values InputsFrom(Args args, int first) const;
-  Any Run(int64_t function, const std::vector<Any>& inputs, Profile* profile = nullptr);
-  Kept At(const std::string& name);
-  Any OutputAt(Args args);
+  PackedFunc Bind(const std::string& name, Method method, int32_t least, Any what);
+  Any CallFunction(const Any& function, const Arguments& args);
+  Any CallSaved(const Any& saved, const Arguments& args);
+  Any CallClosure(const Any& closure, const Arguments& args);
+
+  Kept At(std::string_view name);
+  const std::vector<std::string>& ParamsOf(const Arguments& args) const;
+  std::vector<Any> Inputs(const Arguments& args, int32_t first) const;
+  Any Invoke(const TVMFFIAny& callee, const std::vector<Any>& inputs);
+  Any OutputAt(const Arguments& args);
   Any ForUser(Any value);
 
   Machine machine_;
   std::mutex mutex_;
-  std::map<std::string, Kept> kept_;  // guarded
+  std::map<std::string, Kept, std::less<>> kept_;  // guarded
 };
 
 class MachineNode : public ModuleNode {
  public:
   explicit MachineNode(std::shared_ptr<MachineState> state) : state_(std::move(state)) {}
   const char* kind() const override { return "relax.VirtualMachine"; }
-  PackedFunc GetFunction(const std::string& name, const Module& self) override;
+  PackedFunc GetFunction(const std::string& name, const Module&) override { return state_->Find(name); }
   std::vector<std::string> FunctionNames() override;
 
  private:

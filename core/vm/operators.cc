@@ -10,54 +10,45 @@
 namespace portcall::vm {
 namespace {
 
-Tensor NewIntegers(const std::vector<int64_t>& values) {
-  Tensor tensor = Tensor::Empty({static_cast<int64_t>(values.size())}, DataTypeOf<int64_t>());
-  std::copy(values.begin(), values.end(), tensor.data<int64_t>());
-  return tensor;
-}
+size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 // Slices of a tensor along an axis, or its elements, in groups of equal ones.
-class Groups {
- public:
-  Groups(const Tensor& tensor, const Axis& axis, bool sorted) : keys_(*tensor.dl_tensor()), axis_(axis) {
-    std::vector<int64_t> order(static_cast<size_t>(axis.extent));
-    std::iota(order.begin(), order.end(), int64_t{0});
-    SortPlaces(&order, [&](int64_t a, int64_t b) { return Compare(a, b); });
-    std::vector<int64_t> group(order.size());
-    for (size_t i = 0; i < order.size(); ++i) {
-      if (i == 0 || Compare(order[i - 1], order[i]) != 0) first.push_back(order[i]);
-      group[static_cast<size_t>(order[i])] = static_cast<int64_t>(first.size()) - 1;
-    }
-    std::vector<int64_t> rank(first.size());  // of the groups as they are given
-    std::iota(rank.begin(), rank.end(), int64_t{0});
-    if (!sorted) {
-      std::vector<int64_t> by_place = rank;
-      SortPlaces(&by_place, [&](int64_t a, int64_t b) { return First(a) < First(b) ? -1 : 1; });
-      for (size_t i = 0; i < by_place.size(); ++i) rank[static_cast<size_t>(by_place[i])] = static_cast<int64_t>(i);
-      SortPlaces(&first, [](int64_t, int64_t) { return 0; });
-    }
-    counts.resize(first.size());
-    for (int64_t g : group) {
-      inverse.push_back(rank[static_cast<size_t>(g)]);
-      ++counts[static_cast<size_t>(inverse.back())];
-    }
-  }
+struct Groups {
+  std::vector<int64_t> first;    // the first place of each group
+  std::vector<int64_t> inverse;  // the group of each place
+  std::vector<int64_t> counts;
+};
 
-  std::vector<int64_t> first, inverse, counts;
-
- private:
-  int64_t First(int64_t g) const { return first[static_cast<size_t>(g)]; }
-  int Compare(int64_t a, int64_t b) const {
-    for (int64_t row = 0; row < axis_.rows(); ++row) {
-      uint64_t x = keys_[axis_.Element(row, a)], y = keys_[axis_.Element(row, b)];
+// Groups in the order of their values, or in the order in which they first occur.
+Groups GroupEqual(const Tensor& tensor, const Axis& axis, bool sorted) {
+  Keys keys(*tensor.dl_tensor());
+  auto compare = [&](int64_t a, int64_t b) {
+    for (int64_t row = 0; row < axis.rows(); ++row) {
+      uint64_t x = keys[axis.Element(row, a)], y = keys[axis.Element(row, b)];
       if (x != y) return x < y ? -1 : 1;
     }
     return 0;
+  };
+  std::vector<int64_t> places(static_cast<size_t>(axis.extent));
+  std::iota(places.begin(), places.end(), int64_t{0});
+  std::vector<int64_t> order = places, leader = places, number = places;
+  SortPlaces(&order, compare);  // so the first of equal ones leads them
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (compare(order[i - 1], order[i]) == 0) leader[Size(order[i])] = leader[Size(order[i - 1])];
   }
-
-  Keys keys_;
-  const Axis& axis_;
-};
+  Groups groups;
+  for (int64_t place : sorted ? order : places) {
+    if (leader[Size(place)] != place) continue;
+    number[Size(place)] = static_cast<int64_t>(groups.first.size());
+    groups.first.push_back(place);
+  }
+  groups.counts.resize(groups.first.size());
+  for (int64_t place : leader) {
+    groups.inverse.push_back(number[Size(place)]);
+    ++groups.counts[Size(groups.inverse.back())];
+  }
+  return groups;
+}
 
 Tensor Slices(const Tensor& tensor, const Axis& axis, std::vector<int64_t> shape, const std::vector<int64_t>& places) {
   Tensor out = Tensor::Empty(shape, tensor.dtype());
@@ -85,13 +76,14 @@ void Unique(const Arguments& args, Result result) {  // (tensor, sorted, index, 
   seen.ndim = static_cast<int32_t>(shape.size());
   int64_t number = whole ? 0 : args.Int(5);
   Axis axis(args.function(), seen, number);
-  Groups groups(tensor, axis, args.Int(1) != 0);
-  shape[static_cast<size_t>(number < 0 ? number + seen.ndim : number)] = static_cast<int64_t>(groups.first.size());
+  Groups groups = GroupEqual(tensor, axis, args.Int(1) != 0);
+  shape[Size(number < 0 ? number + seen.ndim : number)] = static_cast<int64_t>(groups.first.size());
   std::vector<Any> results = {Slices(tensor, axis, shape, groups.first)};
-  if (args.Int(2)) results.emplace_back(NewIntegers(groups.first));
-  if (args.Int(3)) results.emplace_back(NewIntegers(groups.inverse));
-  if (args.Int(4)) results.emplace_back(NewIntegers(groups.counts));
-  result.Move(results.size() == 1 ? results[0] : Any(Array<Any>(results)));
+  const std::vector<int64_t>* more[] = {&groups.first, &groups.inverse, &groups.counts};
+  for (int32_t i = 0; i < 3; ++i) {
+    if (args.Int(2 + i)) results.emplace_back(NewIntegers(more[i]->data(), more[i]->size()));
+  }
+  result.Move(results.size() == 1 ? results[0] : NewTuple(results));
 }
 
 void Nonzero(const Arguments& args, Result result) {  // (tensor) -> int64[dimensions, k]
@@ -111,7 +103,7 @@ void Nonzero(const Arguments& args, Result result) {  // (tensor) -> int64[dimen
   for (int64_t k = 0; k < count; ++k) {
     int64_t left = found[static_cast<size_t>(k)];
     for (int64_t d = ndim; d-- > 0; left /= shape[static_cast<size_t>(d)]) {
-      out.data<int64_t>()[d * count + k] = left % shape[static_cast<size_t>(d)];
+      static_cast<int64_t*>(out.raw_data())[d * count + k] = left % shape[static_cast<size_t>(d)];
     }
   }
   result.Owned(out.release());
@@ -120,7 +112,7 @@ void Nonzero(const Arguments& args, Result result) {  // (tensor) -> int64[dimen
 void ShapeToTensor(const Arguments& args, Result result) {  // (shape) -> int64[dimensions]
   args.CheckCount(1, 1);
   Extents extents = args.ExtentsAt(0);
-  result.Owned(NewIntegers(std::vector<int64_t>(extents.data, extents.data + extents.size)).release());
+  result.Owned(NewIntegers(extents.data, static_cast<size_t>(extents.size)).release());
 }
 
 // ---- Printing ------------------------------------------------------------------------------------------------------
@@ -158,15 +150,9 @@ std::string ValueText(const Arguments& args, int32_t i) {
     Tensor tensor = OnHost(args, i);
     return TensorText(*tensor.dl_tensor(), 0, &next);
   }
-  if (value.type_index == kTVMFFIShape) {
-    Extents extents = args.ExtentsAt(i);
-    std::string text;
-    for (int64_t k = 0; k < extents.size; ++k) text += (k ? ", " : "") + std::to_string(extents.data[k]);
-    return "[" + text + "]";
-  }
+  if (value.type_index == kTVMFFIShape) return ExtentsText(args.ExtentsAt(i));
   if (value.type_index != kTVMFFIArray) return "<" + DescribeType(value.type_index) + ">";
-  const TVMFFISeqCell& items = args.TupleAt(i);
-  Arguments inner(args.function(), static_cast<const TVMFFIAny*>(items.data), static_cast<int32_t>(items.size));
+  Arguments inner = ItemsOf(Any::Copy(value));
   std::string text;
   for (int32_t k = 0; k < inner.size(); ++k) text += (k ? ", " : "") + ValueText(inner, k);
   return "(" + text + ")";
@@ -203,7 +189,7 @@ void Assert(const Arguments& args, Result) {  // (condition, format, values…)
       condition.defined() ? condition.numel() == 1 && IntegerAt(*condition.dl_tensor(), 0) != 0 : args.Int(0) != 0;
   if (holds) return;
   std::string text = Formatted(args, 1, ", ");
-  PORTCALL_THROW(AssertionError) << (text.empty() ? "Assertion Failed" : text);
+  Throw("AssertionError", {text.empty() ? "Assertion Failed" : text});
 }
 
 Builtin builtins[] = {

@@ -15,7 +15,7 @@ Keys::Keys(const DLTensor& tensor)
     whole = whole && (code == kDLFloat || code == kDLBfloat) && bits >= 16;
     infinity_ = code == kDLBfloat ? 0x7F80 : bits == 16 ? 0x7C00 : bits == 32 ? 0x7F800000 : 0x7FF0000000000000;
   }
-  PORTCALL_CHECK(whole, TypeError) << "elements of " << ToString(tensor.dtype) << " cannot be sorted";
+  if (!whole) Throw("TypeError", {"elements of ", ToString(tensor.dtype), " cannot be sorted"});
 }
 
 uint64_t Keys::operator[](int64_t i) const {
@@ -32,8 +32,8 @@ uint64_t Keys::operator[](int64_t i) const {
 
 Axis::Axis(const char* function, const DLTensor& tensor, int64_t axis) {
   if (axis < 0) axis += tensor.ndim;
-  PORTCALL_CHECK(axis >= 0 && axis < tensor.ndim, ValueError)
-      << function << "(): there is no axis " << axis << " in a tensor of " << tensor.ndim << " dimensions";
+  if (axis < 0 || axis >= tensor.ndim)
+    Throw("ValueError", {function, "(): there is no axis ", axis, " in a tensor of ", tensor.ndim, " dimensions"});
   for (int32_t i = 0; i < tensor.ndim; ++i) (i < axis ? outer : i == axis ? extent : inner) *= tensor.shape[i];
 }
 
@@ -59,7 +59,7 @@ void WriteNumber(const DLTensor& tensor, int64_t i, int64_t value) {
     reinterpret_cast<double*>(data)[i] = static_cast<double>(value);
   } else {
     bool integer = (code == kDLInt || code == kDLUInt) && bits >= 8 && bits % 8 == 0 && bits <= 64;
-    PORTCALL_CHECK(integer, TypeError) << "indices cannot be elements of " << ToString(tensor.dtype);
+    if (!integer) Throw("TypeError", {"indices cannot be elements of ", ToString(tensor.dtype)});
     std::memcpy(data + static_cast<size_t>(i) * (bits / 8u), &value, bits / 8u);
   }
 }

@@ -12,7 +12,7 @@ int32_t RegisterOf(int64_t r) { return r >= kNoRegister ? -1 : static_cast<int32
 
 class Linker {
  public:
-  Linker(const std::shared_ptr<const Executable>& executable, const std::vector<Module>& imports, void* machine)
+  Linker(const std::shared_ptr<const Executable>& executable, const Arguments& imports, void* machine)
       : shared_(executable), executable_(*executable), imports_(imports), machine_(machine) {}
 
   std::unique_ptr<Program> Link(const Device& device) {
@@ -40,7 +40,7 @@ class Linker {
 
   const std::shared_ptr<const Executable>& shared_;
   const Executable& executable_;
-  const std::vector<Module>& imports_;
+  const Arguments& imports_;
   void* machine_;
   std::unique_ptr<Program> program_ = std::make_unique<Program>();
   TVMFFIAny* cell_ = nullptr;
@@ -48,7 +48,8 @@ class Linker {
 };
 
 PackedFunc Linker::FromImports(const std::string& name) const {
-  for (const Module& import : imports_) {
+  for (int32_t i = 0; i < imports_.size(); ++i) {
+    auto import = ObjectRef::Borrow<Module>(imports_[i].v_obj);
     if (PackedFunc f = import.GetFunction(name, true); f.defined()) return f;
   }
   return nullptr;
@@ -71,8 +72,9 @@ void Linker::FindFunctions() {
       program_->functions.emplace_back(Make<Closure>(shared_, index, std::vector<Any>()));
     }
   }
-  PORTCALL_CHECK(missing.empty(), FunctionNotFoundError)
-      << "the executable calls functions that its library does not have and nobody registered: " << missing;
+  if (!missing.empty())
+    Throw("FunctionNotFoundError",
+          {"the executable calls functions that its library does not have and nobody registered: ", missing});
 }
 
 void Linker::CountCells() {
@@ -183,7 +185,7 @@ ClosureObj* TryClosure(const TVMFFIAny& cell) {
   return static_cast<ClosureObj*>(static_cast<Object*>(cell.v_obj));
 }
 
-std::unique_ptr<Program> Link(const std::shared_ptr<const Executable>& executable, const std::vector<Module>& imports,
+std::unique_ptr<Program> Link(const std::shared_ptr<const Executable>& executable, const Arguments& imports,
                               const Device& device, void* machine) {
   return Linker(executable, imports, machine).Link(device);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "vm/builtin.h"
 #include "vm/executable.h"
 
 namespace portcall::vm {
@@ -71,7 +72,7 @@ struct Program {
 
 // Takes functions from the modules, then from the global functions; FunctionNotFoundError names all that nobody has.
 // `machine` is what the instructions call the machine.
-std::unique_ptr<Program> Link(const std::shared_ptr<const Executable>& executable, const std::vector<Module>& imports,
+std::unique_ptr<Program> Link(const std::shared_ptr<const Executable>& executable, const Arguments& imports,
                               const Device& device, void* machine);
 
 }  // namespace portcall::vm

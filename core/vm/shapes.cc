@@ -23,8 +23,8 @@ class Heap {
     size_ = tensor->shape[0];
   }
   int64_t& operator[](int64_t i) const {
-    PORTCALL_CHECK(i >= 0 && i < size_, IndexError)
-        << function_ << "(): there is no shape variable " << i << " in a heap of " << size_;
+    if (i < 0 || i >= size_)
+      Throw("IndexError", {function_, "(): there is no shape variable ", i, " in a heap of ", size_});
     return values_[i];
   }
 
@@ -37,7 +37,7 @@ class Heap {
 void AllocShapeHeap(const Arguments& args, Result result) {  // (machine, n)
   args.CheckCount(2, 2);
   int64_t n = args.Int(1);
-  PORTCALL_CHECK(n >= 0 && n <= kMostVariables, ValueError) << args.function() << "(): a heap of " << n << " variables";
+  if (n < 0 || n > kMostVariables) args.Refuse({"a heap of ", n, " variables"});
   Tensor heap = Tensor::Empty({n}, DataTypeOf<int64_t>());
   std::memset(heap.raw_data(), 0, heap.nbytes());
   result.Owned(heap.release());
@@ -47,26 +47,27 @@ void AllocShapeHeap(const Arguments& args, Result result) {  // (machine, n)
 int64_t NumPairs(const Arguments& args, int32_t i, int32_t behind) {
   int64_t n = args.Int(i);
   int64_t left = args.size() - i - 1 - behind;
-  PORTCALL_CHECK(n >= 0 && n <= kMostDimensions && 2 * n <= left, ValueError)
-      << args.function() << "(): " << n << " dimensions, but " << left << " arguments for them";
+  if (n < 0 || n > kMostDimensions || 2 * n > left) args.Refuse({n, " dimensions, but ", left, " arguments for them"});
   return n;
 }
 
 enum Match : int64_t { kEqualNumber = 0, kStore = 1, kAnything = 2, kEqualVariable = 3 };
 
+// `dimension`: -1 for a value that is no extent.
 void MatchOne(const Heap& heap, int64_t got, int64_t code, int64_t operand, std::string_view context,
-              const std::string& what) {
+              int32_t dimension = -1) {
   if (code == kAnything) return;
   if (code == kStore) {
     heap[operand] = got;
     return;
   }
-  PORTCALL_CHECK(code == kEqualNumber || code == kEqualVariable, ValueError)
-      << "there is no way " << code << " to match a shape";
-  int64_t expected = code == kEqualNumber ? operand : heap[operand];
-  PORTCALL_CHECK(got == expected, RuntimeError)
-      << context << "match_cast error: " << what << " is " << got << ", expected " << expected
-      << (code == kEqualNumber ? "" : " as elsewhere");
+  bool number = code == kEqualNumber;
+  if (!number && code != kEqualVariable) Throw("ValueError", {"there is no way ", code, " to match a shape"});
+  int64_t expected = number ? operand : heap[operand];
+  if (got == expected) return;
+  std::string what = dimension < 0 ? "the value" : Join({"dimension ", dimension});
+  Throw("RuntimeError",
+        {context, "match_cast error: ", what, " is ", got, ", expected ", expected, number ? "" : " as elsewhere"});
 }
 
 void MatchShape(const Arguments& args, Result) {  // (tensor or shape, heap, n, code, operand, …, context)
@@ -75,17 +76,17 @@ void MatchShape(const Arguments& args, Result) {  // (tensor or shape, heap, n, 
   auto last = static_cast<int32_t>(3 + 2 * n);
   std::string_view context = args.Text(last);
   Extents got = args.ExtentsAt(0);
-  PORTCALL_CHECK(got.size == n, RuntimeError)
-      << context << "match_cast error: expected " << n << " dimensions (ndim), got " << got.size;
+  if (got.size != n)
+    Throw("RuntimeError", {context, "match_cast error: expected ", n, " dimensions (ndim), got ", got.size});
   Heap heap(args, 1);
   for (int32_t i = 0; i < n; ++i) {
-    MatchOne(heap, got.data[i], args.Int(3 + 2 * i), args.Int(4 + 2 * i), context, "dimension " + std::to_string(i));
+    MatchOne(heap, got.data[i], args.Int(3 + 2 * i), args.Int(4 + 2 * i), context, i);
   }
 }
 
 void MatchPrimValue(const Arguments& args, Result) {  // (int, heap, code, operand, context)
   args.CheckCount(5, 5);
-  MatchOne(Heap(args, 1), args.Int(0), args.Int(2), args.Int(3), args.Text(4), "the value");
+  MatchOne(Heap(args, 1), args.Int(0), args.Int(2), args.Int(3), args.Text(4));
 }
 
 int64_t Made(const Heap& heap, int64_t code, int64_t operand) { return code ? heap[operand] : operand; }
@@ -96,9 +97,7 @@ void MakeShape(const Arguments& args, Result result) {  // (heap, n, code, opera
   Heap heap(args, 0);
   int64_t extents[kMostDimensions];
   for (int32_t i = 0; i < n; ++i) extents[i] = Made(heap, args.Int(2 + 2 * i), args.Int(3 + 2 * i));
-  TVMFFIObjectHandle shape = nullptr;
-  Check(PortcallShapeCreate(extents, static_cast<size_t>(n), &shape));
-  result.Owned(shape);
+  result.Move(NewShape(extents, static_cast<size_t>(n)));
 }
 
 void MakePrimValue(const Arguments& args, Result result) {  // (heap, code, operand)
@@ -109,19 +108,18 @@ void MakePrimValue(const Arguments& args, Result result) {  // (heap, code, oper
 void ShapeOf(const Arguments& args, Result result) {
   args.CheckCount(1, 1);
   const DLTensor& tensor = args.TensorAt(0);
-  TVMFFIObjectHandle shape = nullptr;
-  Check(PortcallShapeCreate(tensor.shape, static_cast<size_t>(tensor.ndim), &shape));
-  result.Owned(shape);
+  result.Move(NewShape(tensor.shape, static_cast<size_t>(tensor.ndim)));
 }
 
 void TensorToShape(const Arguments& args, Result result) {
   args.CheckCount(1, 1);
   Tensor tensor = OnHost(args, 0);
-  PORTCALL_CHECK(tensor.ndim() == 1 && tensor.shape(0) <= kMostDimensions, ValueError)
-      << args.function() << "(): expected a row of at most " << kMostDimensions << " extents";
-  std::vector<int64_t> extents;
-  for (int64_t i = 0; i < tensor.shape(0); ++i) extents.push_back(IntegerAt(*tensor.dl_tensor(), i));
-  result.Move(Shape(extents));
+  const DLTensor& row = *tensor.dl_tensor();
+  if (row.ndim != 1 || row.shape[0] > kMostDimensions)
+    args.Refuse({"expected a row of at most ", kMostDimensions, " extents"});
+  int64_t extents[kMostDimensions];
+  for (int64_t i = 0; i < row.shape[0]; ++i) extents[i] = IntegerAt(row, i);
+  result.Move(NewShape(extents, static_cast<size_t>(row.shape[0])));
 }
 
 // TVM up to 0.25: the extents of the last argument become arguments themselves.

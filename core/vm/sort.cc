@@ -88,8 +88,8 @@ void TopK(const Arguments& args, Result) {  // (input, outputs…, k, axis, "bot
   std::string_view what = args.Text(last - 1);
   Sorter sorter(args, args.Int(last - 2), args.Int(last) != 0);
   bool both = what == "both";
-  PORTCALL_CHECK(both == (args.size() == 7) && (both || what == "values" || what == "indices"), ValueError)
-      << args.function() << "(): " << args.size() << " arguments for '" << what << "'";
+  if (both != (args.size() == 7) || !(both || what == "values" || what == "indices"))
+    args.Refuse({args.size(), " arguments for '", what, "'"});
   if (both || what == "values") sorter.Write(args, 1, true);
   if (both || what == "indices") sorter.Write(args, both ? 2 : 1, false);
 }

@@ -10,8 +10,7 @@ void AllocStorage(const Arguments& args, Result result) {  // (machine, shape, d
   args.CheckCount(4, 5);
   Extents shape = args.ExtentsAt(1);
   size_t nbytes = BytesOf(args.function(), shape.data, shape.size, args.DataType(3));
-  PORTCALL_CHECK(args.size() == 4 || args.Text(4) == "global", ValueError)
-      << args.function() << "(): there is no memory of scope '" << args.Text(4) << "'";
+  if (args.size() == 5 && args.Text(4) != "global") args.Refuse({"there is no memory of scope '", args.Text(4), "'"});
   const Place& place = Machine::Current(args[0])->PlaceAt(args.Int(2));
   result.Owned(NewStorage(place.pool, place.device, nbytes));
 }
@@ -27,8 +26,8 @@ void AllocTensor(const Arguments& args, Result result) {  // (storage, byte offs
   auto offset = static_cast<uint64_t>(args.Int(1));
   auto size = static_cast<uint64_t>(block.shape[0]);
   size_t nbytes = BytesOf(args.function(), shape.data, shape.size, dtype);
-  PORTCALL_CHECK(offset <= size && nbytes <= size - offset, ValueError)
-      << args.function() << "(): a tensor of " << nbytes << " bytes at offset " << args.Int(1) << " of " << size;
+  if (offset > size || nbytes > size - offset)
+    args.Refuse({"a tensor of ", nbytes, " bytes at offset ", args.Int(1), " of ", size});
   result.Owned(NewView(args[0].v_obj, static_cast<char*>(block.data) + offset, shape.data,
                        static_cast<int32_t>(shape.size), dtype, block.device));
 }
@@ -40,9 +39,9 @@ void MakeView(const Arguments& args, Extents shape, DLDataType dtype, uint64_t o
   TVMFFIObject* owner = args.Owner(0);
   const DLTensor& tensor = args.TensorAt(0);
   size_t nbytes = BytesOf(args.function(), shape.data, shape.size, dtype), whole = NumBytes(tensor);
-  PORTCALL_CHECK(IsContiguous(tensor), ValueError) << args.function() << "(): the tensor is not compact";
-  PORTCALL_CHECK(offset <= whole && nbytes <= whole - offset, ValueError)
-      << args.function() << "(): " << nbytes << " bytes at offset " << offset << " of a tensor of " << whole;
+  if (!IsContiguous(tensor)) args.Refuse({"the tensor is not compact"});
+  if (offset > whole || nbytes > whole - offset)
+    args.Refuse({nbytes, " bytes at offset ", offset, " of a tensor of ", whole});
   result.Owned(NewView(owner, static_cast<char*>(tensor.data) + tensor.byte_offset + offset, shape.data,
                        static_cast<int32_t>(shape.size), dtype, tensor.device));
 }
@@ -54,8 +53,8 @@ void Reshape(const Arguments& args, Result result) {  // (tensor, shape)
   uint64_t elements = 1;
   BytesOf(args.function(), shape.data, shape.size, tensor.dtype);  // then the product does not overflow
   for (int64_t i = 0; i < shape.size; ++i) elements *= static_cast<uint64_t>(shape.data[i]);
-  PORTCALL_CHECK(elements == NumElements(tensor), ValueError)
-      << args.function() << "(): the tensor has " << NumElements(tensor) << " elements, the shape " << elements;
+  uint64_t present = NumElements(tensor);
+  if (elements != present) args.Refuse({"the tensor has ", present, " elements, the shape ", elements});
   MakeView(args, shape, tensor.dtype, 0, result);
 }
 
