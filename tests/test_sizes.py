@@ -12,15 +12,15 @@ SUFFIXES = {".py", ".pyx", ".pxi", ".pyi", ".cc", ".h", ".ts"}
 
 # Lines, comments included. A folder stands for all below it, without those that have a budget themselves.
 BUDGET = {
-    "core/bytes": 150,
+    "core/bytes": 190,  # messages came from core/graph, for core/vm too
     "core/classic": 1_150,
-    "core/graph": 2_250,
+    "core/graph": 2_220,
     "core/include/portcall": 4_250,
     "core/ir": 3_850,
     "core/loader": 1_650,
     "core/rpc": 3_750,
     "core/runtime": 4_150,
-    "core/vm": 3_350,
+    "core/vm": 2_850,
     "core/web": 240,
     "js/src": 5_500,
     "src/portcall": 2_850,
