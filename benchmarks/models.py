@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models beside onnxruntime: time of a run, size, time to compile, rounding.
+"""Compiled models beside onnxruntime: time of a run, start, memory, size, time to compile, rounding.
 
     python benchmarks/models.py [--threads N] [--target native:haswell] [--seconds S] [MODEL...]
 
-Models are the light ones of the onnx package, with random weights, and an encoder of a transformer. With one thread
-both sides run in turns, in one process; with more each runs in a process of its own, since two pools of threads would
-fight for the cores.
+Models are the light ones of the onnx package, with random weights, and an encoder of a transformer. Each side has a
+process of its own (``model_side.py``), since two pools of threads in one would fight for the cores; they run in turns,
+one block of runs each. The figure for a side is its shortest run, which other work on the machine disturbs least. A
+ratio is one of shortest runs; its interval goes from the smallest to the largest such ratio among the parts of the
+measurement. Start is the time to open the file, create what runs, and run it once; memory is the peak from there on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,104 +30,147 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
 
-import portcall
 from compile import encoder, light
 
-BLOCK = 4  # runs of one side in a row: the first of them finds the other's data in the caches
-FEWEST = 6  # blocks
+SIDE = Path(__file__).with_name("model_side.py")
+BLOCK_MS = 30.0  # of one side at a time
+FEWEST, MOST = 2, 50  # runs in a block
+PARTS = 5  # of a measurement, for the interval
+PAUSE_SECONDS = 0.02  # in which the threads of the side before fall asleep
+STARTS = 3
 ENCODER = "encoder"
-COLUMNS = ("model", "direct", "Winograd", "onnxruntime", "direct / ort", "Winograd / ort", "error", "file", "compile")
+WAYS = {"direct": "off", "Winograd": "auto"}
+PEER = "onnxruntime"
+RUNS = ("model", "direct", "Winograd", PEER, "direct / ort", "Winograd / ort", "error")
+SIZES = ("model", "start", PEER, "start / ort", "memory", "weights + activations", PEER, "file", "compile")
+Facts = dict[str, Any]
 
 
-def load(name: str) -> Any:
-    return encoder.build(128, 256, 4, 4) if name == ENCODER else light.load(name)
+class Side:
+    """A process that has a model open."""
+
+    def __init__(self, kind: str, file: Path, folder: Path, threads: int) -> None:
+        words = [sys.executable, SIDE, kind, file, folder, threads]
+        # Its own folder keeps the results of two sides of one kind apart.
+        folder.mkdir(exist_ok=True)
+        self.result = folder / f"{kind}.npy"
+        self.process = subprocess.Popen([*map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.facts: Facts = self._answer()
+
+    def block(self, runs: int) -> list[float]:
+        """Return milliseconds of each run."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{runs}\n")
+        self.process.stdin.flush()
+        found: list[float] = self._answer()
+        return found
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args} ended with {self.process.wait()}")
+        return json.loads(line)
 
 
-def sides(model: Any, options: argparse.Namespace) -> tuple[dict[str, Callable[[], object]], dict[str, Any]]:
-    """Return what is run, by name, and what is known of it."""
-    feeds = light.inputs(model)
-    session = reference(model, options.threads)
-    (expected, *_) = session.run(None, feeds)
-    runs: dict[str, Callable[[], object]] = {}
-    facts: dict[str, Any] = {}
-    for name, winograd in (("direct", "off"), ("Winograd", "auto")):
-        if options.side not in ("", name):
-            continue
-        start = time.perf_counter()
-        made = portcall.compile.from_onnx(
-            model, options.target, winograd=winograd, threads=options.threads, check=False
-        )
-        facts["compile"] = time.perf_counter() - start
-        with tempfile.TemporaryDirectory() as folder:
-            facts["file"] = made.save(Path(folder, "m.so")).stat().st_size
-        executor = made.load()
-        executor.run(**feeds)
-        got = executor.get_output(0).numpy()
-        facts["error"] = float(np.abs(got - expected).max() / np.abs(expected).max())
-        runs[name] = executor["run"]
-    if options.side in ("", "onnxruntime"):
-        runs["onnxruntime"] = lambda: session.run(None, feeds)
-    return runs, facts
+def model_file(name: str, folder: Path) -> Path:
+    """Write a model and its inputs, in a process of its own, whose memory is then free again."""
+    child = os.fork()
+    if not child:
+        model = encoder.build(128, 256, 4, 4) if name == ENCODER else light.load(name)
+        np.savez(folder / "inputs.npz", **light.inputs(model))
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(f"the model {name} cannot be made")
+    return folder / "model.onnx"
 
 
-def reference(model: Any, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def measure(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple[float, float]]:
-    """Return minimum and median of each side, milliseconds."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    end = time.perf_counter() + seconds
-    blocks = 0
-    while blocks < FEWEST or time.perf_counter() < end:
-        blocks += 1
-        for name, run in runs.items():
-            run()
-            for _ in range(BLOCK):
-                start = time.perf_counter()
-                run()
-                times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: (min(found), statistics.median(found)) for name, found in times.items()}
-
-
-def in_processes(name: str, options: argparse.Namespace) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
-    """Measure each side in a process of its own."""
-    times, facts = {}, {}
-    for side in ("direct", "Winograd", "onnxruntime"):
-        words = [
-            sys.executable,
-            __file__,
-            name,
-            "--side",
-            side,
-            "--threads",
-            options.threads,
-            "--target",
-            options.target,
-        ]
-        done = subprocess.run([*map(str, words), "--seconds", str(options.seconds)], capture_output=True, check=True)
-        found = json.loads(done.stdout)
-        times.update({key: tuple(pair) for key, pair in found["times"].items()})
-        facts.update(found["facts"])
-    return times, facts
+@contextlib.contextmanager
+def opened(name: str, options: argparse.Namespace) -> Iterator[tuple[dict[str, Side], dict[str, Facts]]]:
+    """Compile a model and open it on all sides; yield these and what is known of them."""
+    with tempfile.TemporaryDirectory(dir=options.folder) as made, contextlib.ExitStack() as stack:
+        folder = Path(made)
+        model = model_file(name, folder)
+        files, facts = {PEER: ("onnxruntime", model)}, {PEER: Facts()}
+        for way, winograd in WAYS.items():
+            bundle = folder / f"{way}.so"
+            words = {"target": options.target, "threads": options.threads, "winograd": winograd}
+            command = [sys.executable, str(SIDE), "compile", str(model), str(bundle), json.dumps(words)]
+            facts[way] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            files[way] = ("portcall", bundle)
+        sides: dict[str, Side] = {}
+        for way, (kind, file) in files.items():
+            place = folder / way
+            place.mkdir()
+            (place / "inputs.npz").symlink_to(folder / "inputs.npz")
+            for number in range(STARTS):
+                side = Side(kind, file, place, options.threads)
+                facts[way]["start"] = min(side.facts["start"], facts[way].get("start", float("inf")))
+                if number < STARTS - 1:
+                    side.close()
+            facts[way].update(memory=side.facts["memory"], needed=side.facts["needed"])
+            stack.callback(side.close)
+            sides[way] = side
+        for side in sides.values():
+            side.block(1)  # its result is in the file by now
+        expected = np.load(sides[PEER].result)
+        for way in WAYS:
+            got = np.load(sides[way].result)
+            facts[way]["error"] = float(np.abs(got - expected).max() / np.abs(expected).max())
+        yield sides, facts
 
 
-def row(name: str, times: dict[str, tuple[float, float]], facts: dict[str, Any]) -> list[str]:
-    ort = times["onnxruntime"]
-    cells = [f"{low:.2f} / {middle:.2f}" for low, middle in (times["direct"], times["Winograd"], ort)]
-    ratios = [f"{times[k][0] / ort[0]:.2f} / {times[k][1] / ort[1]:.2f}" for k in ("direct", "Winograd")]
+def measure(sides: Mapping[str, Side], options: argparse.Namespace) -> dict[str, list[list[float]]]:
+    """Return milliseconds of runs: of each side, for each part of the measurement."""
+    runs = {}
+    for way, side in sides.items():
+        runs[way] = min(MOST, max(FEWEST, round(BLOCK_MS / min(side.block(FEWEST)))))
+    found: dict[str, list[list[float]]] = {way: [] for way in sides}
+    order = itertools.cycle([list(sides), list(sides)[::-1]])
+    for _ in range(PARTS):
+        part: dict[str, list[float]] = {way: [] for way in sides}
+        end = time.perf_counter() + options.seconds / PARTS
+        while not part[PEER] or time.perf_counter() < end:
+            for way in next(order):
+                time.sleep(PAUSE_SECONDS if options.threads > 1 else 0)
+                part[way] += sides[way].block(runs[way])
+        for way, times in part.items():
+            found[way].append(times)
+    return found
+
+
+def shortest(parts: list[list[float]]) -> float:
+    return min(map(min, parts))
+
+
+def row_of_runs(name: str, times: dict[str, list[list[float]]], facts: Mapping[str, Facts]) -> list[str]:
+    def ratio(way: str) -> str:
+        each = [min(mine) / min(theirs) for mine, theirs in zip(times[way], times[PEER], strict=True)]
+        return f"{shortest(times[way]) / shortest(times[PEER]):.2f} ({min(each):.2f} to {max(each):.2f})"
+
+    both = {way: (shortest(parts), statistics.median(itertools.chain(*parts))) for way, parts in times.items()}
+    cells = [f"{both[way][0]:.2f} / {both[way][1]:.2f}" for way in (*WAYS, PEER)]
+    return [name, *cells, *map(ratio, WAYS), ", ".join(f"{facts[way]['error']:.1e}" for way in WAYS)]
+
+
+def row_of_sizes(name: str, facts: Mapping[str, Facts]) -> list[str]:
+    ours, theirs = facts["Winograd"], facts[PEER]
     return [
-        name,
-        *cells,
-        *ratios,
-        f"{facts['error']:.1e}",
-        f"{facts['file'] / 1e6:.1f} MB",
-        f"{facts['compile']:.1f} s",
-    ]
+        name, f"{ours['start'] * 1e3:.1f} ms", f"{theirs['start'] * 1e3:.1f} ms",
+        f"{ours['start'] / theirs['start']:.2f}", f"{ours['memory'] / 1e6:.1f} MB",
+        f"{ours['memory'] / ours['needed']:.2f} x {ours['needed'] / 1e6:.1f} MB", f"{theirs['memory'] / 1e6:.1f} MB",
+        f"{ours['file'] / 1e6:.1f} MB", f"{ours['compile']:.1f} s",
+    ]  # fmt: skip
+
+
+def line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -130,22 +178,17 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=[*light.NAMES, ENCODER])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--target", default="native")
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--side", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=6.0, help="for each model")
+    parser.add_argument("--folder", help="for models and bundles while they are measured; 3 GB for vgg19")
     options = parser.parse_args()
-    if options.side:
-        runs, facts = sides(load(options.models[0]), options)
-        print(json.dumps({"times": measure(runs, options.seconds), "facts": facts}))
-        return
-    print(f"minimum / median, ms; {options.threads} thread(s), target {options.target}\n")
-    print("| " + " | ".join(COLUMNS) + " |\n|" + " --- |" * len(COLUMNS), flush=True)
+    print(f"shortest / median run, ms; {options.threads} thread(s), target {options.target}\n")
+    print(f"{line(RUNS)}\n|{' --- |' * len(RUNS)}", flush=True)
+    sizes = []
     for name in options.models:
-        if options.threads == 1:
-            runs, facts = sides(load(name), options)
-            times = measure(runs, options.seconds)
-        else:
-            times, facts = in_processes(name, options)
-        print("| " + " | ".join(row(name, times, facts)) + " |", flush=True)
+        with opened(name, options) as (sides, facts):
+            print(line(row_of_runs(name, measure(sides, options), facts)), flush=True)
+            sizes.append(line(row_of_sizes(name, facts)))
+    print(f"\n{line(SIZES)}\n|{' --- |' * len(SIZES)}", *sizes, sep="\n")
 
 
 if __name__ == "__main__":
