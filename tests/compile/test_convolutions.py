@@ -99,3 +99,17 @@ def test_random_poolings() -> None:
     }
     feeds = {name: generator.standard_normal(shape).astype("float32") for name, shape in inputs.items()}
     check(make(nodes, inputs, outputs, constants), feeds)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_local_response_normalization_is_one_kernel(threads: int) -> None:
+    generator = np.random.default_rng(3)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("LRN", ["c"], ["y"], size=5, alpha=0.1, beta=0.75, bias=1.5),
+    ]
+    weights = generator.standard_normal((40, 8, 1, 1)).astype("float32")
+    feeds = {"x": generator.standard_normal((1, 8, 7, 9)).astype("float32")}
+    made = check(make(nodes, {"x": [1, 8, 7, 9]}, ["y"], {"w": weights}), feeds, threads=threads)
+    assert made.kernels["local sums"] == 1
+    assert "default" not in made.kernels

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import helper
 
+import portcall
 from compile import node_tests
+from compile.reference import make, outputs
 
 pytestmark = pytest.mark.peers
 EVERY = 40
@@ -16,3 +20,15 @@ def test_node_tests_that_passed_pass() -> None:
     names = node_tests.PASSES.read_text().split()[::EVERY]
     verdicts = {name: node_tests.guarded(name) for name in names}
     assert {name: verdict for name, verdict in verdicts.items() if verdict != "passed"} == {}
+
+
+@pytest.mark.parametrize("length", [3, 32])  # by TVM's own code, and by the rule for rows
+def test_rows_in_which_a_mask_leaves_nothing(length: int) -> None:
+    nodes = [helper.make_node("ReduceMax", ["x"], ["largest"], axes=[-1], keepdims=0),
+             helper.make_node("Softmax", ["x"], ["shares"], axis=-1)]  # fmt: skip
+    model = make(nodes, {"x": [2, length]}, ["largest", "shares"])
+    x = np.zeros((2, length), "float32")
+    x[0] = -np.inf
+    largest, shares = outputs(portcall.compile.from_onnx(model), {"x": x})
+    np.testing.assert_array_equal(largest, [-np.inf, 0])
+    np.testing.assert_allclose(shares, [[np.nan] * length, [1 / length] * length], rtol=1e-6)

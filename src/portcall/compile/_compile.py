@@ -20,7 +20,7 @@ from portcall import toolchain
 from portcall.bench import format_size
 from portcall.compile import _lower
 from portcall.compile._emit import emit
-from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations
+from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
 from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._model import bind_shapes, check_operators, fix_inputs, load
 from portcall.compile._program import read_program
@@ -166,6 +166,7 @@ def from_onnx(
         rules = Rules(program, machine, winograd, threads > 1)
         fold_layout_changes(program, rules.reading_of, rules.product_of)
         fold_shuffles(program, rules.reading_of, rules.product_of)
+        join_local_sums(program, rules.reading_of)
         join_concatenations(program, rules.reading_of, rules.product_of)
         metadata = {
             "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,

@@ -23,6 +23,7 @@ from portcall.compile._tiles import Columns, Segment, Tile, best_tile, few_chann
 from portcall.compile._writer import Buffer, Expr, Index, Writer, at_least, at_most, float32, floordiv, floormod
 
 Array = Any
+_LOWEST = float(np.finfo("float32").min)  # which TVM pads with where -inf would be right
 
 
 @dataclass(frozen=True)
@@ -270,7 +271,7 @@ def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffe
     value = stage.value
     if type(value).__name__ == "Call" and str(value.op.name).endswith("if_then_else"):
         other = value.args[2]
-        if type(other).__name__ != "FloatImm" or float(other.value) != fill:
+        if type(other).__name__ != "FloatImm" or float(other.value) not in (fill, max(fill, _LOWEST)):
             raise NotThisKindError("padding with another value")
         value = value.args[1]
     if type(value).__name__ != "TensorLoad":

@@ -3,13 +3,16 @@
 
 * ``fold_layout_changes``: convolutions over few channels read the model's NCHW input as it is.
 * ``fold_shuffles``: a shuffle of channels between grouped convolutions becomes an order of constants and indices.
+* ``join_local_sums``: sums over a few neighbours become part of the element-wise function that reads them.
 * ``join_concatenations``: convolutions write their slice of a concatenation; one call does all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
+from portcall.compile._chain import is_local_sum
 from portcall.compile._convolution import Product
 from portcall.compile._program import Call, Program, Value
 from portcall.compile._reading import NotThisKindError, Reading, shape_of
@@ -149,6 +152,39 @@ def _shuffle_groups(order: Sequence[int] | None) -> int:
         if count % groups == 0 and all(here == c % groups * width + c // groups for c, here in enumerate(order or ())):
             return groups
     return 0
+
+
+def join_local_sums(program: Program, reading_of: ReadingOf) -> None:
+    """Compute a sum over neighbours, and the element-wise function that it reads, where it is read."""
+    users, makers = program.users(), program.makers()
+
+    def inner(value: Value, reader: Call) -> Call | None:
+        """Return the call that makes a value that nobody else reads."""
+        alone = users[value] == [reader] and reader.inputs.count(value) == 1 and value not in program.outputs
+        return makers.get(value) if alone else None
+
+    def element_wise(call: Call) -> bool:
+        reading = reading_of(call.function)
+        return reading is not None and not reading.reductions
+
+    gone: set[int] = set()
+    for call in filter(element_wise, program.calls):
+        for value in call.inputs:
+            total = inner(value, call)
+            reading = None if total is None else reading_of(total.function)
+            if total is None or reading is None or not is_local_sum(reading):
+                continue
+            first = inner(total.inputs[0], total)
+            parts = [total, call] if first is None or not element_wise(first) else [first, total, call]
+            places = [b.inputs.index(a.outputs[0]) for a, b in itertools.pairwise(parts)]
+            others = [
+                [v for place, v in enumerate(b.inputs) if place != at] for b, at in zip(parts[1:], places, strict=True)
+            ]
+            call.behind = list(zip(parts[:-1], places, strict=True))
+            call.inputs = [*parts[0].inputs, *itertools.chain(*others)]
+            gone.update(id(part) for part in parts[:-1])
+            break
+    program.calls = [call for call in program.calls if id(call) not in gone]
 
 
 def join_concatenations(program: Program, reading_of: ReadingOf, product_of: ProductOf) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from portcall.compile import _winograd
+from portcall.compile._chain import Chain
 from portcall.compile._convolution import (
     Product,
     Variant,
@@ -23,7 +24,7 @@ from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
 from portcall.compile._matmul import read_batched, write_batched
 from portcall.compile._program import Call, Program
-from portcall.compile._reading import NotThisKindError, Reading, shape_of
+from portcall.compile._reading import NotThisKindError, Reading, shape_of, with_infinite_starts
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
 from portcall.compile._window import depthwise, permuted, read_pooling, write_by_channel
@@ -80,9 +81,12 @@ class Rules:
             self._readings[function] = self._read(function) if function else None
         return self._readings[function]
 
+    def _function(self, name: str) -> Any:
+        return with_infinite_starts(self.program.functions[name])
+
     def _read(self, function: str) -> Reading | None:
         try:
-            reading = Reading(self.program.functions[function])
+            reading = Reading(self._function(function))
             small = all(prod(shape_of(buffer)) < _MOST_ELEMENTS for buffer in reading.params)
             return reading if small else None
         except NotThisKindError:
@@ -120,7 +124,8 @@ class Rules:
     def _key(self, call: Call) -> object:
         product = self.product_of(call)
         parts = tuple(self._key(part) for part in call.joined)
-        return (call.function, call.nchw, call.shuffled, call.order, product is None, parts)
+        behind = tuple((part.function, place) for part, place in call.behind)
+        return (call.function, call.nchw, call.shuffled, call.order, product is None, parts, behind)
 
     def _free_name(self, call: Call) -> str:
         parts = [part.function for part in call.joined]
@@ -134,8 +139,10 @@ class Rules:
     def _write(self, call: Call, name: str) -> Kernel:
         if call.joined:
             return self._write_joined(call, name)
+        if call.behind:
+            return self._write_chain(call, name)
         reading, product = self.reading_of(call.function), self.product_of(call)
-        function = self.program.functions[call.function]
+        function = self._function(call.function)
         if reading is not None and product is not None:
             return self._write_products([call], [product], name, shape_of(reading.result)[-1])
         if reading is not None:
@@ -147,6 +154,11 @@ class Rules:
         if _EXTERNAL in function.script():
             raise ModelError(f"{call.function} needs a function of TVM's own library, which bundles do not have")
         return Kernel(name, "default", schedule(function, self.target, self.parallel), flat=False)
+
+    def _write_chain(self, call: Call, name: str) -> Kernel:
+        readings = [self.reading_of(part.function) for part in (*(part for part, _ in call.behind), call)]
+        chain = Chain([reading for reading in readings if reading is not None], [place for _, place in call.behind])
+        return Kernel(name, "local sums", write_elementwise(chain, self.target, self.parallel))
 
     def _write_joined(self, call: Call, name: str) -> Kernel:
         products = [self.product_of(part) for part in call.joined]

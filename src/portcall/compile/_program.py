@@ -42,6 +42,8 @@ class Call:
     Attributes:
         function: the name of a function of the program; empty for a view, which has another shape of the same elements.
         joined: the calls whose results this one puts together in slices, if a pass has moved them here.
+        behind: the calls that are computed within this one, in order, each with the place of its result among the
+            inputs of the next; this call's own inputs come last.
         nchw: the first input has the order NCHW, although the function says NHWC.
         shuffled: the input lies as it did before a shuffle of its channels into so many groups.
         order: the channels of its constants are to be taken in this order.
@@ -51,6 +53,7 @@ class Call:
     inputs: list[Value]
     outputs: list[Value]
     joined: list[Call] = field(default_factory=list)
+    behind: list[tuple[Call, int]] = field(default_factory=list)
     nchw: bool = False
     shuffled: int = 0
     order: tuple[int, ...] = ()

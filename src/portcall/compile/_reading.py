@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+import numpy as np
+from tvm import s_tir, tirx
 
 from portcall.compile import _math
 from portcall.compile._writer import Expr, Index, floordiv, floormod
@@ -174,6 +175,10 @@ class Reading:
         if not (hasattr(e, "a") and hasattr(e, "b")):
             raise NotThisKindError(f"an expression of kind {kind}")
         a, b = self.rewrite(e.a, names, load, decide), self.rewrite(e.b, names, load, decide)
+        if kind in ("Max", "Min") and decide is not None and type_of(e).startswith("int"):
+            smaller = a <= b if isinstance(a, int) and isinstance(b, int) else decide(a <= b)
+            if smaller is not None:
+                return a if smaller == (kind == "Min") else b
         return _combine(kind, a, b, e)
 
     def _choice(self, e: Expr, names: Mapping[str, Index], load: Load, decide: Decide | None) -> Expr:
@@ -273,6 +278,38 @@ def _constant_truth(e: Expr) -> bool | None:
 
 def _call_name(e: Any) -> str:
     return str(getattr(e.op, "name", "")).rpartition(".")[2]
+
+
+def with_infinite_starts(function: Any) -> Any:
+    """Let maxima and minima of floats begin with an infinite value.
+
+    TVM begins with the largest finite one, which is then the maximum of values that are all -inf: of a masked row.
+    """
+    return function.with_body(_infinite(function.body))
+
+
+def _infinite(statement: Any) -> Any:
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        return tirx.SeqStmt([_infinite(part) for part in statement.seq])
+    if kind == "For":
+        old = statement
+        body = _infinite(old.body)
+        return tirx.For(old.loop_var, old.min, old.extent, old.kind, body, old.thread_binding, old.annotations)
+    if kind != "SBlockRealize":
+        return statement
+    block = statement.block
+    body, init = _infinite(block.body), block.init
+    sign = {"Max": -1, "Min": 1}.get(type(getattr(body, "value", None)).__name__, 0)
+    if sign and type(init).__name__ == "BufferStore" and type(init.value).__name__ == "FloatImm":
+        dtype = type_of(init.value)
+        if float(init.value.value) == sign * float(np.finfo(dtype).max):
+            init = tirx.BufferStore(init.buffer, tirx.const(sign * float("inf"), dtype), init.indices)
+    made = s_tir.SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, init, block.alloc_buffers,
+        block.match_buffers, block.annotations,
+    )  # fmt: skip
+    return s_tir.SBlockRealize(statement.iter_values, statement.predicate, made)
 
 
 def _stages(statement: Any) -> list[Stage]:
