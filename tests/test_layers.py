@@ -60,6 +60,7 @@ HOUSE = [
         "_session",
         "_connect _farm_channel",
         "_farm",
+        "_farm_async",
         "__init__",
     ),
     (

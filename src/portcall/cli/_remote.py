@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def session_options(function: Decorated) -> Decorated:
     """Add the options for opening a session."""
     options = [
-        click.option("--key", default="", envvar="PORTCALL_KEY", help="The key that the server was started with; with "
-                     "--farm what to ask for: 'rasp4 & ram>=4GiB'. Or PORTCALL_KEY."),
+        click.option("--key", default="", envvar=["PORTCALL_KEY", "TVM_TRACKER_KEY"], help="The key that the "
+                     "server was started with; with --farm what to ask for: 'rasp4 & ram>=4GiB'. Or PORTCALL_KEY."),
         click.option("--farm", default="", metavar="HOST:PORT", help="Lease a place of this farm for --key, and work "
                      "there. PORTCALL_FARM counts where --key is given and no server."),
         click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for the farm's place."),
@@ -104,7 +104,8 @@ def open_session(
 
 def uses_farm(address: str | None, given: dict[str, Any]) -> bool:
     """Return whether a command works on a place of a farm, since no server is named."""
-    wanted = given["farm"] or (given["key"] and os.environ.get("PORTCALL_FARM")) or os.environ.get("PORTCALL_LEASE")
+    named = os.environ.get("PORTCALL_FARM") or os.environ.get("TVM_TRACKER_HOST")
+    wanted = given["farm"] or (given["key"] and named) or os.environ.get("PORTCALL_LEASE")
     return not address and bool(wanted)
 
 

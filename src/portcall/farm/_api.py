@@ -498,7 +498,7 @@ class Api:
             "health": place.health, "health_since": place.health_since,
             "health_reason": place.health_reason, "drain": place.drain,
             "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
-            "lease": place.lease, "user": holder.user if holder else "",
+            "lease": place.lease, "user": holder.user if holder else "", "free": place.free,
         }  # fmt: skip
 
     def status(self) -> dict[str, Any]:
@@ -511,6 +511,7 @@ class Api:
             "places": [self.view_place(place) for place in state.places.values()],
             "leases": [self.view(lease) for lease in held],
             "waiting": [self.view(lease) for lease in waiting[:200]], "waiting_total": len(waiting),
+            "waiting_for": state.queue.sizes(),
         }  # fmt: skip
 
     def _status(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:

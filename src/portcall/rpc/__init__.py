@@ -18,6 +18,9 @@ from portcall.rpc.client._connect import connect as connect
 from portcall.rpc.client._farm import Farm as Farm
 from portcall.rpc.client._farm import Lease as Lease
 from portcall.rpc.client._farm import connect_farm as connect_farm
+from portcall.rpc.client._farm_async import AsyncFarm as AsyncFarm
+from portcall.rpc.client._farm_async import AsyncLease as AsyncLease
+from portcall.rpc.client._farm_async import connect_farm_async as connect_farm_async
 from portcall.rpc.client._farm_channel import FarmChannel as FarmChannel
 from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
 from portcall.rpc.client._remote import RemoteObject as RemoteObject

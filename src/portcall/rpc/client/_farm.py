@@ -4,14 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from portcall.errors import ConnectError, FarmError, RPCError, SessionTimeoutError
+from portcall.errors import (
+    ConnectError,
+    FarmError,
+    RemoteCrashError,
+    RPCError,
+    SessionBrokenError,
+    SessionTimeoutError,
+)
 from portcall.rpc.client._connect import connect
 from portcall.rpc.client._farm_channel import FarmChannel
 from portcall.rpc.client._session import Session
@@ -22,6 +31,7 @@ RETRY_PAUSES = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to reach a farm 
 _BEATS = 3  # heartbeats within a lease's ttl
 
 OnWait = Callable[[str], None]
+T = TypeVar("T")
 
 
 def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = "") -> Farm:
@@ -32,7 +42,8 @@ def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions
             session.upload("kernels.so")
 
     Args:
-        address: ``host:port``; by default that of the environment variable PORTCALL_FARM.
+        address: ``host:port``; several of one farm with commas between them. By default that of the environment
+            variable PORTCALL_FARM, else of TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
         tls: speak TLS.
         user: the name to give where the farm needs no token; by default that of this user.
@@ -57,7 +68,7 @@ class Farm:
 
     def lease(
         self,
-        want: str,
+        want: str = "",
         *,
         ttl: float = 60,
         wait: float | None = None,
@@ -70,7 +81,8 @@ class Farm:
         """Wait for a place, and lease it.
 
         Args:
-            want: a key, or a constraint such as ``rasp4 & ram>=4GiB & !flaky``.
+            want: a key, or a constraint such as ``rasp4 & ram>=4GiB & !flaky``; by default that of the environment
+                variable PORTCALL_KEY, else TVM_TRACKER_KEY.
             ttl: seconds after which the farm takes the place back when this process is gone.
             wait: seconds to wait at most; None for ever.
             limit: seconds that the lease may last; 0 for any time.
@@ -84,6 +96,7 @@ class Farm:
             SessionTimeoutError: no place within ``wait`` seconds.
             ConnectError: the farm does not answer.
         """
+        want = want or os.environ.get("PORTCALL_KEY", "") or os.environ.get("TVM_TRACKER_KEY", "")
         secret = secrets.token_hex(32)
         until = None if wait is None else time.monotonic() + wait
         fields: dict[str, Any] = {
@@ -99,11 +112,11 @@ class Farm:
                 view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
                                    seen=view.get("position", 0))  # fmt: skip
         except BaseException as error:  # also the one of a signal's handler
-            with contextlib.suppress(RPCError):
-                if not view and not isinstance(error, RPCError):
-                    view = self._channel.call("request", hold=0.001, **fields)  # the same secret: the same request
+            with contextlib.suppress(RPCError), contextlib.closing(self._channel.clone()) as channel:
+                if not view and not (isinstance(error, RPCError) and not self._channel.closed):
+                    view = channel.call("request", hold=0.001, **fields)  # the same secret: the same request
                 if view:
-                    self._channel.call("release", lease=view["lease"], secret=secret)
+                    channel.call("release", lease=view["lease"], secret=secret)
             raise
         if view["state"] == "ended":
             if view["reason"] == "waited too long":
@@ -114,6 +127,74 @@ class Farm:
         lease = Lease(self, view, secret)
         self._keep(lease)
         return lease
+
+    # ---- The API of TVM's tracker clients ----
+
+    def request(
+        self, key: str, priority: float = 1, session_timeout: float = 0, max_retry: int = 5,
+        session_constructor_args: Sequence[Any] | None = None,
+    ) -> Session:  # fmt: skip
+        """Wait for a place, and return a session with it; the lease ends with the session.
+
+        Args:
+            key: what ``lease`` takes.
+            priority: the larger is served earlier; 1 is usual.
+            session_timeout: seconds that the session may last; 0 for any time.
+            max_retry: how often to ask again where the place does not answer.
+            session_constructor_args: as of ``portcall.rpc.connect``.
+        """
+        for attempt in range(max_retry + 1):
+            lease = self.lease(key, priority=max(-10.0, min(10.0, priority - 1)), limit=session_timeout)
+            try:
+                session = lease.session(constructor_args=session_constructor_args)
+            except ConnectError:
+                lease.release()
+                if attempt == max_retry:
+                    raise
+            except BaseException:
+                lease.release()
+                raise
+            else:
+                session.at_close = weakref.finalize(session, lease.release)
+                return session
+        raise ValueError(f"invalid max_retry {max_retry} (must be 0 or more)")
+
+    def request_and_run(
+        self, key: str, func: Callable[[Session], T], priority: float = 1, session_timeout: float = 0,
+        max_retry: int = 2,
+    ) -> T:  # fmt: skip
+        """Return ``func(session)``, called with a session of its own; another place is tried when that is lost."""
+        for attempt in range(max_retry + 1):
+            try:
+                with self.request(key, priority, session_timeout) as session:
+                    return func(session)
+            except (SessionBrokenError, SessionTimeoutError, ConnectError, RemoteCrashError):
+                if attempt == max_retry:
+                    raise
+        raise ValueError(f"invalid max_retry {max_retry} (must be 0 or more)")
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many places of each key are free, how many requests wait, and the servers, as TVM's API does."""
+        status = self.status()
+        queues: dict[str, dict[str, int]] = {}
+        servers = []
+        for place in status["places"]:
+            host, _, port = place["address"].rpartition(":")
+            for key in place["keys"]:
+                queues.setdefault(key, {"free": 0, "pending": 0})["free"] += place["free"]
+                servers.append({"key": f"server:{key}", "addr": [host, int(port or 0)], "place": place["place"]})
+        for want, count in status["waiting_for"].items():
+            queues.setdefault(want, {"free": 0, "pending": 0})["pending"] += count
+        return {"queue_info": queues, "server_info": servers}
+
+    def text_summary(self) -> str:
+        """Return the summary as lines of text."""
+        summary = self.summary()
+        rows = [
+            f"{info['key']}  {info['addr'][0]}:{info['addr'][1]}  {info['place']}" for info in summary["server_info"]
+        ]
+        rows += [f"{key}: {q['free']} free, {q['pending']} waiting" for key, q in sorted(summary["queue_info"].items())]
+        return "\n".join(rows)
 
     def resume(self, ticket: str) -> Lease:
         """Return a lease that another process holds, from its ``ticket``. The other one releases it.
@@ -233,12 +314,14 @@ class Lease:
         return self._over
 
     def session(
-        self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None
-    ) -> Session:
+        self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None,
+        constructor_args: Sequence[Any] | None = None,
+    ) -> Session:  # fmt: skip
         """Open a session with the place; a lease may have several, one after the other or at the same time.
 
         Args:
             timeout, call_timeout, on_wait: as of ``portcall.rpc.connect``.
+            constructor_args: its ``session_constructor_args``.
 
         Raises:
             FarmError: the lease is over.
@@ -246,8 +329,8 @@ class Lease:
         """
         host, port, key, relayed = self._route()
         tls = self._farm._channel.tls if relayed else None
-        return connect(host, port, key, timeout, token="", tls=tls, call_timeout=call_timeout, name=self.place,
-                       on_wait=on_wait)  # fmt: skip
+        return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls, call_timeout=call_timeout,
+                       name=self.place, on_wait=on_wait)  # fmt: skip
 
     def _route(self) -> tuple[str, int, str, bool]:
         with self._lock:

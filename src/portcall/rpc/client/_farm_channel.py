@@ -180,6 +180,11 @@ class FarmChannel:
             raise FarmError(str(answer.get("error")), peer=peer, reason=str(answer.get("reason", "")))
         return answer
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
     def clone(self) -> FarmChannel:
         """Return another channel to the same farm."""
         return FarmChannel(",".join(map(str, self._addresses)), self.token, self.tls, self.user)

@@ -92,6 +92,7 @@ class Session:
         self._pump = pump  # the thread that does TLS
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
+        self.at_close: Callable[[], object] | None = None  # what else ends with it
         self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
         sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
 
@@ -348,6 +349,8 @@ class Session:
         get_global_func("portcall.rpc.Close")(self.module)
         if self._pump is not None:
             self._pump.join(timeout=1.0)
+        if self.at_close is not None:
+            self.at_close()
 
     def end_reason(self) -> errors.RPCError | None:
         """Ask the server why it ended the session; None when it does not know, or is not a portcall server."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import struct
 from collections.abc import Iterable
@@ -58,7 +59,7 @@ class Hello:
     @property
     def timeout(self) -> float:
         """The session time that a client asks for, in seconds; 0 when it does not."""
-        text = self.options.get("timeout", "0")
+        text = self.options.get("seconds") or self.options.get("timeout", "0")
         try:
             seconds = float(text)
         except ValueError:
@@ -130,12 +131,15 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
     if not 0 <= session_timeout <= MOST_SECONDS:
         raise ValueError(f"invalid session_timeout {session_timeout!r} (must be 0 to {MOST_SECONDS:g} seconds)")
     options: dict[str, str] = {}
-    if session_timeout:
-        options["timeout"] = repr(session_timeout)
+    whole = math.ceil(session_timeout)
     if extended:
         options.update(extension_options(FEATURES))
         if nonce:
             options["nonce"] = nonce
+        if whole != session_timeout:
+            options["seconds"] = repr(session_timeout)
+    if whole:  # digits alone, and last: TVM's servers in C++ and Java read no other form
+        options["timeout"] = str(whole)
     text = Hello(key, options).words("client").encode()
     return _HEAD.pack(MAGIC, len(text)) + text
 
@@ -295,4 +299,6 @@ class ReplyReader:
         if code == NOTICE:
             return Notice(text.decode(errors="replace"))
         self.transcript = message
+        if text.startswith(b"client:"):  # TVM's server in Java answers with the client's own words
+            return Hello(parse_words(text, "client").key)
         return parse_words(text, "server")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's other faces: TVM's names for it, asyncio, variables of the environment, servers of other languages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from farm.running import RunningFarm, running_farm
+from farm.test_leases import board, client
+from portcall import errors, rpc
+from portcall.rpc.wire import _handshake
+
+
+@pytest.fixture
+def farm() -> Iterator[RunningFarm]:
+    with running_farm() as farm, board(farm):
+        yield farm
+
+
+def idle(farm: RunningFarm) -> None:
+    farm.until(lambda: farm.state.places["board"].state == "idle")
+
+
+def test_a_session_of_request_ends_its_lease_when_it_is_closed_and_when_it_is_forgotten(farm: RunningFarm) -> None:
+    with client(farm) as lab:
+        with lab.request("k", session_timeout=30) as session:
+            assert session["portcall.rpc.machine"] is not None
+            assert [lease.ceiling for lease in farm.state.leases.values()] == [30]
+        idle(farm)
+        session = lab.request("k")
+        del session
+        idle(farm)
+
+
+def test_request_and_run_tries_again_after_a_lost_session_only(farm: RunningFarm) -> None:
+    calls: list[str] = []
+
+    def lose_once(session: rpc.Session) -> str:
+        calls.append(session.name)
+        if len(calls) == 1:
+            raise errors.SessionBrokenError("lost")
+        return "done"
+
+    def fail(session: rpc.Session) -> None:
+        calls.append("fail")
+        raise ValueError("of the function")
+
+    with client(farm) as lab:
+        assert lab.request_and_run("k", lose_once) == "done"
+        assert calls == ["board", "board"]
+        with pytest.raises(ValueError, match="of the function"):
+            lab.request_and_run("k", fail)
+        assert calls[2:] == ["fail"]
+
+
+def test_the_summary_has_the_form_of_tvms(farm: RunningFarm) -> None:
+    idle(farm)
+    with client(farm) as lab:
+        summary = lab.summary()
+        assert summary["queue_info"] == {"k": {"free": 1, "pending": 0}}
+        assert [info["key"] for info in summary["server_info"]] == ["server:k"]
+        assert "k: 1 free" in lab.text_summary()
+
+
+@pytest.mark.parametrize("names", [("PORTCALL_FARM", "PORTCALL_KEY"), ("TVM_TRACKER_HOST", "TVM_TRACKER_KEY")])
+def test_variables_name_the_farm_and_the_key(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    for name in ("PORTCALL_FARM", "PORTCALL_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    of_tvm = names[0].startswith("TVM")
+    monkeypatch.setenv(names[0], farm.host if of_tvm else f"{farm.host}:{farm.port}")
+    monkeypatch.setenv(names[1], "k")
+    monkeypatch.setenv("TVM_TRACKER_PORT", str(farm.port))
+    with rpc.connect_farm(token="") as lab, lab.lease() as lease:
+        assert lease.place == "board"
+
+
+def test_the_second_address_counts_where_the_first_does_not_answer(farm: RunningFarm) -> None:
+    with rpc.connect_farm(f"127.0.0.1:9,{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
+        assert lease.place == "board"
+
+
+def test_an_async_program_leases_uses_and_gives_back(farm: RunningFarm) -> None:
+    async def use() -> tuple[str, bool]:
+        async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
+            async with lease.session() as one, lease.session() as two:
+                found = await lease.run(lambda: (one["portcall.rpc.machine"], two["portcall.rpc.machine"]))
+            return lease.place, None not in found
+
+    assert asyncio.run(use()) == ("board", True)
+    idle(farm)
+
+
+def test_a_cancelled_async_request_is_withdrawn(farm: RunningFarm) -> None:
+    async def use() -> None:
+        async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k"):
+
+            async def wait() -> None:
+                async with lab.lease("k"):
+                    pass
+
+            waiting = asyncio.create_task(wait())
+            await asyncio.to_thread(farm.until, lambda: farm.state.queue.size == 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.to_thread(farm.until, lambda: farm.state.queue.size == 0)
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(30, ["-timeout=30"]), (2.5, ["-seconds=2.5", "-timeout=3"])])
+def test_a_timeout_is_whole_seconds_and_the_last_word(seconds: float, words: list[str]) -> None:
+    text = _handshake.client_hello("k", session_timeout=seconds, nonce="0" * 32)[8:].decode().split()
+    assert text[-1] == words[-1]
+    assert [word for word in text if "seconds=" in word or "timeout=" in word] == words
+    assert _handshake.parse_words(" ".join(text).encode(), "client").timeout == seconds
+
+
+def test_a_server_that_answers_with_our_own_words_is_one_of_tvm() -> None:
+    """TVM's server in Java does."""
+    seen: list[Any] = []
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as sock:
+            code, size = struct.unpack("<ii", sock.recv(8, socket.MSG_WAITALL))
+            text = sock.recv(size, socket.MSG_WAITALL)
+            sock.sendall(struct.pack("<ii", code, size) + text)
+            seen.append(sock.recv(8, socket.MSG_WAITALL))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with pytest.raises(errors.SessionBrokenError):
+            rpc.connect("127.0.0.1", listener.getsockname()[1], "android:0.5", token="")
+        thread.join()
+    assert len(seen[0]) == 8  # the session has begun
