@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "anywhere.py"
 
 
 @pytest.mark.parametrize("runtime", ["portcall", pytest.param("tvm_ffi", marks=pytest.mark.peers)])
-def test_a_library_on_our_headers_runs_in_either_runtime(build_native: Callable[[str], Path], runtime: str) -> None:
+def test_library_on_our_headers_runs_in_either_runtime(build_native: Callable[[str], Path], runtime: str) -> None:
     words = [sys.executable, SCRIPT, runtime, build_native("anywhere.cc")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)  # type: ignore[arg-type]
     assert (done.returncode, done.stderr) == (0, "")

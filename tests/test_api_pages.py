@@ -23,19 +23,19 @@ def public_names(module: types.ModuleType) -> list[str]:
 
 
 @pytest.mark.parametrize("module", [portcall, portcall.ir], ids=lambda module: module.__name__)
-def test_a_page_lists_each_public_name_once(module: types.ModuleType) -> None:
+def test_api_page_lists_each_public_name_once(module: types.ModuleType) -> None:
     text = (PAGES / f"{module.__name__.rpartition('.')[2]}.md").read_text()
     listed = re.findall(r"^\.\. auto(?:function|class):: (\w+)$", text, re.MULTILINE)
     assert sorted(listed) == public_names(module)
 
 
-def test_each_subpackage_has_a_page() -> None:
+def test_api_page_exists_for_each_subpackage() -> None:
     packages = {name for name, thing in MEMBERS.items() if isinstance(thing, types.ModuleType)}
     own = {name for name in packages if MEMBERS[name].__name__ == f"portcall.{name}"} - {"cli"}
     assert own <= {path.stem for path in PAGES.glob("*.md")}
 
 
-def test_each_page_is_on_the_site() -> None:
+def test_site_has_each_page() -> None:
     docs = PAGES.parent
     listed = set(re.findall(r"^([a-z][\w/-]*)$", (docs / "index.md").read_text(), re.MULTILINE))
     assert {path.stem for path in docs.glob("*.md")} - {"index"} <= listed
@@ -54,7 +54,7 @@ def files_by_folder() -> dict[str, set[str]]:
     return words
 
 
-def test_the_page_on_architecture_lists_every_file() -> None:
+def test_architecture_page_lists_every_file() -> None:
     root, listed = PAGES.parents[1], files_by_folder()
     for folder in ("core", "src/portcall", "js/src"):
         for path in (root / folder).rglob("*.*"):

@@ -317,7 +317,7 @@ def test_bad_input_gives_its_error_and_leaves_the_process_healthy(
     assert portcall.get_global_func("portcall_test.x", allow_missing=True) is None
 
 
-def test_the_table_is_long_enough_and_says_each_thing_once() -> None:
+def test_bad_input_table_has_no_duplicates() -> None:
     whats = [bad.what for bad in (*CALLS, *MAKING, *LOADS, *REGISTRATIONS)]
     assert len(set(whats)) == len(whats) >= 60
 
@@ -362,7 +362,7 @@ thread.join()
 """
 
 
-def test_calls_that_are_nested_too_deeply_are_an_error_in_every_thread() -> None:
+def test_nested_calls_too_deep_are_an_error_in_every_thread() -> None:
     done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["RecursionError"] * 3), done.stderr[-300:]
 
@@ -388,7 +388,7 @@ with rpc.LocalSession() as session:
 """
 
 
-def test_a_pipe_is_refused_where_a_file_is_wanted(tmp_path: Path) -> None:
+def test_file_arguments_refuse_a_pipe(tmp_path: Path) -> None:
     """Nobody writes into it: whoever opened it would wait for ever."""
     os.mkfifo(tmp_path / "pipe.so")
     commands = (["-c", PIPED], ["-m", "portcall", "inspect", "pipe.so"], ["-m", "portcall", "run", "pipe.so", "f"])

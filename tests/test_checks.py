@@ -73,7 +73,7 @@ def test_wrong_number_of_arguments(checks: Callable[..., Any], count: int) -> No
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, None, "text", portcall.cpu(), portcall.DataType("int8")], ids=repr)
-def test_what_is_no_tensor_is_refused_where_one_is_expected(checks: Callable[..., Any], value: Any) -> None:
+def test_tensor_parameter_refuses_other_values(checks: Callable[..., Any], value: Any) -> None:
     text = message(TypeError, checks, "kinds", value, 1, 1.0, True, None)
     assert text == f"Mismatched type on argument #0 when calling:\n  `{KINDS}`,\n  expected Tensor"
 
@@ -92,7 +92,9 @@ WRONG_KINDS = [
 
 
 @pytest.mark.parametrize(("position", "value", "expected"), WRONG_KINDS)
-def test_scalar_of_another_kind(checks: Callable[..., Any], position: int, value: Any, expected: str) -> None:
+def test_scalar_parameter_refuses_other_kinds(
+    checks: Callable[..., Any], position: int, value: Any, expected: str
+) -> None:
     arguments: list[Any] = [portcall.empty((4,), "float32"), 1, 1.0, True, None]
     arguments[position] = value
     text = message(TypeError, checks, "kinds", *arguments)
@@ -100,11 +102,11 @@ def test_scalar_of_another_kind(checks: Callable[..., Any], position: int, value
 
 
 @pytest.mark.parametrize("value", [1, True, np.int8(1), np.bool_(True)], ids=repr)
-def test_integers_and_bools_are_taken_for_each_other_and_for_floats(checks: Callable[..., Any], value: Any) -> None:
+def test_scalar_parameter_accepts_int_and_bool_for_float(checks: Callable[..., Any], value: Any) -> None:
     assert checks("kinds", portcall.empty((4,), "float32"), value, value, value, None) is None
 
 
-def test_pointer_may_be_null_a_pointer_or_a_tensor(checks: Callable[..., Any]) -> None:
+def test_pointer_parameter_accepts_none_pointer_or_tensor(checks: Callable[..., Any]) -> None:
     tensor = portcall.empty((4,), "float32")
     for pointer in (None, ctypes.c_void_p(0), ctypes.c_void_p(tensor.data_ptr), tensor):
         assert checks("kinds", tensor, 1, 1.0, True, pointer) is None
@@ -154,7 +156,7 @@ FITTING = {
 @pytest.mark.parametrize(
     ("function", "position", "shape", "fields", "kind", "what", "expected"), MISMATCHES.values(), ids=MISMATCHES
 )
-def test_tensor_that_does_not_fit(
+def test_tensor_parameter_refuses_wrong_shape_type_and_layout(
     checks: Callable[..., Any],
     describe: Descriptions,
     function: str,
@@ -248,7 +250,7 @@ def test_object_that_generated_code_would_read_as_a_tensor_is_refused(
     assert str(error) == f"kinds(): argument #{position}: expected {error.expected}, got {got}"
 
 
-def test_objects_of_this_package_are_refused_too(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
+def test_tensor_parameter_refuses_objects_of_portcall(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
     objects = [
         (portcall.load_module(libraries["checks"]), "Module"),
         (portcall.convert(len), "Function"),
@@ -263,12 +265,12 @@ def test_objects_of_this_package_are_refused_too(checks: Callable[..., Any], lib
 
 
 @pytest.mark.parametrize("text", ["short", "a text that is no small one", "with a\0NUL that is no small one", "ü" * 20])
-def test_text_is_refused_however_it_is_passed(checks: Callable[..., Any], text: str) -> None:
+def test_tensor_parameter_refuses_text(checks: Callable[..., Any], text: str) -> None:
     with pytest.raises(TypeError):
         checks("kinds", text, 1, 1.0, True, None)
 
 
-def test_objects_are_refused_by_calls_with_many_arguments_too(checks: Callable[..., Any]) -> None:
+def test_tensor_parameter_refuses_objects_in_calls_with_many_arguments(checks: Callable[..., Any]) -> None:
     with pytest.raises(errors.ArgumentError, match=re.escape("kinds(): argument #9: expected")):
         checks("kinds", *[1] * 9, [1])
 
@@ -284,7 +286,7 @@ def test_arrays_in_the_other_byte_order_are_refused(checks: Callable[..., Any]) 
         checks("kinds", np.zeros(4, ">f4"), 1, 1.0, True, None)
 
 
-def test_keywords_are_refused(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
+def test_library_function_refuses_keywords(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
     kinds = portcall.load_module(libraries["checks"])["kinds"]
     with pytest.raises(errors.ArgumentError, match=r"^kinds\(\) takes positional arguments only, got A=$"):
         kinds(A=1)  # type: ignore[call-arg]

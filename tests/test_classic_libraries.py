@@ -34,22 +34,22 @@ def own_copy(c_libraries: dict[str, Path], tmp_path: Path) -> Path:
 # ---- Values ----------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_go_in_and_come_out(classic: Callable[..., Any]) -> None:
+def test_classic_numbers_go_in_and_come_out(classic: Callable[..., Any]) -> None:
     assert classic("add_int", 2, 3) == 5
     assert classic("add_int", -(2**62), 2**61) == -(2**61)
     assert classic("half", 3.0) == 1.5
 
 
-def test_bools_are_integers(classic: Callable[..., Any]) -> None:
+def test_classic_bools_are_integers(classic: Callable[..., Any]) -> None:
     assert classic("add_int", True, 2) == 3
 
 
 @pytest.mark.parametrize("text", ["", "abc", "a text of some length", "ü" * 9])
-def test_text_is_passed_as_a_c_string(classic: Callable[..., Any], text: str) -> None:
+def test_classic_text_is_a_c_string(classic: Callable[..., Any], text: str) -> None:
     assert classic("string_length", text) == len(text.encode())
 
 
-def test_text_with_a_nul_is_refused(classic: Callable[..., Any]) -> None:
+def test_classic_text_with_nul_is_refused(classic: Callable[..., Any]) -> None:
     for text in ("a\0b", "a longer text \0 with one"):
         with pytest.raises(errors.ArgumentError) as caught:
             classic("string_length", text)
@@ -76,11 +76,11 @@ def test_text_with_a_nul_is_refused(classic: Callable[..., Any]) -> None:
         pytest.param(b"bytes that are not small", 12, id="bytes"),
     ],
 )
-def test_arguments_have_their_classic_code(classic: Callable[..., Any], value: Any, code: int) -> None:
+def test_classic_arguments_have_their_type_code(classic: Callable[..., Any], value: Any, code: int) -> None:
     assert classic("first_code", value) == code
 
 
-def test_tensors_and_modules_have_their_classic_code(classic: Callable[..., Any], own_copy: Path) -> None:
+def test_classic_tensors_and_modules_have_their_type_code(classic: Callable[..., Any], own_copy: Path) -> None:
     assert classic("first_code", portcall.empty((2,), "float32")) == 7
     assert classic("first_code", portcall.load_module(own_copy)) == 9
     assert classic("first_code") == -1
@@ -91,13 +91,13 @@ def test_tensors_and_modules_have_their_classic_code(classic: Callable[..., Any]
     [([1], "Array"), ({1: 2}, "Map"), (portcall.Shape((1,)), "Shape"), (2**70, "BigInt"), (object(), "object")],
     ids=["list", "dict", "shape", "wide-integer", "object"],
 )
-def test_values_without_a_classic_form_are_refused(classic: Callable[..., Any], value: Any, got: str) -> None:
+def test_classic_call_refuses_values_without_a_classic_form(classic: Callable[..., Any], value: Any, got: str) -> None:
     with pytest.raises(errors.ArgumentError) as caught:
         classic("first_code", value)
     assert (caught.value.function, caught.value.position, caught.value.got) == ("first_code", 0, got)
 
 
-def test_more_arguments_than_have_room_on_the_stack_arrive(classic: Callable[..., Any]) -> None:
+def test_classic_call_with_many_arguments(classic: Callable[..., Any]) -> None:
     assert classic("apply", lambda *values: len(values), *range(40)) == 40
     assert classic("apply", lambda *values: sum(map(len, values)), *[b"ab"] * 40) == 80
 
@@ -106,7 +106,7 @@ def test_more_arguments_than_have_room_on_the_stack_arrive(classic: Callable[...
 
 
 @pytest.mark.parametrize("name", ["classic", "classic06", "classic_blob", "classic_unknown_blob"])
-def test_kernels_agree_with_numpy(c_libraries: dict[str, Path], name: str) -> None:
+def test_classic_kernels_agree_with_numpy(c_libraries: dict[str, Path], name: str) -> None:
     add_one = portcall.load_module(c_libraries[name])["add_one"]
     x, y = np.arange(100, dtype="float32"), np.zeros(100, "float32")
     add_one(x, y)
@@ -116,7 +116,7 @@ def test_kernels_agree_with_numpy(c_libraries: dict[str, Path], name: str) -> No
     np.testing.assert_array_equal(tensor.numpy(), x + 1)
 
 
-def test_booleans_are_those_of_the_time(classic: Callable[..., Any]) -> None:
+def test_classic_booleans_are_uint1(classic: Callable[..., Any]) -> None:
     """Which had the type "uint1", and a byte each."""
     x, y = np.arange(100) % 3 == 0, np.zeros(100, "bool")
     classic("invert", x, y)
@@ -128,7 +128,7 @@ def test_booleans_are_those_of_the_time(classic: Callable[..., Any]) -> None:
         classic("invert", x, y.view("uint8"))
 
 
-def test_booleans_that_a_library_passes_on_are_ours_again(classic: Callable[..., Any]) -> None:
+def test_classic_booleans_passed_to_callbacks_are_converted(classic: Callable[..., Any]) -> None:
     x = portcall.tensor(np.arange(100) % 3 == 0)
     assert classic("apply", lambda t: (str(t.dtype), t.shape, t.numpy().sum().item())[2], x) == 34
     assert classic("apply", lambda t: str(t.dtype), x) == "bool"
@@ -137,13 +137,13 @@ def test_booleans_that_a_library_passes_on_are_ours_again(classic: Callable[...,
     np.testing.assert_array_equal(y.numpy(), x.numpy())
 
 
-def test_misaligned_and_strided_arrays_are_copied_in_and_out(classic: Callable[..., Any]) -> None:
+def test_classic_call_copies_misaligned_and_strided_arrays(classic: Callable[..., Any]) -> None:
     x, y = np.arange(20, dtype="float32")[1::2], np.zeros((10, 3), "float32")
     classic("add_one", x, y[:, 1])
     np.testing.assert_array_equal(y, np.stack([np.zeros(10), np.arange(2, 22, 2), np.zeros(10)], axis=1))
 
 
-def test_read_only_arrays_are_refused_unless_marked(classic: Callable[..., Any]) -> None:
+def test_classic_call_refuses_read_only_arrays_unless_marked(classic: Callable[..., Any]) -> None:
     x, y = np.arange(4, dtype="float32"), np.zeros(4, "float32")
     x.setflags(write=False)
     with pytest.raises(errors.ArgumentError, match="expected a writable tensor"):
@@ -152,7 +152,7 @@ def test_read_only_arrays_are_refused_unless_marked(classic: Callable[..., Any])
     np.testing.assert_array_equal(y, np.arange(4) + 1)
 
 
-def test_misaligned_tensor_from_elsewhere_than_python_is_refused(c_libraries: dict[str, Path]) -> None:
+def test_classic_call_from_cpp_refuses_a_misaligned_tensor(c_libraries: dict[str, Path]) -> None:
     add_one = portcall.load_module(c_libraries["classic"])["add_one"]
     raw = np.zeros(128, "uint8")
     start = -raw.ctypes.data % 64 + 16
@@ -176,7 +176,7 @@ def test_misaligned_tensor_from_elsewhere_than_python_is_refused(c_libraries: di
         ("apply", (3,), "apply: Expect arg[0] to be function"),
     ],
 )
-def test_failing_checks_keep_their_words(
+def test_classic_failing_checks_keep_their_messages(
     classic: Callable[..., Any], name: str, arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
@@ -188,7 +188,7 @@ def test_failing_checks_keep_their_words(
     ("arguments", "message"),
     [((1,), "add_one: num_args should be 2"), ((1, 2), "add_one: Expect arg[0] to be pointer")],
 )
-def test_failing_checks_of_the_oldest_libraries_keep_their_words(
+def test_classic_failing_checks_of_tvm_0_6_keep_their_messages(
     c_libraries: dict[str, Path], arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
@@ -207,7 +207,7 @@ def test_failing_checks_of_the_oldest_libraries_keep_their_words(
         ("ü is no ASCII", RuntimeError, "ü is no ASCII"),
     ],
 )
-def test_last_error_becomes_an_exception_of_its_kind(
+def test_classic_last_error_becomes_an_exception_of_its_kind(
     classic: Callable[..., Any], text: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -216,7 +216,7 @@ def test_last_error_becomes_an_exception_of_its_kind(
     assert str(caught.value) == message
 
 
-def test_failure_without_a_last_error_names_the_function(classic: Callable[..., Any]) -> None:
+def test_classic_failure_without_a_last_error_names_the_function(classic: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="plain"):
         classic("fail_with", "plain")
     with pytest.raises(RuntimeError) as caught:
@@ -232,11 +232,11 @@ def test_failure_without_a_last_error_names_the_function(classic: Callable[..., 
     [None, 1, -(2**63), 1.5, "text", "a text that is not small", b"bytes", b"\0" * 20, portcall.cpu()],
     ids=repr,
 )
-def test_results_of_callbacks_come_back(classic: Callable[..., Any], value: Any) -> None:
+def test_classic_callback_results_come_back(classic: Callable[..., Any], value: Any) -> None:
     assert classic("apply", lambda: value) == value
 
 
-def test_results_that_are_objects_come_back_as_the_same(classic: Callable[..., Any], own_copy: Path) -> None:
+def test_classic_object_results_are_the_same(classic: Callable[..., Any], own_copy: Path) -> None:
     tensor, function, lib = portcall.empty((2,), "int8"), portcall.convert(len), portcall.load_module(own_copy)
     assert classic("apply", lambda: tensor) == tensor
     assert classic("apply", lambda: function) == function
@@ -244,13 +244,13 @@ def test_results_that_are_objects_come_back_as_the_same(classic: Callable[..., A
     assert list(classic("apply", lambda: [1, "two"])) == [1, "two"]
 
 
-def test_arguments_of_callbacks_arrive(classic: Callable[..., Any]) -> None:
+def test_classic_callback_arguments_arrive(classic: Callable[..., Any]) -> None:
     assert classic("apply", lambda *values: repr(values), 1, 2.5, "text", b"bytes", None) == (
         "(1, 2.5, 'text', b'bytes', None)"
     )
 
 
-def test_exception_of_a_callback_comes_back_as_it_is(classic: Callable[..., Any]) -> None:
+def test_classic_callback_exception_comes_back_unchanged(classic: Callable[..., Any]) -> None:
     error = KeyError("mine")
 
     def fail() -> None:
@@ -262,24 +262,24 @@ def test_exception_of_a_callback_comes_back_as_it_is(classic: Callable[..., Any]
     error.__traceback__ = None
 
 
-def test_calls_nest_through_the_library(classic: Callable[..., Any]) -> None:
+def test_classic_calls_nest(classic: Callable[..., Any]) -> None:
     def factorial(n: int) -> int:
         return 1 if n == 0 else n * int(classic("apply", factorial, n - 1))
 
     assert classic("apply", factorial, 12) == 479001600
 
 
-def test_library_calls_global_functions(own_copy: Path, register: Register) -> None:
+def test_classic_library_calls_global_functions(own_copy: Path, register: Register) -> None:
     register("portcall_test.log_value", lambda *values: repr(values))
     assert portcall.load_module(own_copy)["log_value"](1, 2.5) == "(1, 2.5, 'a string literal')"
 
 
-def test_missing_global_function_is_named(classic: Callable[..., Any]) -> None:
+def test_classic_library_missing_global_function_is_named(classic: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match=r"^compiled code needs the function 'portcall_test\.never_registered'"):
         classic("call_missing")
 
 
-def test_library_calls_functions_of_imported_modules(own_copy: Path, tmp_path: Path) -> None:
+def test_classic_library_calls_functions_of_imported_modules(own_copy: Path, tmp_path: Path) -> None:
     (tmp_path / "logger.c").write_text(
         "#include <stdint.h>\n"
         "typedef struct { int32_t type_index; uint32_t zero; int64_t value; } Any;\n"
@@ -296,7 +296,7 @@ def test_library_calls_functions_of_imported_modules(own_copy: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000, 100_003])
-def test_parallel_kernels_agree_with_numpy(classic: Callable[..., Any], size: int) -> None:
+def test_classic_parallel_kernels_agree_with_numpy(classic: Callable[..., Any], size: int) -> None:
     x, y = np.random.default_rng(0).random(size, "float32"), np.zeros(size, "float32")
     classic("double_parallel", x, y)
     np.testing.assert_array_equal(y, 2 * x)
@@ -304,7 +304,7 @@ def test_parallel_kernels_agree_with_numpy(classic: Callable[..., Any], size: in
     np.testing.assert_array_equal(y, x)
 
 
-def test_error_of_a_task_is_the_error_of_the_call(classic: Callable[..., Any]) -> None:
+def test_classic_task_error_is_the_error_of_the_call(classic: Callable[..., Any]) -> None:
     x, y = np.ones(1000, "float32"), np.zeros(1000, "float32")
     x[-1] = -1
     with pytest.raises(ValueError, match="negative element"):
@@ -314,7 +314,7 @@ def test_error_of_a_task_is_the_error_of_the_call(classic: Callable[..., Any]) -
 # ---- Modules ---------------------------------------------------------------------------------------------------------
 
 
-def test_entry_function_is_called_by_the_module(c_libraries: dict[str, Path]) -> None:
+def test_classic_entry_function_is_called_by_the_module(c_libraries: dict[str, Path]) -> None:
     for name in ("classic", "classic06"):
         lib = portcall.load_module(c_libraries[name])
         assert lib.entry_name == "add_one"
@@ -325,17 +325,17 @@ def test_entry_function_is_called_by_the_module(c_libraries: dict[str, Path]) ->
             np.testing.assert_array_equal(y, x + 1)
 
 
-def test_context_variables_are_no_functions(c_libraries: dict[str, Path]) -> None:
+def test_classic_context_variables_are_not_functions(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["classic"])
     for name in ("__tvm_module_ctx", "__TVMFuncCall", "_init", "_fini", "double_task"):
         assert not lib.implements_function(name)
 
 
-def test_embedded_library_alone_imports_nothing(c_libraries: dict[str, Path]) -> None:
+def test_classic_embedded_library_alone_imports_nothing(c_libraries: dict[str, Path]) -> None:
     assert portcall.load_module(c_libraries["classic_blob"]).imported_modules == []
 
 
-def test_embedded_module_of_an_unknown_kind_is_kept_with_all_that_follows_it(c_libraries: dict[str, Path]) -> None:
+def test_classic_embedded_module_of_an_unknown_kind_is_kept(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["classic_unknown_blob"])
     (embedded,) = lib.imported_modules
     assert embedded.type_key == "portcall_unknown_kind"

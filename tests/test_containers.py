@@ -32,7 +32,7 @@ def call(name: str, *arguments: Any) -> Any:
 # ---- Array -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_list_and_a_tuple_come_back_as_an_array_that_equals_them() -> None:
+def test_array_equals_the_list_or_tuple_it_was_made_from() -> None:
     for back in (echo([1, "two", None]), echo((1, "two", None))):
         assert type(back) is Array
         assert back == [1, "two", None]
@@ -42,7 +42,7 @@ def test_a_list_and_a_tuple_come_back_as_an_array_that_equals_them() -> None:
         assert back != "other"
 
 
-def test_an_array_without_items_is_empty() -> None:
+def test_array_without_items_is_empty() -> None:
     for empty in (Array(), Array([]), echo([]), echo(())):
         assert len(empty) == 0
         assert list(empty) == []
@@ -50,7 +50,7 @@ def test_an_array_without_items_is_empty() -> None:
         assert empty == []
 
 
-def test_an_array_is_a_sequence() -> None:
+def test_array_is_a_sequence() -> None:
     array = Array(range(5))
     assert isinstance(array, Sequence)
     assert (array[0], array[-1], array[4]) == (0, 4, 4)
@@ -67,17 +67,17 @@ def test_an_array_is_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("index", [5, -6, 2**62, -(2**63)])
-def test_an_index_out_of_range_is_an_index_error(index: int) -> None:
+def test_array_index_out_of_range(index: int) -> None:
     with pytest.raises(IndexError):
         Array(range(5))[index]
 
 
-def test_an_index_that_is_no_integer_is_a_type_error() -> None:
+def test_array_index_must_be_an_integer() -> None:
     with pytest.raises(TypeError):
         Array([1])["a"]
 
 
-def test_an_array_cannot_be_changed() -> None:
+def test_array_cannot_be_changed() -> None:
     array = Array([1])
     with pytest.raises(TypeError, match="item assignment"):
         array[0] = 2
@@ -86,39 +86,39 @@ def test_an_array_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("kind", [Array, portcall.List])
-def test_a_sequence_equals_itself_whatever_it_holds(kind: type[Array]) -> None:
+def test_array_and_list_equal_themselves(kind: type[Array]) -> None:
     one = kind([float("nan")])
     assert one == one == echo(one)
     assert one != kind([float("nan")])
 
 
 @pytest.mark.parametrize("kind", [Map, portcall.Dict])
-def test_a_mapping_equals_itself_whatever_it_holds(kind: type[Map]) -> None:
+def test_map_and_dict_equal_themselves(kind: type[Map]) -> None:
     one = kind({"k": float("nan")})
     assert one == one == echo(one)
     assert one != kind({"k": float("nan")})
 
 
 @pytest.mark.parametrize("kind", [Array, portcall.List, Map, portcall.Dict])
-def test_what_is_equal_does_not_differ(kind: Any) -> None:
+def test_container_ne_is_the_opposite_of_eq(kind: Any) -> None:
     items, others = ({1: 2}, {1: 3}) if issubclass(kind, Map) else ([1, 2], [1, 3])
     assert [kind(items) != other for other in (kind(items), items, kind(others), others, 7)] == [False] * 2 + [True] * 3
     assert [items != other for other in (kind(items), kind(others))] == [False, True]
 
 
-def test_equal_arrays_have_equal_hashes_as_tuples_have() -> None:
+def test_array_hash_agrees_with_eq() -> None:
     assert hash(Array([1, "a"])) == hash((1, "a"))
     assert {Array([1, 2]): "x"}[(1, 2)] == "x"
 
 
-def test_an_array_made_of_an_array_shares_nothing_that_can_be_seen() -> None:
+def test_array_of_an_array_is_equal() -> None:
     inner = Array([1])
     outer = Array([inner, inner])
     assert outer == [[1], [1]]
     assert outer[0].same_as(outer[1])
 
 
-def test_nested_tensors_functions_and_arrays_keep_their_identity() -> None:
+def test_array_keeps_identity_of_nested_objects() -> None:
     tensor, func = portcall.empty(3), portcall.convert(lambda: 1)
     back = echo([tensor, [func, {"t": tensor}]])
     assert back[0].same_as(tensor)
@@ -126,7 +126,7 @@ def test_nested_tensors_functions_and_arrays_keep_their_identity() -> None:
     assert back[1][1]["t"].same_as(tensor)
 
 
-def test_typed_arrays_check_each_item() -> None:
+def test_array_of_a_type_checks_each_item() -> None:
     assert call("sum", [1, 2, 3]) == 6
     assert call("sum", (np.int8(1), True)) == 2
     assert call("sum", Array([4])) == 4
@@ -134,13 +134,13 @@ def test_typed_arrays_check_each_item() -> None:
         call("sum", [1, "2"])
 
 
-def test_an_item_that_cannot_be_passed_is_named_by_its_place() -> None:
+def test_array_names_the_index_of_an_unsupported_item() -> None:
     with pytest.raises(portcall.errors.ArgumentError, match=r"item 2: expected .*surrogate") as caught:
         echo([1, 2, "\ud800"])
     assert caught.value.position == 2
 
 
-def test_a_list_that_contains_itself_is_a_recursion_error() -> None:
+def test_argument_list_that_contains_itself_is_a_recursion_error() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(RecursionError):
@@ -151,7 +151,7 @@ def test_a_list_that_contains_itself_is_a_recursion_error() -> None:
         echo(ring)
 
 
-def test_nesting_beyond_the_limit_is_a_recursion_error_and_below_it_works() -> None:
+def test_argument_nested_beyond_the_limit_is_a_recursion_error() -> None:
     def nest(depth: int) -> Any:
         value: Any = 7
         for _ in range(depth):
@@ -166,7 +166,7 @@ def test_nesting_beyond_the_limit_is_a_recursion_error_and_below_it_works() -> N
     assert back == 7
 
 
-def test_a_chain_of_containers_longer_than_the_stack_is_released() -> None:
+def test_container_chain_longer_than_the_stack_is_released() -> None:
     chain: Any = []
     for _ in range(200_000):
         chain = Map({"next": Array([chain])})
@@ -177,7 +177,7 @@ def test_a_chain_of_containers_longer_than_the_stack_is_released() -> None:
 # ---- Map -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_dict_comes_back_as_a_map_that_equals_it() -> None:
+def test_map_equals_the_dict_it_was_made_from() -> None:
     source = {"b": 1, "a": [2, 3], 5: None, b"raw": {"inner": 1.5}}
     back = echo(source)
     assert type(back) is Map
@@ -191,7 +191,7 @@ def test_a_dict_comes_back_as_a_map_that_equals_it() -> None:
     assert repr(back) == "{'b': 1, 'a': [2, 3], 5: None, b'raw': {'inner': 1.5}}"
 
 
-def test_a_map_without_pairs_is_empty() -> None:
+def test_map_without_pairs_is_empty() -> None:
     for empty in (Map(), Map({}), echo({})):
         assert len(empty) == 0
         assert empty == {}
@@ -211,11 +211,11 @@ def test_a_map_without_pairs_is_empty() -> None:
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_every_kind_of_mapping_is_taken(mapping: Any) -> None:
+def test_map_accepts_every_mapping(mapping: Any) -> None:
     assert echo(mapping) == {"a": 1}
 
 
-def test_a_missing_key_is_a_key_error_with_the_key() -> None:
+def test_map_missing_key_is_a_key_error() -> None:
     with pytest.raises(KeyError) as caught:
         Map({"a": 1})["b"]
     assert caught.value.args == ("b",)
@@ -231,37 +231,37 @@ def test_a_missing_key_is_a_key_error_with_the_key() -> None:
     ],
     ids=repr,
 )
-def test_a_key_of_every_type_is_found_by_its_value(key: Any) -> None:
+def test_map_key_of_every_type_is_found_by_value(key: Any) -> None:
     back = echo({"other": 0, key: "found", 12345: 1})
     assert back[key] == "found"
     assert key in back
     assert list(back)[1] == key
 
 
-def test_an_object_as_a_key_is_found_by_its_identity() -> None:
+def test_map_object_key_is_found_by_identity() -> None:
     tensor, other = portcall.empty(2), portcall.empty(2)
     back = Map({tensor: "t"})
     assert back[tensor] == "t"
     assert other not in back
 
 
-def test_minus_zero_is_the_key_zero_as_in_a_dict() -> None:
+def test_map_key_minus_zero_is_zero() -> None:
     assert Map({0.0: "zero"})[-0.0] == "zero"
 
 
-def test_true_and_one_are_different_keys_in_a_map() -> None:
+def test_map_keys_true_and_one_differ() -> None:
     """As the other languages of the ABI have it; a Python dict would take them for one."""
     assert True not in Map({1: "one"})
 
 
-def test_keys_that_collide_are_told_apart() -> None:
+def test_map_keys_with_equal_hashes_are_found() -> None:
     source = {k * 2**32: k for k in range(3000)}
     back = echo(source)
     assert dict(back.items()) == source
     assert all(back[key] == value for key, value in source.items())
 
 
-def test_typed_maps_look_up_in_cpp() -> None:
+def test_map_of_a_type_is_looked_up_in_cpp() -> None:
     assert call("look_up", {"a": [1]}, "a") == [1]
     with pytest.raises(KeyError):
         call("look_up", {"a": 1}, "b")
@@ -269,7 +269,7 @@ def test_typed_maps_look_up_in_cpp() -> None:
         call("look_up", {1: 1}, "b")
 
 
-def test_a_map_cannot_be_changed() -> None:
+def test_map_cannot_be_changed() -> None:
     with pytest.raises(TypeError, match="item assignment"):
         Map({"a": 1})["a"] = 2
 
@@ -277,7 +277,7 @@ def test_a_map_cannot_be_changed() -> None:
 # ---- Shape -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_shape_is_a_tuple_of_its_own_type() -> None:
+def test_shape_is_a_tuple() -> None:
     shape = Shape([2, np.int64(3)])
     assert shape == (2, 3)
     assert isinstance(shape, tuple)
@@ -289,19 +289,19 @@ def test_a_shape_is_a_tuple_of_its_own_type() -> None:
 
 
 @pytest.mark.parametrize("values", [(2**63,), (-(2**63) - 1,)])
-def test_an_extent_beyond_int64_is_refused(values: tuple[int, ...]) -> None:
+def test_shape_refuses_an_extent_beyond_int64(values: tuple[int, ...]) -> None:
     with pytest.raises((OverflowError, portcall.errors.ArgumentError)):
         echo(Shape(values))
 
 
-def test_a_shape_of_something_else_is_a_type_error() -> None:
+def test_shape_refuses_other_values() -> None:
     with pytest.raises(TypeError):
         Shape([1.5])
     with pytest.raises(TypeError):
         Shape(["a"])
 
 
-def test_a_shape_pickles_and_copies() -> None:
+def test_shape_pickles_and_copies() -> None:
     assert pickle.loads(pickle.dumps(Shape((1, 2)))) == Shape((1, 2))
     assert type(copy.deepcopy(Shape((1, 2)))) is Shape
 
@@ -310,7 +310,7 @@ def test_a_shape_pickles_and_copies() -> None:
 
 
 @pytest.mark.parametrize("cls", [Array, Map])
-def test_a_container_made_past_its_constructor_is_an_error_and_no_crash(cls: Any) -> None:
+def test_container_made_without_its_constructor_is_an_error(cls: Any) -> None:
     empty = cls.__new__(cls)
     for use in (len, list, repr, lambda x: x[0], lambda x: x.type_key, echo, lambda x: echo([x])):
         with pytest.raises((ValueError, TypeError), match="not initialised"):
@@ -318,13 +318,13 @@ def test_a_container_made_past_its_constructor_is_an_error_and_no_crash(cls: Any
 
 
 @given(st.lists(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), max_size=10), st.data())
-def test_an_array_slices_as_a_list_does(items: list[Any], data: st.DataObject) -> None:
+def test_array_slices_as_a_list_does(items: list[Any], data: st.DataObject) -> None:
     part = data.draw(st.slices(max(len(items), 1)))
     assert Array(items)[part] == items[part]
 
 
 @given(st.dictionaries(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), st.integers(), max_size=20))
-def test_a_map_finds_what_a_dict_finds(items: dict[Any, int]) -> None:
+def test_map_finds_what_a_dict_finds(items: dict[Any, int]) -> None:
     back = Map(items)
     assert dict(back) == items
     assert list(back.items()) == list(items.items())
@@ -365,7 +365,7 @@ def change(target: Any, what: tuple[Any, ...]) -> Any:
 
 
 @given(st.lists(st.integers(0, 9), max_size=6), CHANGES)
-def test_a_list_changes_like_pythons_own(items: list[int], changes: list[tuple[Any, ...]]) -> None:
+def test_list_changes_as_pythons_does(items: list[int], changes: list[tuple[Any, ...]]) -> None:
     ours, model = portcall.List(items), list(items)
     same = echo(ours)
     for what in changes:
@@ -376,7 +376,7 @@ def test_a_list_changes_like_pythons_own(items: list[int], changes: list[tuple[A
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.one_of(st.none(), st.integers())), max_size=20))
-def test_a_dict_changes_like_pythons_own(pairs: list[tuple[str, int | None]]) -> None:
+def test_dict_changes_as_pythons_does(pairs: list[tuple[str, int | None]]) -> None:
     ours, model = portcall.Dict(), {}
     same = echo(ours)
     for key, value in pairs:
@@ -389,7 +389,7 @@ def test_a_dict_changes_like_pythons_own(pairs: list[tuple[str, int | None]]) ->
         del ours["z"]
 
 
-def test_lists_and_dicts_stay_what_they_are() -> None:
+def test_list_and_dict_keep_their_types() -> None:
     inner = portcall.List([1])
     outer = portcall.Dict({"a": inner})
     back = echo(outer)
@@ -405,7 +405,7 @@ def test_lists_and_dicts_stay_what_they_are() -> None:
         inner[5] = 1
 
 
-def test_a_list_that_changes_while_its_items_are_read_is_the_one_that_was_given() -> None:
+def test_argument_list_changed_while_it_is_read_is_safe() -> None:
     class Number:
         def __index__(self) -> int:
             given.clear()

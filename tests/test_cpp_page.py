@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_the_lines_in_python(folder: Path) -> None:
+def test_cpp_page_python_code_runs(folder: Path) -> None:
     # In a process of its own: what the library registers stays.
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, PAGE], cwd=folder, capture_output=True, text=True, timeout=600, check=False
@@ -41,7 +41,7 @@ def test_the_lines_in_python(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("standard", ["17", "20"])
-def test_the_program(folder: Path, standard: str) -> None:
+def test_cpp_page_program_runs(folder: Path, standard: str) -> None:
     options = (*STRICT, f"-std=c++{standard}")
     program = toolchain.create_executable(folder / "host.cc", folder / f"host{standard}", options=options)
     done = subprocess.run([program, "plugin.so"], cwd=folder, capture_output=True, text=True, timeout=600, check=False)

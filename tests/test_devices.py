@@ -60,14 +60,14 @@ def _device_is_left_clean() -> Iterator[None]:
         ((portcall.cpu(),), "cpu", 1, 0),
     ],
 )
-def test_a_device_is_named_in_every_usual_way(arguments: Any, kind: str, number: int, index: int) -> None:
+def test_device_accepts_every_usual_name(arguments: Any, kind: str, number: int, index: int) -> None:
     device = portcall.device(*arguments)
     assert (device.kind, device.device_type, device.device_id) == (kind, number, index)
     assert str(device) == f"{kind}:{index}"
     assert repr(device) == f"portcall.device('{kind}:{index}')"
 
 
-def test_a_device_is_a_value() -> None:
+def test_device_compares_by_value() -> None:
     assert portcall.device("cuda:1") == portcall.cuda(1)
     assert portcall.cuda(1) != portcall.cuda(0)
     assert portcall.cpu() != "cpu:0"  # type: ignore[comparison-overlap]
@@ -76,7 +76,7 @@ def test_a_device_is_a_value() -> None:
     assert copy.deepcopy(EXT) == EXT
 
 
-def test_a_kind_without_a_name_shows_its_number() -> None:
+def test_device_of_an_unnamed_kind_shows_its_number() -> None:
     assert str(portcall.device(99, 2)) == "device(99):2"
 
 
@@ -93,13 +93,13 @@ def test_a_kind_without_a_name_shows_its_number() -> None:
         (("cpu:0", 1), "give one index"),
     ],
 )
-def test_a_name_that_is_no_device_is_a_value_error(arguments: Any, message: str) -> None:
+def test_device_refuses_unknown_names(arguments: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         portcall.device(*arguments)
 
 
 @pytest.mark.parametrize("value", [None, 1.5, b"cpu", object(), ["cpu"]])
-def test_what_is_no_name_is_an_argument_error(value: Any) -> None:
+def test_device_refuses_other_values(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="device"):
         portcall.device(value)
 
@@ -107,7 +107,7 @@ def test_what_is_no_name_is_an_argument_error(value: Any) -> None:
 # ---- Attributes ------------------------------------------------------------------------------------------------------
 
 
-def test_the_host_exists_and_knows_itself() -> None:
+def test_cpu_exists_and_has_attributes() -> None:
     cpu = portcall.cpu()
     assert cpu.exist is True
     assert cpu.device_name
@@ -121,13 +121,13 @@ def test_the_host_exists_and_knows_itself() -> None:
     cpu.sync()
 
 
-def test_there_is_one_host() -> None:
+def test_cpu_has_one_index() -> None:
     assert portcall.cpu(1).exist is False
     with pytest.raises(errors.DeviceError, match="there is one host, cpu:0; got cpu:1"):
         portcall.empty(3, device=portcall.cpu(1))
 
 
-def test_a_registered_kind_answers_for_itself() -> None:
+def test_device_of_a_registered_kind_has_attributes() -> None:
     assert EXT.exist is True
     assert portcall.device("ext_dev:2").exist is False
     assert EXT.device_name == "fake accelerator"
@@ -140,18 +140,18 @@ def test_a_registered_kind_answers_for_itself() -> None:
     assert EXT.multi_processor_count is None
 
 
-def test_a_kind_that_nobody_registered_does_not_exist() -> None:
+def test_device_of_an_unregistered_kind_does_not_exist() -> None:
     assert portcall.device("vulkan:0").exist is False
     for use in (lambda d: d.sync(), lambda d: d.device_name, lambda d: portcall.empty(3, device=d)):
         with pytest.raises(errors.DeviceError, match="no support for device kind 'vulkan'"):
             use(portcall.device("vulkan:0"))  # type: ignore[no-untyped-call]
 
 
-def test_registered_kinds_are_listed() -> None:
+def test_device_kinds_are_listed() -> None:
     assert {1, 12} <= set(portcall.get_global_func("portcall.DeviceTypes")())
 
 
-def test_a_kind_is_registered_once() -> None:
+def test_device_kind_is_registered_once() -> None:
     with pytest.raises(errors.AlreadyRegisteredError, match="the device kind ext_dev is already registered"):
         fake("register_again")
 
@@ -166,12 +166,12 @@ def test_a_kind_is_registered_once() -> None:
         (77, -1, r"the table of device\(77\) lacks get_attr, alloc, free or copy"),
     ],
 )
-def test_a_table_that_is_wrong_is_refused(device_type: int, struct_size: int, message: str) -> None:
+def test_device_register_refuses_incomplete_tables(device_type: int, struct_size: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fake("register_type", device_type, struct_size)
 
 
-def test_compiled_code_can_choose_the_device() -> None:
+def test_set_device_is_called_by_compiled_code() -> None:
     portcall.get_global_func("__tvm_set_device")(12, 1)
     assert count("current") == 1
     portcall.get_global_func("__tvm_set_device")(1, 0)
@@ -182,7 +182,7 @@ def test_compiled_code_can_choose_the_device() -> None:
 # ---- Memory and copies -----------------------------------------------------------------------------------------------
 
 
-def test_memory_is_allocated_and_freed_on_the_device() -> None:
+def test_empty_allocates_and_frees_device_memory() -> None:
     before = count("blocks")
     t = portcall.empty((10, 10), device=EXT)
     assert t.device == EXT
@@ -192,14 +192,14 @@ def test_memory_is_allocated_and_freed_on_the_device() -> None:
     assert count("blocks") == before
 
 
-def test_data_goes_to_the_device_and_comes_back() -> None:
+def test_tensor_goes_to_the_device_and_comes_back() -> None:
     source = np.arange(1000, dtype=np.int64).reshape(10, 100)
     t = portcall.tensor(source, device="ext_dev:0")
     assert np.array_equal(t.numpy(), source)
     assert t.numpy() is not t.numpy()
 
 
-def test_an_array_of_a_device_tensor_is_a_copy() -> None:
+def test_numpy_of_a_device_tensor_is_a_copy() -> None:
     t = portcall.tensor([1, 2, 3], device=EXT)
     t.numpy()[:] = 0
     assert t.numpy().tolist() == [1, 2, 3]
@@ -208,7 +208,7 @@ def test_an_array_of_a_device_tensor_is_a_copy() -> None:
         t.__array__(copy=False)
 
 
-def test_data_goes_from_device_to_device() -> None:
+def test_copyto_goes_from_device_to_device() -> None:
     first = portcall.tensor(np.arange(50), device=EXT)
     second = first.copyto(OTHER)
     assert second.device == OTHER
@@ -217,7 +217,7 @@ def test_data_goes_from_device_to_device() -> None:
     assert third.numpy().tolist() == list(range(50))
 
 
-def test_copies_on_one_device_wait_for_nobody_until_somebody_looks() -> None:
+def test_copyfrom_on_one_device_is_asynchronous_until_read() -> None:
     first = portcall.tensor(np.arange(5), device=EXT)
     second = portcall.empty(5, "int64", EXT)
     second.copyfrom(first)
@@ -228,7 +228,7 @@ def test_copies_on_one_device_wait_for_nobody_until_somebody_looks() -> None:
 
 
 @pytest.mark.parametrize("view", [np.s_[::2], np.s_[::-1], np.s_[:, 1:3], np.s_[2]], ids=str)
-def test_host_arrays_with_strides_are_copied_to_and_from_a_device(view: Any) -> None:
+def test_copyto_takes_strided_host_arrays(view: Any) -> None:
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     t = portcall.tensor(base[view], device=EXT)
     assert np.array_equal(t.numpy(), base[view])
@@ -241,7 +241,7 @@ def test_host_arrays_with_strides_are_copied_to_and_from_a_device(view: Any) -> 
     assert np.array_equal(t.numpy(out=out), base[view])
 
 
-def test_part_of_a_device_tensor_is_copied_at_its_offset(fake_device: portcall.Module) -> None:
+def test_copyfrom_part_of_a_device_tensor_uses_its_offset(fake_device: portcall.Module) -> None:
     whole = portcall.tensor(np.arange(10, dtype=np.float32), device=EXT)
     part = fake_device["part_of"](whole, 3, 4)
     assert part.shape == (4,)
@@ -254,7 +254,7 @@ def test_part_of_a_device_tensor_is_copied_at_its_offset(fake_device: portcall.M
     assert part.numpy().tolist() == [9, 9, 9, 9]
 
 
-def test_nothing_is_copied_for_a_tensor_without_elements() -> None:
+def test_copy_of_an_empty_device_tensor_copies_nothing() -> None:
     before = count("copy")
     t = portcall.tensor(np.zeros((0, 4)), device=EXT)
     assert t.numpy().shape == (0, 4)
@@ -262,12 +262,12 @@ def test_nothing_is_copied_for_a_tensor_without_elements() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 0, 2), (2, 3, 4, 5)])
-def test_every_shape_travels(shape: tuple[int, ...]) -> None:
+def test_tensor_of_every_shape_goes_to_the_device(shape: tuple[int, ...]) -> None:
     source = np.arange(int(np.prod(shape)), dtype=np.float64).reshape(shape)
     assert np.array_equal(portcall.tensor(source, device=EXT).numpy(), source)
 
 
-def test_shapes_and_types_are_checked_before_the_device_is_asked() -> None:
+def test_copy_checks_shapes_and_types_before_the_device() -> None:
     t, before = portcall.empty(4, device=EXT), count("copy")
     with pytest.raises(ValueError, match="equal shapes"):
         t.copyfrom(np.zeros(5, np.float32))
@@ -279,19 +279,19 @@ def test_shapes_and_types_are_checked_before_the_device_is_asked() -> None:
 # ---- Failures --------------------------------------------------------------------------------------------------------
 
 
-def test_memory_that_the_device_does_not_have_is_a_memory_error() -> None:
+def test_empty_beyond_device_memory_is_a_memory_error() -> None:
     fake("set_capacity", 1000)
     with pytest.raises(MemoryError, match="ext_dev:0 has no 4000 bytes left"):
         portcall.empty(1000, device=EXT)
     assert portcall.empty(100, device=EXT).nbytes == 400
 
 
-def test_an_index_beyond_the_last_device_is_a_device_error() -> None:
+def test_empty_on_a_missing_device_index_is_a_device_error() -> None:
     with pytest.raises(errors.DeviceError, match="there is no device ext_dev:2; there are 2"):
         portcall.empty(3, device="ext_dev:2")
 
 
-def test_a_copy_that_the_device_refuses_raises_its_error_in_every_direction() -> None:
+def test_copy_raises_the_devices_error() -> None:
     t, other = portcall.tensor([1, 2], device=EXT), portcall.empty(2, "int64", OTHER)
     fake("fail_copies", True)
     for use in (t.numpy, lambda: t.copyfrom([3, 4]), lambda: t.copyto(other), lambda: portcall.tensor([1], device=EXT)):
@@ -301,7 +301,7 @@ def test_a_copy_that_the_device_refuses_raises_its_error_in_every_direction() ->
     assert t.numpy().tolist() == [1, 2]
 
 
-def test_numpy_does_not_read_device_memory_through_dlpack() -> None:
+def test_from_dlpack_of_numpy_refuses_device_memory() -> None:
     t = portcall.empty(3, device=EXT)
     assert t.__dlpack_device__() == (12, 0)
     with pytest.raises((BufferError, RuntimeError), match=r"(?i)device"):
@@ -311,7 +311,7 @@ def test_numpy_does_not_read_device_memory_through_dlpack() -> None:
 # ---- Calls -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_kernel_of_the_device_works_on_its_memory(fake_device: portcall.Module) -> None:
+def test_kernel_of_the_device_uses_its_memory(fake_device: portcall.Module) -> None:
     x = portcall.tensor(np.arange(6, dtype=np.float32), device=EXT)
     y = portcall.empty(6, device=EXT)
     fake_device["add_one"](x, y)
@@ -319,7 +319,7 @@ def test_a_kernel_of_the_device_works_on_its_memory(fake_device: portcall.Module
     assert y.numpy().tolist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_device_tensors_are_never_copied_for_alignment(fake_device: portcall.Module) -> None:
+def test_alignment_policy_ignores_device_tensors(fake_device: portcall.Module) -> None:
     whole = portcall.tensor(np.arange(8, dtype=np.float32), device=EXT)
     part = fake_device["part_of"](whole, 1, 4)
     assert part.data_ptr % 64 != 0
@@ -329,7 +329,7 @@ def test_device_tensors_are_never_copied_for_alignment(fake_device: portcall.Mod
     assert whole.numpy().tolist() == [0, 2, 3, 4, 5, 5, 6, 7]
 
 
-def test_a_kernel_refuses_tensors_of_another_device(fake_device: portcall.Module) -> None:
+def test_kernel_refuses_tensors_of_another_device(fake_device: portcall.Module) -> None:
     x, y = portcall.empty(3, device=EXT), portcall.empty(3, device=OTHER)
     with pytest.raises(ValueError, match="expected tensors on one ext_dev device, got ext_dev:0 and ext_dev:1"):
         fake_device["add_one"](x, y)
@@ -337,12 +337,12 @@ def test_a_kernel_refuses_tensors_of_another_device(fake_device: portcall.Module
         fake_device["add_one"](np.zeros(3, np.float32), np.zeros(3, np.float32))
 
 
-def test_host_code_refuses_device_tensors(native: portcall.Module) -> None:
+def test_kernel_on_the_host_refuses_device_tensors(native: portcall.Module) -> None:
     with pytest.raises(ValueError, match="expected a tensor in the host's memory, got one on ext_dev:0"):
         native["fill"](portcall.empty(3, device=EXT), 1.0)
 
 
-def test_device_tensors_pass_through_calls_unchanged() -> None:
+def test_call_passes_device_tensors_unchanged() -> None:
     t = portcall.tensor([1, 2, 3], device=EXT)
     echo = portcall.get_global_func("testing.echo")
     assert echo(t).same_as(t)
@@ -353,7 +353,7 @@ def test_device_tensors_pass_through_calls_unchanged() -> None:
 # ---- Streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_work_goes_to_the_current_stream_of_the_thread(fake_device: portcall.Module) -> None:
+def test_stream_of_the_thread_gets_the_work(fake_device: portcall.Module) -> None:
     x = portcall.tensor(np.zeros(3, np.float32), device=EXT)
     fake("enter_stream", EXT)
     try:
@@ -375,7 +375,7 @@ def test_work_goes_to_the_current_stream_of_the_thread(fake_device: portcall.Mod
         fake("leave_stream", EXT)
 
 
-def test_each_device_has_a_current_stream_of_its_own(fake_device: portcall.Module) -> None:
+def test_stream_is_per_device(fake_device: portcall.Module) -> None:
     x = portcall.tensor(np.zeros(2, np.float32), device=OTHER)
     fake("enter_stream", EXT)
     try:
@@ -389,7 +389,7 @@ def test_each_device_has_a_current_stream_of_its_own(fake_device: portcall.Modul
     assert x.numpy().tolist() == [1, 1]
 
 
-def test_copies_to_the_host_wait_for_their_stream(fake_device: portcall.Module) -> None:
+def test_copyto_the_host_waits_for_the_stream(fake_device: portcall.Module) -> None:
     fake("enter_stream", EXT)
     try:
         x = portcall.tensor(np.arange(4, dtype=np.float32), device=EXT)

@@ -81,7 +81,7 @@ def test_every_error_takes_a_message_alone(name: str) -> None:
     assert str(error) == "only text"
 
 
-def test_the_drawn_tree_names_every_error_and_its_facts() -> None:
+def test_errors_docstring_names_every_error_and_its_facts() -> None:
     assert errors.__doc__ is not None
     drawn = {
         line.split()[-1] if "──" not in line else line.split("── ")[1].split()[0]: line

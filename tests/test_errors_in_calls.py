@@ -64,7 +64,7 @@ class Custom(Exception):
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_an_exception_of_python_comes_through_cpp_as_the_same_object(error: Exception) -> None:
+def test_exception_through_cpp_is_the_same_object(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         apply(raising(error))
     assert caught.value is error
@@ -73,13 +73,13 @@ def test_an_exception_of_python_comes_through_cpp_as_the_same_object(error: Exce
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt("^C"), SystemExit(3), GeneratorExit()], ids=lambda e: type(e).__name__
 )
-def test_exceptions_that_end_programs_come_through_cpp_too(error: BaseException) -> None:
+def test_exception_through_cpp_may_be_system_exit(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         apply(raising(error))
     assert caught.value is error
 
 
-def test_the_traceback_leads_from_the_caller_to_the_callee() -> None:
+def test_traceback_leads_from_caller_to_callee() -> None:
     def innermost() -> None:
         raise ValueError("deep")
 
@@ -93,7 +93,7 @@ def test_the_traceback_leads_from_the_caller_to_the_callee() -> None:
     assert names[-1] == "innermost"
 
 
-def test_cause_and_context_stay_with_the_exception() -> None:
+def test_exception_through_cpp_keeps_cause_and_context() -> None:
     cause = KeyError("first")
 
     def fail() -> None:
@@ -114,7 +114,7 @@ def test_cause_and_context_stay_with_the_exception() -> None:
     assert isinstance(caught_type.value.__context__, LookupError)
 
 
-def test_an_error_raised_while_another_is_handled_has_it_as_context() -> None:
+def test_exception_context_is_the_handled_error() -> None:
     try:
         raise LookupError("handled")
     except LookupError as handled:
@@ -124,7 +124,7 @@ def test_an_error_raised_while_another_is_handled_has_it_as_context() -> None:
     assert caught.value.__context__ is context
 
 
-def test_notes_of_an_exception_stay() -> None:
+def test_exception_through_cpp_keeps_notes() -> None:
     error = ValueError("x")
     error.__notes__ = ["a note"]
     with pytest.raises(ValueError, match="x") as caught:
@@ -132,7 +132,7 @@ def test_notes_of_an_exception_stay() -> None:
     assert caught.value.__notes__ == ["a note"]
 
 
-def test_an_exception_whose_text_cannot_be_made_is_still_the_same_object() -> None:
+def test_exception_with_a_failing_str_is_the_same_object() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -143,7 +143,7 @@ def test_an_exception_whose_text_cannot_be_made_is_still_the_same_object() -> No
     assert caught.value is error
 
 
-def test_an_error_comes_through_several_layers_and_a_thread_of_cpp(native: portcall.Module) -> None:
+def test_exception_through_layers_and_threads_of_cpp(native: portcall.Module) -> None:
     error = Custom(1, 2)
     with pytest.raises(Custom) as caught:
         apply(apply, apply, raising(error))
@@ -153,7 +153,7 @@ def test_an_error_comes_through_several_layers_and_a_thread_of_cpp(native: portc
     assert caught_again.value is error
 
 
-def test_an_error_of_one_call_does_not_show_up_in_the_next(native: portcall.Module) -> None:
+def test_error_slot_is_empty_after_an_error(native: portcall.Module) -> None:
     with pytest.raises(ValueError, match="once"):
         apply(raising(ValueError("once")))
     assert echo(1) == 1
@@ -161,7 +161,7 @@ def test_an_error_of_one_call_does_not_show_up_in_the_next(native: portcall.Modu
         native["fail_silently"]()
 
 
-def test_an_error_that_python_handles_inside_a_callback_is_over() -> None:
+def test_error_slot_is_empty_after_a_handled_error() -> None:
     def careful() -> str:
         try:
             raise_error("ValueError", "inner")
@@ -185,7 +185,7 @@ NOT_FROM_A_MESSAGE = {
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILTIN_KINDS if kind not in NOT_FROM_A_MESSAGE])
-def test_each_builtin_kind_arrives_as_that_class(kind: str) -> None:
+def test_error_kind_of_a_builtin_is_that_class(kind: str) -> None:
     with pytest.raises(getattr(builtins, kind)) as caught:
         raise_error(kind, "the message")
     assert type(caught.value).__name__ == getattr(builtins, kind).__name__
@@ -193,7 +193,7 @@ def test_each_builtin_kind_arrives_as_that_class(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(NOT_FROM_A_MESSAGE & set(BUILTIN_KINDS)))
-def test_a_builtin_that_takes_more_than_a_message_arrives_as_a_runtime_error(kind: str) -> None:
+def test_error_kind_with_other_arguments_is_a_runtime_error(kind: str) -> None:
     with pytest.raises(RuntimeError, match=f"^{kind}: the message"):
         raise_error(kind, "the message")
 
@@ -201,7 +201,7 @@ def test_a_builtin_that_takes_more_than_a_message_arrives_as_a_runtime_error(kin
 @pytest.mark.parametrize(
     "kind", ["SomeUnknownError", "tvm.error.SchedulingError", "", "int", "KeyboardInterrupt", "日本"]
 )
-def test_an_unknown_kind_is_a_runtime_error_with_the_kind_in_its_text(kind: str) -> None:
+def test_error_kind_unknown_is_a_runtime_error(kind: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         raise_error(kind, "what happened")
     assert type(caught.value) is RuntimeError
@@ -217,13 +217,13 @@ def test_an_unknown_kind_is_a_runtime_error_with_the_kind_in_its_text(kind: str)
         ("AlreadyRegisteredError", errors.AlreadyRegisteredError),
     ],
 )
-def test_kinds_of_portcall_arrive_as_its_own_classes(kind: str, cls: type[Exception]) -> None:
+def test_error_kind_of_portcall_is_its_class(kind: str, cls: type[Exception]) -> None:
     with pytest.raises(cls, match=r"^the message$"):
         raise_error(kind, "the message")
 
 
 @pytest.mark.parametrize("message", ["", "two\nlines", "nul\0inside", "日本", "%s %d {}", "x" * 100_000])
-def test_any_message_arrives_whole(message: str) -> None:
+def test_error_message_arrives_whole(message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
         raise_error("ValueError", message)
     assert caught.value.args == (message,)
@@ -239,12 +239,12 @@ def test_any_message_arrives_whole(message: str) -> None:
         ("something else", RuntimeError, "not a std::exception"),
     ],
 )
-def test_a_standard_exception_of_cpp_arrives_as_its_counterpart(what: str, cls: type[Exception], message: str) -> None:
+def test_error_of_a_cpp_standard_exception_is_its_counterpart(what: str, cls: type[Exception], message: str) -> None:
     with pytest.raises(cls, match=message):
         call("throw_standard", what)
 
 
-def test_frames_of_cpp_stand_below_those_of_python(native: portcall.Module) -> None:
+def test_traceback_shows_cpp_frames_below_python(native: portcall.Module) -> None:
     with pytest.raises(ValueError, match="refused 5") as caught:
         native["refuse"](5)
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
@@ -257,13 +257,13 @@ def test_frames_of_cpp_stand_below_those_of_python(native: portcall.Module) -> N
     assert "PORTCALL_CHECK(n < 0, ValueError)" in shown  # the line itself, because the source is here
 
 
-def test_the_message_of_a_testing_error_has_a_frame_too() -> None:
+def test_traceback_of_a_testing_error_has_a_cpp_frame() -> None:
     with pytest.raises(ValueError, match="m") as caught:
         raise_error("ValueError", "m")
     assert frames(caught.value)[-1] == "testing.test_raise_error"
 
 
-def test_cpp_sees_kind_message_and_frames_of_a_python_exception() -> None:
+def test_exception_in_cpp_has_kind_message_and_frames() -> None:
     def fail_in_python() -> None:
         raise Custom(1, 2)
 
@@ -273,7 +273,7 @@ def test_cpp_sees_kind_message_and_frames_of_a_python_exception() -> None:
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_a_registered_class_receives_errors_of_its_kind() -> None:
+def test_register_error_class_receives_its_kind() -> None:
     class Overheated(Exception):
         pass
 
@@ -289,7 +289,7 @@ def test_a_registered_class_receives_errors_of_its_kind() -> None:
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_the_decorator_with_a_kind_registers_under_that() -> None:
+def test_register_error_decorator_takes_a_kind() -> None:
     @portcall.register_error("portcall_test.Kind")
     class Named(RuntimeError):
         pass
@@ -299,7 +299,7 @@ def test_the_decorator_with_a_kind_registers_under_that() -> None:
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_a_registered_class_that_cannot_be_made_from_a_message_does_not_hide_the_error() -> None:
+def test_register_error_class_that_fails_does_not_hide_the_error() -> None:
     portcall.register_error("portcall_test.Custom", Custom)
     with pytest.raises(RuntimeError, match=r"^portcall_test.Custom: the message") as caught:
         raise_error("portcall_test.Custom", "the message")
@@ -307,24 +307,24 @@ def test_a_registered_class_that_cannot_be_made_from_a_message_does_not_hide_the
 
 
 @pytest.mark.parametrize("cls", [int, "text", KeyboardInterrupt, object(), None])
-def test_only_exceptions_can_be_registered_as_errors(cls: Any) -> None:
+def test_register_error_refuses_other_classes(cls: Any) -> None:
     with pytest.raises(errors.ArgumentError, match="exception"):
         portcall.register_error("portcall_test.Wrong", cls) if cls is not None else portcall.register_error(5)
 
 
-def test_a_nonzero_return_without_an_error_is_a_runtime_error(native: portcall.Module) -> None:
+def test_call_failing_without_error_is_a_runtime_error(native: portcall.Module) -> None:
     with pytest.raises(RuntimeError, match=r"fail_silently\(\) failed \(nonzero return\) without setting an error"):
         native["fail_silently"]()
     with pytest.raises(RuntimeError, match="without setting an error"):
         apply(native["fail_silently"])
 
 
-def test_a_result_that_nobody_understands_is_an_internal_error_that_names_it(native: portcall.Module) -> None:
+def test_call_result_of_unknown_type_is_an_internal_error(native: portcall.Module) -> None:
     with pytest.raises(errors.InternalError, match="unknown type index 55"):
         native["return_unknown_index"]()
 
 
-def test_a_borrowed_tensor_as_a_result_is_an_error(native: portcall.Module) -> None:
+def test_call_result_that_is_a_borrowed_tensor_is_an_error(native: portcall.Module) -> None:
     with pytest.raises(errors.InternalError, match=r"return_borrowed_tensor\(\) returned a borrowed tensor"):
         native["return_borrowed_tensor"](portcall.empty(3))
 
@@ -332,7 +332,7 @@ def test_a_borrowed_tensor_as_a_result_is_an_error(native: portcall.Module) -> N
 # ---- Errors about arguments ------------------------------------------------------------------------------------------
 
 
-def test_an_argument_error_carries_its_facts() -> None:
+def test_argument_error_has_its_facts() -> None:
     with pytest.raises(errors.ArgumentError) as caught:
         call("add", 1, "two")
     error = caught.value
@@ -341,14 +341,14 @@ def test_an_argument_error_carries_its_facts() -> None:
     assert isinstance(error, TypeError)
 
 
-def test_an_argument_error_about_the_count_has_no_position() -> None:
+def test_argument_error_about_the_count_has_no_position() -> None:
     with pytest.raises(errors.ArgumentError) as caught:
         call("int8")
     assert caught.value.position is None
     assert (caught.value.expected, caught.value.got) == ("1 argument", "0")
 
 
-def test_an_argument_error_of_the_binding_has_the_same_facts(native: portcall.Module) -> None:
+def test_argument_error_of_the_binding_has_the_same_facts(native: portcall.Module) -> None:
     with pytest.raises(errors.ArgumentError) as caught:
         native["add"](1, object())
     error = caught.value
@@ -358,7 +358,7 @@ def test_an_argument_error_of_the_binding_has_the_same_facts(native: portcall.Mo
     )
 
 
-def test_an_argument_error_pickles_with_its_facts() -> None:
+def test_argument_error_pickles_with_its_facts() -> None:
     with pytest.raises(errors.ArgumentError) as caught:
         call("add", 1, "two")
     back = pickle.loads(pickle.dumps(caught.value))
@@ -366,7 +366,7 @@ def test_an_argument_error_pickles_with_its_facts() -> None:
     assert (back.function, back.position, back.expected, back.got) == ("portcall_test.add", 1, "int32", "str")
 
 
-def test_an_argument_error_inside_a_callback_arrives_unchanged() -> None:
+def test_argument_error_inside_a_callback_arrives_unchanged() -> None:
     with pytest.raises(errors.ArgumentError, match="argument #1: expected int32, got str"):
         apply(lambda: call("add", 1, "two"))
 
@@ -374,14 +374,14 @@ def test_an_argument_error_inside_a_callback_arrives_unchanged() -> None:
 # ---- Depth -----------------------------------------------------------------------------------------------------------
 
 
-def test_two_hundred_turns_between_python_and_cpp_work() -> None:
+def test_nested_calls_two_hundred_deep_work() -> None:
     def down(n: int) -> int:
         return n if n == 0 else 1 + apply(down, n - 1)
 
     assert down(200) == 200
 
 
-def test_endless_turns_between_python_and_cpp_are_a_recursion_error() -> None:
+def test_nested_calls_endless_are_a_recursion_error() -> None:
     def forever(n: int) -> Any:
         return apply(forever, n + 1)
 
@@ -390,7 +390,7 @@ def test_endless_turns_between_python_and_cpp_are_a_recursion_error() -> None:
     assert echo(1) == 1
 
 
-def test_endless_turns_in_a_thread_are_a_recursion_error() -> None:
+def test_nested_calls_endless_in_a_thread_are_a_recursion_error() -> None:
     caught: list[type[BaseException]] = []
 
     def forever() -> Any:
@@ -408,7 +408,7 @@ def test_endless_turns_in_a_thread_are_a_recursion_error() -> None:
     assert caught == [RecursionError]
 
 
-def test_endless_turns_without_python_frames_are_a_recursion_error_or_end_by_themselves() -> None:
+def test_nested_calls_endless_without_python_frames_do_not_crash() -> None:
     """A function that calls itself through C++ alone passes through no frame that Python would count."""
     code = """
 import portcall
@@ -426,13 +426,13 @@ except RecursionError:
 # ---- Interruptions ---------------------------------------------------------------------------------------------------
 
 
-def test_an_uncaught_system_exit_in_a_callback_ends_the_program_with_its_code() -> None:
+def test_system_exit_in_a_callback_ends_the_program() -> None:
     code = "import sys, portcall; portcall.get_global_func('testing.apply')(sys.exit, 7)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_a_signal_during_a_callback_interrupts_it() -> None:
+def test_keyboard_interrupt_in_a_callback() -> None:
     code = """
 import os, signal, portcall
 def interrupted():

@@ -97,7 +97,7 @@ def test_cpp_program_shows_the_registry(tmp_path: Path) -> None:
     ]
 
 
-def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
+def test_readme_code_runs(tmp_path: Path) -> None:
     """Its C++ becomes the library; the server is started as there, and its Python runs, here and with that.
 
     Models have a library of their own (graph/test_docs.py), and what it shows of objects has names from elsewhere.
@@ -134,7 +134,7 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
     assert "median" in done.stdout
 
 
-def test_the_readmes_kernel_checks_what_it_is_given(tmp_path: Path) -> None:
+def test_readme_kernel_checks_its_arguments(tmp_path: Path) -> None:
     (source,) = re.findall("```cpp\n(.*?)```", (EXAMPLES.parent / "README.md").read_text(), re.DOTALL)
     (tmp_path / "kernels.cc").write_text(source.replace('"myadd"', '"readme.myadd"'))
     add_one = portcall.load_module(toolchain.create_shared(tmp_path / "kernels.cc", tmp_path / "kernels.so"))["add_one"]
@@ -186,7 +186,7 @@ def test_cpp_program_says_what_is_wrong_with_a_bundle(
     assert fails(tmp_path / "cut.so", "x", "1").startswith(f"ModuleLoadError: cannot load '{tmp_path / 'cut.so'}': ")
 
 
-def test_the_small_ir_in_python() -> None:
+def test_example_mini_ir_python() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / "mini_ir.py"], capture_output=True, text=True, timeout=600, check=False
     )
@@ -210,7 +210,7 @@ def test_the_small_ir_in_python() -> None:
     ]
 
 
-def test_the_small_ir_in_cpp(tmp_path: Path) -> None:
+def test_example_mini_ir_cpp(tmp_path: Path) -> None:
     program = toolchain.create_executable(EXAMPLES / "cpp" / "mini_ir.cc", tmp_path / "mini_ir", options=STRICT)
     assert run(program).splitlines() == [
         "equal:     1",

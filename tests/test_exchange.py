@@ -60,11 +60,11 @@ def table() -> Table:
     return Table.from_address(pointer(capsule, b"dlpack_exchange_api"))
 
 
-def test_the_table_has_the_version_that_brought_it(table: Table) -> None:
+def test_dlpack_exchange_api_has_its_version(table: Table) -> None:
     assert (table.major, table.minor, table.previous) == (1, 3, None)
 
 
-def test_a_tensor_is_described_in_place(table: Table) -> None:
+def test_dlpack_exchange_api_describes_a_tensor_in_place(table: Table) -> None:
     t = portcall.tensor(np.zeros((2, 3), "int16"))
     found = DLTensor()
     assert table.borrow(t, ctypes.byref(found)) == 0
@@ -74,7 +74,7 @@ def test_a_tensor_is_described_in_place(table: Table) -> None:
     assert (found.device_type, found.device_id) == (1, 0)
 
 
-def test_a_read_only_tensor_is_handed_over_with_its_flag_only(table: Table) -> None:
+def test_dlpack_exchange_api_keeps_the_read_only_flag(table: Table) -> None:
     array = np.zeros(3)
     array.flags.writeable = False
     t = portcall.from_dlpack(array)
@@ -86,7 +86,7 @@ def test_a_read_only_tensor_is_handed_over_with_its_flag_only(table: Table) -> N
     out.contents.deleter(ctypes.cast(out, ctypes.c_void_p))
 
 
-def test_a_tensor_goes_out_and_comes_back(table: Table) -> None:
+def test_dlpack_exchange_api_round_trip(table: Table) -> None:
     array = np.arange(4.0)
     gone = weakref.ref(array)
     out, back = ctypes.POINTER(Managed)(), ctypes.py_object()
@@ -102,7 +102,7 @@ def test_a_tensor_goes_out_and_comes_back(table: Table) -> None:
     assert gone() is None
 
 
-def test_a_tensor_is_made_like_a_description(table: Table) -> None:
+def test_dlpack_exchange_api_allocates_a_tensor(table: Table) -> None:
     found = DLTensor()
     table.borrow(portcall.empty((2, 2)), ctypes.byref(found))
     out, said = ctypes.POINTER(Managed)(), []
@@ -118,14 +118,14 @@ def test_a_tensor_is_made_like_a_description(table: Table) -> None:
     assert message
 
 
-def test_the_host_has_no_stream(table: Table) -> None:
+def test_dlpack_exchange_api_host_has_no_stream(table: Table) -> None:
     stream = ctypes.c_void_p(1)
     assert table.current_stream(1, 0, ctypes.byref(stream)) == 0
     assert stream.value is None
 
 
 @pytest.mark.peers
-def test_tvm_ffi_takes_our_tensors_and_gives_them_back() -> None:
+def test_dlpack_exchange_api_with_tvm_ffi() -> None:
     import tvm_ffi
 
     t = portcall.tensor(np.arange(3.0))
@@ -138,7 +138,7 @@ def test_tvm_ffi_takes_our_tensors_and_gives_them_back() -> None:
 
 
 @pytest.mark.peers
-def test_a_torch_tensor_is_kept_as_long_as_the_tensor_over_it() -> None:
+def test_torch_tensor_lives_as_long_as_the_tensor_over_it() -> None:
     import torch
 
     source = torch.arange(6.0).reshape(2, 3)
@@ -167,7 +167,7 @@ def torch_tensors_that_are_not_what_their_memory_says() -> list[Callable[[Any], 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("make", torch_tensors_that_are_not_what_their_memory_says(), ids=range(5))
-def test_a_torch_tensor_that_is_not_what_its_memory_says_is_refused(make: Callable[[Any], Any]) -> None:
+def test_torch_tensor_that_is_not_its_memory_is_refused(make: Callable[[Any], Any]) -> None:
     import torch
 
     source = make(torch)
@@ -179,7 +179,7 @@ def test_a_torch_tensor_that_is_not_what_its_memory_says_is_refused(make: Callab
 
 
 @pytest.mark.peers
-def test_a_class_of_torch_that_answers_for_itself_is_asked() -> None:
+def test_torch_subclass_properties_are_respected() -> None:
     import torch
 
     class Lazy(torch.Tensor):

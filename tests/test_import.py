@@ -30,19 +30,19 @@ def loaded_by(code: str) -> set[str]:
     return set(printed.split())
 
 
-def test_importing_loads_neither_numpy_nor_a_subpackage() -> None:
+def test_import_loads_neither_numpy_nor_a_subpackage() -> None:
     loaded = loaded_by("import portcall")
     assert "portcall._core" in loaded
     assert {name for name in loaded if name.partition(".")[0] in ("numpy", "ml_dtypes", "click", "rich")} == set()
     assert {f"portcall.{name}" for name in (*LAZY, "cli")} & loaded == set()
 
 
-def test_importing_loads_no_heavy_module_of_the_standard_library() -> None:
+def test_import_loads_no_heavy_module_of_the_standard_library() -> None:
     heavy = {"asyncio", "subprocess", "unittest", "multiprocessing", "http", "email", "logging", "tempfile"}
     assert heavy & loaded_by("import portcall") == set()
 
 
-def test_calls_without_arrays_do_not_load_numpy() -> None:
+def test_import_of_numpy_waits_for_arrays() -> None:
     code = """
 import portcall
 portcall.get_global_func("testing.echo")([1, "a", {"k": 2.5}, portcall.cpu(), portcall.dtype("float32"), object()])
@@ -52,7 +52,7 @@ portcall.empty(3)
     assert "numpy" not in loaded_by(code)
 
 
-def test_numpy_may_be_imported_before_or_after() -> None:
+def test_import_works_before_and_after_numpy() -> None:
     use = 'assert portcall.get_global_func("testing.echo")(np.arange(3)).numpy().tolist() == [0, 1, 2]'
     for imports in ("import numpy as np, portcall", "import portcall, numpy as np"):
         run(f"{imports}\n{use}")
@@ -83,7 +83,7 @@ print(json.dumps([start, binding, state(names())]))
 """
 
 
-def test_importing_starts_nothing_opens_nothing_and_registers_two_loaders() -> None:
+def test_import_starts_nothing_and_registers_two_loaders() -> None:
     start, binding, after = json.loads(run(STATES))
     assert (after["threads"], after["files"]) == (start["threads"], start["files"])
     assert after["libraries"] == binding["libraries"]
@@ -94,13 +94,13 @@ def test_importing_starts_nothing_opens_nothing_and_registers_two_loaders() -> N
 
 
 @pytest.mark.parametrize("name", LAZY)
-def test_a_subpackage_loads_on_first_use(name: str) -> None:
+def test_import_of_a_subpackage_on_first_use(name: str) -> None:
     loaded = loaded_by(f"import portcall; portcall.{name}")
     assert f"portcall.{name}" in loaded
     assert getattr(portcall, name) is importlib.import_module(f"portcall.{name}")
 
 
-def test_an_unknown_attribute_is_an_attribute_error_that_names_it() -> None:
+def test_unknown_attribute_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'portcall' has no attribute 'no_such_thing'"):
         portcall.no_such_thing  # noqa: B018
     assert not hasattr(portcall, "_private")
@@ -113,7 +113,7 @@ def second_library() -> None:
 
 
 @pytest.mark.usefixtures("second_library")
-def test_dir_lists_what_there_is() -> None:
+def test_dir_lists_public_names() -> None:
     names = dir(portcall)
     assert names == sorted(names)
     for name in names:
@@ -122,18 +122,18 @@ def test_dir_lists_what_there_is() -> None:
     assert not {"Any", "TYPE_CHECKING", "annotations", "importlib"} & set(names)
 
 
-def test_all_lists_what_a_star_import_gives() -> None:
+def test_all_agrees_with_a_star_import() -> None:
     names: dict[str, object] = {}
     exec("from portcall import *", names)
     assert set(names) - {"__builtins__"} == set(portcall.__all__)
     assert len(portcall.__all__) <= 35
 
 
-def test_there_is_a_version() -> None:
+def test_version_is_that_of_the_package() -> None:
     assert portcall.__version__.count(".") == 2
 
 
-def test_a_process_that_imported_ends_without_a_word() -> None:
+def test_import_ends_silently() -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -149,7 +149,7 @@ def test_a_process_that_imported_ends_without_a_word() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_python_functions_in_the_registry_do_not_disturb_the_end_of_the_process() -> None:
+def test_registered_python_functions_do_not_disturb_exit() -> None:
     code = """
 import portcall
 class Callee:
@@ -160,7 +160,7 @@ portcall.register_func("f", Callee())
     run(code)
 
 
-def test_a_subinterpreter_or_a_reload_is_refused_or_works_but_never_crashes() -> None:
+def test_import_in_a_subinterpreter_or_again_never_crashes() -> None:
     code = """
 import importlib, portcall
 importlib.reload(portcall)
@@ -179,7 +179,7 @@ assert portcall.get_global_func("testing.echo")(3) == 3
         ("relay", "portcall.load_module"),
     ],
 )
-def test_a_name_of_tvm_answers_with_ours(name: str, ours: str) -> None:
+def test_getattr_of_a_tvm_name_proposes_ours(name: str, ours: str) -> None:
     with pytest.raises(AttributeError, match=rf"no attribute '{name}' .*{ours}") as caught:
         getattr(portcall, name)
     assert caught.value.name == name

@@ -37,66 +37,70 @@ def scenarios(order: str, libraries: dict[str, Path], folder: Path, *names: str)
 
 
 @EVERY_ORDER
-def test_same_files_run_in_both_when_this_package_loads_them_first(
+def test_interop_same_files_run_when_portcall_loads_them_first(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     scenarios(order, libraries, tmp_path, "same_files_ours_first")
 
 
 @EVERY_ORDER
-def test_same_files_run_in_both_when_the_other_loads_them_first(
+def test_interop_same_files_run_when_tvm_ffi_loads_them_first(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     scenarios(order, libraries, tmp_path, "same_files_theirs_first")
 
 
 @EVERY_ORDER
-def test_different_files_run_in_both_and_compiling_works(
+def test_interop_different_files_run_and_compiling_works(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     scenarios(order, libraries, tmp_path, "different_files", "compiling_works_afterwards")
 
 
 @FIRST_AND_LAST
-def test_same_files_run_in_both_when_each_is_loaded_before_either_is_used(
-    order: str, libraries: dict[str, Path], tmp_path: Path
-) -> None:
+def test_interop_same_files_run_when_loaded_before_use(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
     scenarios(order, libraries, tmp_path, "same_files_loaded_before_either_is_used")
 
 
 @FIRST_AND_LAST
-def test_same_files_run_in_both_when_modules_come_and_go(
+def test_interop_same_files_run_when_modules_come_and_go(
     order: str, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     scenarios(order, libraries, tmp_path, "same_files_after_ours_are_gone")
 
 
 @FIRST_AND_LAST
-def test_both_run_kernels_from_many_threads(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_interop_kernels_run_from_many_threads(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
     scenarios(order, libraries, tmp_path, "from_many_threads")
 
 
 @FIRST_AND_LAST
-def test_registries_and_system_libraries_are_apart(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_interop_registries_and_system_libraries_are_separate(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
     scenarios(order, libraries, tmp_path, "registries_are_apart", "system_libraries_are_apart")
 
 
 @FIRST_AND_LAST
-def test_tensors_go_both_ways_and_outlive_their_makers(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_interop_tensors_go_both_ways_and_outlive_their_makers(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
     scenarios(order, libraries, tmp_path, "tensors_go_both_ways", "tensors_outlive_their_makers")
 
 
 @FIRST_AND_LAST
-def test_functions_and_exceptions_go_both_ways(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_interop_functions_and_exceptions_go_both_ways(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
     scenarios(order, libraries, tmp_path, "functions_go_both_ways", "exceptions_go_both_ways")
 
 
 @FIRST_AND_LAST
-def test_libraries_on_headers_of_the_other_work_in_both(order: str, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_interop_libraries_on_tvm_ffi_headers_work_in_both(
+    order: str, libraries: dict[str, Path], tmp_path: Path
+) -> None:
     scenarios(order, libraries, tmp_path, "libraries_on_headers_meet_both", "handled_errors_are_not_reported_again")
 
 
-def test_library_linked_with_the_other_runtime_loads_it(libraries: dict[str, Path]) -> None:
+def test_load_module_of_a_library_linked_with_tvm_ffi_loads_it(libraries: dict[str, Path]) -> None:
     script = f"""
 import sys, portcall
 lib = portcall.load_module({str(libraries["tvm_ffi_kernels_linked"])!r})
@@ -111,7 +115,7 @@ except ValueError as error:
     run("-c", script)
 
 
-def test_library_linked_with_a_runtime_that_is_absent_names_its_package(libraries: dict[str, Path]) -> None:
+def test_load_module_names_the_package_of_an_absent_runtime(libraries: dict[str, Path]) -> None:
     path = str(libraries["tvm_ffi_kernels_linked"])
     message = (
         f"cannot load '{path}': libtvm_ffi.so: cannot open shared object file: No such file or directory; it was "
@@ -131,7 +135,7 @@ print("done")
     run("-c", script)
 
 
-def test_package_can_be_imported_after_a_library_brought_its_runtime(libraries: dict[str, Path]) -> None:
+def test_tvm_ffi_imports_after_a_library_loaded_its_runtime(libraries: dict[str, Path]) -> None:
     script = f"""
 import portcall
 lib = portcall.load_module({str(libraries["tvm_ffi_kernels_linked"])!r})
@@ -144,7 +148,7 @@ print("done")
     run("-c", script)
 
 
-def test_nothing_of_the_other_runtimes_is_loaded_without_need(libraries: dict[str, Path]) -> None:
+def test_load_module_loads_no_other_runtime_without_need(libraries: dict[str, Path]) -> None:
     script = f"""
 import sys, portcall
 for path in {[str(libraries[name]) for name in ("elementwise", "packed", "tvm_ffi_kernels_unlinked", "classic")]!r}:

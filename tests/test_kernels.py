@@ -32,7 +32,7 @@ def random(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("library", ["elementwise", "elementwise_now", "ctarget"])
 @pytest.mark.parametrize("size", [0, 1, 7, 1024, 100_003])
-def test_elementwise_kernels_agree_with_numpy(libraries: dict[str, Path], library: str, size: int) -> None:
+def test_kernel_elementwise_agrees_with_numpy(libraries: dict[str, Path], library: str, size: int) -> None:
     lib = portcall.load_module(libraries[library])
     x, y = random(size), np.empty(size, "float32")
     lib["add_one"](x, y)
@@ -44,7 +44,7 @@ def test_elementwise_kernels_agree_with_numpy(libraries: dict[str, Path], librar
 
 
 @pytest.mark.parametrize("library", ["elementwise", "elementwise_now", "ctarget"])
-def test_failing_checks_arrive_whatever_the_binding_of_symbols(libraries: dict[str, Path], library: str) -> None:
+def test_kernel_check_error_arrives_for_lazy_and_eager_binding(libraries: dict[str, Path], library: str) -> None:
     add_one = portcall.load_module(libraries[library])["add_one"]
     with pytest.raises(ValueError, match=r"Mismatched B\.shape"):
         add_one(random(3), random(4))
@@ -52,13 +52,13 @@ def test_failing_checks_arrive_whatever_the_binding_of_symbols(libraries: dict[s
         add_one()
 
 
-def test_tensors_of_this_package_are_taken_as_they_are(libraries: dict[str, Path]) -> None:
+def test_kernel_takes_tensors_without_a_copy(libraries: dict[str, Path]) -> None:
     x, y = portcall.tensor(random(64)), portcall.empty((64,), "float32")
     portcall.load_module(libraries["elementwise"])["add_one"](x, y)
     np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
 
 
-def test_one_array_may_be_read_and_written(libraries: dict[str, Path]) -> None:
+def test_kernel_reads_and_writes_one_array(libraries: dict[str, Path]) -> None:
     add_one = portcall.load_module(libraries["elementwise"])["add_one"]
     for x in (portcall.tensor(random(50)).numpy(), random(51)[1:]):  # as it is, and through one copy
         expected = x + 1
@@ -66,7 +66,7 @@ def test_one_array_may_be_read_and_written(libraries: dict[str, Path]) -> None:
         np.testing.assert_array_equal(x, expected)
 
 
-def test_torch_tensors_are_taken(libraries: dict[str, Path]) -> None:
+def test_kernel_takes_torch_tensors(libraries: dict[str, Path]) -> None:
     import torch
 
     x, y = torch.arange(6, dtype=torch.float32), torch.zeros(6)
@@ -81,7 +81,7 @@ DTYPES = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_copied(libraries: dict[str, Path], dtype: str) -> None:
+def test_kernel_copies_every_dtype(libraries: dict[str, Path], dtype: str) -> None:
     copy = portcall.load_module(libraries["dtypes"])[f"copy_{dtype}"]
     x = np.arange(-20, 20).astype(DTYPES[dtype])
     y = np.zeros_like(x)
@@ -93,14 +93,14 @@ def test_every_dtype_is_copied(libraries: dict[str, Path], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_told_from_the_others(libraries: dict[str, Path], dtype: str) -> None:
+def test_kernel_refuses_every_other_dtype(libraries: dict[str, Path], dtype: str) -> None:
     copy = portcall.load_module(libraries["dtypes"])[f"copy_{dtype}"]
     for other in DTYPES.keys() - {dtype}:
         with pytest.raises(TypeError, match=rf"Mismatched A\.dtype .*\n.*\n  expected {dtype}"):
             copy(portcall.empty((4,), other), portcall.empty((4,), dtype))
 
 
-def test_half_floats(libraries: dict[str, Path]) -> None:
+def test_kernel_of_half_floats(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["half"])
     x, y, wide = random(33, dtype="float16"), np.zeros(33, "float16"), np.zeros(33, "float32")
     lib["scale_half"](x, y, 1.5)
@@ -112,7 +112,7 @@ def test_half_floats(libraries: dict[str, Path]) -> None:
 # ---- Scalars ---------------------------------------------------------------------------------------------------------
 
 
-def test_scalars_go_in_and_come_out(libraries: dict[str, Path]) -> None:
+def test_kernel_takes_and_returns_scalars(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["several"])
     assert lib["add_int"](2, 3) == 5
     assert lib["add_int"](-1, 2**40) == 2**40 - 1
@@ -123,14 +123,14 @@ def test_scalars_go_in_and_come_out(libraries: dict[str, Path]) -> None:
     assert lib["nothing"]() is None
 
 
-def test_numpy_scalars_are_numbers(libraries: dict[str, Path]) -> None:
+def test_kernel_takes_numpy_scalars(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["several"])
     assert lib["add_int"](np.int8(2), np.uint64(3)) == 5
     assert lib["multiply_float"](np.float32(1.5), np.float64(2)) == 3.0
     assert lib["ten_or_twenty"](np.bool_(False)) == 20
 
 
-def test_pointers_go_in_and_come_out(libraries: dict[str, Path]) -> None:
+def test_kernel_takes_and_returns_pointers(libraries: dict[str, Path]) -> None:
     same = portcall.load_module(libraries["several"])["same_pointer"]
     found = same(ctypes.c_void_p(0x1234))
     assert isinstance(found, ctypes.c_void_p)
@@ -139,7 +139,7 @@ def test_pointers_go_in_and_come_out(libraries: dict[str, Path]) -> None:
     assert same(tensor).value == tensor.handle_value + 24  # the DLTensor inside
 
 
-def test_integers_are_cut_to_the_width_of_the_parameter(libraries: dict[str, Path]) -> None:
+def test_kernel_integers_wrap_to_the_width_of_the_parameter(libraries: dict[str, Path]) -> None:
     assert portcall.load_module(libraries["several"])["add_int"](2**32 + 1, 0) == 1
 
 
@@ -147,21 +147,21 @@ def test_integers_are_cut_to_the_width_of_the_parameter(libraries: dict[str, Pat
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (64, 48, 32), (257, 3, 2)])
-def test_parallel_matmul_agrees_with_numpy(libraries: dict[str, Path], shape: tuple[int, int, int]) -> None:
+def test_kernel_parallel_matmul_agrees_with_numpy(libraries: dict[str, Path], shape: tuple[int, int, int]) -> None:
     m, k, n = shape
     a, b, c = random(m, k), random(k, n, seed=1), np.zeros((m, n), "float32")
     portcall.load_module(libraries["matmul"])["matmul"](a, b, c)
     np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-5)
 
 
-def test_parallel_matmul_of_columns_goes_through_a_compact_copy(libraries: dict[str, Path]) -> None:
+def test_kernel_parallel_matmul_of_columns_uses_a_compact_copy(libraries: dict[str, Path]) -> None:
     a, b, c = random(20, 30), random(40, 30, seed=1), np.zeros((40, 20), "float32")
     portcall.load_module(libraries["matmul"])["matmul"](a, b.T, c.T)
     np.testing.assert_allclose(c.T, a @ b.T, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_any_number_of_threads_gives_the_same_result(libraries: dict[str, Path], threads: int) -> None:
+def test_kernel_result_is_the_same_for_any_number_of_threads(libraries: dict[str, Path], threads: int) -> None:
     configure = portcall.get_global_func("runtime.config_threadpool")
     configure(1, threads)
     try:
@@ -175,7 +175,7 @@ def test_any_number_of_threads_gives_the_same_result(libraries: dict[str, Path],
     np.testing.assert_array_equal(y, a[:, 0])
 
 
-def test_error_of_any_task_is_the_error_of_the_call(libraries: dict[str, Path]) -> None:
+def test_kernel_task_error_is_the_error_of_the_call(libraries: dict[str, Path]) -> None:
     double = portcall.load_module(libraries["matmul"])["double_non_negative"]
     for place in (0, 511, 1023):
         x, y = np.ones(1024, "int32"), np.zeros(1024, "int32")
@@ -186,7 +186,7 @@ def test_error_of_any_task_is_the_error_of_the_call(libraries: dict[str, Path]) 
     assert (y == 2).all()
 
 
-def test_errors_of_several_tasks_are_told_apart(libraries: dict[str, Path]) -> None:
+def test_kernel_task_errors_name_their_task(libraries: dict[str, Path]) -> None:
     configure = portcall.get_global_func("runtime.config_threadpool")
     configure(1, 2)
     try:
@@ -197,7 +197,7 @@ def test_errors_of_several_tasks_are_told_apart(libraries: dict[str, Path]) -> N
         configure(1, 0)
 
 
-def test_barrier_separates_the_phases_of_a_kernel(libraries: dict[str, Path]) -> None:
+def test_kernel_barrier_separates_phases(libraries: dict[str, Path]) -> None:
     reverse_twice = portcall.load_module(libraries["barrier"])["reverse_twice"]
     for size in (1, 2, 1000, 10_001):
         x, w, y = random(size), np.zeros(size, "float32"), np.zeros(size, "float32")
@@ -206,7 +206,7 @@ def test_barrier_separates_the_phases_of_a_kernel(libraries: dict[str, Path]) ->
         np.testing.assert_array_equal(y, x)
 
 
-def test_workspaces_are_apart(libraries: dict[str, Path]) -> None:
+def test_kernel_workspaces_do_not_overlap(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["workspace"])
     x, y = random(1024), np.zeros(1024, "float32")
     lib["square_reversed"](x, y)
@@ -217,7 +217,7 @@ def test_workspaces_are_apart(libraries: dict[str, Path]) -> None:
         np.testing.assert_allclose(y, x * x + (x * x)[::-1], rtol=1e-6)
 
 
-def test_kernels_may_be_called_from_many_threads_at_once(libraries: dict[str, Path]) -> None:
+def test_kernel_calls_from_many_threads(libraries: dict[str, Path]) -> None:
     matmul = portcall.load_module(libraries["matmul"])["matmul"]
     workspace = portcall.load_module(libraries["workspace"])["square_reversed"]
     wrong: list[str] = []
@@ -274,7 +274,7 @@ def test_kernel_uses_what_python_returns(packed: Path, register: Register) -> No
     assert portcall.load_module(packed)["twice"](21) == 42
 
 
-def test_exception_of_a_callback_leaves_the_kernel_as_it_is(packed: Path, register: Register) -> None:
+def test_kernel_callback_exception_arrives_unchanged(packed: Path, register: Register) -> None:
     error = ConnectionResetError("from far away")
 
     def fail(x: int) -> int:
@@ -287,7 +287,7 @@ def test_exception_of_a_callback_leaves_the_kernel_as_it_is(packed: Path, regist
     error.__traceback__ = None
 
 
-def test_tensor_lent_to_a_callback_is_gone_after_it(packed: Path, register: Register) -> None:
+def test_kernel_tensor_lent_to_a_callback_ends_with_the_call(packed: Path, register: Register) -> None:
     kept: list[portcall.Tensor] = []
     register("portcall_test.log_value", lambda tensor, size: kept.append(tensor))
     portcall.load_module(packed)["log_tensor"](np.arange(3, dtype="float32"))
@@ -296,14 +296,14 @@ def test_tensor_lent_to_a_callback_is_gone_after_it(packed: Path, register: Regi
     kept.clear()
 
 
-def test_missing_callback_is_named_each_time(packed: Path) -> None:
+def test_kernel_missing_callback_is_named_each_time(packed: Path) -> None:
     lib = portcall.load_module(packed)
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"^compiled code needs the function 'portcall_test\.never_registered'"):
             lib["call_missing"]()
 
 
-def test_callback_that_is_registered_later_is_found(packed: Path, register: Register) -> None:
+def test_kernel_callback_registered_later_is_found(packed: Path, register: Register) -> None:
     lib = portcall.load_module(packed)
     with pytest.raises(RuntimeError, match=r"portcall_test\.twice"):
         lib["twice"](1)
@@ -311,7 +311,7 @@ def test_callback_that_is_registered_later_is_found(packed: Path, register: Regi
     assert lib["twice"](1) == -1
 
 
-def test_worker_threads_call_python(libraries: dict[str, Path], tmp_path: Path, register: Register) -> None:
+def test_kernel_worker_threads_call_python(libraries: dict[str, Path], tmp_path: Path, register: Register) -> None:
     path = tmp_path / "parallel_callback.so"
     path.write_bytes(libraries["parallel_callback"].read_bytes())
     visits: list[tuple[int, int]] = []
@@ -322,7 +322,7 @@ def test_worker_threads_call_python(libraries: dict[str, Path], tmp_path: Path, 
         assert sorted(i for i, _ in visits) == list(range(100))
 
 
-def test_exception_in_a_worker_thread_is_the_error_of_the_call(
+def test_kernel_worker_exception_is_the_error_of_the_call(
     libraries: dict[str, Path], tmp_path: Path, register: Register
 ) -> None:
     path = tmp_path / "parallel_callback.so"
@@ -337,9 +337,7 @@ def test_exception_in_a_worker_thread_is_the_error_of_the_call(
         portcall.load_module(path)["for_each"](100)
 
 
-def test_parallel_loop_inside_a_parallel_loop_is_refused(
-    libraries: dict[str, Path], tmp_path: Path, register: Register
-) -> None:
+def test_kernel_nested_parallel_loop_is_refused(libraries: dict[str, Path], tmp_path: Path, register: Register) -> None:
     path = tmp_path / "parallel_callback.so"
     path.write_bytes(libraries["parallel_callback"].read_bytes())
     matmul = portcall.load_module(libraries["matmul"])["matmul"]
@@ -362,7 +360,7 @@ WRONG = "ValueError: the environment variable {} is '{}'; it must be a whole num
         ("TVM_NUM_THREADS", "0", WRONG),
     ],
 )
-def test_number_of_threads_comes_from_the_environment(variable: str, value: str, message: str) -> None:
+def test_num_threads_comes_from_the_environment(variable: str, value: str, message: str) -> None:
     script = """
 import portcall
 try:
@@ -392,13 +390,13 @@ def system(libraries: dict[str, Path]) -> portcall.Module:
     return lib
 
 
-def test_system_library_registers_itself_when_it_is_loaded(system: portcall.Module) -> None:
+def test_system_lib_registers_itself_when_loaded(system: portcall.Module) -> None:
     assert system.type_key == "system_lib"
     assert system.list_function_names() == ["portcall_sys_add_one", "portcall_sys_twice"]
     assert set(system.list_function_names()) <= set(portcall.system_lib().list_function_names())
 
 
-def test_functions_of_a_system_library_are_found_with_and_without_its_prefix(system: portcall.Module) -> None:
+def test_system_lib_finds_functions_with_and_without_prefix(system: portcall.Module) -> None:
     x, y = random(100), np.zeros(100, "float32")
     system["add_one"](x, y)
     np.testing.assert_array_equal(y, x + 1)
@@ -408,17 +406,17 @@ def test_functions_of_a_system_library_are_found_with_and_without_its_prefix(sys
     np.testing.assert_allclose(y, x + 3, rtol=1e-6)
 
 
-def test_failing_check_of_a_system_library_arrives(system: portcall.Module) -> None:
+def test_system_lib_check_error_arrives(system: portcall.Module) -> None:
     with pytest.raises(ValueError, match=r"Mismatched B\.shape"):
         system["add_one"](random(3), random(4))
 
 
-def test_system_library_is_one_module_for_each_prefix(system: portcall.Module) -> None:
+def test_system_lib_is_one_module_for_each_prefix(system: portcall.Module) -> None:
     assert portcall.system_lib("portcall_sys_") == system
     assert portcall.system_lib() != system
 
 
-def test_system_library_of_an_unknown_prefix_is_empty(system: portcall.Module) -> None:
+def test_system_lib_of_an_unknown_prefix_is_empty(system: portcall.Module) -> None:
     lib = portcall.system_lib("nobody_has_this_prefix_")
     assert lib.list_function_names() == []
     with pytest.raises(errors.FunctionNotFoundError):
@@ -454,24 +452,24 @@ def test_typed_functions_take_and_return_every_kind_of_value(ffi: Callable[..., 
 @pytest.mark.parametrize(
     "value", [None, 1, 2**70, 1.5, True, "text", "a longer text", b"bytes", b"longer bytes"], ids=repr
 )
-def test_values_come_back_as_they_went(ffi: Callable[..., Any], value: Any) -> None:
+def test_typed_functions_echo_values(ffi: Callable[..., Any], value: Any) -> None:
     assert ffi("echo", value) == value
     assert type(ffi("echo", value)) is type(value)
 
 
-def test_objects_come_back_as_the_same(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_echo_the_same_objects(ffi: Callable[..., Any]) -> None:
     tensor, function = portcall.empty((2, 3), "int8"), portcall.convert(len)
     assert ffi("same_tensor", tensor) == tensor
     assert ffi("echo", function) == function
     assert list(ffi("echo", [1, [2, "three"]])[1]) == [2, "three"]
 
 
-def test_functions_cross_in_both_directions(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_take_and_return_functions(ffi: Callable[..., Any]) -> None:
     assert ffi("apply", lambda x: x + 1, 4) == 5
     assert ffi("make_adder", 5)(6) == 11
 
 
-def test_tensor_kernels_on_headers_write_their_output(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_write_output_tensors(ffi: Callable[..., Any]) -> None:
     x, y = random(5), np.zeros(5, "float32")
     ffi("add_one", x, y)
     np.testing.assert_array_equal(y, x + 1)
@@ -479,7 +477,7 @@ def test_tensor_kernels_on_headers_write_their_output(ffi: Callable[..., Any]) -
     np.testing.assert_array_equal(y, random(6)[1:] + 1)
 
 
-def test_errors_of_typed_functions_have_their_kind(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_raise_errors_of_their_kind(ffi: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match=r"^x is 3, which is wrong$"):
         ffi("raise_value_error", 3)
     with pytest.raises(KeyError, match="gone"):
@@ -492,7 +490,7 @@ def test_errors_of_typed_functions_have_their_kind(ffi: Callable[..., Any]) -> N
         ffi("add_one", np.zeros(3), np.zeros(3))
 
 
-def test_wrong_arguments_of_typed_functions_are_named(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_name_wrong_arguments(ffi: Callable[..., Any]) -> None:
     with pytest.raises(TypeError) as caught:
         ffi("add_int", 1.5, 2)
     assert str(caught.value) == (
@@ -505,7 +503,7 @@ def test_wrong_arguments_of_typed_functions_are_named(ffi: Callable[..., Any]) -
     )
 
 
-def test_python_exception_passes_through_a_typed_function(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_pass_python_exceptions_on(ffi: Callable[..., Any]) -> None:
     error = ConnectionResetError("from Python")
 
     def fail(value: object) -> None:
@@ -517,7 +515,7 @@ def test_python_exception_passes_through_a_typed_function(ffi: Callable[..., Any
     error.__traceback__ = None
 
 
-def test_typed_function_catches_a_python_exception(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_catch_python_exceptions(ffi: Callable[..., Any]) -> None:
     def fail() -> None:
         raise LookupError("caught by the library")
 
@@ -525,7 +523,7 @@ def test_typed_function_catches_a_python_exception(ffi: Callable[..., Any]) -> N
     assert ffi("catch_kind", lambda: None) == "none"
 
 
-def test_error_that_a_library_caught_is_not_reported_later(ffi: Callable[..., Any], libraries: dict[str, Path]) -> None:
+def test_error_caught_by_a_library_is_not_reported_later(ffi: Callable[..., Any], libraries: dict[str, Path]) -> None:
     def fail() -> None:
         raise LookupError("caught by the library")
 
@@ -534,14 +532,12 @@ def test_error_that_a_library_caught_is_not_reported_later(ffi: Callable[..., An
         portcall.load_module(libraries["modern"])["fail_silently"]()
 
 
-def test_mappings_arrive_and_come_back(ffi: Callable[..., Any]) -> None:
+def test_typed_functions_echo_maps_and_dicts(ffi: Callable[..., Any]) -> None:
     for mapping in ({}, {"a": 1}, portcall.Map({f"{i}": i for i in range(9)}), portcall.Dict({"a": 1})):
         assert ffi("doubled", mapping) == {key: 2 * value for key, value in mapping.items()}
 
 
-def test_global_functions_of_this_package_are_found_by_an_unlinked_library(
-    libraries: dict[str, Path], register: Register
-) -> None:
+def test_get_global_func_serves_an_unlinked_library(libraries: dict[str, Path], register: Register) -> None:
     register("portcall_test.plus_one", lambda x: x + 1)
     lib = portcall.load_module(libraries["tvm_ffi_kernels_unlinked"])
     assert lib["call_global"]("portcall_test.plus_one", 4) == 5
@@ -561,7 +557,7 @@ def objects(libraries: dict[str, Path], request: pytest.FixtureRequest) -> portc
     return portcall.load_module(libraries[f"tvm_ffi_objects_{request.param}"])
 
 
-def test_objects_of_a_library_live_as_long_as_they_are_held(objects: portcall.Module) -> None:
+def test_library_objects_live_as_long_as_they_are_held(objects: portcall.Module) -> None:
     point = objects["make_point"](3, 4)
     assert objects["point_sum"](point) == 7
     assert objects["live_points"]() == 1
@@ -572,6 +568,6 @@ def test_objects_of_a_library_live_as_long_as_they_are_held(objects: portcall.Mo
 
 
 @pytest.mark.parametrize("objects", ["unlinked"], indirect=True)
-def test_type_of_an_object_of_an_unlinked_library_is_known_here(objects: portcall.Module) -> None:
+def test_library_object_types_of_an_unlinked_library_are_known(objects: portcall.Module) -> None:
     point = objects["make_point"](1, 2)
     assert point.type_key == "portcall_test.Point"

@@ -247,13 +247,13 @@ def test_every_kind_of_import_in_the_binding_is_seen(source: str) -> None:
     assert "portcall.graph._plan" in {resolved(name) for name in names_in_binding(source)}
 
 
-def test_a_name_of_the_root_counts_as_the_module_that_defines_it() -> None:
+def test_imported_root_names_count_as_their_module() -> None:
     assert resolved("portcall.load_module") == "portcall._module"
     assert resolved("portcall.register_object") == "portcall.ir._classes"
     assert resolved("portcall.graph.create") == "portcall.graph"
 
 
-def test_every_module_stands_in_the_house() -> None:
+def test_every_module_has_a_layer() -> None:
     assert MODULES - set(RANKS) == set(), "write these into HOUSE, above what they import"
     assert set(RANKS) - MODULES == set(), "these are in HOUSE, but there are no such files"
     assert len(RANKS) == sum(len(line) for line in house()), "a module stands in HOUSE twice"
@@ -275,7 +275,7 @@ def test_the_root_is_imported_for_its_names_only(path: Path) -> None:
                 assert "portcall" not in [alias.name for alias in node.names if alias.asname], f"{path}: portcall as …"
 
 
-def test_packages_that_are_strangers_do_not_import_each_other() -> None:
+def test_unrelated_packages_do_not_import_each_other() -> None:
     for pair in STRANGERS:
         for here, there in (pair, pair[::-1]):
             for path in (PACKAGE / here).rglob("*.py"):

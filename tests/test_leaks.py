@@ -124,14 +124,14 @@ def errors_of_pytest(folder: Path, code: str, lines: Iterable[str] = ()) -> list
     return re.findall(r"^E  +AssertionError: (left behind: .*)$", done.stdout, re.MULTILINE)
 
 
-def test_a_test_that_leaves_something_behind_fails(tmp_path: Path) -> None:
+def test_leak_fixture_fails_a_test_that_leaks(tmp_path: Path) -> None:
     found = errors_of_pytest(tmp_path, LEAKY, LEAKS.values())
     assert len(found) == len(LEAKS), found
     for thing, error in zip(LEAKS, found, strict=True):
         assert thing in error
 
 
-def test_a_test_that_leaves_nothing_behind_passes(tmp_path: Path) -> None:
+def test_leak_fixture_passes_a_test_that_does_not_leak(tmp_path: Path) -> None:
     assert errors_of_pytest(tmp_path, "import portcall\ndef test_it():\n    portcall.empty(1)") == []
 
 
@@ -195,7 +195,7 @@ def call_and_swallow(call: Callable[[portcall.Module], Any], lib: portcall.Modul
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_no_kind_of_call_leaves_anything_behind(what: str, native: portcall.Module) -> None:
+def test_no_leaks_in_calls_of_every_kind(what: str, native: portcall.Module) -> None:
     """Neither nodes of the core nor blocks of Python's memory: each two hundred calls more would leave as many again.
 
     Of three rounds the one that left least counts: caches of Python's own grow once.
@@ -225,7 +225,7 @@ def test_shared_constants_keep_their_reference_counts(native: portcall.Module) -
     assert all(abs(sys.getrefcount(c) - b) < 200 for c, b in zip(constants, before, strict=True))
 
 
-def test_an_object_is_released_after_a_failing_call(native: portcall.Module) -> None:
+def test_no_leaks_after_a_failing_call(native: portcall.Module) -> None:
     thing = Thing()
     gone = weakref.ref(thing)
     with pytest.raises(TypeError):
@@ -235,7 +235,7 @@ def test_an_object_is_released_after_a_failing_call(native: portcall.Module) -> 
     assert gone() is None
 
 
-def test_an_exception_is_released_when_its_handler_is_done() -> None:
+def test_no_leaks_after_a_handled_exception() -> None:
     class Problem(Exception):
         pass
 
@@ -254,7 +254,7 @@ def test_an_exception_is_released_when_its_handler_is_done() -> None:
     assert gone() is None
 
 
-def test_a_function_in_a_circle_with_its_object_is_collected() -> None:
+def test_no_leaks_of_a_function_in_a_cycle() -> None:
     """A PackedFunc hides what it holds from Python's collector; the object that holds it is visible."""
     thing = Thing()
     gone = weakref.ref(thing)
@@ -268,7 +268,7 @@ def test_a_function_in_a_circle_with_its_object_is_collected() -> None:
 # ---- The end ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_ends_with_what_it_began_with(build_native: Callable[[str], Path]) -> None:
+def test_no_leaks_over_a_whole_process(build_native: Callable[[str], Path]) -> None:
     """All but the functions that the library registered for good."""
     code = f"""
 import gc, numpy as np, portcall

@@ -58,16 +58,16 @@ def is_mapped(stem: str) -> bool:
 # ---- What a module says ----------------------------------------------------------------------------------------------
 
 
-def test_every_function_is_listed_sorted(c_libraries: dict[str, Path]) -> None:
+def test_list_function_names_is_sorted(c_libraries: dict[str, Path]) -> None:
     assert portcall.load_module(c_libraries["modern"]).list_function_names() == C_NAMES
 
 
 @pytest.mark.parametrize("convert", [str, Path, lambda path: str(path).encode()], ids=["str", "Path", "bytes"])
-def test_path_may_be_text_path_or_bytes(c_libraries: dict[str, Path], convert: Callable[[Path], Any]) -> None:
+def test_load_module_takes_str_path_or_bytes(c_libraries: dict[str, Path], convert: Callable[[Path], Any]) -> None:
     assert portcall.load_module(convert(c_libraries["modern"]))["answer"]() == 42
 
 
-def test_module_is_of_type_library(c_libraries: dict[str, Path]) -> None:
+def test_load_module_makes_a_module_of_type_library(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     assert lib.type_key == "library"
     path, names = c_libraries["modern"].resolve(), ", ".join(C_NAMES)
@@ -75,7 +75,7 @@ def test_module_is_of_type_library(c_libraries: dict[str, Path]) -> None:
     assert lib.imported_modules == []
 
 
-def test_entry_function_of_a_library_with_one_function_is_called_by_the_module(libraries: dict[str, Path]) -> None:
+def test_module_call_uses_the_only_function(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["single"])
     x, y = portcall.tensor(np.arange(5, dtype="float32")), portcall.empty((5,), "float32")
     assert lib.entry_name == "main"
@@ -83,17 +83,17 @@ def test_entry_function_of_a_library_with_one_function_is_called_by_the_module(l
     np.testing.assert_array_equal(y.numpy(), np.arange(5) + 1)
 
 
-def test_entry_function_of_a_classic_library_is_the_one_that_it_names(c_libraries: dict[str, Path]) -> None:
+def test_module_call_uses_the_named_entry_of_a_classic_library(c_libraries: dict[str, Path]) -> None:
     assert portcall.load_module(c_libraries["classic"]).entry_name == "add_one"
 
 
-def test_calling_a_library_without_entry_function_lists_what_it_has(c_libraries: dict[str, Path]) -> None:
+def test_module_call_without_entry_function_lists_functions(c_libraries: dict[str, Path]) -> None:
     with pytest.raises(errors.FunctionNotFoundError) as caught:
         portcall.load_module(c_libraries["modern"])()
     assert str(caught.value) == (f"a module of type 'library' has no function 'main'; there are {', '.join(C_NAMES)}")
 
 
-def test_missing_function_names_near_ones(c_libraries: dict[str, Path]) -> None:
+def test_module_getitem_missing_function_proposes_similar_names(c_libraries: dict[str, Path]) -> None:
     with pytest.raises(errors.FunctionNotFoundError) as caught:
         portcall.load_module(c_libraries["modern"])["anwser"]
     assert str(caught.value) == "a module of type 'library' has no function 'anwser'; did you mean 'answer'?"
@@ -101,27 +101,27 @@ def test_missing_function_names_near_ones(c_libraries: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "__tvm_ffi__library_ctx", "_library_ctx", "__tvm_ffi_answer", "answer\0"])
-def test_names_of_the_compiler_are_no_functions(c_libraries: dict[str, Path], name: str) -> None:
+def test_module_hides_names_of_the_compiler(c_libraries: dict[str, Path], name: str) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     assert not lib.implements_function(name)
     with pytest.raises(errors.FunctionNotFoundError):
         lib[name]
 
 
-def test_names_of_functions_in_other_libraries_are_not_found(c_libraries: dict[str, Path]) -> None:
+def test_module_does_not_find_functions_of_other_libraries(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["classic"])
     for name in ("strlen", "malloc", "dlopen"):
         assert not lib.implements_function(name)
 
 
-def test_name_of_another_type_is_refused(c_libraries: dict[str, Path]) -> None:
+def test_module_getitem_refuses_other_types(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     for name in (3, None, b"answer"):
         with pytest.raises(errors.ArgumentError, match="expected str"):
             lib[name]
 
 
-def test_library_keeps_no_source(c_libraries: dict[str, Path]) -> None:
+def test_get_source_of_a_library_is_an_error(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     with pytest.raises(ValueError, match=r"^a module of type 'library' has no source$"):
         lib.get_source()
@@ -132,7 +132,7 @@ def test_library_keeps_no_source(c_libraries: dict[str, Path]) -> None:
 # ---- Results and contexts of hand-written code -----------------------------------------------------------------------
 
 
-def test_results_of_a_library_are_values(c_libraries: dict[str, Path]) -> None:
+def test_library_function_returns_values(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     assert lib["answer"]() == 42
     assert lib["greeting"]() == "hi"
@@ -153,17 +153,17 @@ def test_results_of_a_library_are_values(c_libraries: dict[str, Path]) -> None:
     ],
     ids=["none", "int", "bool", "float", "dtype", "device", "str", "bytes"],
 )
-def test_arguments_arrive_with_their_type_index(c_libraries: dict[str, Path], value: Any, index: int) -> None:
+def test_library_function_receives_type_indices(c_libraries: dict[str, Path], value: Any, index: int) -> None:
     assert portcall.load_module(c_libraries["modern"])["first_index"](value) == index
 
 
-def test_tensors_arrive_as_tensors(c_libraries: dict[str, Path]) -> None:
+def test_library_function_receives_tensors(c_libraries: dict[str, Path]) -> None:
     first_index = portcall.load_module(c_libraries["modern"])["first_index"]
     assert first_index(portcall.empty((2,), "float32")) == 70
     assert first_index(np.zeros(2)) in (7, 70)
 
 
-def test_failure_without_an_error_is_an_error_that_names_the_function(c_libraries: dict[str, Path]) -> None:
+def test_library_function_failing_without_error_is_named(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     for _ in range(2):
         with pytest.raises(RuntimeError) as caught:
@@ -172,7 +172,7 @@ def test_failure_without_an_error_is_an_error_that_names_the_function(c_librarie
     assert lib["answer"]() == 42
 
 
-def test_failure_without_an_error_does_not_report_an_earlier_one(c_libraries: dict[str, Path]) -> None:
+def test_library_function_failing_without_error_reports_no_earlier_one(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     with pytest.raises(ValueError, match="earlier"):
         portcall.get_global_func("testing.test_raise_error")("ValueError", "earlier")
@@ -199,13 +199,13 @@ def exporting(tmp_path: Path, number: int, name: str = "exporter") -> portcall.M
     return portcall.load_module(compile_c(source, tmp_path / f"{name}.so"))
 
 
-def test_compiled_code_calls_functions_of_imported_modules(importing: Path, tmp_path: Path) -> None:
+def test_import_module_offers_functions_to_compiled_code(importing: Path, tmp_path: Path) -> None:
     importer = portcall.load_module(importing)
     importer.import_module(exporting(tmp_path, 7))
     assert importer["call_import"]() == 7
 
 
-def test_compiled_code_finds_functions_of_modules_imported_by_its_imports(
+def test_import_module_offers_functions_of_nested_imports(
     importing: Path, c_libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     importer = portcall.load_module(importing)
@@ -215,20 +215,20 @@ def test_compiled_code_finds_functions_of_modules_imported_by_its_imports(
     assert importer["call_import"]() == 8
 
 
-def test_compiled_code_prefers_imports_to_global_functions(importing: Path, tmp_path: Path, register: Register) -> None:
+def test_import_module_wins_over_global_functions(importing: Path, tmp_path: Path, register: Register) -> None:
     importer = portcall.load_module(importing)
     register("portcall_test.from_import", lambda *args: "global")
     importer.import_module(exporting(tmp_path, 9))
     assert importer["call_import"]() == 9
 
 
-def test_compiled_code_calls_global_functions(importing: Path, register: Register) -> None:
+def test_library_code_calls_global_functions(importing: Path, register: Register) -> None:
     importer = portcall.load_module(importing)
     register("portcall_test.from_import", lambda *args: list(args))
     assert list(importer["call_import"](1, "two", 3.0)) == [1, "two", 3.0]
 
 
-def test_what_compiled_code_misses_is_named_with_what_to_do(importing: Path) -> None:
+def test_library_code_missing_function_is_named(importing: Path) -> None:
     importer = portcall.load_module(importing)
     with pytest.raises(RuntimeError) as caught:
         importer["call_import"]()
@@ -238,7 +238,7 @@ def test_what_compiled_code_misses_is_named_with_what_to_do(importing: Path) -> 
     )
 
 
-def test_what_compiled_code_misses_is_found_after_it_was_registered(importing: Path, register: Register) -> None:
+def test_library_code_finds_a_function_registered_later(importing: Path, register: Register) -> None:
     importer = portcall.load_module(importing)
     with pytest.raises(RuntimeError):
         importer["call_import"]()
@@ -246,7 +246,7 @@ def test_what_compiled_code_misses_is_found_after_it_was_registered(importing: P
     assert importer["call_import"]() == "now"
 
 
-def test_imported_functions_are_found_only_when_asked_for(importing: Path, tmp_path: Path) -> None:
+def test_get_function_searches_imports_only_if_asked(importing: Path, tmp_path: Path) -> None:
     importer = portcall.load_module(importing)
     importer.import_module(exporting(tmp_path, 10))
     name = "portcall_test.from_import"
@@ -257,7 +257,7 @@ def test_imported_functions_are_found_only_when_asked_for(importing: Path, tmp_p
     assert importer.get_function(name, query_imports=True)() == 10
 
 
-def test_modules_are_searched_in_the_order_of_their_import(importing: Path, tmp_path: Path) -> None:
+def test_get_function_searches_imports_in_order(importing: Path, tmp_path: Path) -> None:
     importer = portcall.load_module(importing)
     first, second = exporting(tmp_path, 1, "first"), exporting(tmp_path, 2, "second")
     importer.import_module(first)
@@ -266,14 +266,14 @@ def test_modules_are_searched_in_the_order_of_their_import(importing: Path, tmp_
     assert importer.get_function("portcall_test.from_import", query_imports=True)() == 1
 
 
-def test_imported_module_lives_as_long_as_its_importer(importing: Path, tmp_path: Path) -> None:
+def test_import_module_keeps_the_imported_module(importing: Path, tmp_path: Path) -> None:
     importer = portcall.load_module(importing)
     importer.import_module(exporting(tmp_path, 11))
     gc.collect()
     assert importer["call_import"]() == 11
 
 
-def test_module_cannot_import_itself(importing: Path, tmp_path: Path) -> None:
+def test_import_module_refuses_cycles(importing: Path, tmp_path: Path) -> None:
     importer = portcall.load_module(importing)
     with pytest.raises(ValueError, match=r"^a module cannot import itself, not even through others$"):
         importer.import_module(importer)
@@ -286,7 +286,7 @@ def test_module_cannot_import_itself(importing: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [None, 3, "module", len], ids=str)
-def test_only_modules_are_imported(importing: Path, other: Any) -> None:
+def test_import_module_refuses_other_values(importing: Path, other: Any) -> None:
     importer = portcall.load_module(importing)
     with pytest.raises(TypeError):
         importer.import_module(other)
@@ -305,7 +305,7 @@ def test_embedded_module_of_an_unknown_kind_is_kept(c_libraries: dict[str, Path]
     assert lib["answer"]() == 42
 
 
-def test_function_that_may_be_in_an_unknown_module_is_reported_with_its_kind(c_libraries: dict[str, Path]) -> None:
+def test_embedded_module_of_an_unknown_kind_is_named_for_missing_functions(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["unknown_blob"])
     with pytest.raises(errors.FunctionNotFoundError) as caught:
         lib["vadd"]
@@ -318,7 +318,7 @@ def test_function_that_may_be_in_an_unknown_module_is_reported_with_its_kind(c_l
     assert str(caught.value) == "a module of type 'portcall_unknown_kind' cannot run here, so it has no function 'vadd'"
 
 
-def test_compiled_code_that_needs_an_unknown_module_is_told_its_kind(c_libraries: dict[str, Path]) -> None:
+def test_embedded_module_of_an_unknown_kind_is_named_to_compiled_code(c_libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(c_libraries["unknown_blob"])
     with pytest.raises(RuntimeError, match=r"a module of a type that cannot run here \(portcall_unknown_kind\)"):
         lib["call_import"]()
@@ -340,7 +340,7 @@ def test_embedded_module_is_loaded_by_the_loader_of_its_kind(
     assert lib["call_import"]() == 12
 
 
-def test_error_of_the_loader_of_an_embedded_module_is_the_error_of_the_load(
+def test_embedded_module_loader_error_is_the_load_error(
     c_libraries: dict[str, Path], tmp_path: Path, register: Register
 ) -> None:
     error = KeyError("no device for this module")
@@ -356,7 +356,7 @@ def test_error_of_the_loader_of_an_embedded_module_is_the_error_of_the_load(
     error.__traceback__ = None
 
 
-def test_damaged_embedded_modules_are_refused_with_the_path(c_libraries: dict[str, Path]) -> None:
+def test_embedded_module_damaged_is_refused_with_the_path(c_libraries: dict[str, Path]) -> None:
     path = c_libraries["corrupt_blob"]
     with pytest.raises(errors.ModuleLoadError) as caught:
         portcall.load_module(path)
@@ -367,7 +367,9 @@ def test_damaged_embedded_modules_are_refused_with_the_path(c_libraries: dict[st
 
 
 @pytest.mark.parametrize(("library", "kind"), [("cuda_host", "cuda"), ("opencl_host", "opencl")])
-def test_device_code_without_a_device_is_kept_and_reported(libraries: dict[str, Path], library: str, kind: str) -> None:
+def test_embedded_device_code_without_device_is_kept_and_reported(
+    libraries: dict[str, Path], library: str, kind: str
+) -> None:
     lib = portcall.load_module(libraries[library])
     assert [module.type_key for module in lib.imported_modules] == [kind]
     with pytest.raises(errors.FunctionNotFoundError, match=f"types that cannot run here: {kind}"):
@@ -381,7 +383,7 @@ def test_device_code_without_a_device_is_kept_and_reported(libraries: dict[str, 
     ("name", "function", "result"),
     [("modern", "answer", 42), ("unknown_blob", "answer", 42), ("classic", "first_code", -1)],
 )
-def test_function_keeps_its_library_and_the_last_one_unmaps_it(
+def test_library_is_unmapped_with_its_last_function(
     c_libraries: dict[str, Path], tmp_path: Path, name: str, function: str, result: int
 ) -> None:
     path = copied(c_libraries[name], tmp_path / f"lives_{name}.so")
@@ -404,7 +406,7 @@ def test_library_is_unmapped_after_an_error_was_handled(c_libraries: dict[str, P
     assert not is_mapped(path.stem)
 
 
-def test_same_file_gives_the_same_module_by_any_of_its_paths(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_load_module_same_file_is_the_same_module(c_libraries: dict[str, Path], tmp_path: Path) -> None:
     lib = portcall.load_module(c_libraries["modern"])
     link = tmp_path / "link.so"
     link.symlink_to(c_libraries["modern"])
@@ -412,7 +414,7 @@ def test_same_file_gives_the_same_module_by_any_of_its_paths(c_libraries: dict[s
     assert portcall.load_module(link) == lib
 
 
-def test_same_file_loaded_by_threads_at_once_is_one_module(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_load_module_by_threads_at_once_is_one_module(c_libraries: dict[str, Path], tmp_path: Path) -> None:
     path = copied(c_libraries["modern"], tmp_path / "loaded_by_threads.so")
     start, found = threading.Barrier(8), []
 
@@ -429,7 +431,7 @@ def test_same_file_loaded_by_threads_at_once_is_one_module(c_libraries: dict[str
     assert len(set(found)) == 1
 
 
-def test_library_can_be_loaded_again_after_it_was_unmapped(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_load_module_again_after_unmapping(c_libraries: dict[str, Path], tmp_path: Path) -> None:
     path = copied(c_libraries["modern"], tmp_path / "comes_back.so")
     for _ in range(3):
         assert portcall.load_module(path)["answer"]() == 42
@@ -437,7 +439,7 @@ def test_library_can_be_loaded_again_after_it_was_unmapped(c_libraries: dict[str
         assert not is_mapped(path.stem)
 
 
-def test_rebuilt_file_is_loaded_anew_and_old_functions_keep_working(tmp_path: Path) -> None:
+def test_load_module_of_a_rebuilt_file_keeps_old_functions(tmp_path: Path) -> None:
     path = tmp_path / "rebuilt.so"
     functions = []
     for number in range(3):
@@ -445,7 +447,7 @@ def test_rebuilt_file_is_loaded_anew_and_old_functions_keep_working(tmp_path: Pa
         assert [function() for function in functions] == list(range(number + 1))
 
 
-def test_copied_over_file_is_loaded_anew(tmp_path: Path) -> None:
+def test_load_module_of_a_file_that_was_overwritten(tmp_path: Path) -> None:
     one, two = (compile_c(f"FUNCTION(number, {n})", tmp_path / f"n{n}.so").read_bytes() for n in (1, 2))
     path = tmp_path / "copied.so"
     path.write_bytes(one)
@@ -456,7 +458,7 @@ def test_copied_over_file_is_loaded_anew(tmp_path: Path) -> None:
     assert (old(), portcall.load_module(path)["number"]()) == (1, 2)
 
 
-def test_library_with_a_context_is_not_shared_by_two_modules(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_load_module_library_with_a_context_is_not_shared(c_libraries: dict[str, Path], tmp_path: Path) -> None:
     path = copied(c_libraries["modern"], tmp_path / "one_context.so")
     copy = copied(c_libraries["modern"], tmp_path / "another.so")
     one, two = portcall.load_module(path), portcall.load_module(copy)
@@ -477,17 +479,17 @@ def refusal(path: Path | str) -> str:
     return str(caught.value).replace(str(path), "PATH")
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_load_module_missing_file(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.so") == "cannot open 'PATH': No such file or directory"
 
 
-def test_folder_is_no_library(tmp_path: Path) -> None:
+def test_load_module_refuses_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "folder.so"
     folder.mkdir()
     assert refusal(folder) == "'PATH' is not a file"
 
 
-def test_unreadable_name_is_refused() -> None:
+def test_load_module_refuses_an_invalid_path() -> None:
     assert (
         refusal("no_suffix") == "cannot load 'PATH': no loader for a file without suffix; a shared library ends in .so"
     )
@@ -496,13 +498,13 @@ def test_unreadable_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7f", b"\x7fELF", b"print('hello')\n" * 100, bytes(4096)])
-def test_file_of_other_content_is_no_library(tmp_path: Path, content: bytes) -> None:
+def test_load_module_refuses_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.so"
     path.write_bytes(content)
     assert refusal(path) == "cannot load 'PATH': it is not an ELF shared library"
 
 
-def test_object_file_must_be_linked_first(tmp_path: Path) -> None:
+def test_load_module_refuses_an_object_file_of_a_library_name(tmp_path: Path) -> None:
     compiler = toolchain.find_compiler("c")
     (tmp_path / "object.c").write_text("int x;")
     subprocess.run([*compiler.command, "-c", tmp_path / "object.c", "-o", tmp_path / "object.so"], check=True)
@@ -511,7 +513,7 @@ def test_object_file_must_be_linked_first(tmp_path: Path) -> None:
     )
 
 
-def test_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
+def test_load_module_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
     path = compile_c("int plain(void) { return 1; }", tmp_path / "plain.so")
     assert refusal(path) == (
         "cannot load 'PATH': it exports no function of TVM, tvm-ffi or portcall (names start with __tvm_ffi_); export "
@@ -521,19 +523,19 @@ def test_library_without_functions_says_what_to_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", sorted(MACHINES.keys() - {platform.machine()}))
-def test_library_for_another_machine_names_both_machines(tmp_path: Path, machine: str) -> None:
+def test_load_module_library_for_another_machine_names_both(tmp_path: Path, machine: str) -> None:
     path = compile_c("FUNCTION(number, 1)", tmp_path / "elsewhere.so", target=f"{machine}-linux-gnu")
     here = MACHINES[platform.machine()]
     assert refusal(path) == f"cannot load 'PATH': it is a library for {MACHINES[machine]}; this process runs on {here}"
 
 
-def test_library_for_a_32_bit_machine_is_refused(tmp_path: Path) -> None:
+def test_load_module_refuses_a_32_bit_library(tmp_path: Path) -> None:
     path = compile_c("FUNCTION(number, 1)", tmp_path / "narrow.so", target="arm-linux-gnueabihf")
     assert refusal(path) == "cannot load 'PATH': it is a 32-bit library; this process is 64-bit"
 
 
 @pytest.mark.parametrize("binding", ["-Wl,-z,lazy", "-Wl,-z,now"])
-def test_missing_symbol_is_named_when_the_library_is_loaded(tmp_path: Path, binding: str) -> None:
+def test_load_module_names_a_missing_symbol(tmp_path: Path, binding: str) -> None:
     source = "int nobody_defines_this(void);\nFUNCTION(number, nobody_defines_this())"
     path = compile_c(source, tmp_path / "incomplete.so", options=[binding])
     assert refusal(path) == (
@@ -542,17 +544,17 @@ def test_missing_symbol_is_named_when_the_library_is_loaded(tmp_path: Path, bind
     )
 
 
-def test_missing_symbol_of_compiled_kernels_is_named(libraries: dict[str, Path]) -> None:
+def test_load_module_names_a_missing_symbol_of_kernels(libraries: dict[str, Path]) -> None:
     assert "it needs the symbol 'portcall_no_such_symbol'" in refusal(libraries["missing_extern"])
 
 
-def test_missing_runtime_function_is_named(tmp_path: Path) -> None:
+def test_load_module_names_a_missing_runtime_function(tmp_path: Path) -> None:
     source = "int TVMFFINoSuchFunction(void);\nFUNCTION(number, TVMFFINoSuchFunction())"
     path = compile_c(source, tmp_path / "future.so")
     assert "it needs the symbol 'TVMFFINoSuchFunction', which no library provides" in refusal(path)
 
 
-def test_missing_dependency_is_named(tmp_path: Path) -> None:
+def test_load_module_names_a_missing_dependency(tmp_path: Path) -> None:
     other = compile_c("FUNCTION(other, 1)", tmp_path / "libneeded.so", options=["-Wl,-soname,libneeded.so"])
     path = compile_c("FUNCTION(number, 1)", tmp_path / "needy.so", options=["-Wl,--no-as-needed", f"{other}"])
     assert refusal(path) == (
@@ -574,7 +576,7 @@ def outcomes(library: Path, cases: list[dict[str, Any]], folder: Path) -> list[s
     return found
 
 
-def test_truncated_library_is_refused_wherever_it_ends(c_libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_load_module_refuses_truncated_libraries(c_libraries: dict[str, Path], tmp_path: Path) -> None:
     size = c_libraries["unknown_blob"].stat().st_size
     cuts = sorted({*range(0, size, size // 150), *range(1, 70), *range(size - 20, size)})
     found = outcomes(c_libraries["unknown_blob"], [{"cut": cut} for cut in cuts], tmp_path)
@@ -601,7 +603,7 @@ def regions(library: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("region", ["header", "section headers", "names", "embedded modules"])
 @pytest.mark.parametrize("name", ["unknown_blob", "classic_unknown_blob"])
-def test_flipped_bits_give_a_load_error_or_load(
+def test_load_module_of_flipped_bits_is_an_error_or_loads(
     c_libraries: dict[str, Path], tmp_path: Path, name: str, region: str
 ) -> None:
     # The rest of a file (segments, relocations, code) is for the dynamic linker and the processor to judge.

@@ -21,7 +21,7 @@ def shown(value: Any) -> dict[str, str]:
     return {"title": root.findtext("b") or "", **rows, "below": root.findtext("pre") or ""}
 
 
-def test_a_tensor_shows_its_facts_and_its_first_and_last_elements() -> None:
+def test_tensor_repr_html_shows_facts_and_elements() -> None:
     facts = shown(portcall.tensor(np.arange(10_000, dtype="int32")))
     assert facts == {
         "title": "portcall.Tensor", "type": "int32", "shape": "[10000]", "device": "cpu:0", "memory": "40,000 bytes",
@@ -29,12 +29,12 @@ def test_a_tensor_shows_its_facts_and_its_first_and_last_elements() -> None:
     }  # fmt: skip
 
 
-def test_a_tensor_of_elements_that_numpy_does_not_have_is_shown_without_them() -> None:
+def test_tensor_repr_html_without_elements_that_numpy_lacks() -> None:
     facts = shown(portcall.empty((2,), "int32x4"))
     assert facts["memory"] == "32 bytes"
 
 
-def test_a_module_shows_its_file_and_functions_and_no_markup(tmp_path: Path) -> None:
+def test_module_repr_html_shows_file_and_functions_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "<b>&"
     folder.mkdir()
     names = "".join(f"PORTCALL_EXPORT_TYPED(f{number}, [] {{ return {number}; }})\n" for number in range(10))
@@ -46,7 +46,7 @@ def test_a_module_shows_its_file_and_functions_and_no_markup(tmp_path: Path) -> 
     assert repr(lib) == f"<portcall.Module {facts['from']}: f0, f1, f2, f3, f4, f5, f6, f7, … and 2 more>"
 
 
-def test_a_function_name_that_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
+def test_module_repr_escapes_control_characters(tmp_path: Path) -> None:
     (tmp_path / "k.c").write_text("int __tvm_ffi_abcde(void) { return 0; }")
     library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
     library.write_bytes(library.read_bytes().replace(b"__tvm_ffi_abcde", b"__tvm_ffi_\x1b[31m"))
@@ -55,7 +55,7 @@ def test_a_function_name_that_a_terminal_would_obey_is_escaped(tmp_path: Path) -
     assert repr(lib).endswith(": \\x1b[31m>")
 
 
-def test_a_session_and_what_is_in_it_are_shown_without_asking_the_server() -> None:
+def test_session_repr_html_sends_no_request() -> None:
     with rpc.Server() as server, rpc.connect(server.address) as remote:
         tensor, module = remote.tensor(np.zeros(3, "float32")), remote.module
         before = remote.stats()["requests"]
@@ -69,6 +69,6 @@ def test_a_session_and_what_is_in_it_are_shown_without_asking_the_server() -> No
     assert shown(remote)["state"] == "closed"
 
 
-def test_a_benchmark_shows_its_figures_with_units() -> None:
+def test_benchmark_result_repr_html_shows_units() -> None:
     facts = shown(BenchmarkResult((1e-6, 3e-6)))
     assert (facts["median"], facts["repeats"]) == ("2.00 us", "2")

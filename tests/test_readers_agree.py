@@ -61,7 +61,7 @@ def plan_error(data: bytes) -> str:
     return ""
 
 
-def test_python_and_the_core_take_the_same_plans(readers: portcall.Module) -> None:
+def test_readers_of_plans_agree(readers: portcall.Module) -> None:
     whole = a_plan()
     assert (plan_error(whole), readers["plan_error"](whole)) == ("", "")
     body, draw, taken = whole[24:], random.Random(7), 0
@@ -125,7 +125,7 @@ def core_elf_facts(readers: portcall.Module, file: Path) -> Any:
     return None if isinstance(read, str) else (list(read[0]), *map(set, read[1:]))
 
 
-def test_python_and_the_core_read_the_same_of_a_library(readers: portcall.Module, library: Path) -> None:
+def test_readers_of_libraries_agree(readers: portcall.Module, library: Path) -> None:
     for file in (library, *Path(_core.__file__).parent.glob("lib/*.so")):
         facts = elf_facts(file.read_bytes())
         assert facts is not None
@@ -141,7 +141,7 @@ def test_python_and_the_core_read_the_same_of_a_library(readers: portcall.Module
         "no sections": (60, bytes(2)), "sections outside": (40, b"\xff" * 4),
     }.values(),
 )  # fmt: skip
-def test_python_and_the_core_refuse_the_same_files(
+def test_readers_refuse_the_same_files(
     readers: portcall.Module, library: Path, tmp_path: Path, place: int, changed_to: bytes
 ) -> None:
     data = bytearray(library.read_bytes())
@@ -152,9 +152,7 @@ def test_python_and_the_core_refuse_the_same_files(
     assert core_elf_facts(readers, file) is None
 
 
-def test_python_and_the_core_refuse_a_library_that_is_cut_off(
-    readers: portcall.Module, library: Path, tmp_path: Path
-) -> None:
+def test_readers_refuse_truncated_libraries(readers: portcall.Module, library: Path, tmp_path: Path) -> None:
     data, file = library.read_bytes(), tmp_path / "short.so"
     for end in range(0, len(data), 61):
         file.write_bytes(data[:end])

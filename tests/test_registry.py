@@ -33,7 +33,7 @@ def name() -> Any:
 # ---- Registration ----------------------------------------------------------------------------------------------------
 
 
-def test_a_registered_function_is_found_and_called(name: str) -> None:
+def test_register_func_makes_a_function_available(name: str) -> None:
     returned = portcall.register_func(name, lambda x, k: x * k)
     found = portcall.get_global_func(name)
     assert found(3, 4) == 12
@@ -42,7 +42,7 @@ def test_a_registered_function_is_found_and_called(name: str) -> None:
     assert repr(found) == f"PackedFunc({name})"
 
 
-def test_a_decorator_with_a_name_leaves_the_function_as_it_is(name: str) -> None:
+def test_register_func_as_decorator_returns_the_function(name: str) -> None:
     @portcall.register_func(name)
     def double(x: int) -> int:
         return 2 * x
@@ -52,7 +52,7 @@ def test_a_decorator_with_a_name_leaves_the_function_as_it_is(name: str) -> None
     assert portcall.get_global_func(name)(4) == 8
 
 
-def test_a_decorator_without_a_name_takes_the_functions_own() -> None:
+def test_register_func_without_name_takes_the_functions() -> None:
     @portcall.register_func
     def portcall_test_named_by_itself() -> str:
         return "it"
@@ -61,7 +61,7 @@ def test_a_decorator_without_a_name_takes_the_functions_own() -> None:
     portcall.remove_global_func("portcall_test_named_by_itself")
 
 
-def test_a_second_registration_needs_override(name: str) -> None:
+def test_register_func_again_needs_override(name: str) -> None:
     portcall.register_func(name, lambda: 1)
     with pytest.raises(AlreadyRegisteredError, match=rf"'{name}' is already registered; pass override=True") as caught:
         portcall.register_func(name, lambda: 2)
@@ -77,7 +77,7 @@ def test_a_second_registration_needs_override(name: str) -> None:
     assert portcall.get_global_func(name)() == 4
 
 
-def test_who_holds_a_function_keeps_it_when_the_name_gets_another(name: str) -> None:
+def test_register_func_override_keeps_held_functions(name: str) -> None:
     portcall.register_func(name, lambda: "old")
     held = portcall.get_global_func(name)
     portcall.register_func(name, lambda: "new", override=True)
@@ -86,7 +86,7 @@ def test_who_holds_a_function_keeps_it_when_the_name_gets_another(name: str) -> 
     assert held() == "old"
 
 
-def test_the_registry_lets_go_of_what_it_no_longer_needs(name: str) -> None:
+def test_remove_global_func_releases_the_function(name: str) -> None:
     class Callee:
         def __call__(self) -> int:
             return 1
@@ -113,18 +113,18 @@ def test_the_registry_lets_go_of_what_it_no_longer_needs(name: str) -> None:
     ],
     ids=["partial", "method", "bound method", "class", "instance", "PackedFunc"],
 )
-def test_anything_callable_can_be_registered(name: str, callee: Any, arguments: tuple[Any, ...], result: Any) -> None:
+def test_register_func_takes_any_callable(name: str, callee: Any, arguments: tuple[Any, ...], result: Any) -> None:
     portcall.register_func(name, callee)
     assert portcall.get_global_func(name)(*arguments) == result
 
 
-def test_a_callable_without_a_name_cannot_be_registered_without_one() -> None:
+def test_register_func_needs_a_name_for_unnamed_callables() -> None:
     with pytest.raises(ArgumentError, match="has no name"):
         portcall.register_func(functools.partial(pow, 2))
 
 
 @pytest.mark.parametrize("odd", ["", " ", "nul\0inside", "日本", "a" * 5000, "with space", "x\n"])
-def test_any_text_but_the_empty_one_is_a_name(odd: str) -> None:
+def test_register_func_accepts_any_name_but_the_empty_one(odd: str) -> None:
     if not odd:
         with pytest.raises(ValueError, match="needs a name"):
             portcall.register_func(odd, len)
@@ -139,34 +139,34 @@ def test_any_text_but_the_empty_one_is_a_name(odd: str) -> None:
 # ---- Look-up ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_name_is_an_error_unless_allowed() -> None:
+def test_get_global_func_missing_is_an_error_unless_allowed() -> None:
     with pytest.raises(FunctionNotFoundError, match=r"no global function is named 'portcall_test.absent'") as caught:
         portcall.get_global_func("portcall_test.absent")
     assert caught.value.name == "portcall_test.absent"
     assert portcall.get_global_func("portcall_test.absent", allow_missing=True) is None
 
 
-def test_a_missing_name_is_answered_with_near_ones() -> None:
+def test_get_global_func_missing_proposes_similar_names() -> None:
     with pytest.raises(FunctionNotFoundError, match=r"did you mean 'testing.echo'") as caught:
         portcall.get_global_func("testing.ecko")
     assert "testing.echo" in caught.value.near
 
 
-def test_a_name_like_no_other_gets_no_proposal() -> None:
+def test_get_global_func_missing_without_similar_names() -> None:
     with pytest.raises(FunctionNotFoundError) as caught:
         portcall.get_global_func("zzzzzzzzzzzzzz")
     assert caught.value.near == ()
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_not_found_error_is_a_lookup_error_and_a_value_error() -> None:
+def test_function_not_found_error_is_a_lookup_and_value_error() -> None:
     with pytest.raises(LookupError):
         portcall.get_global_func("portcall_test.absent")
     with pytest.raises(ValueError):  # noqa: PT011 - what TVM raises
         portcall.get_global_func("portcall_test.absent")
 
 
-def test_names_are_listed_in_order_with_those_of_cpp(name: str) -> None:
+def test_list_global_func_names_is_sorted(name: str) -> None:
     portcall.register_func(name, len)
     names = portcall.list_global_func_names()
     assert names == sorted(names)
@@ -174,7 +174,7 @@ def test_names_are_listed_in_order_with_those_of_cpp(name: str) -> None:
     assert {name, "testing.echo", "portcall_test.add"} <= set(names)
 
 
-def test_a_removed_name_is_gone_and_cannot_be_removed_again(name: str) -> None:
+def test_remove_global_func_twice_is_an_error(name: str) -> None:
     portcall.register_func(name, len)
     portcall.remove_global_func(name)
     assert portcall.get_global_func(name, allow_missing=True) is None
@@ -186,20 +186,20 @@ def test_a_removed_name_is_gone_and_cannot_be_removed_again(name: str) -> None:
 # ---- Both directions -------------------------------------------------------------------------------------------------
 
 
-def test_functions_that_cpp_registers_are_called_by_name() -> None:
+def test_get_global_func_returns_functions_of_cpp() -> None:
     add = portcall.get_global_func("portcall_test.add")
     assert add(2, 3) == 5
     assert add.name == "portcall_test.add"
 
 
-def test_cpp_functions_check_how_many_arguments_they_get() -> None:
+def test_cpp_function_checks_the_number_of_arguments() -> None:
     with pytest.raises(ArgumentError, match=r"portcall_test.int8\(\): expected 1 argument, got 2"):
         portcall.get_global_func("portcall_test.int8")(1, 2)
     with pytest.raises(ArgumentError, match="expected at least 2 arguments, got 1"):
         portcall.get_global_func("portcall_test.add")(1)
 
 
-def test_state_of_a_cpp_function_stays_with_it() -> None:
+def test_cpp_function_keeps_its_state() -> None:
     first, second = (
         portcall.get_global_func("portcall_test.counter")(),
         portcall.get_global_func("portcall_test.counter")(),
@@ -207,21 +207,21 @@ def test_state_of_a_cpp_function_stays_with_it() -> None:
     assert [first(1), first(2), second(10)] == [1, 3, 10]
 
 
-def test_cpp_calls_python_through_a_typed_function() -> None:
+def test_cpp_function_calls_python_through_typed_function() -> None:
     call_typed = portcall.get_global_func("portcall_test.call_typed")
     assert call_typed(lambda a, b: a * 10 + b) == 34
     with pytest.raises(TypeError, match="expected int, got str"):
         call_typed(lambda a, b: "34")
 
 
-def test_an_optional_parameter_takes_none() -> None:
+def test_cpp_function_optional_parameter_takes_none() -> None:
     maybe = portcall.get_global_func("portcall_test.maybe")
     assert maybe(None) is False
     assert maybe(0) is True
 
 
 @given(st.integers(0, 40))
-def test_a_call_takes_any_number_of_arguments(n: int) -> None:
+def test_packed_func_call_takes_any_number_of_arguments(n: int) -> None:
     count = portcall.convert(lambda *xs: len(xs))
     assert count(*range(n)) == n
     assert count(*["a long text argument"] * n) == n
@@ -243,13 +243,13 @@ def test_convert_leaves_a_packed_func_as_it_is() -> None:
     assert portcall.convert(func) is func
 
 
-def test_keywords_are_refused_with_their_names() -> None:
+def test_packed_func_call_refuses_keywords() -> None:
     with pytest.raises(ArgumentError, match=r"testing.echo\(\) takes positional arguments only, got x=") as caught:
         portcall.get_global_func("testing.echo")(x=1)  # type: ignore[call-arg]
     assert caught.value.function == "testing.echo"
 
 
-def test_packed_funcs_are_equal_when_they_are_one_function() -> None:
+def test_packed_func_eq_is_identity_of_the_function() -> None:
     one, other = portcall.get_global_func("testing.echo"), portcall.get_global_func("testing.echo")
     assert one == other
     assert hash(one) == hash(other)
@@ -257,7 +257,7 @@ def test_packed_funcs_are_equal_when_they_are_one_function() -> None:
     assert one != "testing.echo"  # type: ignore[comparison-overlap]
 
 
-def test_a_packed_func_is_not_made_by_its_class() -> None:
+def test_packed_func_class_cannot_be_called() -> None:
     with pytest.raises(TypeError, match=r"portcall.convert"):
         portcall.PackedFunc(len)
     unmade = portcall.PackedFunc.__new__(portcall.PackedFunc)
@@ -269,13 +269,13 @@ def test_a_packed_func_is_not_made_by_its_class() -> None:
         portcall.get_global_func("testing.echo")(unmade)
 
 
-def test_a_bound_method_of_python_works_as_a_function_value() -> None:
+def test_convert_takes_a_bound_method() -> None:
     heard: list[str] = []
     portcall.get_global_func("testing.apply")(heard.append, "hello")
     assert heard == ["hello"]
 
 
-def test_a_packed_func_is_released_when_nobody_holds_it() -> None:
+def test_packed_func_is_released_with_its_last_reference() -> None:
     def callee() -> None: ...
 
     gone = weakref.ref(callee)
@@ -289,7 +289,7 @@ def test_a_packed_func_is_released_when_nobody_holds_it() -> None:
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_registry_serves_many_threads_at_once() -> None:
+def test_registry_is_thread_safe() -> None:
     """Every thread registers, finds, lists, replaces and removes names of its own and one that all of them share."""
     failures: list[BaseException] = []
     start = threading.Barrier(8)

@@ -41,7 +41,7 @@ def run(folder: Path, code: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_library_that_is_built_again_takes_its_global_functions_over(tmp_path: Path) -> None:
+def test_load_module_of_a_rebuilt_library_takes_over_its_global_functions(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -61,7 +61,7 @@ assert get("lib.answer")() == 42
     )
 
 
-def test_a_library_with_a_variable_to_fill_in_is_loaded_again(tmp_path: Path) -> None:
+def test_load_module_again_of_a_library_with_context_variables(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -74,7 +74,7 @@ for _ in range(3):
     )
 
 
-def test_a_name_of_somebody_else_is_refused_and_the_message_names_the_files(tmp_path: Path) -> None:
+def test_load_module_refuses_global_names_of_another_library(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -97,7 +97,7 @@ assert get("lib.other")() == "mine"
     )
 
 
-def test_messages_of_a_copy_name_the_file_of_the_user(tmp_path: Path) -> None:
+def test_load_module_of_a_private_copy_names_the_users_file(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
@@ -116,7 +116,7 @@ assert get("lib.answer")() == 1
     )
 
 
-def test_a_library_may_register_the_names_of_the_functions_for_tests(tmp_path: Path) -> None:
+def test_load_module_library_may_register_testing_names(tmp_path: Path) -> None:
     run(
         tmp_path,
         """

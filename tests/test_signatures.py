@@ -59,7 +59,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toolchain.create_shared(folder / "signed.cc", folder / "signed.so", options=options)
 
 
-def test_a_library_says_its_signatures_without_being_loaded(library: Path) -> None:
+def test_inspect_library_reads_signatures_without_loading(library: Path) -> None:
     report = inspect_library(library)
     assert report.functions == ("describe", "nothing", "scale")
     assert report.signatures == {
@@ -97,7 +97,7 @@ def test_inspect_signature_of_functions_of_python(register: Callable[..., portca
 
 
 @pytest.mark.parametrize("compiler", SPELLINGS)
-def test_the_spellings_of_compilers(compiler: str) -> None:
+def test_signature_reads_spellings_of_compilers(compiler: str) -> None:
     text = f"auto f() [{FUNCTION.format(*SPELLINGS[compiler])}]"
     assert _signature.parts_of(text) == (
         ["int64_t", "std::vector<uint8_t>", "std::optional<std::string>", "Mine"],
@@ -108,21 +108,21 @@ def test_the_spellings_of_compilers(compiler: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "F = void]", "auto f() [F = void]", "{", '{"type_schema": 3}', "{}", "F = )]", "F = <)]"]
 )
-def test_what_is_no_signature(text: str) -> None:
+def test_signature_ignores_other_symbols(text: str) -> None:
     assert _signature.shown(text) in ("", "() -> ", "() -> <")
 
 
-def test_names_with_control_characters_are_not_shown(library: Path, tmp_path: Path) -> None:
+def test_signature_hides_names_with_control_characters(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
     (tmp_path / "odd.so").write_bytes(data.replace(b"registers signed.packed", b"registers signed\n\x1b[1mxx"))
     assert list(inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
 
 
-def test_a_signature_of_the_tvm_ffi_headers() -> None:
+def test_signature_of_the_tvm_ffi_headers() -> None:
     assert _signature.shown(TVM_FFI) == "(Tensor, float) -> Array<int>"
 
 
-def test_a_library_of_the_tvm_ffi_headers_is_asked(tmp_path: Path) -> None:
+def test_inspect_signature_of_the_tvm_ffi_headers(tmp_path: Path) -> None:
     """By hand, as their macros write it: a function beside the function returns the JSON."""
     quoted = TVM_FFI.replace("\\", "\\\\").replace('"', '\\"')
     (tmp_path / "k.c").write_text(f"""

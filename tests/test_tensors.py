@@ -70,7 +70,7 @@ class Copies:
 # ---- Making and describing -------------------------------------------------------------------------------------------
 
 
-def test_a_tensor_describes_itself() -> None:
+def test_empty_tensor_describes_itself() -> None:
     t = portcall.empty((2, 3), "int16")
     assert t.shape == (2, 3)
     assert t.strides == (3, 1)
@@ -99,11 +99,11 @@ def test_a_tensor_describes_itself() -> None:
         (range(1, 3), (1, 2)),
     ],
 )
-def test_a_shape_is_given_in_any_usual_form(shape: Any, expected: tuple[int, ...]) -> None:
+def test_empty_takes_a_shape_in_any_usual_form(shape: Any, expected: tuple[int, ...]) -> None:
     assert portcall.empty(shape).shape == expected
 
 
-def test_a_tensor_without_dimensions_has_one_element() -> None:
+def test_empty_without_dimensions_has_one_element() -> None:
     t = portcall.empty((), "float64")
     assert (t.shape, t.strides, t.size, t.nbytes) == ((), (), 1, 8)
     t.numpy()[()] = 2.5
@@ -113,7 +113,7 @@ def test_a_tensor_without_dimensions_has_one_element() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0, 2)])
-def test_a_tensor_without_elements_works(shape: tuple[int, ...]) -> None:
+def test_empty_without_elements_works(shape: tuple[int, ...]) -> None:
     t = portcall.empty(shape)
     assert (t.size, t.nbytes) == (0, 0)
     assert t.numpy().shape == shape
@@ -128,13 +128,13 @@ def test_a_tensor_without_elements_works(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "dtype", [*PLAIN, "complex64", "bool", "bfloat16", "float8_e4m3fn", "float32x4", "float4_e2m1fn"]
 )
-def test_the_size_in_bytes_counts_packed_elements(dtype: str) -> None:
+def test_nbytes_counts_packed_elements(dtype: str) -> None:
     t = portcall.empty((3, 5), dtype)
     element = portcall.dtype(dtype)
     assert t.nbytes == (15 * element.bits * element.lanes + 7) // 8
 
 
-def test_a_tensor_is_made_of_numbers_in_lists() -> None:
+def test_tensor_takes_nested_lists() -> None:
     t = portcall.tensor([[1, 2], [3, 4]], "float32")
     assert t.dtype == "float32"
     assert t.numpy().tolist() == [[1, 2], [3, 4]]
@@ -142,7 +142,7 @@ def test_a_tensor_is_made_of_numbers_in_lists() -> None:
     assert portcall.tensor(3, "int8").shape == ()
 
 
-def test_a_tensor_made_of_an_array_is_an_aligned_copy() -> None:
+def test_tensor_of_an_array_is_an_aligned_copy() -> None:
     source = aligned(10, offset=16)
     source[:] = range(10)
     t = portcall.tensor(source)
@@ -151,7 +151,7 @@ def test_a_tensor_made_of_an_array_is_an_aligned_copy() -> None:
     assert t.numpy()[0] == 0
 
 
-def test_a_tensor_is_made_of_a_numpy_scalar() -> None:
+def test_tensor_takes_a_numpy_scalar() -> None:
     t = portcall.tensor(np.float32(2.5))
     assert (t.shape, str(t.dtype)) == ((), "float32")
     assert t.numpy() == 2.5
@@ -160,16 +160,16 @@ def test_a_tensor_is_made_of_a_numpy_scalar() -> None:
 @pytest.mark.parametrize(
     "source", [np.arange(6).reshape(2, 3).T, np.arange(10)[::-2], np.broadcast_to(np.int64(7), (2, 2))]
 )
-def test_a_tensor_is_made_of_an_array_with_strides(source: Any) -> None:
+def test_tensor_takes_an_array_with_strides(source: Any) -> None:
     assert np.array_equal(portcall.tensor(source).numpy(), source)
 
 
-def test_copying_with_another_element_type_converts() -> None:
+def test_tensor_with_dtype_converts() -> None:
     assert portcall.tensor(np.array([1.9, 2.1]), "int32").numpy().tolist() == [1, 2]
     assert portcall.tensor(portcall.tensor([1, 2]), "float32").dtype == "float32"
 
 
-def test_a_size_that_no_memory_has_is_refused() -> None:
+def test_empty_refuses_impossible_sizes() -> None:
     for shape in [(2**62,), (2**40, 2**40), (2**62, 2**62, 0), (2**63 - 1, 2)]:
         with pytest.raises((ValueError, MemoryError)):
             portcall.empty(shape)
@@ -181,7 +181,7 @@ def test_a_size_that_no_memory_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *EXTENDED_DTYPES], ids=str)
-def test_arrays_of_every_element_type_go_through_and_come_back(dtype: np.dtype[Any]) -> None:
+def test_numpy_round_trip_of_every_dtype(dtype: np.dtype[Any]) -> None:
     array = np.arange(12).astype(dtype).reshape(3, 4)
     t = echo(array)
     assert isinstance(t, portcall.Tensor)
@@ -193,7 +193,7 @@ def test_arrays_of_every_element_type_go_through_and_come_back(dtype: np.dtype[A
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *EXTENDED_DTYPES], ids=str)
-def test_tensors_of_every_element_type_become_arrays(dtype: np.dtype[Any]) -> None:
+def test_numpy_of_tensors_of_every_dtype(dtype: np.dtype[Any]) -> None:
     t = portcall.empty((4,), dtype)
     assert t.numpy().dtype == dtype
     assert t.numpy().nbytes == t.nbytes
@@ -207,7 +207,7 @@ def test_tensors_of_every_element_type_become_arrays(dtype: np.dtype[Any]) -> No
     ],
     ids=str,
 )  # fmt: skip
-def test_arrays_of_other_elements_are_refused_by_name(dtype: Any) -> None:
+def test_tensor_refuses_arrays_of_other_elements(dtype: Any) -> None:
     array = np.zeros(4, dtype)
     with pytest.raises(errors.ArgumentError, match="an array of numbers that tensors can hold") as caught:
         echo(array)
@@ -217,7 +217,7 @@ def test_arrays_of_other_elements_are_refused_by_name(dtype: Any) -> None:
         portcall.tensor(array)
 
 
-def test_an_array_in_the_other_byte_order_is_refused_with_the_way_out() -> None:
+def test_tensor_refuses_the_other_byte_order() -> None:
     with pytest.raises(errors.ArgumentError, match=r"this machine's order.*newbyteorder"):
         echo(np.zeros(3, ">f4"))
     assert echo(np.zeros(3, "<f4")).dtype == "float32"
@@ -229,7 +229,7 @@ def test_numpy_refuses_elements_it_cannot_hold(dtype: str) -> None:
         portcall.empty(4, dtype).numpy()
 
 
-def test_an_array_over_a_tensor_is_a_view_that_keeps_it_alive() -> None:
+def test_numpy_is_a_view_that_keeps_the_tensor() -> None:
     t = portcall.empty(4, "int32")
     array = t.numpy()
     array[:] = [1, 2, 3, 4]
@@ -240,7 +240,7 @@ def test_an_array_over_a_tensor_is_a_view_that_keeps_it_alive() -> None:
     assert array.tolist() == [1, 2, 3, 4]
 
 
-def test_a_tensor_over_an_array_keeps_that_alive() -> None:
+def test_tensor_over_an_array_keeps_the_array() -> None:
     array = np.arange(1000)
     gone = weakref.ref(array)
     t = echo(array)
@@ -252,7 +252,7 @@ def test_a_tensor_over_an_array_keeps_that_alive() -> None:
     assert gone() is None
 
 
-def test_strides_and_offsets_are_those_of_the_array() -> None:
+def test_tensor_over_an_array_has_its_strides() -> None:
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     for view in (base.T, base[1:, ::2], base[::-1, ::-1], base[2], base[:, 3], base[1:2, 1:2]):
         t = echo(view)
@@ -264,13 +264,13 @@ def test_strides_and_offsets_are_those_of_the_array() -> None:
         assert t.numpy().ctypes.data == view.ctypes.data
 
 
-def test_strides_that_are_no_multiple_of_the_elements_are_refused() -> None:
+def test_tensor_refuses_strides_between_elements() -> None:
     record = np.zeros(4, np.dtype([("a", "i1"), ("b", "f4")]))
     with pytest.raises(errors.ArgumentError, match=r"np.ascontiguousarray"):
         echo(record["b"])
 
 
-def test_the_array_protocol_converts_on_request() -> None:
+def test_array_protocol_converts_on_request() -> None:
     t = portcall.tensor([1, 2], "int32")
     assert np.asarray(t).dtype == np.int32
     assert np.asarray(t).ctypes.data == t.data_ptr
@@ -281,7 +281,7 @@ def test_the_array_protocol_converts_on_request() -> None:
     assert (np.asarray(t) + 1).tolist() == [2, 3]
 
 
-def test_numpy_copies_into_a_given_array() -> None:
+def test_numpy_copyto_takes_a_tensor() -> None:
     t = portcall.tensor([[1, 2], [3, 4]], "int32")
     out = np.zeros((2, 2), np.int32)
     assert t.numpy(out=out) is out
@@ -299,7 +299,7 @@ def test_numpy_copies_into_a_given_array() -> None:
 
 
 @given(hnp.arrays(st.sampled_from(NUMPY_DTYPES), hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)))
-def test_any_array_survives_the_way_there_and_back(array: Any) -> None:
+def test_numpy_round_trip_of_any_array(array: Any) -> None:
     back = echo(array).numpy()
     assert back.dtype == array.dtype
     assert back.shape == array.shape
@@ -307,7 +307,7 @@ def test_any_array_survives_the_way_there_and_back(array: Any) -> None:
 
 
 @given(st.data())
-def test_any_view_of_an_array_is_copied_right(data: st.DataObject) -> None:
+def test_copyfrom_any_view_of_an_array(data: st.DataObject) -> None:
     base = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
     view = base[data.draw(hnp.basic_indices(base.shape, allow_ellipsis=False, min_dims=1))]
     order = data.draw(st.permutations(range(view.ndim)))
@@ -362,14 +362,14 @@ def test_copyto_goes_into_arrays_tensors_and_devices() -> None:
 
 
 @pytest.mark.parametrize("turn", [np.s_[::-1], np.s_[::-1, ::-1], np.s_[:, ::-1]])
-def test_a_copy_within_one_memory_is_as_if_through_another(turn: Any) -> None:
+def test_copyfrom_overlapping_memory_is_safe(turn: Any) -> None:
     array = np.arange(16, dtype=np.int32).reshape(4, 4)
     expected = array[turn].copy()
     echo(array).copyfrom(array[turn])
     assert np.array_equal(array, expected)
 
 
-def test_a_copy_of_overlapping_rows_moves_them() -> None:
+def test_copyfrom_overlapping_rows_moves_them() -> None:
     array = np.arange(10, dtype=np.int32)
     expected = array[:-1].copy()
     echo(array[1:]).copyfrom(array[:-1])
@@ -416,7 +416,7 @@ class ArrayInterface:
 
 
 @pytest.mark.parametrize("wrap", [Unversioned, Versioned, ArrayInterface])
-def test_objects_of_each_protocol_are_taken_as_tensors_without_a_copy(wrap: Any) -> None:
+def test_argument_of_each_array_protocol_is_not_copied(wrap: Any) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     t = echo(wrap(array))
     assert isinstance(t, portcall.Tensor)
@@ -425,14 +425,14 @@ def test_objects_of_each_protocol_are_taken_as_tensors_without_a_copy(wrap: Any)
     assert t.numpy()[0, 0] == 9
 
 
-def test_a_versioned_exporter_is_asked_for_a_version() -> None:
+def test_from_dlpack_asks_for_a_version() -> None:
     source = Versioned(np.zeros(3, np.float32))
     portcall.from_dlpack(source)
     assert source.asked == [{"max_version": (1, 1)}]
 
 
 @pytest.mark.parametrize("wrap", [Unversioned, Versioned])
-def test_the_exporter_lives_as_long_as_the_tensor(wrap: Any) -> None:
+def test_from_dlpack_keeps_the_exporter(wrap: Any) -> None:
     array = np.arange(100, dtype=np.float32)
     gone = weakref.ref(array)
     t = portcall.from_dlpack(wrap(array))
@@ -445,7 +445,7 @@ def test_the_exporter_lives_as_long_as_the_tensor(wrap: Any) -> None:
     assert gone() is None
 
 
-def test_numpy_reads_our_tensors_through_dlpack() -> None:
+def test_from_dlpack_of_numpy_reads_tensors() -> None:
     t = portcall.tensor(np.arange(6, dtype=np.int16).reshape(2, 3))
     array = np.from_dlpack(t)
     assert array.ctypes.data == t.data_ptr
@@ -455,7 +455,7 @@ def test_numpy_reads_our_tensors_through_dlpack() -> None:
     assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_strides_travel_through_dlpack_in_both_directions() -> None:
+def test_from_dlpack_keeps_strides() -> None:
     view = np.arange(24, dtype=np.int32).reshape(4, 6)[::2, 1::2]
     t = portcall.from_dlpack(view)
     assert t.strides == (12, 2)
@@ -463,7 +463,7 @@ def test_strides_travel_through_dlpack_in_both_directions() -> None:
     assert np.array_equal(portcall.from_dlpack(t).numpy(), view)
 
 
-def test_a_capsule_is_used_once() -> None:
+def test_from_dlpack_uses_a_capsule_once() -> None:
     capsule = np.arange(3).__dlpack__()
     t = portcall.from_dlpack(capsule)
     assert t.numpy().tolist() == [0, 1, 2]
@@ -472,7 +472,7 @@ def test_a_capsule_is_used_once() -> None:
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_a_capsule_that_nobody_uses_frees_its_tensor(versioned: bool) -> None:
+def test_dlpack_capsule_unused_frees_its_tensor(versioned: bool) -> None:
     array = np.arange(3)
     gone = weakref.ref(array)
     t = echo(array)
@@ -486,13 +486,13 @@ def test_a_capsule_that_nobody_uses_frees_its_tensor(versioned: bool) -> None:
 
 
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1), (2, 0)])
-def test_the_export_speaks_the_version_it_is_asked_for(version: Any) -> None:
+def test_dlpack_export_has_the_requested_version(version: Any) -> None:
     capsule = portcall.empty(3).__dlpack__(max_version=version)
     expected = "dltensor_versioned" if version and version[0] >= 1 else "dltensor"
     assert f'"{expected}"' in repr(capsule)
 
 
-def test_readonly_travels_with_versioned_dlpack_only() -> None:
+def test_dlpack_export_read_only_needs_a_version() -> None:
     frozen = np.arange(3)
     frozen.flags.writeable = False
     t = portcall.from_dlpack(frozen) if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else echo(frozen)
@@ -504,13 +504,13 @@ def test_readonly_travels_with_versioned_dlpack_only() -> None:
         t.__dlpack__()
 
 
-def test_readonly_arrays_become_readonly_tensors_and_arrays() -> None:
+def test_tensor_over_a_read_only_array_is_read_only() -> None:
     t = echo(np.frombuffer(b"\0" * 12, np.float32))
     assert t.readonly
     assert not t.numpy().flags.writeable
 
 
-def test_an_export_for_another_device_is_refused() -> None:
+def test_dlpack_export_refuses_another_device() -> None:
     t = portcall.empty(3)
     assert t.__dlpack_device__() == (1, 0)
     assert t.__dlpack__(dl_device=(1, 0))
@@ -518,14 +518,14 @@ def test_an_export_for_another_device_is_refused() -> None:
         t.__dlpack__(dl_device=(2, 0))
 
 
-def test_an_export_may_be_asked_to_copy() -> None:
+def test_dlpack_export_copies_on_request() -> None:
     t = portcall.tensor([1, 2, 3])
     copy = portcall.from_dlpack(t.__dlpack__(copy=True))
     assert copy.data_ptr != t.data_ptr
     assert copy.numpy().tolist() == [1, 2, 3]
 
 
-def test_an_error_of_an_exporter_is_the_error_of_the_call() -> None:
+def test_from_dlpack_passes_the_exporters_error_on() -> None:
     class Broken:
         def __dlpack__(self, **keywords: Any) -> Any:
             raise BufferError("not today")
@@ -536,7 +536,7 @@ def test_an_error_of_an_exporter_is_the_error_of_the_call() -> None:
         portcall.from_dlpack(Broken())
 
 
-def test_an_exporter_that_gives_no_capsule_is_refused() -> None:
+def test_from_dlpack_refuses_an_exporter_without_capsule() -> None:
     class Odd:
         def __dlpack__(self, **keywords: Any) -> Any:
             return 5
@@ -546,7 +546,7 @@ def test_an_exporter_that_gives_no_capsule_is_refused() -> None:
 
 
 @pytest.mark.peers
-def test_torch_tensors_go_both_ways() -> None:
+def test_from_dlpack_torch_both_ways() -> None:
     import torch
 
     source = torch.arange(6, dtype=torch.float32).reshape(2, 3)
@@ -563,7 +563,7 @@ def test_torch_tensors_go_both_ways() -> None:
 
 
 @pytest.mark.peers
-def test_a_torch_tensor_that_needs_a_gradient_is_refused_by_torch() -> None:
+def test_argument_torch_tensor_with_gradient_is_refused_by_torch() -> None:
     import torch
 
     with pytest.raises((BufferError, RuntimeError), match="grad"):
@@ -571,7 +571,7 @@ def test_a_torch_tensor_that_needs_a_gradient_is_refused_by_torch() -> None:
 
 
 @pytest.mark.peers
-def test_tensors_of_tvm_ffi_go_both_ways() -> None:
+def test_from_dlpack_tvm_ffi_both_ways() -> None:
     """In a process of its own: the leak check of this one knows nothing of the other runtime."""
     code = """
 import numpy as np, portcall, tvm_ffi
@@ -590,7 +590,7 @@ print("ok")
 # ---- Compiled code: alignment, strides, read-only --------------------------------------------------------------------
 
 
-def test_aligned_compact_arrays_are_passed_as_they_are(native: portcall.Module) -> None:
+def test_argument_aligned_array_is_not_copied(native: portcall.Module) -> None:
     array = aligned(16)
     with Copies() as copies:
         assert native["address_of"](array) == array.ctypes.data
@@ -599,7 +599,7 @@ def test_aligned_compact_arrays_are_passed_as_they_are(native: portcall.Module) 
 
 
 @pytest.mark.parametrize("offset", [4, 16, 32, 60])
-def test_a_misaligned_array_goes_through_an_aligned_copy_and_back(native: portcall.Module, offset: int) -> None:
+def test_argument_misaligned_array_is_copied_in_and_out(native: portcall.Module, offset: int) -> None:
     x, y = aligned(100, offset=offset), aligned(100, offset=offset)
     x[:] = range(100)
     with Copies() as copies:
@@ -615,7 +615,7 @@ def test_a_misaligned_array_goes_through_an_aligned_copy_and_back(native: portca
     [np.s_[:, ::2], np.s_[::-1], np.s_[:, 3], np.s_[1:3, 1:3], np.s_[:, :, None].__class__(())],
     ids=str,
 )
-def test_an_array_with_strides_goes_through_a_copy_and_back(native: portcall.Module, view: Any) -> None:
+def test_argument_strided_array_is_copied_in_and_out(native: portcall.Module, view: Any) -> None:
     base = aligned((4, 6))
     native["fill"](base[view], 5.0)
     expected = np.zeros((4, 6), np.float32)
@@ -623,7 +623,7 @@ def test_an_array_with_strides_goes_through_a_copy_and_back(native: portcall.Mod
     assert np.array_equal(base, expected)
 
 
-def test_a_transposed_array_reaches_compiled_code_in_its_own_order(native: portcall.Module) -> None:
+def test_argument_transposed_array_keeps_its_order(native: portcall.Module) -> None:
     x = aligned((2, 3))
     x[:] = [[1, 2, 3], [4, 5, 6]]
     y = aligned((3, 2))
@@ -631,14 +631,14 @@ def test_a_transposed_array_reaches_compiled_code_in_its_own_order(native: portc
     assert y.tolist() == [[2, 5], [3, 6], [4, 7]]
 
 
-def test_tensors_with_strides_or_offsets_are_copied_too(native: portcall.Module) -> None:
+def test_argument_strided_tensor_is_copied_in_and_out(native: portcall.Module) -> None:
     base = portcall.tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
     view = echo(base.numpy()[:, 1:3])
     native["fill"](view, -1.0)
     assert base.numpy().tolist() == [[0, -1, -1, 3], [4, -1, -1, 7], [8, -1, -1, 11]]
 
 
-def test_objects_of_other_libraries_are_copied_where_they_are_misaligned(native: portcall.Module) -> None:
+def test_argument_misaligned_object_of_another_library_is_copied(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
     with Copies() as copies:
         native["fill"](Versioned(array), 2.0)
@@ -647,7 +647,7 @@ def test_objects_of_other_libraries_are_copied_where_they_are_misaligned(native:
     assert array.tolist() == [3.0] * 8
 
 
-def test_the_same_array_twice_is_one_memory_for_compiled_code(native: portcall.Module) -> None:
+def test_argument_array_given_twice_is_one_memory(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
     with Copies() as copies:
         assert native["same_memory"](array, array)
@@ -658,14 +658,14 @@ def test_the_same_array_twice_is_one_memory_for_compiled_code(native: portcall.M
     assert copies.count >= 3
 
 
-def test_nothing_is_copied_back_from_a_call_that_failed(native: portcall.Module) -> None:
+def test_argument_copy_is_dropped_after_a_failed_call(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
     with pytest.raises(ValueError, match="failed half way"):
         native["fill_then_fail"](array)
     assert array.tolist() == [0.0] * 8
 
 
-def test_functions_of_python_see_an_argument_in_portcall_in_as_read_only() -> None:
+def test_in_makes_an_argument_read_only_for_python_functions() -> None:
     readonly = portcall.convert(lambda x: x.readonly)
     for argument in (np.zeros(3), portcall.tensor(np.zeros(3))):
         assert not readonly(argument)
@@ -673,13 +673,13 @@ def test_functions_of_python_see_an_argument_in_portcall_in_as_read_only() -> No
         assert not readonly(argument)
 
 
-def test_an_argument_marked_in_is_not_copied_back(native: portcall.Module) -> None:
+def test_in_argument_is_not_copied_back(native: portcall.Module) -> None:
     array = aligned(8, offset=16)
     native["fill"](portcall.In(array), 5.0)
     assert array.tolist() == [0.0] * 8
 
 
-def test_readonly_arrays_are_refused_unless_marked_in(native: portcall.Module) -> None:
+def test_in_is_needed_for_read_only_arrays(native: portcall.Module) -> None:
     x, y = aligned(4), aligned(4)
     x[:] = [1, 2, 3, 4]
     x.flags.writeable = False
@@ -696,7 +696,7 @@ def test_readonly_arrays_are_refused_unless_marked_in(native: portcall.Module) -
     assert y.tolist() == [2, 3, 4, 5]
 
 
-def test_functions_that_are_not_compiled_code_get_readonly_and_strided_arrays_as_they_are() -> None:
+def test_argument_of_a_python_function_is_never_copied() -> None:
     frozen = np.arange(8, dtype=np.float32)[::2]
     frozen.flags.writeable = False
     with Copies() as copies:
@@ -711,7 +711,7 @@ def test_in_marks_arrays_only(native: portcall.Module, value: Any) -> None:
         native["address_of"](portcall.In(value))
 
 
-def test_the_policy_error_refuses_copies(native: portcall.Module) -> None:
+def test_set_alignment_policy_error_refuses_copies(native: portcall.Module) -> None:
     portcall.set_alignment_policy("error")
     assert native["address_of"](aligned(4)) % 64 == 0
     with pytest.raises(errors.ArgumentError, match=r"expected a compact tensor aligned to 64 bytes.*not aligned"):
@@ -723,12 +723,12 @@ def test_the_policy_error_refuses_copies(native: portcall.Module) -> None:
 
 
 @pytest.mark.parametrize("policy", ["", "Copy", None, 5])
-def test_the_policy_is_one_of_two_words(policy: Any) -> None:
+def test_set_alignment_policy_refuses_other_values(policy: Any) -> None:
     with pytest.raises(ValueError, match="'copy' or 'error'"):
         portcall.set_alignment_policy(policy)
 
 
-def test_a_large_copy_warns_once(build_native: Any) -> None:
+def test_alignment_copy_of_a_large_array_warns_once(build_native: Any) -> None:
     code = f"""
 import warnings, numpy as np, portcall
 lib = portcall.load_module({str(build_native("functions.cc"))!r})
@@ -751,7 +751,7 @@ print(caught[0].category.__name__, caught[0].filename, caught[0].message)
     assert "portcall.empty" in done.stdout
 
 
-def test_many_tensor_arguments_are_treated_as_few_are(native: portcall.Module) -> None:
+def test_argument_count_does_not_change_alignment(native: portcall.Module) -> None:
     arrays = [aligned(4, offset=16) for _ in range(12)]
     for array, k in zip(arrays, itertools.count(), strict=False):
         array[:] = k
@@ -761,7 +761,7 @@ def test_many_tensor_arguments_are_treated_as_few_are(native: portcall.Module) -
         native["add_one"](*arrays)
 
 
-def test_a_function_that_keeps_a_tensor_keeps_the_array(native: portcall.Module) -> None:
+def test_argument_tensor_kept_by_a_function_keeps_the_array(native: portcall.Module) -> None:
     array = aligned(4)
     gone = weakref.ref(array)
     native["keep"](array)
@@ -774,7 +774,7 @@ def test_a_function_that_keeps_a_tensor_keeps_the_array(native: portcall.Module)
     assert gone() is None
 
 
-def test_a_tensor_that_cpp_made_outlives_everything_else(native: portcall.Module) -> None:
+def test_tensor_made_by_cpp_outlives_everything_else(native: portcall.Module) -> None:
     t = native["make"](5)
     assert t.numpy().tolist() == [0, 1, 2, 3, 4]
     assert t.data_ptr % 64 == 0
@@ -783,7 +783,7 @@ def test_a_tensor_that_cpp_made_outlives_everything_else(native: portcall.Module
 # ---- Tensors that are lent for one call ------------------------------------------------------------------------------
 
 
-def test_a_lent_tensor_is_used_inside_the_call(native: portcall.Module) -> None:
+def test_lent_tensor_is_used_inside_the_call(native: portcall.Module) -> None:
     def write(t: portcall.Tensor) -> None:
         assert t.shape == (4,)
         assert t.numpy().tolist() == [1, 2, 3, 4]
@@ -792,7 +792,7 @@ def test_a_lent_tensor_is_used_inside_the_call(native: portcall.Module) -> None:
     native["lend"](write)
 
 
-def test_a_lent_tensor_is_an_error_after_the_call(native: portcall.Module) -> None:
+def test_lent_tensor_is_an_error_after_the_call(native: portcall.Module) -> None:
     kept: list[portcall.Tensor] = []
 
     def keep(t: portcall.Tensor) -> None:
@@ -814,7 +814,7 @@ def test_a_lent_tensor_is_an_error_after_the_call(native: portcall.Module) -> No
             use(kept[0])
 
 
-def test_a_copy_of_a_lent_tensor_stays(native: portcall.Module) -> None:
+def test_lent_tensor_copy_stays(native: portcall.Module) -> None:
     copies: list[portcall.Tensor] = []
 
     def keep_copy(t: portcall.Tensor) -> None:
@@ -825,7 +825,7 @@ def test_a_copy_of_a_lent_tensor_stays(native: portcall.Module) -> None:
     assert copies[0].numpy().tolist() == [10, 2, 3, 4]
 
 
-def test_a_lent_tensor_is_gone_after_a_call_that_failed_too(native: portcall.Module) -> None:
+def test_lent_tensor_ends_with_a_failed_call(native: portcall.Module) -> None:
     kept: list[portcall.Tensor] = []
 
     def fail(t: portcall.Tensor) -> None:
@@ -838,7 +838,7 @@ def test_a_lent_tensor_is_gone_after_a_call_that_failed_too(native: portcall.Mod
         kept[0].numpy()
 
 
-def test_a_kernel_of_tvm_lends_its_tensors(libraries: Any, register: Any) -> None:
+def test_lent_tensor_of_a_tvm_kernel(libraries: Any, register: Any) -> None:
     seen: list[Any] = []
     register("portcall_test.log_value", lambda t, n: seen.append((t, t.numpy().tolist(), n)))
     portcall.load_module(libraries["packed"])["log_tensor"](aligned(3))
@@ -851,7 +851,7 @@ def test_a_kernel_of_tvm_lends_its_tensors(libraries: Any, register: Any) -> Non
 # ---- Odds and ends ---------------------------------------------------------------------------------------------------
 
 
-def test_a_tensor_is_made_by_functions_only() -> None:
+def test_tensor_class_cannot_be_called() -> None:
     with pytest.raises(TypeError, match="made by a function of portcall"):
         portcall.Tensor()
     unmade = portcall.Tensor.__new__(portcall.Tensor)
@@ -860,7 +860,7 @@ def test_a_tensor_is_made_by_functions_only() -> None:
             use(unmade)
 
 
-def test_tensors_are_equal_when_they_are_one_tensor() -> None:
+def test_tensor_eq_of_the_same_tensor() -> None:
     t = portcall.empty(2)
     assert t == echo(t)
     assert hash(t) == hash(echo(t))
@@ -868,11 +868,11 @@ def test_tensors_are_equal_when_they_are_one_tensor() -> None:
     assert t.same_as(echo([t])[0])
 
 
-def test_a_tensor_says_that_it_cannot_be_pickled() -> None:
+def test_tensor_pickle_is_refused() -> None:
     with pytest.raises(TypeError, match="Tensor lives in this process"):
         pickle.dumps(portcall.empty(2))
 
 
-def test_the_data_pointer_is_where_c_finds_the_elements() -> None:
+def test_data_ptr_is_the_address_of_the_elements() -> None:
     t = portcall.tensor([5, 6, 7], "int64")
     assert list((ctypes.c_int64 * 3).from_address(t.data_ptr)) == [5, 6, 7]

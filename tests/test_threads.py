@@ -44,7 +44,7 @@ def in_threads(n: int, work: Callable[[int], None]) -> None:
 # ---- Many callers ----------------------------------------------------------------------------------------------------
 
 
-def test_eight_threads_call_with_callbacks(native: portcall.Module) -> None:
+def test_threads_call_with_callbacks(native: portcall.Module) -> None:
     """Values, tensors, containers, functions and errors, both ways, all at once."""
     add, run, call_in_thread, fill = native["add"], native["apply"], native["call_in_thread"], native["fill"]
 
@@ -66,7 +66,7 @@ def test_eight_threads_call_with_callbacks(native: portcall.Module) -> None:
     in_threads(8, work)
 
 
-def test_each_thread_gets_its_own_errors(native: portcall.Module) -> None:
+def test_threads_have_their_own_errors(native: portcall.Module) -> None:
     def work(k: int) -> None:
         for n in range(300):
             with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared below
@@ -76,7 +76,7 @@ def test_each_thread_gets_its_own_errors(native: portcall.Module) -> None:
     in_threads(6, work)
 
 
-def test_one_function_may_be_called_and_dropped_by_all_threads() -> None:
+def test_threads_call_and_drop_one_function() -> None:
     class Callee:
         def __call__(self, x: int) -> int:
             return x + 1
@@ -99,7 +99,7 @@ def test_one_function_may_be_called_and_dropped_by_all_threads() -> None:
     assert gone() is None
 
 
-def test_shared_containers_and_tensors_are_read_by_all_threads() -> None:
+def test_threads_read_shared_containers_and_tensors() -> None:
     array, mapping, tensor = (
         echo(list(range(100))),
         echo({str(k): k for k in range(100)}),
@@ -116,7 +116,7 @@ def test_shared_containers_and_tensors_are_read_by_all_threads() -> None:
 # ---- The interpreter lock --------------------------------------------------------------------------------------------
 
 
-def test_a_library_function_lets_other_python_threads_run(native: portcall.Module) -> None:
+def test_gil_is_released_in_a_library_function(native: portcall.Module) -> None:
     """One thread waits in C++ for what another does in Python: with the lock held, that would never come."""
     opened: list[bool] = []
     waiter = threading.Thread(target=lambda: opened.append(native["wait_at_gate"]()))
@@ -128,7 +128,7 @@ def test_a_library_function_lets_other_python_threads_run(native: portcall.Modul
     assert opened == [True]
 
 
-def test_a_callback_holds_the_lock_and_the_way_to_it_does_not(native: portcall.Module) -> None:
+def test_gil_is_held_in_a_callback_only(native: portcall.Module) -> None:
     """The first thread is inside two calls of C++ and a callback; a second one runs Python and lets it go on."""
     reached, results = threading.Event(), []
 
@@ -145,7 +145,7 @@ def test_a_callback_holds_the_lock_and_the_way_to_it_does_not(native: portcall.M
     assert results == [True]
 
 
-def test_short_functions_say_so() -> None:
+def test_holds_gil_marks_short_functions() -> None:
     assert echo.holds_gil
     assert portcall.convert(len).holds_gil
     assert not portcall.get_global_func("testing.test_raise_error").holds_gil
@@ -154,7 +154,7 @@ def test_short_functions_say_so() -> None:
 # ---- Threads of C++ --------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_of_cpp_calls_python(native: portcall.Module) -> None:
+def test_thread_of_cpp_calls_python(native: portcall.Module) -> None:
     seen: list[Any] = []
 
     def callback(x: int) -> int:
@@ -165,7 +165,7 @@ def test_a_thread_of_cpp_calls_python(native: portcall.Module) -> None:
     assert seen != [threading.get_ident()]
 
 
-def test_an_error_in_a_thread_of_cpp_reaches_the_caller(native: portcall.Module) -> None:
+def test_thread_of_cpp_passes_its_error_on(native: portcall.Module) -> None:
     def fail(_: Any) -> None:
         raise KeyError("from afar")
 
@@ -173,7 +173,7 @@ def test_an_error_in_a_thread_of_cpp_reaches_the_caller(native: portcall.Module)
         native["call_in_thread"](fail, None)
 
 
-def test_thread_locals_of_python_are_those_of_the_calling_thread(native: portcall.Module) -> None:
+def test_thread_locals_are_those_of_the_calling_thread(native: portcall.Module) -> None:
     local = threading.local()
     local.value = "main"
     assert native["apply"](lambda _: local.value, None) == "main"
@@ -181,7 +181,7 @@ def test_thread_locals_of_python_are_those_of_the_calling_thread(native: portcal
 
 
 @pytest.mark.parametrize("kind", ["function", "object in a list", "array", "exception"])
-def test_a_thread_of_cpp_may_be_the_one_that_drops_a_python_object(native: portcall.Module, kind: str) -> None:
+def test_thread_of_cpp_drops_a_python_object(native: portcall.Module, kind: str) -> None:
     class Thing:
         def __call__(self) -> None: ...
 
@@ -201,7 +201,7 @@ def test_a_thread_of_cpp_may_be_the_one_that_drops_a_python_object(native: portc
     assert gone() is None
 
 
-def test_a_finalizer_that_calls_back_into_cpp_works_from_any_thread(native: portcall.Module) -> None:
+def test_finalizer_calls_cpp_from_any_thread(native: portcall.Module) -> None:
     heard: list[int] = []
 
     class Noisy:
@@ -215,7 +215,7 @@ def test_a_finalizer_that_calls_back_into_cpp_works_from_any_thread(native: port
     assert heard == [5]
 
 
-def test_a_kept_function_is_called_from_every_thread(native: portcall.Module) -> None:
+def test_threads_call_a_kept_function(native: portcall.Module) -> None:
     native["keep"](lambda x: x + 1)
 
     def work(k: int) -> None:
@@ -228,7 +228,7 @@ def test_a_kept_function_is_called_from_every_thread(native: portcall.Module) ->
         native["drop"]()
 
 
-def test_worker_threads_of_a_kernel_call_python(libraries: Any, register: Any) -> None:
+def test_threads_of_a_kernel_call_python(libraries: Any, register: Any) -> None:
     seen: list[int] = []
     register("portcall_test.visit", seen.append)
     portcall.load_module(libraries["parallel_callback"])["for_each"](200)
@@ -260,7 +260,7 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("work", ["calls back", "waits in Python", "works in Python", "lets objects go", "calls C++"])
-def test_a_process_ends_while_daemon_threads_are_in_calls(work: str) -> None:
+def test_threads_in_calls_do_not_disturb_exit(work: str) -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", AT_THE_END, work], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")

@@ -57,7 +57,7 @@ def evaluator(path: Path, **options: Any) -> Evaluate:
 
 
 @pytest.mark.parametrize(("number", "repeat"), [(1, 1), (3, 2), (10, 1), (1, 20), (7, 5)])
-def test_function_is_called_once_and_then_number_times_in_each_repeat(
+def test_time_evaluator_calls_once_and_then_number_times_a_repeat(
     path: Path, counter: Counter, number: int, repeat: int
 ) -> None:
     result = evaluator(path, number=number, repeat=repeat)(1, "two")
@@ -66,13 +66,13 @@ def test_function_is_called_once_and_then_number_times_in_each_repeat(
     assert len(result.results) == repeat
 
 
-def test_ten_calls_once_are_measured_unless_told_otherwise(path: Path, counter: Counter) -> None:
+def test_time_evaluator_defaults_to_ten_calls_once(path: Path, counter: Counter) -> None:
     result = evaluator(path)()
     assert len(counter.calls) == 11
     assert len(result.results) == 1
 
 
-def test_evaluator_can_be_used_again_with_other_arguments(path: Path, counter: Counter) -> None:
+def test_time_evaluator_is_used_again_with_other_arguments(path: Path, counter: Counter) -> None:
     evaluate = evaluator(path, number=2, repeat=2)
     for argument in ("first", "second"):
         counter.calls.clear()
@@ -80,13 +80,13 @@ def test_evaluator_can_be_used_again_with_other_arguments(path: Path, counter: C
         assert counter.calls == [(argument,)] * 5
 
 
-def test_number_grows_until_a_repeat_takes_long_enough(path: Path, counter: Counter) -> None:
+def test_min_repeat_ms_makes_number_grow(path: Path, counter: Counter) -> None:
     result = evaluator(path, number=1, repeat=1, min_repeat_ms=2)()
     assert len(counter.calls) > 10  # a call takes far less than a millisecond
     assert result.mean > 0
 
 
-def test_grown_number_is_kept_for_later_calls(path: Path, counter: Counter) -> None:
+def test_min_repeat_ms_keeps_the_grown_number(path: Path, counter: Counter) -> None:
     evaluate = evaluator(path, number=1, repeat=1, min_repeat_ms=2)
     evaluate()
     first = len(counter.calls)
@@ -96,26 +96,24 @@ def test_grown_number_is_kept_for_later_calls(path: Path, counter: Counter) -> N
     assert len(counter.calls) > 1 + (first - 1) * 3 // 8
 
 
-def test_first_loop_counts_when_growing_is_not_worth_a_single_zero(path: Path, counter: Counter) -> None:
+def test_limit_zero_time_iterations_ends_growing(path: Path, counter: Counter) -> None:
     evaluator(path, number=4, repeat=2, min_repeat_ms=3_600_000, limit_zero_time_iterations=0)()
     assert len(counter.calls) == 1 + 4 * 2
 
 
-def test_pauses_and_cold_caches_change_no_count(path: Path, counter: Counter) -> None:
+def test_cooldown_and_cache_flush_change_no_count(path: Path, counter: Counter) -> None:
     evaluator(path, number=2, repeat=3, cooldown_interval_ms=1, repeats_to_cooldown=2, cache_flush_bytes=4097)()
     assert len(counter.calls) == 1 + 2 * 3
 
 
-def test_preparation_runs_before_each_repeat_with_all_arguments(
-    path: Path, counter: Counter, register: Register
-) -> None:
+def test_f_preproc_runs_before_each_repeat(path: Path, counter: Counter, register: Register) -> None:
     register("portcall_test.prepare", lambda *arguments: counter.calls.append(("prepare", *arguments)))
     evaluator(path, number=2, repeat=2, f_preproc="portcall_test.prepare")(1, "two")
     timed, prepared = (1, "two"), ("prepare", 1, "two")
     assert counter.calls == [timed, prepared, timed, timed, prepared, timed, timed]
 
 
-def test_cache_of_all_arguments_but_the_first_can_be_flushed(path: Path, counter: Counter) -> None:
+def test_f_preproc_flushes_all_arguments_but_the_first(path: Path, counter: Counter) -> None:
     evaluate = evaluator(path, number=1, f_preproc="cache_flush_cpu_non_first_arg")
     evaluate(np.zeros(3), np.arange(100.0), portcall.empty((3, 4), "int8"), np.zeros(0), np.zeros((5, 5))[::-2, ::3], 1)
     assert len(counter.calls) == 2
@@ -124,7 +122,7 @@ def test_cache_of_all_arguments_but_the_first_can_be_flushed(path: Path, counter
 # ---- What comes out --------------------------------------------------------------------------------------------------
 
 
-def test_result_describes_the_measurements(path: Path, counter: Counter) -> None:
+def test_time_evaluator_result_has_statistics(path: Path, counter: Counter) -> None:
     result = evaluator(path, number=5, repeat=4)()
     assert isinstance(result, BenchmarkResult)
     assert all(math.isfinite(seconds) and seconds >= 0 for seconds in result.results)
@@ -135,7 +133,7 @@ def test_result_describes_the_measurements(path: Path, counter: Counter) -> None
     assert "median" in str(result)
 
 
-def test_kernel_that_is_timed_does_its_work(libraries: dict[str, Path]) -> None:
+def test_time_evaluator_runs_the_kernel(libraries: dict[str, Path]) -> None:
     lib = portcall.load_module(libraries["elementwise"])
     raw = np.zeros(129, "float32")
     x, y = np.arange(64, dtype="float32"), raw[1:65]  # one of them at least is not aligned
@@ -143,7 +141,7 @@ def test_kernel_that_is_timed_does_its_work(libraries: dict[str, Path]) -> None:
     np.testing.assert_array_equal(y, x + 1)
 
 
-def test_device_may_be_given_as_text(path: Path, counter: Counter) -> None:
+def test_time_evaluator_takes_a_device_as_text(path: Path, counter: Counter) -> None:
     portcall.load_module(path).time_evaluator("call_import", "cpu:0", number=1)()
     assert len(counter.calls) == 2
 
@@ -152,14 +150,14 @@ def test_device_may_be_given_as_text(path: Path, counter: Counter) -> None:
 
 
 @pytest.mark.parametrize("call", [1, 2, 5])
-def test_error_of_the_function_ends_the_measurement(path: Path, counter: Counter, call: int) -> None:
+def test_time_evaluator_function_error_ends_the_measurement(path: Path, counter: Counter, call: int) -> None:
     counter.fails_at = call
     with pytest.raises(ConnectionResetError, match=f"call {call}"):
         evaluator(path, number=2, repeat=2)()
     assert len(counter.calls) == call
 
 
-def test_failing_check_of_the_kernel_is_the_error(libraries: dict[str, Path]) -> None:
+def test_time_evaluator_kernel_check_error_arrives(libraries: dict[str, Path]) -> None:
     evaluate = portcall.load_module(libraries["elementwise"]).time_evaluator("add_one", portcall.cpu(0))
     with pytest.raises(TypeError, match="Expected 2 arguments"):
         evaluate()
@@ -167,7 +165,7 @@ def test_failing_check_of_the_kernel_is_the_error(libraries: dict[str, Path]) ->
         evaluate([1], [2])
 
 
-def test_error_of_the_preparation_ends_the_measurement(path: Path, counter: Counter, register: Register) -> None:
+def test_f_preproc_error_ends_the_measurement(path: Path, counter: Counter, register: Register) -> None:
     def fail() -> None:
         raise ValueError("unprepared")
 
@@ -178,7 +176,7 @@ def test_error_of_the_preparation_ends_the_measurement(path: Path, counter: Coun
     assert len(counter.calls) == 1
 
 
-def test_interrupt_ends_the_measurement(path: Path, register: Register) -> None:
+def test_time_evaluator_keyboard_interrupt_ends_the_measurement(path: Path, register: Register) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -200,28 +198,28 @@ def test_interrupt_ends_the_measurement(path: Path, register: Register) -> None:
         ("cache_flush_bytes", -1, 0),
     ],
 )
-def test_option_that_makes_no_sense_is_named(path: Path, option: str, value: int, least: int) -> None:
+def test_time_evaluator_names_an_option_out_of_range(path: Path, option: str, value: int, least: int) -> None:
     with pytest.raises(ValueError, match=rf"^{option} must be at least {least}, got {value}$"):
         evaluator(path, **{option: value})
 
 
 @pytest.mark.parametrize("value", [1.5, "ten", None, 2**40])
-def test_option_that_is_no_count_is_refused(path: Path, value: Any) -> None:
+def test_time_evaluator_refuses_options_that_are_not_integers(path: Path, value: Any) -> None:
     with pytest.raises((TypeError, OverflowError, ValueError)):
         evaluator(path, number=value)
 
 
-def test_missing_function_is_named_with_near_ones(path: Path) -> None:
+def test_time_evaluator_missing_function_proposes_similar_names(path: Path) -> None:
     with pytest.raises(errors.FunctionNotFoundError, match="did you mean 'call_import'"):
         portcall.load_module(path).time_evaluator("call_imports", portcall.cpu(0))
 
 
-def test_missing_preparation_is_named(path: Path) -> None:
+def test_f_preproc_missing_is_named(path: Path) -> None:
     with pytest.raises(errors.FunctionNotFoundError, match=r"no global function is named 'portcall_test\.nobody'"):
         evaluator(path, f_preproc="portcall_test.nobody")
 
 
-def test_device_that_is_not_here_is_named(path: Path) -> None:
+def test_time_evaluator_missing_device_is_named(path: Path) -> None:
     with pytest.raises(errors.DeviceError, match="metal"):
         portcall.load_module(path).time_evaluator("call_import", "metal:0")
 
@@ -234,7 +232,7 @@ def rpc_time_evaluator(*arguments: Any) -> portcall.PackedFunc:
     return made
 
 
-def test_remote_form_gives_the_bytes_of_one_double_for_each_repeat(path: Path, counter: Counter) -> None:
+def test_rpc_time_evaluator_returns_float64_bytes(path: Path, counter: Counter) -> None:
     evaluate = rpc_time_evaluator(portcall.load_module(path), "call_import", 1, 0, 2, 3, 0, 100, 0, 1, 0, "")
     data = evaluate("argument")
     assert isinstance(data, bytes)
@@ -243,7 +241,7 @@ def test_remote_form_gives_the_bytes_of_one_double_for_each_repeat(path: Path, c
     assert counter.calls == [("argument",)] * 7
 
 
-def test_remote_form_times_a_global_function_when_there_is_no_module(counter: Counter) -> None:
+def test_rpc_time_evaluator_times_a_global_function(counter: Counter) -> None:
     evaluate = rpc_time_evaluator(None, "portcall_test.from_import", 1, 0, 3, 1, 0, 100, 0, 1, 0, "")
     assert len(evaluate(1, 2)) == 8
     assert counter.calls == [(1, 2)] * 4
@@ -260,12 +258,12 @@ def test_remote_form_times_a_global_function_when_there_is_no_module(counter: Co
         ),
     ],
 )
-def test_remote_form_names_what_is_missing(name: str, preparation: str, message: str) -> None:
+def test_rpc_time_evaluator_names_missing_functions(name: str, preparation: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  (the message is compared below)
         rpc_time_evaluator(None, name, 1, 0, 1, 1, 0, 100, 0, 1, 0, preparation)
     assert str(caught.value) == message
 
 
-def test_remote_form_names_a_missing_function_of_a_module(path: Path) -> None:
+def test_rpc_time_evaluator_names_a_missing_function_of_a_module(path: Path) -> None:
     with pytest.raises(ValueError, match=r"^the module has no function 'nothing' to time$"):
         rpc_time_evaluator(portcall.load_module(path), "nothing", 1, 0, 1, 1, 0, 100, 0, 1, 0, "")

@@ -73,7 +73,7 @@ def dynamic_tags(path: Path) -> list[tuple[str, object]]:
         return [(tag.entry.d_tag, getattr(tag, "needed", tag.entry.d_val)) for tag in section.iter_tags()]
 
 
-def test_c_and_cpp_sources_and_an_object_become_one_library(tmp_path: Path) -> None:
+def test_create_shared_links_c_cpp_and_objects(tmp_path: Path) -> None:
     made = toolchain.create_shared(write(tmp_path, "part.c", "int half(int v) { return v / 2; }"), tmp_path / "p.so")
     assert made == tmp_path / "p.so"
     part = tmp_path / "part.o"
@@ -83,12 +83,12 @@ def test_c_and_cpp_sources_and_an_object_become_one_library(tmp_path: Path) -> N
     assert (library.twice(21), library.sum_to(10), library.half(9)) == (42, 55, 4)
 
 
-def test_c_is_compiled_as_c(tmp_path: Path) -> None:
+def test_create_shared_compiles_c_as_c(tmp_path: Path) -> None:
     source = write(tmp_path, "c.c", "int f(void) { int class = 1; return class; }")
     assert ctypes.CDLL(str(toolchain.create_shared([source], tmp_path / "c.so"))).f() == 1
 
 
-def test_a_c_library_does_not_need_the_cpp_runtime_and_uses_the_maths_library_only_if_it_must(tmp_path: Path) -> None:
+def test_create_shared_of_c_needs_no_cpp_runtime(tmp_path: Path) -> None:
     plain = toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")
     assert not {name for tag, name in dynamic_tags(plain) if tag == "DT_NEEDED"} - {"libc.so.6"}
     source = "#include <math.h>\nfloat f(float v) { return erff(v); }"
@@ -96,7 +96,7 @@ def test_a_c_library_does_not_need_the_cpp_runtime_and_uses_the_maths_library_on
     assert ("DT_NEEDED", "libm.so.6") in dynamic_tags(maths)
 
 
-def test_portcall_headers_are_found_and_its_symbols_stay_undefined_and_lazy(tmp_path: Path) -> None:
+def test_create_shared_finds_portcall_headers(tmp_path: Path) -> None:
     made = toolchain.create_shared(write(tmp_path, "k.c", KERNEL_C), tmp_path / "k.so")
     assert "TVMFFIErrorSetRaisedFromCStr" in undefined(made)
     tags = dict(dynamic_tags(made))
@@ -105,7 +105,7 @@ def test_portcall_headers_are_found_and_its_symbols_stay_undefined_and_lazy(tmp_
     assert not int(str(tags.get("DT_FLAGS_1", 0))) & 1
 
 
-def test_options_reach_the_compiler_and_win_over_the_defaults(tmp_path: Path) -> None:
+def test_create_shared_options_win_over_defaults(tmp_path: Path) -> None:
     source = write(tmp_path, "o.cc", 'extern "C" long f() { return ANSWER * 1000000L + __cplusplus; }')
     made = toolchain.create_shared(source, tmp_path / "o.so", options=["-DANSWER=42", "-std=c++20"])
     function = ctypes.CDLL(str(made)).f
@@ -113,7 +113,7 @@ def test_options_reach_the_compiler_and_win_over_the_defaults(tmp_path: Path) ->
     assert function() == 42_000_000 + 202002
 
 
-def test_the_output_replaces_a_loaded_library_without_touching_it(tmp_path: Path) -> None:
+def test_create_shared_replaces_a_loaded_library(tmp_path: Path) -> None:
     source = write(tmp_path, "v.c", "int version(void) { return 1; }")
     loaded = ctypes.CDLL(str(toolchain.create_shared(source, tmp_path / "v.so")))
     source.write_text("int version(void) { return 2; }")
@@ -121,7 +121,7 @@ def test_the_output_replaces_a_loaded_library_without_touching_it(tmp_path: Path
     assert loaded.version() == 1
 
 
-def test_a_failed_build_leaves_the_old_output_and_nothing_else(tmp_path: Path) -> None:
+def test_create_shared_failed_build_leaves_the_old_output(tmp_path: Path) -> None:
     output = write(tmp_path, "k.so", "old")
     source = write(tmp_path, "bad.cc", "int f() { return undeclared_thing; }\nint g() { return second_fault; }")
     with pytest.raises(CompileError) as caught:
@@ -137,7 +137,7 @@ def test_a_failed_build_leaves_the_old_output_and_nothing_else(tmp_path: Path) -
     assert "bad.cc" in str(error)
 
 
-def test_a_failing_link_is_a_compile_error_that_names_the_output(tmp_path: Path) -> None:
+def test_create_shared_link_error_names_the_output(tmp_path: Path) -> None:
     broken = write(tmp_path, "broken.o", "not an object")
     with pytest.raises(CompileError, match=r"linking '.*out\.so' failed"):
         toolchain.create_shared(broken, tmp_path / "out.so")
@@ -155,7 +155,7 @@ def test_a_failing_link_is_a_compile_error_that_names_the_output(tmp_path: Path)
         (["good.c"], "folder.c", IsADirectoryError, "it is a folder"),
     ],
 )
-def test_bad_input_is_refused_before_any_compiler_runs(
+def test_create_shared_checks_input_before_compiling(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     sources: list[str],
@@ -182,7 +182,7 @@ def test_bad_input_is_refused_before_any_compiler_runs(
         ),
     ],
 )
-def test_a_library_for_another_machine_exports_its_functions(
+def test_create_shared_for_another_machine(
     tmp_path: Path, target: str, name: str, text: str, symbol: str, machine: str
 ) -> None:
     made = toolchain.create_shared(write(tmp_path, name, text), tmp_path / "k.so", target=target)
@@ -195,7 +195,7 @@ def test_a_library_for_another_machine_exports_its_functions(
     assert not int(str(dict(dynamic_tags(made)).get("DT_FLAGS", 0))) & 8
 
 
-def test_webassembly_exports_its_functions_and_imports_the_core(tmp_path: Path) -> None:
+def test_create_shared_for_webassembly(tmp_path: Path) -> None:
     made = toolchain.create_shared(write(tmp_path, "k.c", KERNEL_C), tmp_path / "k.wasm", target="wasm32-wasi")
     code = made.read_bytes()
     assert code[:4] == b"\0asm"
@@ -222,9 +222,7 @@ def wasm_section(code: bytes, wanted: int) -> bytes:
     return b""
 
 
-def test_zig_compiles_for_this_machine_where_no_compiler_is_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_compiler_uses_zig_without_another_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     compiler = toolchain.find_compiler("c")
     assert compiler.origin == "ziglang"
@@ -232,7 +230,7 @@ def test_zig_compiles_for_this_machine_where_no_compiler_is_on_the_path(
     assert library.twice(4) == 8
 
 
-def test_without_any_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_compiler_without_any_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
     with pytest.raises(CompileError, match=r"no c\+\+ compiler found; install one .* or the ziglang package"):
@@ -242,7 +240,7 @@ def test_without_any_compiler_the_error_says_what_to_install(tmp_path: Path, mon
     assert toolchain.compilers() == ()
 
 
-def test_the_environment_names_the_compiler_and_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_compiler_reads_cc_and_cxx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = toolchain.find_compiler("c").command[0]
     monkeypatch.setenv("CC", f"'{found}' -DANSWER=7")
     compiler = toolchain.find_compiler("c")
@@ -251,13 +249,15 @@ def test_the_environment_names_the_compiler_and_its_arguments(tmp_path: Path, mo
     assert ctypes.CDLL(str(made)).f() == 7
 
 
-def test_an_environment_variable_that_names_no_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_compiler_refuses_a_variable_that_names_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(CompileError, match=r"\$CXX names the compiler 'no-such-compiler', which does not exist"):
         toolchain.find_compiler("c++")
 
 
-def test_a_program_that_does_not_start_is_a_compile_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_shared_compiler_that_does_not_start_is_a_compile_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = write(tmp_path, "fake", "\x7fELF rubbish")
     fake.chmod(0o755)
     monkeypatch.setenv("CC", str(fake))
@@ -267,22 +267,22 @@ def test_a_program_that_does_not_start_is_a_compile_error(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("target", ["aarch64", "", "a-b-c-d", "aarch64--gnu"])
-def test_a_malformed_target_is_refused(target: str) -> None:
+def test_find_compiler_refuses_a_malformed_target(target: str) -> None:
     with pytest.raises(ValueError, match=r"not of the form machine-system\[-abi\]"):
         toolchain.find_compiler("c", target)
 
 
-def test_this_machine_by_name_uses_the_system_compiler() -> None:
+def test_find_compiler_for_this_machine_by_name() -> None:
     name = f"{os.uname().machine}-linux-gnu"
     assert toolchain.find_compiler("c", name) == toolchain.find_compiler("c")
 
 
-def test_a_target_unknown_to_zig_fails_with_its_words(tmp_path: Path) -> None:
+def test_create_shared_unknown_target_is_a_compile_error(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="nonsense"):
         toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so", target="nonsense-linux-gnu")
 
 
-def test_every_compiler_found_says_its_version() -> None:
+def test_compilers_have_versions() -> None:
     found = toolchain.compilers()
     assert {compiler.language for compiler in found} == {"c", "c++"}
     assert "ziglang" in {compiler.origin for compiler in found}
@@ -291,7 +291,7 @@ def test_every_compiler_found_says_its_version() -> None:
         assert "does not run" not in compiler.version()
 
 
-def test_a_c_program_links_the_core_and_runs_without_python(tmp_path: Path) -> None:
+def test_create_executable_of_c_runs_without_python(tmp_path: Path) -> None:
     source = write(
         tmp_path,
         "program.c",

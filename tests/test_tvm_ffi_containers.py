@@ -41,7 +41,7 @@ def flat(mapping: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_maps_are_read_both_ways(lib: portcall.Module, kind: str) -> None:
+def test_tvm_ffi_maps_are_read_both_ways(lib: portcall.Module, kind: str) -> None:
     for size in [*SIZES, 100_000 if kind in ("int", "long str") else 1000]:
         check_map(lib, kind, size)
 
@@ -62,7 +62,7 @@ def check_map(lib: portcall.Module, kind: str, size: int) -> None:
         assert lib["map_get"](lib["make_map"](pairs), keys[-1]) == size - 1
 
 
-def test_maps_arrive_in_whatever_holds_them(lib: portcall.Module) -> None:
+def test_tvm_ffi_maps_arrive_in_any_container(lib: portcall.Module) -> None:
     map_ = {f"key {i}": i for i in range(20)}
     small = {"a": 1}
     assert lib["nested_pairs"]([map_, small, portcall.Dict(map_), {}]) == [flat(map_), flat(small), flat(map_), []]
@@ -75,7 +75,7 @@ def test_maps_arrive_in_whatever_holds_them(lib: portcall.Module) -> None:
         lib["typed_sum"]({"a": "text"})
 
 
-def test_fields_and_methods_have_containers(lib: portcall.Module) -> None:
+def test_tvm_ffi_fields_and_methods_take_containers(lib: portcall.Module) -> None:
     assert lib is not None
     holder: Any = portcall.ir.object_class("portcall_test.Holder")({"a": 1}, portcall.Dict(), portcall.List([7]))
     for i in range(30):
@@ -94,7 +94,7 @@ def test_fields_and_methods_have_containers(lib: portcall.Module) -> None:
     assert items == [7, *want.values(), None]
 
 
-def test_a_map_that_is_held_twice_is_copied_before_it_changes(lib: portcall.Module) -> None:
+def test_tvm_ffi_map_is_copied_before_a_change_if_shared(lib: portcall.Module) -> None:
     for size in (1, 4, 5, 50):
         kept = portcall.Map({i: i for i in range(size)})
         assert lib["map_set"](kept, "new", 1) == dict(kept) | {"new": 1}
@@ -103,7 +103,7 @@ def test_a_map_that_is_held_twice_is_copied_before_it_changes(lib: portcall.Modu
         assert kept == {i: i for i in range(size)}
 
 
-def test_signs_of_zero_are_one_key(lib: portcall.Module) -> None:
+def test_tvm_ffi_map_keys_of_both_zeros_are_one(lib: portcall.Module) -> None:
     for size in (1, 20):
         for zero in (0.0, -0.0):
             made = lib["make_dict"]([zero, "zero", *flat({float(i): i for i in range(1, size)})])
@@ -111,7 +111,7 @@ def test_signs_of_zero_are_one_key(lib: portcall.Module) -> None:
             assert (len(made), made[0.0], made[-0.0]) == (size, "changed", "changed")
 
 
-def test_what_containers_held_is_released(lib: portcall.Module) -> None:
+def test_tvm_ffi_containers_release_their_items(lib: portcall.Module) -> None:
     class Token:
         count = 0
 
@@ -150,7 +150,7 @@ def test_what_containers_held_is_released(lib: portcall.Module) -> None:
         assert Token.count == 0
 
 
-def test_many_threads_read_one_map(lib: portcall.Module) -> None:
+def test_tvm_ffi_map_is_read_by_many_threads(lib: portcall.Module) -> None:
     made = portcall.Map({f"a key of thread {i}": i for i in range(500)})
     want, failed = flat(made), []
 
@@ -179,7 +179,7 @@ steps = st.lists(st.tuples(st.sampled_from("sssssedc"), st.booleans(), keys), ma
 
 
 @given(start=st.lists(keys, unique=True, max_size=8), theirs_first=st.booleans(), steps=steps)
-def test_a_dict_that_both_sides_change_is_a_dict(
+def test_tvm_ffi_dict_is_changed_by_both_sides(
     libraries: dict[str, Path], start: list[Any], theirs_first: bool, steps: list[tuple[str, bool, Any]]
 ) -> None:
     lib = portcall.load_module(libraries["tvm_ffi_containers_unlinked"])
@@ -209,7 +209,7 @@ moves = st.lists(
 
 
 @given(start=st.integers(0, 6), theirs_first=st.booleans(), moves=moves)
-def test_a_list_that_both_sides_change_is_a_list(
+def test_tvm_ffi_list_is_changed_by_both_sides(
     libraries: dict[str, Path], start: int, theirs_first: bool, moves: list[tuple[str, bool, int]]
 ) -> None:
     lib = portcall.load_module(libraries["tvm_ffi_containers_unlinked"])
@@ -236,7 +236,7 @@ def test_a_list_that_both_sides_change_is_a_list(
         assert list(lib["list_items"](made)) == model
 
 
-def test_a_loop_goes_over_what_was_there(lib: portcall.Module) -> None:
+def test_tvm_ffi_dict_iteration_uses_a_snapshot(lib: portcall.Module) -> None:
     made = portcall.Dict({i: i for i in range(10)})
     for key in made:
         lib["dict_erase"](made, key)

@@ -88,11 +88,11 @@ TYPE_INDICES = [
 
 
 @pytest.mark.parametrize(("value", "index"), TYPE_INDICES, ids=lambda x: type(x).__name__)
-def test_each_python_type_has_its_index_in_the_abi(value: Any, index: int) -> None:
+def test_python_types_have_their_abi_index(value: Any, index: int) -> None:
     assert type_index(value) == index
 
 
-def test_a_module_is_passed_as_a_module(native: portcall.Module) -> None:
+def test_module_is_passed_as_a_module(native: portcall.Module) -> None:
     assert type_index(native) == 73
     assert echo(native).same_as(native)
     assert isinstance(echo(native), portcall.Module)
@@ -101,13 +101,13 @@ def test_a_module_is_passed_as_a_module(native: portcall.Module) -> None:
 # ---- None, integers, booleans, floats --------------------------------------------------------------------------------
 
 
-def test_none_comes_back_as_none() -> None:
+def test_none_round_trip() -> None:
     assert echo(None) is None
     assert through_callback(None) is None
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 255, INT64_MAX, INT64_MIN, 2**53 + 1])
-def test_an_integer_of_64_bits_comes_back(value: int) -> None:
+def test_int64_round_trip(value: int) -> None:
     assert same(echo(value), value)
     assert same(through_callback(value), value)
 
@@ -116,33 +116,33 @@ def test_an_integer_of_64_bits_comes_back(value: int) -> None:
     "value",
     [INT64_MAX + 1, INT64_MIN - 1, 2**64 - 1, 2**64, -(2**64), 2**127, -(2**127), 2**128 - 1, 10**300, -(10**300)],
 )
-def test_a_wider_integer_comes_back_whole(value: int) -> None:
+def test_big_int_round_trip(value: int) -> None:
     assert same(echo(value), value)
     assert same(through_callback(value), value)
 
 
-def test_a_wide_integer_is_not_cut_for_a_function_that_takes_64_bits() -> None:
+def test_big_int_is_refused_for_an_int64_parameter() -> None:
     with pytest.raises(portcall.errors.ArgumentError, match=r"expected int32, got BigInt"):
         portcall.get_global_func("portcall_test.add")(2**64, 1)
 
 
 @pytest.mark.parametrize("value", [128, -129, 2**31])
-def test_an_integer_that_the_parameter_cannot_hold_is_refused_with_its_value(value: int) -> None:
+def test_int_out_of_range_of_the_parameter_is_refused(value: int) -> None:
     with pytest.raises(portcall.errors.ArgumentError, match=rf"expected int8, got int {value}"):
         portcall.get_global_func("portcall_test.int8")(value)
 
 
-def test_a_negative_integer_is_no_unsigned_one() -> None:
+def test_negative_int_is_refused_for_an_unsigned_parameter() -> None:
     with pytest.raises(portcall.errors.ArgumentError, match="expected uint, got int -1"):
         portcall.get_global_func("portcall_test.uint64")(-1)
 
 
-def test_an_unsigned_result_that_int64_cannot_hold_is_an_overflow_error() -> None:
+def test_uint64_result_beyond_int64_is_an_overflow_error() -> None:
     with pytest.raises(OverflowError, match="18446744073709551615"):
         portcall.get_global_func("portcall_test.all_ones")()
 
 
-def test_true_stays_a_bool_and_one_an_int() -> None:
+def test_bool_and_int_keep_their_types() -> None:
     assert echo(True) is True
     assert echo(False) is False
     assert through_callback(True) is True
@@ -150,13 +150,13 @@ def test_true_stays_a_bool_and_one_an_int() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan])
-def test_a_float_comes_back_bit_for_bit(value: float) -> None:
+def test_float_round_trip_is_exact(value: float) -> None:
     for back in (echo(value), through_callback(value)):
         assert type(back) is float
         assert np.float64(back).tobytes() == np.float64(value).tobytes()
 
 
-def test_a_float_is_no_integer() -> None:
+def test_float_is_refused_for_an_int_parameter() -> None:
     with pytest.raises(portcall.errors.ArgumentError, match="argument #1: expected int32, got float"):
         portcall.get_global_func("portcall_test.add")(1, 2.0)
 
@@ -183,18 +183,18 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("value", TEXTS)
-def test_text_comes_back(value: str) -> None:
+def test_str_round_trip(value: str) -> None:
     assert same(echo(value), value)
     assert same(through_callback(value), value)
 
 
 @pytest.mark.parametrize("value", TEXTS)
-def test_cpp_sees_text_as_utf8(value: str) -> None:
+def test_str_is_utf8_in_cpp(value: str) -> None:
     assert portcall.get_global_func("portcall_test.text_of")(value) == value.encode()
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"ok\xe9", b"a long one \xfe\xff", b"\xed\xa0\x80"])
-def test_text_of_cpp_that_is_not_utf8_goes_back_unchanged(raw: bytes) -> None:
+def test_str_that_is_not_utf8_round_trips_from_cpp(raw: bytes) -> None:
     """As names of files do in Python: the bytes that are not UTF-8 are escaped as surrogates."""
     text = portcall.get_global_func("portcall_test.text_from")(raw)
     assert text == raw.decode(errors="surrogateescape")
@@ -202,7 +202,7 @@ def test_text_of_cpp_that_is_not_utf8_goes_back_unchanged(raw: bytes) -> None:
     assert echo(text) == text
 
 
-def test_a_file_name_that_is_not_utf8_can_be_passed() -> None:
+def test_str_with_surrogate_escapes_can_be_passed() -> None:
     name = os.fsdecode(b"/tmp/caf\xe9.so")
     assert echo(name) == name
     assert echo(type("Name", (str,), {})(name)) == name
@@ -210,7 +210,7 @@ def test_a_file_name_that_is_not_utf8_can_be_passed() -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", "x\udfff", "long enough to be on the heap \ud912"])
-def test_half_a_surrogate_pair_is_refused_with_its_position(value: str) -> None:
+def test_str_with_a_lone_surrogate_is_refused(value: str) -> None:
     with pytest.raises(
         portcall.errors.ArgumentError, match=r"testing.echo\(\): argument #0: expected .*UTF-8.*surrogate"
     ):
@@ -219,17 +219,17 @@ def test_half_a_surrogate_pair_is_refused_with_its_position(value: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 5000])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_bytes_of_every_kind_come_back_as_bytes(kind: Any, size: int) -> None:
+def test_bytes_like_values_come_back_as_bytes(kind: Any, size: int) -> None:
     content = bytes(k % 256 for k in range(size))
     assert same(echo(kind(content)), content)
     assert same(through_callback(kind(content)), content)
 
 
-def test_a_memoryview_with_steps_passes_the_bytes_it_shows() -> None:
+def test_memoryview_with_steps_passes_its_bytes() -> None:
     assert echo(memoryview(b"abcdef")[::2]) == b"ace"
 
 
-def test_text_and_bytes_are_not_interchangeable() -> None:
+def test_str_and_bytes_are_not_interchangeable() -> None:
     with pytest.raises(portcall.errors.ArgumentError, match="expected str, got bytes"):
         portcall.get_global_func("portcall_test.text_of")(b"abc")
     with pytest.raises(portcall.errors.ArgumentError, match="expected bytes, got str"):
@@ -250,7 +250,7 @@ DTYPE_NAMES = [
 
 
 @pytest.mark.parametrize("name", DTYPE_NAMES)
-def test_every_data_type_reads_as_the_name_it_was_made_from(name: str) -> None:
+def test_dtype_str_is_the_name_it_was_made_from(name: str) -> None:
     dtype = portcall.dtype(name)
     assert str(dtype) == name
     assert dtype == name
@@ -263,7 +263,7 @@ def test_every_data_type_reads_as_the_name_it_was_made_from(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "full"), [("int", "int32"), ("uint", "uint32"), ("float", "float32"), ("bfloat", "bfloat16"), ("", "void")]
 )
-def test_a_data_type_without_bits_has_the_usual_ones(text: str, full: str) -> None:
+def test_dtype_without_bits_has_the_usual_ones(text: str, full: str) -> None:
     assert portcall.dtype(text) == full
 
 
@@ -279,7 +279,7 @@ def test_a_data_type_without_bits_has_the_usual_ones(text: str, full: str) -> No
         (portcall.dtype("int8x4"), "int8x4"),
     ],
 )
-def test_a_data_type_is_made_from_what_numpy_takes_for_one(value: Any, name: str) -> None:
+def test_dtype_accepts_what_numpy_accepts(value: Any, name: str) -> None:
     assert portcall.dtype(value) == name
 
 
@@ -298,19 +298,19 @@ def test_a_data_type_is_made_from_what_numpy_takes_for_one(value: Any, name: str
         ("f4_e2m1fn_x2", "float4_e2m1fnx2"),
     ],
 )
-def test_short_names_count_bits(short: str, full: str) -> None:
+def test_dtype_short_names_count_bits(short: str, full: str) -> None:
     assert portcall.dtype(short) == full
     assert portcall.empty(2, short).dtype == full
 
 
 @pytest.mark.parametrize("short", ["i8", "u8", "f4", "f8", "c16", "bf32", "f32x", "x4", "f", "f32xvscale"])
-def test_a_short_name_that_numpy_reads_in_bytes_is_refused(short: str) -> None:
+def test_dtype_refuses_short_names_that_numpy_reads_in_bytes(short: str) -> None:
     with pytest.raises(ValueError, match=short):
         portcall.dtype(short)
 
 
 @pytest.mark.parametrize("name", ["float32", "bool", "complex128", "bfloat16", "float8_e4m3fn"])
-def test_numpy_takes_a_data_type_for_its_own(name: str) -> None:
+def test_dtype_is_accepted_by_numpy(name: str) -> None:
     ours, theirs = portcall.dtype(name), np.dtype(getattr(ml_dtypes, name, name))
     assert ours == theirs
     assert theirs == ours
@@ -320,7 +320,7 @@ def test_numpy_takes_a_data_type_for_its_own(name: str) -> None:
     assert np.zeros(3, "uint8").astype(ours).dtype == theirs
 
 
-def test_a_data_type_that_numpy_does_not_have_is_unequal_to_all_of_its() -> None:
+def test_dtype_that_numpy_lacks_equals_none_of_numpys() -> None:
     assert portcall.dtype("float32x4") != np.dtype("float32")
     assert np.dtype("float32") != portcall.dtype("float32x4")
     assert portcall.dtype("float32") != np.dtype(">f4")
@@ -332,14 +332,14 @@ ELEMENT_NAMES = ["float32", "bool", "int8", "bfloat16", "float8_e4m3fn"]
 
 
 @pytest.mark.parametrize("name", ELEMENT_NAMES)
-def test_an_element_type_of_numpy_arrives_as_a_data_type(name: str) -> None:
+def test_dtype_argument_may_be_numpys(name: str) -> None:
     theirs = np.dtype(getattr(ml_dtypes, name, name))
     assert same(echo(theirs), portcall.dtype(name))
     assert same(echo([theirs])[0], portcall.dtype(name))
 
 
 @pytest.mark.peers
-def test_so_does_one_of_torch() -> None:
+def test_dtype_argument_may_be_torchs() -> None:
     import torch
 
     for name in ELEMENT_NAMES:
@@ -347,7 +347,7 @@ def test_so_does_one_of_torch() -> None:
         assert same(portcall.dtype(getattr(torch, name)), portcall.dtype(name))
 
 
-def test_an_element_type_that_no_tensor_has_is_refused() -> None:
+def test_dtype_refuses_element_types_that_tensors_lack() -> None:
     for theirs in (np.dtype("O"), np.dtype(">f4"), np.dtype("M8[s]")):
         with pytest.raises(errors.ArgumentError) as caught:
             echo(theirs)
@@ -359,14 +359,14 @@ def test_an_element_type_that_no_tensor_has_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["cpu:0", "cuda:3", "ext_dev:1", "opencl:0", "vulkan:2", "metal:0", "rocm:7", "hexagon:0", "webgpu:0"]
 )
-def test_a_device_comes_back(text: str) -> None:
+def test_device_round_trip(text: str) -> None:
     device = portcall.device(text)
     assert same(echo(device), device)
     assert str(through_callback(device)) == text
 
 
 @pytest.mark.parametrize("address", [0, 1, 0xDEADBEEF, 2**64 - 1])
-def test_a_pointer_comes_back_as_one(address: int) -> None:
+def test_pointer_round_trip(address: int) -> None:
     back = echo(ctypes.c_void_p(address))
     assert type(back) is ctypes.c_void_p
     assert (back.value or 0) == address
@@ -425,30 +425,30 @@ class Wrapped:
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_a_value_of_a_derived_type_arrives_as_the_plain_one(value: Any, plain: Any) -> None:
+def test_subclass_values_arrive_as_plain_values(value: Any, plain: Any) -> None:
     assert same(echo(value), plain)
     assert same(through_callback(value), plain)
 
 
 @pytest.mark.parametrize("code", "bBhHiIlLqQ")
-def test_numpy_integers_arrive_as_int(code: str) -> None:
+def test_numpy_integer_arrives_as_int(code: str) -> None:
     for value in (np.iinfo(code).min, np.iinfo(code).max):
         assert same(echo(np.dtype(code).type(value)), int(value))
 
 
 @pytest.mark.parametrize("code", "efdg")
-def test_numpy_floats_arrive_as_float(code: str) -> None:
+def test_numpy_float_arrives_as_float(code: str) -> None:
     assert same(echo(np.dtype(code).type(0.25)), 0.25)
     assert math.isnan(echo(np.dtype(code).type("nan")))
 
 
 @pytest.mark.parametrize("scalar_type", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
-def test_scalars_of_ml_dtypes_arrive_as_float(scalar_type: Any) -> None:
+def test_ml_dtypes_scalar_arrives_as_float(scalar_type: Any) -> None:
     assert same(echo(scalar_type(1.5)), 1.5)
 
 
 @pytest.mark.parametrize("value", [np.complex64(1 + 2j), np.complex128(1j), 1 + 2j])
-def test_complex_numbers_come_back_as_the_object_they_are(value: Any) -> None:
+def test_complex_is_passed_as_a_python_object(value: Any) -> None:
     assert echo(value) == complex(value)
 
 
@@ -473,13 +473,13 @@ def test_complex_numbers_come_back_as_the_object_they_are(value: Any) -> None:
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_any_other_object_travels_as_itself(value: Any) -> None:
+def test_python_object_round_trip_is_the_same_object(value: Any) -> None:
     assert echo(value) is value
     assert through_callback(value) is value
     assert echo([value])[0] is value
 
 
-def test_cpp_lets_go_of_python_objects() -> None:
+def test_python_object_is_released_by_cpp() -> None:
     thing = Anything()
     gone = weakref.ref(thing)
     assert echo([thing, {"key": thing}])[1]["key"] is thing
@@ -487,7 +487,7 @@ def test_cpp_lets_go_of_python_objects() -> None:
     assert gone() is None
 
 
-def test_a_class_is_passed_as_a_function_that_makes_instances() -> None:
+def test_class_argument_is_a_function_that_makes_instances() -> None:
     made = echo(Anything)
     assert isinstance(made, portcall.PackedFunc)
     assert isinstance(made(), Anything)
@@ -496,14 +496,14 @@ def test_a_class_is_passed_as_a_function_that_makes_instances() -> None:
 # ---- Functions, exceptions -------------------------------------------------------------------------------------------
 
 
-def test_a_python_function_comes_back_as_a_packed_func_that_calls_it() -> None:
+def test_python_function_comes_back_as_packed_func() -> None:
     func = echo(lambda a, b: a - b)
     assert isinstance(func, portcall.PackedFunc)
     assert func(5, 3) == 2
     assert echo(func).same_as(func)
 
 
-def test_an_exception_as_a_value_is_the_same_object() -> None:
+def test_exception_as_a_value_is_the_same_object() -> None:
     error = ValueError("kept")
     assert echo(error) is error
     assert through_callback(error) is error
@@ -521,46 +521,46 @@ values = st.recursive(
 
 
 @given(values)
-def test_any_nested_value_echoes(value: Any) -> None:
+def test_nested_value_round_trip(value: Any) -> None:
     assert same(value, echo(value))
 
 
 @given(values)
-def test_any_nested_value_passes_through_a_callback(value: Any) -> None:
+def test_nested_value_through_a_callback(value: Any) -> None:
     assert same(value, through_callback(value))
 
 
 @given(values)
-def test_what_came_back_can_be_sent_again(value: Any) -> None:
+def test_nested_value_can_be_passed_again(value: Any) -> None:
     assert same(value, echo(echo(value)))
 
 
 @given(values)
-def test_a_value_inside_a_container_equals_the_value_outside(value: Any) -> None:
+def test_value_inside_a_container_equals_the_value_outside(value: Any) -> None:
     assert same(echo([value])[0], echo(value))
     assert same(echo({"k": value})["k"], echo(value))
 
 
 @given(st.lists(scalars, max_size=30))
-def test_any_number_of_arguments_arrives_in_order(arguments: list[Any]) -> None:
+def test_arguments_of_any_number_arrive_in_order(arguments: list[Any]) -> None:
     received: list[Any] = []
     apply(lambda *xs: received.extend(xs), *arguments)
     assert same(arguments, received)
 
 
 @given(st.integers(1, 127), st.integers(1, 32767), st.sampled_from(["int", "uint", "float"]))
-def test_any_data_type_survives_its_own_text(bits: int, lanes: int, base: str) -> None:
+def test_dtype_str_round_trip(bits: int, lanes: int, base: str) -> None:
     dtype = portcall.dtype(f"{base}{bits}x{lanes}")
     assert portcall.dtype(str(dtype)) == dtype
     assert (dtype.bits, dtype.lanes) == (bits, lanes)
 
 
 @given(st.lists(st.integers(INT64_MIN, INT64_MAX), max_size=20))
-def test_any_shape_echoes(extents: list[int]) -> None:
+def test_shape_round_trip(extents: list[int]) -> None:
     shape = portcall.Shape(extents)
     assert same(echo(shape), shape)
 
 
-def test_reading_an_untyped_text_does_not_depend_on_the_type_it_came_as(native: portcall.Module) -> None:
+def test_str_is_read_alike_for_each_representation(native: portcall.Module) -> None:
     assert collections.Counter(type_index(x) for x in ("short", "a long text", "with\0nul inside")).total() == 3
     assert native["apply"](lambda x: x, "a long text") == "a long text"

@@ -45,7 +45,7 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 # ---- Views with another shape ----------------------------------------------------------------------------------------
 
 
-def test_a_view_has_another_shape_and_the_same_memory(make: Make) -> None:
+def test_view_has_another_shape_and_the_same_memory(make: Make) -> None:
     t = make(numbers(2, 3))
     view = t.view((3, 2))
     assert type(view) is type(t)
@@ -57,7 +57,7 @@ def test_a_view_has_another_shape_and_the_same_memory(make: Make) -> None:
     assert t.view((2, 0, 9), byte_offset=24).numpy().shape == (2, 0, 9)
 
 
-def test_a_view_starts_at_an_offset_and_has_other_elements(make: Make) -> None:
+def test_view_with_offset_and_dtype(make: Make) -> None:
     t = make(numbers(8))
     assert t.view((2, 2), byte_offset=16).numpy().tolist() == [[4, 5], [6, 7]]
     assert t.view(4, "f32", np.int64(4)).view(2, byte_offset=4).numpy().tolist() == [2, 3]
@@ -70,25 +70,25 @@ def test_a_view_starts_at_an_offset_and_has_other_elements(make: Make) -> None:
     [(9, None, 0), (1, None, 32), (2, None, 28), (1, None, 1 << 62), (1, None, 1 << 70), ((1 << 40, 1 << 40), None, 0),
      (5, "float64", 0), (1, "float32x16", 0), (-1, None, 0), ((-1, -8), None, 0), (1, None, -4), (1 << 64, None, 0)],
 )  # fmt: skip
-def test_a_view_past_the_end_is_refused(make: Make, shape: Any, dtype: Any, offset: int) -> None:
+def test_view_past_the_end_is_refused(make: Make, shape: Any, dtype: Any, offset: int) -> None:
     t = make(numbers(8))
     with pytest.raises(ValueError, match=r"past the end|negative"):
         t.view(shape, dtype, offset)
 
 
-def test_a_view_keeps_the_memory(make: Make) -> None:
+def test_view_keeps_the_memory(make: Make) -> None:
     view = make(numbers(1000)).view((2, 2), byte_offset=400)[1]
     gc.collect()
     assert view.numpy().tolist() == [102, 103]
 
 
-def test_a_view_by_shape_is_of_a_compact_tensor() -> None:
+def test_view_needs_a_compact_tensor() -> None:
     column = portcall.tensor(numbers(3, 3))[:, 1]
     with pytest.raises(ValueError, match="compact"):
         column.view((3, 1))
 
 
-def test_elements_that_share_bytes_are_seen_by_whole_bytes() -> None:
+def test_view_of_packed_elements_is_by_whole_bytes() -> None:
     t = portcall.empty((4, 2), "int4")
     t.view(4, "uint8")[:] = [1, 2, 3, 4]
     assert t[1:3].view(2, "uint8").numpy().tolist() == [2, 3]
@@ -99,7 +99,7 @@ def test_elements_that_share_bytes_are_seen_by_whole_bytes() -> None:
 # ---- Parts -----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_views(make: Make) -> None:
+def test_getitem_of_a_row_is_a_view(make: Make) -> None:
     t = make(numbers(4, 3))
     assert t[1].shape == (3,)
     assert t[1].numpy().tolist() == [3, 4, 5]
@@ -113,7 +113,7 @@ def test_rows_are_views(make: Make) -> None:
     assert len(t) == 4
 
 
-def test_an_element_is_a_number(make: Make) -> None:
+def test_getitem_of_an_element_is_a_number(make: Make) -> None:
     t = make(numbers(2, 3))
     assert t[1, -1] == 5
     assert type(t[1, -1]) is np.float32
@@ -129,7 +129,7 @@ def test_an_element_is_a_number(make: Make) -> None:
      (1.0, TypeError), (slice(0, 2, 0), ValueError), (slice("a"), TypeError)],
     ids=repr,
 )  # fmt: skip
-def test_what_is_not_there_is_refused(make: Make, key: Any, error: type[Exception]) -> None:
+def test_getitem_refuses_invalid_keys(make: Make, key: Any, error: type[Exception]) -> None:
     t = make(numbers(2, 3))
     with pytest.raises(error):
         t[key]
@@ -142,7 +142,7 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 
 
 @given(st.data())
-def test_every_basic_key_selects_what_numpy_selects(data: st.DataObject) -> None:
+def test_getitem_selects_what_numpy_selects(data: st.DataObject) -> None:
     array = data.draw(hnp.arrays("int16", SHAPES))
     key = data.draw(hnp.basic_indices(array.shape, allow_newaxis=True, allow_ellipsis=True))
     t = portcall.from_dlpack(array)
@@ -159,7 +159,7 @@ def test_every_basic_key_selects_what_numpy_selects(data: st.DataObject) -> None
     assert np.array_equal(array, written)
 
 
-def test_parts_are_written(make: Make) -> None:
+def test_setitem_writes_parts(make: Make) -> None:
     t = make(np.zeros((3, 2), "float32"))
     t[:] = numbers(3, 2)
     assert t.numpy().tolist() == numbers(3, 2).tolist()
@@ -181,14 +181,14 @@ def test_parts_are_written(make: Make) -> None:
      (np.zeros((2, 3), "f4"), ValueError), (np.zeros(3, "i4"), TypeError)],
     ids=repr,
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_refused(make: Make, value: Any, error: type[Exception]) -> None:
+def test_setitem_refuses_values_that_do_not_fit(make: Make, value: Any, error: type[Exception]) -> None:
     t = make(numbers(2, 3))
     with pytest.raises(error):
         t[0] = value
     assert t.numpy().tolist() == numbers(2, 3).tolist()
 
 
-def test_overlapping_parts_are_copied_as_if_there_were_two() -> None:
+def test_setitem_of_overlapping_parts_is_safe() -> None:
     t = portcall.tensor(numbers(6))
     t[1:] = t[:-1]
     assert t.numpy().tolist() == [0, 0, 1, 2, 3, 4]
@@ -196,7 +196,7 @@ def test_overlapping_parts_are_copied_as_if_there_were_two() -> None:
     assert t.numpy().tolist() == [4, 3, 2, 1, 0, 0]
 
 
-def test_parts_of_a_read_only_tensor_are_read_only() -> None:
+def test_getitem_of_a_read_only_tensor_is_read_only() -> None:
     array = numbers(2, 2)
     array.flags.writeable = False
     t = portcall.from_dlpack(array)
@@ -208,7 +208,7 @@ def test_parts_of_a_read_only_tensor_are_read_only() -> None:
     assert array.tolist() == [[0, 1], [2, 3]]
 
 
-def test_a_strided_part_of_a_device_or_a_session_is_refused_where_it_would_have_to_move(make: Make) -> None:
+def test_getitem_strided_part_of_a_device_is_not_copied(make: Make) -> None:
     t = make(numbers(3, 3))
     if isinstance(t, portcall.Tensor) and t.device == portcall.cpu():
         return
@@ -218,7 +218,7 @@ def test_a_strided_part_of_a_device_or_a_session_is_refused_where_it_would_have_
         t[:, 1] = 0
 
 
-def test_kernels_take_parts(fake_device: portcall.Module) -> None:
+def test_getitem_part_is_a_kernel_argument(fake_device: portcall.Module) -> None:
     x, y = portcall.tensor(numbers(4, 4), device=EXT), portcall.tensor(np.zeros((4, 4), "f4"), device=EXT)
     fake_device["add_one"](x[1], y[2])
     assert y.numpy().tolist() == [[0] * 4, [0] * 4, [5, 6, 7, 8], [0] * 4]
@@ -235,7 +235,7 @@ def binary(name: str) -> tuple[Callable[[Any, Any], Any], np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", [*BINARY, *INTEGER, "matmul"])
-def test_operators_compute_what_numpy_computes(name: str) -> None:
+def test_arithmetic_equals_numpys(name: str) -> None:
     compute, a = binary(name)
     b = a[::-1].copy()
     x, y = portcall.tensor(a), portcall.tensor(b)
@@ -250,14 +250,14 @@ def test_operators_compute_what_numpy_computes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["neg", "pos", "abs"])
-def test_operators_of_one_operand_compute_too(name: str) -> None:
+def test_arithmetic_of_one_operand_equals_numpys(name: str) -> None:
     a = np.array([-1.5, 2], "float32")
     assert np.array_equal(getattr(operator, name)(portcall.tensor(a)), getattr(operator, name)(a))
     assert (~portcall.tensor([1, 2])).tolist() == [-2, -3]
 
 
 @pytest.mark.parametrize("name", [name.rstrip("_") for name in (*BINARY[:-4], *INTEGER)])
-def test_operators_in_place_write_to_the_tensor(name: str) -> None:
+def test_arithmetic_in_place_writes_to_the_tensor(name: str) -> None:
     compute, a = getattr(operator, f"i{name}"), binary(name if hasattr(operator, name) else f"{name}_")[1]
     x = same = portcall.tensor(a)
     x = compute(x, 2)
@@ -265,13 +265,13 @@ def test_operators_in_place_write_to_the_tensor(name: str) -> None:
     assert np.array_equal(x.numpy(), compute(a, 2))
 
 
-def test_functions_of_numpy_take_tensors() -> None:
+def test_numpy_functions_take_tensors() -> None:
     x = portcall.tensor(numbers(3))
     assert np.add(x, 1).tolist() == [1, 2, 3]
     assert np.where(x > 1, x, 0).tolist() == [0, 0, 2]
 
 
-def test_a_python_function_computes_with_arrays_as_with_numbers() -> None:
+def test_arithmetic_works_inside_python_functions() -> None:
     scale = portcall.convert(lambda x, k: x * k)
     assert scale(3, 4) == 12
     assert scale(numbers(3), 4).numpy().tolist() == [0, 4, 8]
@@ -285,7 +285,7 @@ def test_a_python_function_computes_with_arrays_as_with_numbers() -> None:
     assert array.tolist() == [0, 2, 4]
 
 
-def test_tensors_elsewhere_have_no_arithmetic_and_say_so(make: Make) -> None:
+def test_arithmetic_refuses_tensors_of_devices_and_sessions(make: Make) -> None:
     t = make(numbers(3))
     if isinstance(t, portcall.Tensor) and t.device == portcall.cpu():
         return
@@ -294,7 +294,7 @@ def test_tensors_elsewhere_have_no_arithmetic_and_say_so(make: Make) -> None:
             compute()
 
 
-def test_a_method_that_only_arrays_have_is_pointed_to(make: Make) -> None:
+def test_getattr_of_an_array_method_proposes_numpy(make: Make) -> None:
     t = make(numbers(3))
     with pytest.raises(AttributeError, match=r"\.numpy\(\)\.sum"):
         t.sum()
@@ -303,7 +303,7 @@ def test_a_method_that_only_arrays_have_is_pointed_to(make: Make) -> None:
     assert not hasattr(t, "_sum")
 
 
-def test_two_tensors_are_equal_when_they_are_the_same_object() -> None:
+def test_eq_of_tensors_is_identity() -> None:
     t = portcall.tensor(numbers(3))
     assert portcall.Array([t])[0] == t
     assert t != portcall.tensor(numbers(3))

@@ -29,7 +29,7 @@ def refused(model: Any, **options: Any) -> ModelError:
     return caught.value
 
 
-def test_operators_that_are_not_supported_are_listed_with_their_nodes() -> None:
+def test_from_onnx_lists_unsupported_operators_with_their_nodes() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["n"], name="first"),
         helper.make_node("Relu", ["x"], ["y"]),
@@ -43,7 +43,7 @@ def test_operators_that_are_not_supported_are_listed_with_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 10, 500])
-def test_a_file_that_was_cut_off(length: int, tmp_path: Path) -> None:
+def test_from_onnx_refuses_a_truncated_file(length: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(branches().SerializeToString()[:length])
     said = str(refused(path))
@@ -51,13 +51,13 @@ def test_a_file_that_was_cut_off(length: int, tmp_path: Path) -> None:
     assert said.endswith("is empty") == (length == 0)
 
 
-def test_a_value_that_nothing_gives() -> None:
+def test_from_onnx_names_a_value_without_producer() -> None:
     model = make([helper.make_node("Add", ["x", "nix"], ["y"], name="rr")], {"x": [2]}, ["y"])
     (problem,) = refused(model).problems
     assert "'rr' reads 'nix'" in problem
 
 
-def test_external_data_that_are_missing(tmp_path: Path) -> None:
+def test_from_onnx_names_missing_external_data(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path, save_as_external_data=True, location="weights", size_threshold=0)
     portcall.compile.from_onnx(path)
@@ -65,7 +65,7 @@ def test_external_data_that_are_missing(tmp_path: Path) -> None:
     refused(path)
 
 
-def test_an_opset_that_is_not_known() -> None:
+def test_from_onnx_refuses_an_unknown_opset() -> None:
     model = branches()
     model.opset_import[0].version = 999
     assert "999" in str(refused(model))
@@ -74,23 +74,23 @@ def test_an_opset_that_is_not_known() -> None:
 @pytest.mark.parametrize(
     "shapes", [{"q": (1,)}, {"a": (3, 13)}, {"a": (3, 12, 1)}, {"a": (-1, 12)}], ids=["name", "extent", "rank", "sign"]
 )
-def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]]) -> None:
+def test_from_onnx_refuses_wrong_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
     refused(branches(), shapes=shapes)
 
 
-def test_shapes_that_contradict_each_other() -> None:
+def test_from_onnx_refuses_contradicting_shapes() -> None:
     model = make([helper.make_node("Add", ["a", "b"], ["c"])], {"a": [3], "b": [3]}, ["c"])
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 4
     refused(model)
 
 
 @pytest.mark.parametrize("target", ["sparc-linux-gnu", "native:nonesuch", ""])
-def test_targets_that_are_not_known(target: str) -> None:
+def test_from_onnx_refuses_unknown_targets(target: str) -> None:
     with pytest.raises(ValueError, match="target"):
         portcall.compile.from_onnx(branches(), target)
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_bundle_save_full_disk_leaves_no_file(tmp_path: Path) -> None:
     made = portcall.compile.from_onnx(make(
         [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [1 << 20]}, ["y"], {"w": np.ones(1 << 20, "float32")}
     ))  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_is_killed_while_it_writes(tmp_path: Path) -> None:
+def test_bundle_save_killed_leaves_no_file(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, portcall, portcall.graph._bundle as bundle\n"
         "bundle._write_param = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"

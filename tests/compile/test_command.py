@@ -42,7 +42,7 @@ def test_compile_then_run(model: Path, tmp_path: Path) -> None:
     assert list(done["outputs"]) == ["positive", "shares", "same"]
 
 
-def test_a_model_is_compiled_once_and_again_when_it_changes(model: Path, tmp_path: Path) -> None:
+def test_run_compiles_a_model_once_and_again_when_it_changes(model: Path, tmp_path: Path) -> None:
     kept = tmp_path / "cache" / "portcall" / "models"
     for command in (
         ("run", "--fill", "random"),
@@ -60,7 +60,7 @@ def test_a_model_is_compiled_once_and_again_when_it_changes(model: Path, tmp_pat
     assert len(list(kept.iterdir())) == 2
 
 
-def test_a_model_that_is_damaged_is_an_error_of_the_user(model: Path) -> None:
+def test_compile_damaged_model_is_a_user_error(model: Path) -> None:
     model.write_bytes(b"\x08\x07")
     for command in ("compile", "run", "inspect"):
         error = portcall(command, model, code=1)["error"]
@@ -68,7 +68,7 @@ def test_a_model_that_is_damaged_is_an_error_of_the_user(model: Path) -> None:
         assert str(error).count(str(model)) == 1
 
 
-def test_sources(tmp_path: Path) -> None:
+def test_compile_command_compiles_sources(tmp_path: Path) -> None:
     (tmp_path / "f.c").write_text("int f(void) { return 1; }")
     portcall("compile", tmp_path / "f.c", "-o", tmp_path / "f.so")
     assert (tmp_path / "f.so").is_file()
@@ -77,7 +77,7 @@ def test_sources(tmp_path: Path) -> None:
     assert not (tmp_path / "g.so").exists()
 
 
-def test_help_loads_no_compiler() -> None:
+def test_compile_help_loads_no_compiler() -> None:
     script = "import sys\nfrom portcall.cli import cli\ntry: cli(['compile', '--help'])\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.rpartition("\n\n")[2].split()}

@@ -68,7 +68,7 @@ class Convolutions:
 
 
 @pytest.mark.parametrize(("seed", "options"), [(0, {"winograd": "f4"}), (1, {"winograd": "f2", "threads": 2})])
-def test_random_convolutions(seed: int, options: dict[str, Any]) -> None:
+def test_from_onnx_random_convolutions(seed: int, options: dict[str, Any]) -> None:
     made = Convolutions(seed)
     for _ in range(COUNT):
         made.add()
@@ -79,7 +79,7 @@ def test_random_convolutions(seed: int, options: dict[str, Any]) -> None:
     assert "default" not in rules
 
 
-def test_random_poolings() -> None:
+def test_from_onnx_random_poolings() -> None:
     generator = np.random.default_rng(2)
     nodes, inputs, outputs = [], {}, []
     for number in range(10):

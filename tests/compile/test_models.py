@@ -22,7 +22,7 @@ IN_EVERY_RUN = ("squeezenet", "shufflenet")
 
 
 @pytest.mark.parametrize("name", IN_EVERY_RUN)
-def test_light_models(name: str) -> None:
+def test_from_onnx_light_models(name: str) -> None:
     model = light.load(name)
     made = check(model, light.inputs(model))
     assert made.kernels.get("default", 0) == 0
@@ -30,14 +30,14 @@ def test_light_models(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in light.NAMES if name not in IN_EVERY_RUN])
-def test_all_light_models(name: str) -> None:
+def test_from_onnx_all_light_models(name: str) -> None:
     model = light.load(name)
     feeds = light.inputs(model)
     check(model, feeds, winograd="off")
     check(model, feeds, threads=2)
 
 
-def test_several_threads_and_each_algorithm() -> None:
+def test_from_onnx_threads_and_algorithms_agree() -> None:
     model = light.load("squeezenet")
     feeds = light.inputs(model)
     (expected,) = onnxruntime_outputs(model, feeds)
@@ -68,14 +68,14 @@ def random(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
-def test_two_inputs_and_three_outputs() -> None:
+def test_from_onnx_two_inputs_and_three_outputs() -> None:
     made = check(branches(), {"a": random(3, 12), "b": random(3, 12, seed=1)})
     executor = made.load()
     assert list(executor.get_output_info()[0]) == ["positive", "shares", "same"]
     assert executor.get_input_info()[0] == {"a": (3, 12), "b": (3, 12)}
 
 
-def test_a_compiled_model_shows_no_bytes() -> None:
+def test_compiled_model_repr_has_no_bytes() -> None:
     made = portcall.compile.from_onnx(branches(), check=False)
     shown = repr(made)
     assert made.graph.metadata["model"] in shown
@@ -83,7 +83,7 @@ def test_a_compiled_model_shows_no_bytes() -> None:
     assert len(shown) < 100
 
 
-def test_dimensions_that_are_not_fixed() -> None:
+def test_from_onnx_names_inputs_with_dynamic_dimensions() -> None:
     nodes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Reshape", ["y", "shape"], ["z"])]
     model = make(nodes, {"x": ["batch", 3], "y": [6]}, ["z"])
     feeds = {"x": random(2, 3), "y": random(6)}
@@ -93,7 +93,7 @@ def test_dimensions_that_are_not_fixed() -> None:
     assert [problem.split("'")[1] for problem in caught.value.problems] == ["x"]
 
 
-def test_a_dropout_that_does_nothing() -> None:
+def test_from_onnx_dropout_in_inference() -> None:
     off = helper.make_node("Constant", [], ["off"], value=helper.make_tensor("off", onnx.TensorProto.BOOL, [], [False]))
     nodes = [off, helper.make_node("Dropout", ["x", "", "off"], ["y", "mask"]), helper.make_node("Relu", ["y"], ["z"])]
     check(make(nodes, {"x": [3, 4]}, ["z"]), {"x": random(3, 4)})
@@ -101,19 +101,19 @@ def test_a_dropout_that_does_nothing() -> None:
         portcall.compile.from_onnx(make(nodes, {"x": [3, 4]}, ["z", "mask"]))
 
 
-def test_a_bundle_says_how_it_was_made(tmp_path: Path) -> None:
+def test_read_bundle_says_how_it_was_compiled(tmp_path: Path) -> None:
     made = portcall.compile.from_onnx(branches(), threads=2)
     said = graph.read_bundle(made.save(tmp_path / "m.so")).graph.metadata
     assert (said["model"], said["target"], said["threads"], len(said["sha256"])) == ("made", "native", 2, 64)
     assert json.dumps(said)
 
 
-def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
+def test_from_onnx_is_reproducible(tmp_path: Path) -> None:
     files = [portcall.compile.from_onnx(branches()).save(tmp_path / f"{k}.so") for k in range(2)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_steps_are_told() -> None:
+def test_from_onnx_reports_its_steps() -> None:
     told: list[tuple[str, float]] = []
     made = portcall.compile.from_onnx(branches(), progress=lambda name, seconds: told.append((name, seconds)))
     began = [name for name, seconds in told if seconds < 0]

@@ -16,7 +16,7 @@ EVERY = 40
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx divides by zero when it makes its tests
-def test_node_tests_that_passed_pass() -> None:
+def test_from_onnx_node_tests_still_pass() -> None:
     names = node_tests.PASSES.read_text().split()[::EVERY]
     verdicts = {name: node_tests.guarded(name) for name in names}
     assert {name: verdict for name, verdict in verdicts.items() if verdict != "passed"} == {}

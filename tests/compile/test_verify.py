@@ -46,7 +46,7 @@ def test_verify_names_the_node_where_a_difference_begins() -> None:
     assert found.first == last.name
 
 
-def test_the_command_says_so_too(tmp_path: Path) -> None:
+def test_verify_command_names_the_first_difference(tmp_path: Path) -> None:
     model = branches()
     onnx.save(model, tmp_path / "m.onnx")
     made = portcall.compile.from_onnx(model)
@@ -71,7 +71,7 @@ def test_the_command_says_so_too(tmp_path: Path) -> None:
         assert bool(said["first"]) == (code == 1)
 
 
-def test_a_kernel_that_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_onnx_refuses_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     model = branches()
     portcall.compile.from_onnx(model)
     right = _math.exp
@@ -81,7 +81,7 @@ def test_a_kernel_that_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     portcall.compile.from_onnx(model, check=False)
 
 
-def test_an_encoder_of_a_transformer() -> None:
+def test_from_onnx_transformer_encoder() -> None:
     model = encoder.build()
     made = check(model, {"x": random(1, 32, 64)})
     assert made.kernels.get("default", 0) == 0

@@ -53,14 +53,14 @@ def many_module(lib: portcall.Module) -> graph.GraphModule:
 # ---- Running -------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_computes_what_numpy_does(mlp_module: graph.GraphModule) -> None:
+def test_run_computes_what_numpy_does(mlp_module: graph.GraphModule) -> None:
     for seed in range(3):
         x = array(4, 16, seed=seed)
         mlp_module.run(x=x)
         close(mlp_module.get_output(0), mlp(x, mlp_params()))
 
 
-def test_every_kind_of_node_and_head(many_module: graph.GraphModule) -> None:
+def test_run_handles_every_kind_of_node_and_head(many_module: graph.GraphModule) -> None:
     x, y = array(2, 6), array(2, 3)
     many_module.run(x=x, y=y)
     for index, expected in enumerate(many(x, y)):
@@ -69,7 +69,7 @@ def test_every_kind_of_node_and_head(many_module: graph.GraphModule) -> None:
         close(output, expected)
 
 
-def test_a_graph_comes_as_text_bytes_a_file_or_an_object(lib: portcall.Module, tmp_path: Path) -> None:
+def test_create_takes_a_graph_as_text_bytes_file_or_object(lib: portcall.Module, tmp_path: Path) -> None:
     text = many_json()
     (tmp_path / "m.json").write_text(text)
     for source in (text, text.encode(), tmp_path / "m.json", str(tmp_path / "m.json"), graph.Graph.from_json(text)):
@@ -78,7 +78,7 @@ def test_a_graph_comes_as_text_bytes_a_file_or_an_object(lib: portcall.Module, t
         graph.create("missing.json", lib, CPU)
 
 
-def test_parameters_come_from_a_file_by_its_name(lib: portcall.Module, tmp_path: Path) -> None:
+def test_load_params_takes_a_file_name(lib: portcall.Module, tmp_path: Path) -> None:
     name = str(tmp_path / "m.params")
     graph.save_params_to_file(mlp_params(), name)
     assert {key: array.tolist() for key, array in graph.load_params(name).items()} == {
@@ -93,14 +93,14 @@ def test_parameters_come_from_a_file_by_its_name(lib: portcall.Module, tmp_path:
 
 
 @pytest.mark.parametrize("storage", ["given", "own", "none"])
-def test_memory_is_planned_as_asked(lib: portcall.Module, storage: Any) -> None:
+def test_create_storage_option_chooses_the_plan(lib: portcall.Module, storage: Any) -> None:
     m = graph.create(mlp_json(), lib, CPU, storage=storage)
     m.load_params(mlp_params())
     m.run(x=array(4, 16))
     close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_kernels_of_the_classic_abi_run(c_libraries: dict[str, Path]) -> None:
+def test_run_calls_kernels_of_the_classic_abi(c_libraries: dict[str, Path]) -> None:
     draft = Model()
     x = draft.input("x", (5,))
     text = draft.json(draft.call("double_parallel", [draft.call("add_one", [x], f32(5))], f32(5)))
@@ -109,7 +109,7 @@ def test_kernels_of_the_classic_abi_run(c_libraries: dict[str, Path]) -> None:
     close(m.get_output(0), (np.arange(5) + 1) * 2)
 
 
-def test_booleans_in_a_graph_of_classic_kernels(c_libraries: dict[str, Path]) -> None:
+def test_run_converts_booleans_for_classic_kernels(c_libraries: dict[str, Path]) -> None:
     m = Model()
     x, w = m.input("x", (100,), "bool"), m.input("w", (100,), "bool")
     outputs = [m.call("invert", [each], ((100,), "bool"), name=name) for each, name in ((x, "not_x"), (w, "not_w"))]
@@ -123,7 +123,7 @@ def test_booleans_in_a_graph_of_classic_kernels(c_libraries: dict[str, Path]) ->
     assert made.get_output_info()[1] == {"not_x": "bool", "not_w": "bool"}
 
 
-def test_two_devices_and_copies_between_them(lib: portcall.Module, fake_device: portcall.Module) -> None:
+def test_run_copies_between_two_devices(lib: portcall.Module, fake_device: portcall.Module) -> None:
     lib.import_module(fake_device)
     m = graph.create(two_devices_json(), lib, [CPU, portcall.device("ext_dev")])
     x, w = array(8, 4), array(8, 4, seed=2)
@@ -141,7 +141,7 @@ def test_two_devices_and_copies_between_them(lib: portcall.Module, fake_device: 
         m.set_input_zero_copy("w", portcall.tensor(w))
 
 
-def test_a_kernels_error_is_the_callers(logging_module: graph.GraphModule, register: Register) -> None:
+def test_run_passes_a_kernels_error_on(logging_module: graph.GraphModule, register: Register) -> None:
     def fail(*_: Any) -> None:
         raise KeyError("of the call-back")
 
@@ -153,7 +153,7 @@ def test_a_kernels_error_is_the_callers(logging_module: graph.GraphModule, regis
 # ---- Inputs --------------------------------------------------------------------------------------------------------
 
 
-def test_inputs_are_set_by_name_index_keyword_or_dict(lib: portcall.Module) -> None:
+def test_set_input_takes_name_index_keyword_or_dict(lib: portcall.Module) -> None:
     draft = Model()
     names = ["x:0", "key", "value", "self"]
     inputs = [draft.input(name, (1, 1)) for name in names]
@@ -178,7 +178,7 @@ def test_inputs_are_set_by_name_index_keyword_or_dict(lib: portcall.Module) -> N
 
 @pytest.mark.parametrize("offset", [0, 4, 16, 60])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_of_any_alignment_and_layout_are_copied(mlp_module: graph.GraphModule, offset: int, order: Any) -> None:
+def test_set_input_copies_any_alignment_and_layout(mlp_module: graph.GraphModule, offset: int, order: Any) -> None:
     x = np.asarray(aligned(array(4, 16), offset), order=order)
     x.flags.writeable = False
     mlp_module.run(x=x)
@@ -186,12 +186,12 @@ def test_arrays_of_any_alignment_and_layout_are_copied(mlp_module: graph.GraphMo
     close(mlp_module.get_input("x"), x)
 
 
-def test_tensors_are_inputs_too(mlp_module: graph.GraphModule) -> None:
+def test_set_input_takes_tensors(mlp_module: graph.GraphModule) -> None:
     mlp_module.run(x=portcall.tensor(array(4, 16)))
     close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_names_that_are_wrong_are_told_with_those_that_resemble_them(mlp_module: graph.GraphModule) -> None:
+def test_set_input_unknown_name_proposes_similar_ones(mlp_module: graph.GraphModule) -> None:
     with pytest.raises(errors.GraphError, match=r"no input 'w11'; did you mean 'w1'") as caught:
         mlp_module.set_input("w11", array(32, 16))
     assert caught.value.node == "w11"
@@ -226,7 +226,7 @@ def test_names_that_are_wrong_are_told_with_those_that_resemble_them(mlp_module:
         (lambda m: m.share_params(m.clone(), 3), "the bytes of parameters, or a file, are expected, got 3"),
     ],
 )
-def test_what_is_no_array_or_no_name_is_told(
+def test_set_input_refuses_other_values_and_names(
     mlp_module: graph.GraphModule, call: Callable[[Any], Any], said: str
 ) -> None:
     with pytest.raises(errors.ArgumentError, match=said):
@@ -238,7 +238,7 @@ def test_what_is_no_array_or_no_name_is_told(
     close(mlp_module.get_output(np.int32(0)), mlp(array(4, 16), mlp_params()))
 
 
-def test_numbers_with_fractions_are_no_whole_numbers(lib: portcall.Module) -> None:
+def test_set_input_refuses_fractions_for_integers(lib: portcall.Module) -> None:
     draft = Model()
     m = graph.create(draft.json(draft.input("n", (2,), "int32"), draft.input("b", (2,), "bool")), lib, CPU)
     for name, kind in (("n", "int32"), ("b", "bool")):
@@ -251,7 +251,7 @@ def test_numbers_with_fractions_are_no_whole_numbers(lib: portcall.Module) -> No
     assert m.get_output(1).numpy().tolist() == [True, False]
 
 
-def test_types_are_never_converted_silently(mlp_module: graph.GraphModule) -> None:
+def test_set_input_never_converts_types(mlp_module: graph.GraphModule) -> None:
     with pytest.raises(errors.ArgumentError, match=r"'x' is of float32, got float64: .*astype\('float32'\)") as caught:
         mlp_module.set_input(x=array(4, 16).astype("float64"))
     assert (caught.value.expected, caught.value.got) == ("float32", "float64")
@@ -261,14 +261,14 @@ def test_types_are_never_converted_silently(mlp_module: graph.GraphModule) -> No
     close(mlp_module.get_output(0), mlp(np.ones((4, 16)), mlp_params()))
 
 
-def test_shapes_are_checked(mlp_module: graph.GraphModule) -> None:
+def test_set_input_checks_shapes(mlp_module: graph.GraphModule) -> None:
     with pytest.raises(errors.GraphError, match=r"'x' has shape \(4, 16\), got \(64,\): array.reshape\(\(4, 16\)\)"):
         mlp_module.set_input(x=array(64))
     with pytest.raises(errors.GraphError, match=r"got \(4, 15\)$"):
         mlp_module.set_input(x=array(4, 15))
 
 
-def test_nothing_is_set_when_one_of_many_is_wrong(many_module: graph.GraphModule) -> None:
+def test_set_input_sets_nothing_if_one_is_wrong(many_module: graph.GraphModule) -> None:
     x, y = array(2, 6), array(2, 3)
     many_module.set_input(x=x, y=y)
     for wrong in (array(3), y.astype("int32")):
@@ -279,7 +279,7 @@ def test_nothing_is_set_when_one_of_many_is_wrong(many_module: graph.GraphModule
     close(many_module.get_input("x"), x)
 
 
-def test_a_run_names_what_was_never_set(lib: portcall.Module) -> None:
+def test_run_names_unset_inputs(lib: portcall.Module) -> None:
     m = graph.create(mlp_json(), lib, CPU)
     m.load_params({name: value for name, value in mlp_params().items() if name != "b2"})
     m.set_input(x=array(4, 16))
@@ -287,7 +287,7 @@ def test_a_run_names_what_was_never_set(lib: portcall.Module) -> None:
         m.run()
 
 
-def test_what_a_graph_takes_and_gives_is_told(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+def test_get_input_info_and_get_output_info(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
     assert mlp_module.get_input_info() == ({"x": (4, 16)}, {"x": "float32"})
     shapes, types = mlp_module.get_param_info()
     assert shapes == {name: value.shape for name, value in mlp_params().items()}
@@ -304,7 +304,7 @@ def test_what_a_graph_takes_and_gives_is_told(mlp_module: graph.GraphModule, man
     assert many_module.get_input_index("y:1") == -1
 
 
-def test_the_core_tells_the_same_facts(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+def test_get_input_info_agrees_with_the_core(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
     for m in (mlp_module, many_module):
         for info, told in ((m["get_input_info"](), m.get_input_info()), (m["get_output_info"](), m.get_output_info())):
             assert {name: tuple(shape) for name, shape in dict(info["shape"]).items()} == told[0]
@@ -316,7 +316,7 @@ def test_the_core_tells_the_same_facts(mlp_module: graph.GraphModule, many_modul
 # ---- Outputs -------------------------------------------------------------------------------------------------------
 
 
-def test_outputs_are_views_or_copies(many_module: graph.GraphModule) -> None:
+def test_get_output_is_a_view_or_a_copy(many_module: graph.GraphModule) -> None:
     x, y = array(2, 6), array(2, 3)
     many_module.run(x=x, y=y)
     view = many_module.get_output(0)
@@ -334,7 +334,7 @@ def test_outputs_are_views_or_copies(many_module: graph.GraphModule) -> None:
         many_module.get_output(1, out=np.empty((2, 3), "float32"))
 
 
-def test_all_outputs_at_once(many_module: graph.GraphModule) -> None:
+def test_run_from_inputs_returns_all_outputs(many_module: graph.GraphModule) -> None:
     x, y = array(2, 6), array(2, 3)
     outputs = many_module.run_from_inputs({"x": x}, y=y)
     many_module.run(x=0 * x)
@@ -342,7 +342,7 @@ def test_all_outputs_at_once(many_module: graph.GraphModule) -> None:
         close(output, expected)
 
 
-def test_inner_values_are_for_the_debug_executor(mlp_module: graph.GraphModule) -> None:
+def test_debug_get_output_needs_the_debug_executor(mlp_module: graph.GraphModule) -> None:
     with pytest.raises(NotImplementedError, match="create_debug"):
         mlp_module.debug_get_output(0)
 
@@ -350,7 +350,7 @@ def test_inner_values_are_for_the_debug_executor(mlp_module: graph.GraphModule) 
 # ---- Zero copy -----------------------------------------------------------------------------------------------------
 
 
-def test_memory_of_the_caller_is_used_in_place(mlp_module: graph.GraphModule) -> None:
+def test_set_input_zero_copy_uses_the_callers_memory(mlp_module: graph.GraphModule) -> None:
     x, y = aligned(array(4, 16)), portcall.empty((4, 10))
     mlp_module.set_input_zero_copy("x", x)
     mlp_module.set_output_zero_copy(0, y)
@@ -362,7 +362,7 @@ def test_memory_of_the_caller_is_used_in_place(mlp_module: graph.GraphModule) ->
     assert mlp_module.get_input("x").data_ptr == x.ctypes.data
 
 
-def test_memory_in_use_is_not_written_by_later_copies(mlp_module: graph.GraphModule) -> None:
+def test_set_input_does_not_write_zero_copy_memory(mlp_module: graph.GraphModule) -> None:
     x = aligned(array(4, 16))
     mlp_module.set_input_zero_copy("x", x)
     mlp_module.run(x=2 * x)
@@ -370,14 +370,14 @@ def test_memory_in_use_is_not_written_by_later_copies(mlp_module: graph.GraphMod
     close(mlp_module.get_output(0), mlp(2 * x, mlp_params()))
 
 
-def test_the_memory_in_use_is_kept_alive(mlp_module: graph.GraphModule) -> None:
+def test_set_input_zero_copy_keeps_the_memory(mlp_module: graph.GraphModule) -> None:
     mlp_module.set_input_zero_copy("x", aligned(array(4, 16)))
     gc.collect()
     mlp_module.run()
     close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_zero_copy_through_a_view_and_of_one_output_twice(many_module: graph.GraphModule) -> None:
+def test_set_output_zero_copy_through_views_and_twice(many_module: graph.GraphModule) -> None:
     x, y = array(2, 6), aligned(array(2, 3))
     out = portcall.empty((3, 2))
     many_module.set_input_zero_copy("y", y)
@@ -388,7 +388,9 @@ def test_zero_copy_through_a_view_and_of_one_output_twice(many_module: graph.Gra
     close(out, many(x, y)[0])
 
 
-def test_zero_copy_says_which_condition_fails(mlp_module: graph.GraphModule, many_module: graph.GraphModule) -> None:
+def test_set_input_zero_copy_names_the_failed_condition(
+    mlp_module: graph.GraphModule, many_module: graph.GraphModule
+) -> None:
     x = aligned(array(4, 16))
     for value, text in [
         (aligned(x, 4), "4 bytes off a multiple of 64"),
@@ -415,7 +417,7 @@ def test_zero_copy_says_which_condition_fails(mlp_module: graph.GraphModule, man
 
 
 @pytest.mark.parametrize("how", ["blob", "bytearray", "memoryview", "dict", "path", "file", "the core"])
-def test_parameters_come_from_blobs_dicts_and_files(lib: portcall.Module, tmp_path: Path, how: str) -> None:
+def test_load_params_takes_blobs_dicts_and_files(lib: portcall.Module, tmp_path: Path, how: str) -> None:
     m = graph.create(mlp_json(), lib, CPU)
     params = mlp_params()
     blob = graph.save_params(params)
@@ -434,7 +436,7 @@ def test_parameters_come_from_blobs_dicts_and_files(lib: portcall.Module, tmp_pa
     assert set(m.get_param_info()[0]) == set(params)
 
 
-def test_parameters_are_copied_from_the_callers_arrays(lib: portcall.Module) -> None:
+def test_load_params_copies_the_callers_arrays(lib: portcall.Module) -> None:
     m = graph.create(mlp_json(), lib, CPU)
     params = {name: aligned(value) for name, value in mlp_params().items()}
     m.load_params(params)
@@ -443,7 +445,7 @@ def test_parameters_are_copied_from_the_callers_arrays(lib: portcall.Module) -> 
     close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_parameters_that_the_graph_lacks_are_told(mlp_module: graph.GraphModule) -> None:
+def test_load_params_reports_unknown_parameters(mlp_module: graph.GraphModule) -> None:
     more = {f"more{n}": array(1) for n in range(10)}
     with pytest.warns(graph.UnexpectedParamsWarning, match=r"10 parameters: 'more0', .*'more7', …") as caught:
         mlp_module.load_params({**more, **mlp_params(1)})
@@ -453,7 +455,7 @@ def test_parameters_that_the_graph_lacks_are_told(mlp_module: graph.GraphModule)
 
 
 @pytest.mark.parametrize("how", ["blob", "dict", "file"])
-def test_nothing_is_loaded_when_one_parameter_is_wrong(mlp_module: graph.GraphModule, tmp_path: Path, how: str) -> None:
+def test_load_params_loads_nothing_if_one_is_wrong(mlp_module: graph.GraphModule, tmp_path: Path, how: str) -> None:
     for wrong, error in [(array(1, 10), errors.GraphError), (array(10).astype("float64"), errors.ArgumentError)]:
         params = {**mlp_params(1), "b2": wrong}
         graph.save_params_to_file(params, tmp_path / "m.params")
@@ -465,7 +467,7 @@ def test_nothing_is_loaded_when_one_parameter_is_wrong(mlp_module: graph.GraphMo
     close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_clones_share_parameters_and_nothing_else(mlp_module: graph.GraphModule) -> None:
+def test_clone_shares_parameters_only(mlp_module: graph.GraphModule) -> None:
     clone = mlp_module.clone()
     for name in mlp_params():
         assert clone.get_input(name).data_ptr == mlp_module.get_input(name).data_ptr
@@ -479,7 +481,7 @@ def test_clones_share_parameters_and_nothing_else(mlp_module: graph.GraphModule)
     close(mlp_module.get_output(0), mlp(array(4, 16, seed=9), mlp_params()))
 
 
-def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
+def test_share_params_with_another_executor(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
     other = graph.create(mlp_json(), lib, CPU)
     other.share_params(mlp_module)
     some = graph.create(mlp_json(), lib, CPU)
@@ -497,7 +499,7 @@ def test_parameters_are_shared_with_another_executor(lib: portcall.Module, mlp_m
         close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_weights_are_found_in_the_library_by_a_function(lib: portcall.Module, client_functions: None) -> None:
+def test_graph_executor_create_takes_a_lookup_function(lib: portcall.Module, client_functions: None) -> None:
     storage = ["x", "w1", "b1", "", "", "w2", "b2"]
     params = {name: aligned(value) for name, value in mlp_params().items()}
     lookup = portcall.convert(
@@ -512,7 +514,7 @@ def test_weights_are_found_in_the_library_by_a_function(lib: portcall.Module, cl
 # ---- Threads -------------------------------------------------------------------------------------------------------
 
 
-def test_clones_run_in_threads_of_their_own(mlp_module: graph.GraphModule) -> None:
+def test_clone_runs_in_another_thread(mlp_module: graph.GraphModule) -> None:
     def work(number: int) -> None:
         clone = mlp_module.clone()
         x = array(4, 16, seed=number)
@@ -524,7 +526,7 @@ def test_clones_run_in_threads_of_their_own(mlp_module: graph.GraphModule) -> No
         list(pool.map(work, range(4)))
 
 
-def test_a_second_thread_is_refused_at_once(logging_module: graph.GraphModule, register: Register) -> None:
+def test_run_in_a_second_thread_is_refused(logging_module: graph.GraphModule, register: Register) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def wait(*_: Any) -> None:
@@ -551,7 +553,7 @@ def test_a_second_thread_is_refused_at_once(logging_module: graph.GraphModule, r
 # ---- Timing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
+def test_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
     result = mlp_module.benchmark(CPU, repeat=3, number=2, x=array(4, 16))
     assert len(result.results) == 3
     assert result.min > 0
@@ -563,7 +565,7 @@ def test_a_benchmark_runs_the_graph(mlp_module: graph.GraphModule) -> None:
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
-def test_inputs_are_copied_within_the_time_only_end_to_end(
+def test_benchmark_end_to_end_includes_inputs(
     logging_module: graph.GraphModule, register: Register, end_to_end: bool
 ) -> None:
     x, seen = np.zeros(3, "float32"), []
@@ -593,7 +595,7 @@ class Spy:
         return timed
 
 
-def test_what_a_benchmark_asks_for(mlp_module: graph.GraphModule) -> None:
+def test_benchmark_checks_its_arguments(mlp_module: graph.GraphModule) -> None:
     usual = {"number": 5, "repeat": 5, "min_repeat_ms": 0, "limit_zero_time_iterations": 100,
              "cooldown_interval_ms": 0, "repeats_to_cooldown": 1}  # fmt: skip
     other = dict(zip(usual, range(2, 8), strict=True))
@@ -614,7 +616,7 @@ def test_what_a_benchmark_asks_for(mlp_module: graph.GraphModule) -> None:
 
 
 @pytest.mark.parametrize("end_to_end", [False, True])
-def test_a_benchmark_hands_its_numbers_on(mlp_module: graph.GraphModule, end_to_end: bool) -> None:
+def test_benchmark_passes_its_options_on(mlp_module: graph.GraphModule, end_to_end: bool) -> None:
     mlp_module.set_input(x=array(4, 16))
     for name, value in [("repeat", 0), ("number", 0), ("min_repeat_ms", -1), ("limit_zero_time_iterations", -1),
                         ("cooldown_interval_ms", -1), ("repeats_to_cooldown", 0)]:  # fmt: skip
@@ -627,7 +629,7 @@ def test_a_benchmark_hands_its_numbers_on(mlp_module: graph.GraphModule, end_to_
 # ---- The module itself ---------------------------------------------------------------------------------------------
 
 
-def test_a_graph_module_is_a_thin_cover_of_a_module(mlp_module: graph.GraphModule) -> None:
+def test_graph_module_wraps_a_module(mlp_module: graph.GraphModule) -> None:
     assert mlp_module.module.type_key == "GraphExecutor"
     mlp_module["set_input"]("x", array(4, 16))
     mlp_module["run"]()
@@ -639,7 +641,7 @@ def test_a_graph_module_is_a_thin_cover_of_a_module(mlp_module: graph.GraphModul
         mlp_module["set_inputs"]
 
 
-def test_a_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
+def test_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
     mlp_module.set_input(x=array(4, 16))
     mlp_module.module = None  # type: ignore[assignment]
     with portcall.testing.no_leaks():
@@ -648,13 +650,13 @@ def test_a_run_looks_nothing_up(mlp_module: graph.GraphModule) -> None:
     close(mlp_module.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_a_module_that_is_no_executor_is_refused(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
+def test_graph_module_refuses_other_modules(lib: portcall.Module, mlp_module: graph.GraphModule) -> None:
     for wrong in (lib, mlp_module, None):
         with pytest.raises(ValueError, match=r"an executor of a graph.*graph\.create"):
             graph.GraphModule(wrong)
 
 
-def test_what_is_no_graph_or_no_library_is_told(lib: portcall.Module) -> None:
+def test_create_refuses_other_values(lib: portcall.Module) -> None:
     for source in ({"nodes": []}, None, graph.GraphBuilder()):
         with pytest.raises(errors.ArgumentError, match=f"a path or a Graph, got {type(source).__name__}"):
             graph.create(source, lib, CPU)
@@ -671,14 +673,14 @@ def test_create_proposes_a_kernel_with_a_similar_name(lib: portcall.Module) -> N
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_missing_kernel_is_named(lib: portcall.Module) -> None:
+def test_create_names_a_missing_kernel(lib: portcall.Module) -> None:
     draft = Model()
     text = draft.json(draft.call("rely", [draft.input("x", (1, 1))], f32(1, 1)))
     with pytest.raises(errors.GraphError, match=r"rely"):
         graph.create(text, lib, CPU)
 
 
-def test_a_device_that_is_not_there_is_refused(lib: portcall.Module) -> None:
+def test_create_refuses_a_missing_device(lib: portcall.Module) -> None:
     with pytest.raises(errors.DeviceError):
         graph.create(mlp_json(), lib, portcall.device("vulkan"))
 
@@ -686,7 +688,7 @@ def test_a_device_that_is_not_there_is_refused(lib: portcall.Module) -> None:
 # ---- Devices -------------------------------------------------------------------------------------------------------
 
 
-def test_devices_are_listed_flat(lib: portcall.Module) -> None:
+def test_get_device_lists_devices_flat(lib: portcall.Module) -> None:
     cuda = portcall.cuda(1)
     assert graph.get_device(lib, CPU) == ([CPU], 0, [1, 0])
     assert graph.get_device(lib, [CPU, cuda]) == ([CPU, cuda], 0, [1, 0, 2, 1])
@@ -695,7 +697,7 @@ def test_devices_are_listed_flat(lib: portcall.Module) -> None:
             graph.get_device(lib, wrong)
 
 
-def test_devices_and_library_belong_together(lib: portcall.Module, libraries: dict[str, Path]) -> None:
+def test_create_refuses_devices_of_another_session(lib: portcall.Module, libraries: dict[str, Path]) -> None:
     with portcall.rpc.LocalSession() as one, portcall.rpc.LocalSession() as other:
         theirs = one.load_module(one.upload(libraries["layers"]))
         devices, remote, flat = graph.get_device(theirs, [one.cpu(), one.device("ext_dev", 1)])

@@ -48,7 +48,7 @@ def assert_equal(found: Any, wanted: dict[str, Any]) -> None:
 # ---- Both ways -------------------------------------------------------------------------------------------------------
 
 
-def test_arrays_come_back(tmp_path: Path) -> None:
+def test_save_params_and_load_params_keep_arrays(tmp_path: Path) -> None:
     blob = _params.save_params(ARRAYS)
     assert_equal(_params.load_params(blob), ARRAYS)
     assert_equal(_params.load_params(bytearray(blob)), ARRAYS)
@@ -57,7 +57,7 @@ def test_arrays_come_back(tmp_path: Path) -> None:
     assert_equal(_params.load_params_from_file(tmp_path / "m.params"), ARRAYS)
 
 
-def test_arrays_are_aligned_writable_and_their_own() -> None:
+def test_load_params_arrays_are_aligned_and_writable() -> None:
     blob = _params.save_params(ARRAYS)
     first, second = _params.load_params(blob), _params.load_params(blob)
     for name in ARRAYS:
@@ -66,13 +66,13 @@ def test_arrays_are_aligned_writable_and_their_own() -> None:
     assert_equal(second, ARRAYS)
 
 
-def test_arrays_that_are_not_compact_are_written_by_element() -> None:
+def test_save_params_takes_strided_arrays() -> None:
     array = np.arange(12, dtype="int32").reshape(3, 4)
     strided = {"t": array.T, "s": array[:, ::2], "r": array[::-1]}
     assert_equal(_params.load_params(_params.save_params(strided)), strided)
 
 
-def test_elements_that_numpy_lacks_come_back_as_tensors() -> None:
+def test_load_params_elements_that_numpy_lacks_are_tensors() -> None:
     blob = _params.save_params({"w": bfloat16([1, -2, 0.5])})
     tensor = _params.load_params(blob)["w"]
     assert isinstance(tensor, portcall.Tensor)
@@ -80,7 +80,7 @@ def test_elements_that_numpy_lacks_come_back_as_tensors() -> None:
     assert _params.save_params({"w": tensor}) == blob
 
 
-def test_types_below_a_byte_are_packed_in_front() -> None:
+def test_save_params_packs_types_below_a_byte() -> None:
     tensor = portcall.empty((3,), "int4")
     _params.bytes_of(tensor)[:] = b"\x21\x03"
     blob = _params.save_params({"q": tensor})
@@ -89,7 +89,7 @@ def test_types_below_a_byte_are_packed_in_front() -> None:
     assert _params.param_infos(blob)["q"].nbytes == 2
 
 
-def test_the_one_bit_integers_of_old_blobs_are_bools() -> None:
+def test_load_params_reads_uint1_as_bool() -> None:
     blob = _params.save_params({"mask": np.array([True, False, True])})
     at = blob.rindex(bytes([6, 8, 1, 0]))
     old = blob[:at] + bytes([1, 1]) + blob[at + 2 :]
@@ -97,18 +97,18 @@ def test_the_one_bit_integers_of_old_blobs_are_bools() -> None:
 
 
 @pytest.mark.usefixtures("fake_device")
-def test_an_accelerators_tensor_is_written_from_there() -> None:
+def test_save_params_takes_device_tensors() -> None:
     host = np.arange(5, dtype="float32")
     there = portcall.tensor(host, device="ext_dev:0")
     assert _params.save_params({"w": there}) == _params.save_params({"w": host})
 
 
-def test_vectors_cannot_be_written() -> None:
+def test_save_params_refuses_vectors() -> None:
     with pytest.raises(errors.GraphError, match=r"'w' has elements of type float32x4: .* an axis of their own"):
         _params.save_params({"w": portcall.empty((2,), "float32x4")})
 
 
-def test_what_is_no_array_or_no_name_is_refused() -> None:
+def test_save_params_refuses_other_values_and_names() -> None:
     with pytest.raises(errors.ArgumentError, match="expected an array"):
         _params.save_params({"w": "text"})
     with pytest.raises(TypeError, match="the name of a parameter is text, not 3"):
@@ -119,7 +119,7 @@ def test_what_is_no_array_or_no_name_is_refused() -> None:
 
 
 @pytest.mark.peers
-def test_bytes_are_those_of_apache_tvm() -> None:
+def test_save_params_bytes_equal_tvms() -> None:
     from tvm import runtime
 
     theirs = bytes(runtime.save_param_dict({name: runtime.tensor(array) for name, array in ARRAYS.items()}))
@@ -128,7 +128,7 @@ def test_bytes_are_those_of_apache_tvm() -> None:
 
 
 @pytest.mark.peers
-def test_apache_tvm_reads_what_is_written(tmp_path: Path) -> None:
+def test_save_params_is_read_by_tvm(tmp_path: Path) -> None:
     from tvm import runtime
 
     theirs = runtime.load_param_dict(bytearray(_params.save_params(ARRAYS)))
@@ -141,7 +141,7 @@ def test_apache_tvm_reads_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.peers
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_small_floats_are_exchanged_with_apache_tvm(name: str) -> None:
+def test_save_params_small_floats_are_exchanged_with_tvm(name: str) -> None:
     import ml_dtypes
     from tvm import runtime
 
@@ -157,7 +157,7 @@ def test_small_floats_are_exchanged_with_apache_tvm(name: str) -> None:
 # ---- Files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_listed_without_reading_its_data(tmp_path: Path) -> None:
+def test_load_params_from_file_lists_without_reading_data(tmp_path: Path) -> None:
     path = tmp_path / "m.params"
     _params.save_params_to_file(ARRAYS, path)
     params = _params.load_params_from_file(path)
@@ -172,7 +172,7 @@ def test_a_file_is_listed_without_reading_its_data(tmp_path: Path) -> None:
     assert repr(params) == f"<portcall.graph.ParamFile '{path}' of 7 tensors>"
 
 
-def test_a_file_that_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
+def test_load_params_from_file_that_changed_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "m.params"
     _params.save_params_to_file(ARRAYS, path)
     params = _params.load_params_from_file(path)
@@ -181,7 +181,7 @@ def test_a_file_that_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
         params["weight"]
 
 
-def test_a_file_that_ends_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_load_params_from_file_truncated_meanwhile_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(bytes(10))
     with (tmp_path / "short").open("rb") as file:
         source = _params._File(file)
@@ -191,7 +191,7 @@ def test_a_file_that_ends_while_it_is_read_is_an_error(tmp_path: Path) -> None:
             source.read_into(4, memoryview(bytearray(8)))
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_save_params_to_file_is_atomic(tmp_path: Path) -> None:
     with pytest.raises(errors.ArgumentError):
         _params.save_params_to_file({"good": np.zeros(3), "bad": None}, tmp_path / "m.params")
     assert os.listdir(tmp_path) == []
@@ -199,7 +199,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         _params.load_params_from_file(tmp_path / "m.params")
 
 
-def test_a_file_can_be_written_from_another_one(tmp_path: Path) -> None:
+def test_save_params_to_file_takes_params_of_a_file(tmp_path: Path) -> None:
     _params.save_params_to_file(ARRAYS, tmp_path / "a")
     _params.save_params_to_file(_params.load_params_from_file(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -224,7 +224,7 @@ print(peak() - before)
 """
 
 
-def test_loading_a_file_takes_the_memory_of_its_weights(tmp_path: Path) -> None:
+def test_load_params_from_file_memory_is_that_of_the_weights(tmp_path: Path) -> None:
     sizes = [1 << 10, 24 << 20, 8 << 20, 4 << 20]  # the largest one is most of it
     _params.save_params_to_file({f"w{n}": np.ones(n, "uint8") for n in sizes}, tmp_path / "m.params")
     done = subprocess.run(
@@ -278,7 +278,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_blob_is_an_error_that_says_where(kind: str, tmp_path: Path) -> None:
+def test_load_params_damaged_blob_error_has_the_position(kind: str, tmp_path: Path) -> None:
     damage, message = DAMAGES[kind]
     blob = damage(SOUND)
     with pytest.raises(errors.GraphError) as caught:
@@ -291,7 +291,7 @@ def test_a_damaged_blob_is_an_error_that_says_where(kind: str, tmp_path: Path) -
     assert str(from_file.value) == f"'{tmp_path / 'm.params'}': {caught.value}"
 
 
-def test_every_blob_that_is_cut_short_is_an_error() -> None:
+def test_load_params_refuses_every_truncated_blob() -> None:
     blob = _params.save_params(ARRAYS)
     for size in range(len(blob)):
         with pytest.raises(errors.GraphError):

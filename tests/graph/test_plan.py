@@ -88,7 +88,7 @@ def is_sound(planned: Plan) -> bool:
     return True
 
 
-def test_the_judge_sees_an_overwritten_value() -> None:
+def test_judge_of_plans_sees_an_overwritten_value() -> None:
     b = GraphBuilder()
     x = b.input("x", (16,))
     y = b.call("relu", [x], (16,))
@@ -127,14 +127,14 @@ def any_graphs(draw: st.DrawFn, most_nodes: int = 25, smallest: int = 0) -> Grap
 
 
 @given(any_graphs(), st.sampled_from(STORAGE))
-def test_no_plan_writes_over_a_value_that_is_needed(builder: GraphBuilder, storage: Any) -> None:
+def test_plan_never_overwrites_a_needed_value(builder: GraphBuilder, storage: Any) -> None:
     planned = plan(builder.graph(), storage)
     run_on_labels(planned)
     assert planned.arenas[0].nbytes == 0  # nothing is left to "the first device"
 
 
 @given(any_graphs())
-def test_storage_ids_of_the_builder_are_sound_and_are_honoured(builder: GraphBuilder) -> None:
+def test_plan_honours_storage_ids_of_the_builder(builder: GraphBuilder) -> None:
     graph = Graph.from_json(builder.to_json())
     planned = plan(graph)  # any warning is an error
     run_on_labels(planned)
@@ -146,7 +146,7 @@ def test_storage_ids_of_the_builder_are_sound_and_are_honoured(builder: GraphBui
 
 
 @given(any_graphs(smallest=1), st.data())
-def test_storage_ids_are_honoured_just_when_the_judge_finds_them_sound(builder: GraphBuilder, data: Any) -> None:
+def test_plan_honours_storage_ids_exactly_if_sound(builder: GraphBuilder, data: Any) -> None:
     graph = with_ids(builder.graph(), data.draw)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -183,7 +183,7 @@ def slots_as_given(graph: Graph) -> Plan:
 
 
 @given(any_graphs(most_nodes=40))
-def test_an_arena_is_never_larger_than_shared_slots_and_never_smaller_than_what_is_live(builder: GraphBuilder) -> None:
+def test_plan_arena_size_is_between_live_size_and_shared_slots(builder: GraphBuilder) -> None:
     graph = builder.graph()
     buffers = Buffers(graph)
     slots, unshared = plan(Graph.from_json(builder.to_json())), plan(graph, "none")
@@ -193,7 +193,7 @@ def test_an_arena_is_never_larger_than_shared_slots_and_never_smaller_than_what_
 
 
 @given(random_graphs())
-def test_values_do_not_depend_on_storage(builder: GraphBuilder) -> None:
+def test_plan_does_not_change_values(builder: GraphBuilder) -> None:
     graph = builder.graph()
     inputs = random_inputs(graph, 0)
     for again in (Graph.from_json(builder.to_json()), decode(encode(plan(graph, "own"))).graph):
@@ -202,7 +202,7 @@ def test_values_do_not_depend_on_storage(builder: GraphBuilder) -> None:
 
 
 @given(any_graphs(), st.randoms(use_true_random=False))
-def test_packing_in_any_order_keeps_what_is_live_together_apart(builder: GraphBuilder, random: Any) -> None:
+def test_best_packing_keeps_live_buffers_apart(builder: GraphBuilder, random: Any) -> None:
     buffers = Buffers(builder.graph())
     conflicts = conflicts_of(buffers, buffers.of_calls)
     assert conflicts is not None
@@ -227,7 +227,7 @@ def chain(length: int, shape: tuple[int, ...] = (3, 5)) -> GraphBuilder:
     return b
 
 
-def test_a_chain_needs_two_pieces_of_memory() -> None:
+def test_plan_of_a_chain_needs_two_buffers() -> None:
     assert plan(chain(9).graph()).arenas[0].nbytes == 2 * 64
     assert len(set(storage_ids(chain(9).graph()))) == 3  # and the input's
 
@@ -272,7 +272,7 @@ def u_net() -> GraphBuilder:
 
 
 @pytest.mark.parametrize("build", [fires, residuals, u_net])
-def test_networks_are_packed_into_what_is_live_at_one_time(build: Callable[[], GraphBuilder]) -> None:
+def test_plan_of_networks_is_as_large_as_what_is_live(build: Callable[[], GraphBuilder]) -> None:
     graph = build().graph()
     buffers = Buffers(graph)
     offsets, end = best_packing(buffers, buffers.of_calls)
@@ -281,14 +281,14 @@ def test_networks_are_packed_into_what_is_live_at_one_time(build: Callable[[], G
     assert offsets.keys() == set(buffers.of_calls)
 
 
-def test_slots_are_shared_where_too_many_values_are_live_for_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_shares_slots_if_too_many_values_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portcall.graph._storage._MOST_CONFLICTS", 3)
     planned = plan(fires().graph())
     run_on_labels(planned)
     assert planned.arenas[0].nbytes == plan(Graph.from_json(fires().to_json())).arenas[0].nbytes
 
 
-def test_memory_of_a_placeholder_is_its_own_and_holds_its_views() -> None:
+def test_plan_placeholder_memory_is_its_own_with_views() -> None:
     b = GraphBuilder()
     x = b.input("x", (4, 4))
     view = b.reshape(x, (16,))
@@ -301,12 +301,12 @@ def test_memory_of_a_placeholder_is_its_own_and_holds_its_views() -> None:
         run_on_labels(planned)
 
 
-def test_without_sharing_every_value_keeps_its_memory() -> None:
+def test_plan_without_sharing_keeps_every_value() -> None:
     planned = plan(chain(5).graph(), "none")
     assert len({slot.offset for slot in planned.slots if not slot.own}) == 5
 
 
-def test_values_without_elements_take_no_memory() -> None:
+def test_plan_empty_values_take_no_memory() -> None:
     b = GraphBuilder()
     x = b.input("x", (0, 4))
     b.output(b.call("relu", [x], (0, 4)), b.call("relu", [x], (0, 4)))
@@ -316,7 +316,7 @@ def test_values_without_elements_take_no_memory() -> None:
         assert decode(encode(planned)).slot_of == planned.slot_of
 
 
-def test_an_empty_value_in_the_memory_of_a_placeholder_is_planned_anew() -> None:
+def test_plan_empty_value_in_a_placeholder_gets_its_own_storage() -> None:
     b = GraphBuilder()
     b.output(b.call("f", [b.input("x", (4,))], (0,)))
     document = json.loads(b.to_json())
@@ -325,12 +325,12 @@ def test_an_empty_value_in_the_memory_of_a_placeholder_is_planned_anew() -> None
         decode(encode(plan(Graph.from_json(json.dumps(document)))))
 
 
-def test_storage_is_one_of_three_words() -> None:
+def test_plan_refuses_other_storage_options() -> None:
     with pytest.raises(ValueError, match="'given', 'own' or 'none' expected"):
         plan(chain(1).graph(), "shared")
 
 
-def test_more_memory_than_can_be_counted_is_refused() -> None:
+def test_plan_refuses_sizes_beyond_64_bits() -> None:
     b = GraphBuilder()
     x = b.input("x", (2**53,))
     b.output(*[b.call("relu", [x], (2**53,)) for _ in range(3)])
@@ -366,7 +366,7 @@ def given_ids(*ids: int) -> Graph:
         ((0, 0, 0, 0, 0), "(and 1 more such)"),
     ],
 )
-def test_unsound_storage_ids_are_replaced_with_a_warning_that_names_the_nodes(ids: tuple[int, ...], words: str) -> None:
+def test_plan_unsound_storage_ids_warn_with_the_nodes(ids: tuple[int, ...], words: str) -> None:
     with pytest.warns(StorageWarning) as caught:
         planned = plan(given_ids(*ids))
     assert words in str(caught[0].message) or len(set(ids)) == 1
@@ -376,7 +376,7 @@ def test_unsound_storage_ids_are_replaced_with_a_warning_that_names_the_nodes(id
     plan(decode(encode(planned)).graph)  # no more warnings: it has no storage ids of calls
 
 
-def test_storage_ids_of_two_devices_are_replaced() -> None:
+def test_plan_replaces_storage_ids_of_two_devices() -> None:
     b = GraphBuilder("cpu")
     x = b.input("x", (16,))
     there = b.copy(b.call("relu", [b.call("relu", [x], (16,))], (16,)), "cuda", name="there")
@@ -388,14 +388,14 @@ def test_storage_ids_of_two_devices_are_replaced() -> None:
         run_on_labels(plan(Graph.from_json(json.dumps(document))))
 
 
-def test_unsound_storage_ids_do_not_matter_where_memory_is_planned_anew() -> None:
+def test_plan_ignores_unsound_storage_ids_when_planning_itself() -> None:
     run_on_labels(plan(given_ids(0, 0, 0, 0, 0), "own"))
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_says_where_memory_goes() -> None:
+def test_memory_report_says_where_memory_goes() -> None:
     b = GraphBuilder()
     x, w = b.input("x", (4, 16)), b.param("w", np.zeros((32, 16), "float32"))
     y = b.call("dense", [x, w], (4, 32), name="dense")
@@ -417,7 +417,7 @@ def test_the_report_says_where_memory_goes() -> None:
     assert "last, flat" in text
 
 
-def test_the_report_counts_each_device_by_itself() -> None:
+def test_memory_report_counts_each_device() -> None:
     b = GraphBuilder("cpu")
     there = b.copy(b.call("relu", [b.input("x", (16,))], (16,)), "cuda")
     b.output(b.call("relu", [there], (16,)))
@@ -477,14 +477,14 @@ def sealed(data: bytes, magic: bytes = b"PCGPLAN\0", version: int = 1, crc: int 
     return magic + struct.pack("<IIQ", version, zlib.crc32(data) if crc is None else crc, len(data)) + data
 
 
-def test_a_plan_is_encoded_as_documented() -> None:
+def test_plan_encoding_is_the_documented_one() -> None:
     planned = plan(split_model().graph(), "none")
     assert encode(planned) == sealed(body())
     assert decode(sealed(body())).slots == planned.slots
 
 
 @given(any_graphs(), st.sampled_from(STORAGE))
-def test_a_plan_is_bytes_and_back(builder: GraphBuilder, storage: Any) -> None:
+def test_plan_round_trip_through_bytes(builder: GraphBuilder, storage: Any) -> None:
     planned = plan(Graph.from_json(builder.to_json()), storage)
     data = encode(planned)
     again = decode(data)
@@ -496,7 +496,7 @@ def test_a_plan_is_bytes_and_back(builder: GraphBuilder, storage: Any) -> None:
         assert json.loads(again.graph.to_json()) == json.loads(builder.to_json())
 
 
-def test_a_decoded_plan_gives_its_graph_as_json() -> None:
+def test_plan_decoded_gives_its_graph_as_json() -> None:
     assert json.loads(decode(encode(plan(split_model().graph()))).graph.to_json()) == json.loads(
         split_model().graph().to_json()
     )
@@ -590,7 +590,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_plan_is_refused(name: str) -> None:
+def test_plan_decode_refuses_malformed_plans(name: str) -> None:
     with pytest.raises(errors.GraphError, match="plan"):
         decode(MALFORMED[name])
 
@@ -601,14 +601,14 @@ def any_library(c_libraries: dict[str, Path]) -> portcall.Module:
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_the_core_refuses_a_malformed_plan_too(name: str, any_library: portcall.Module) -> None:
+def test_plan_malformed_is_refused_by_the_core(name: str, any_library: portcall.Module) -> None:
     create = portcall.get_global_func("portcall.graph.create")
     with pytest.raises(errors.GraphError, match="plan"):
         create(MALFORMED[name], any_library, 1, 0)
 
 
 @given(st.data())
-def test_changed_bytes_give_a_plan_or_a_graph_error(data: Any) -> None:
+def test_plan_decode_of_changed_bytes_is_a_plan_or_an_error(data: Any) -> None:
     changed = bytearray(body())
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))

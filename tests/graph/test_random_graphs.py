@@ -27,7 +27,7 @@ def check(module: graph.GraphModule, planned: Graph, seed: int) -> None:
 
 @settings(max_examples=60)
 @given(random_graphs(), st.sampled_from(["given", "own", "none"]), st.integers(0, 1000))
-def test_the_executor_computes_what_numpy_does(
+def test_run_of_random_graphs_computes_what_numpy_does(
     libraries: dict[str, Path], builder: GraphBuilder, storage: Any, seed: int
 ) -> None:
     text = builder.to_json()
@@ -38,8 +38,6 @@ def test_the_executor_computes_what_numpy_does(
 
 @settings(max_examples=30)
 @given(random_graphs(), st.integers(0, 1000))
-def test_a_graph_runs_as_built_without_a_detour_through_json(
-    libraries: dict[str, Path], builder: GraphBuilder, seed: int
-) -> None:
+def test_create_runs_a_graph_object_without_json(libraries: dict[str, Path], builder: GraphBuilder, seed: int) -> None:
     module = graph.create(builder.graph(), portcall.load_module(libraries["layers"]), portcall.cpu())
     check(module, builder.graph(), seed)

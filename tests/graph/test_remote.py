@@ -74,7 +74,7 @@ def requests(session: rpc.Session) -> int:
 # ---- The same API --------------------------------------------------------------------------------------------------
 
 
-def test_a_model_computes_over_there_what_it_does_here(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_computes_what_the_local_one_does(session: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(session, libraries)
     for seed in range(3):
         x = array(4, 16, seed=seed)
@@ -93,7 +93,7 @@ def test_a_model_computes_over_there_what_it_does_here(session: rpc.Session, lib
     close(m.get_output(0), mlp(2 * x, mlp_params()))
 
 
-def test_every_kind_of_node_and_head(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_handles_every_kind_of_node_and_head(session: rpc.Session, libraries: dict[str, Path]) -> None:
     m = graph.create(many_json(), load(session, libraries["layers"]), [session.cpu()])
     x, y = array(2, 6), array(2, 3)
     m.run(x=x, y=y)
@@ -104,7 +104,7 @@ def test_every_kind_of_node_and_head(session: rpc.Session, libraries: dict[str, 
         close(output, expected)
 
 
-def test_two_devices_of_a_session(
+def test_remote_graph_on_two_devices(
     remote: rpc.Session, libraries: dict[str, Path], build_native: Callable[[str], Path]
 ) -> None:
     lib = load(remote, libraries["layers"])
@@ -120,7 +120,9 @@ def test_two_devices_of_a_session(
     assert str(m.get_input("w").device) == "ext_dev:0"
 
 
-def test_tensors_of_the_session_are_inputs_and_outputs(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_uses_remote_tensors_as_inputs_and_outputs(
+    session: rpc.Session, libraries: dict[str, Path]
+) -> None:
     m = create_mlp(session, libraries)
     x, y = session.tensor(array(4, 16)), session.empty((4, 10))
     m.run(x=x)
@@ -137,7 +139,7 @@ def test_tensors_of_the_session_are_inputs_and_outputs(session: rpc.Session, lib
             use(0, value)
 
 
-def test_clones_share_parameters_over_there(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_clone_shares_parameters(session: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(session, libraries)
     clone = m.clone()
     other = graph.create(mlp_json(), load(session, libraries["layers"]), session.cpu())
@@ -151,7 +153,9 @@ def test_clones_share_parameters_over_there(session: rpc.Session, libraries: dic
     close(m.get_output(0), mlp(2 * x, mlp_params()))
 
 
-def test_a_bundle_is_opened_over_there(session: rpc.Session, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_remote_bundle_is_opened_on_the_server(
+    session: rpc.Session, libraries: dict[str, Path], tmp_path: Path
+) -> None:
     graph.export_bundle(tmp_path / "mlp.so", mlp_json(), libraries["layers"], mlp_params())
     lib = load(session, tmp_path / "mlp.so")
     m = graph.GraphModule(lib["default"](session.cpu()))
@@ -163,7 +167,7 @@ def test_a_bundle_is_opened_over_there(session: rpc.Session, libraries: dict[str
     close(clone.get_output("dense2"), mlp(2 * array(4, 16), mlp_params()))
 
 
-def test_errors_are_found_before_anything_is_sent(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_checks_before_sending(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     before = requests(remote)
     for wrong, error in [
@@ -180,7 +184,7 @@ def test_errors_are_found_before_anything_is_sent(remote: rpc.Session, libraries
     assert requests(remote) == before
 
 
-def test_errors_over_there_keep_their_words(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_errors_keep_class_and_message(session: rpc.Session, libraries: dict[str, Path]) -> None:
     m = graph.create(mlp_json(), load(session, libraries["layers"]), session.cpu())
     m.set_input(x=array(4, 16))
     with pytest.raises(Exception, match=r"'w1', float32 \(32, 16\).* never set"):
@@ -189,13 +193,13 @@ def test_errors_over_there_keep_their_words(session: rpc.Session, libraries: dic
         graph.GraphModule(load(session, libraries["elementwise"]))
 
 
-def test_a_kernel_that_is_missing_over_there_is_named(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_create_names_a_missing_kernel(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     with pytest.raises(errors.RemoteError, match="dense") as caught:
         graph.create(mlp_json(), load(remote, libraries["elementwise"]), remote.cpu())
     assert caught.value.kind == "GraphError"
 
 
-def test_a_server_without_graphs_is_told(tvm_port: int, libraries: dict[str, Path]) -> None:
+def test_remote_create_on_a_server_without_graphs_is_an_error(tvm_port: int, libraries: dict[str, Path]) -> None:
     with rpc.connect("127.0.0.1", tvm_port, key="k") as session:
         lib = load(session, libraries["layers"])
         with pytest.raises(errors.FunctionNotFoundError, match="runs no graphs; a portcall server"):
@@ -206,7 +210,7 @@ def test_a_server_without_graphs_is_told(tvm_port: int, libraries: dict[str, Pat
 # ---- How little travels --------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_one_round_trip(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_run_is_one_round_trip(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     m.set_input(x=array(4, 16))
     before = remote.stats()
@@ -217,7 +221,7 @@ def test_a_run_is_one_round_trip(remote: rpc.Session, libraries: dict[str, Path]
     assert after["bytes_received"] - before["bytes_received"] < 100
 
 
-def test_functions_are_looked_up_once(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_graph_looks_functions_up_once(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     m.get_input("w1")
     before = requests(remote)
@@ -226,7 +230,7 @@ def test_functions_are_looked_up_once(remote: rpc.Session, libraries: dict[str, 
     close(kept, mlp_params()["w1"])
 
 
-def test_inputs_are_sent_into_memory_that_stays(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_set_input_reuses_its_memory(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     m.set_input(x=array(4, 16))
     before = remote.stats()
@@ -236,7 +240,7 @@ def test_inputs_are_sent_into_memory_that_stays(remote: rpc.Session, libraries: 
     assert after["bytes_received"] - before["bytes_received"] < 200  # nothing comes back
 
 
-def test_parameters_are_sent_once(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_load_params_sends_once(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     params = mlp_params()
     size = sum(value.nbytes for value in params.values())
     m = graph.create(mlp_json(), load(remote, libraries["layers"]), remote.cpu())
@@ -254,7 +258,7 @@ def test_parameters_are_sent_once(remote: rpc.Session, libraries: dict[str, Path
     assert before < plan
 
 
-def test_the_memory_of_sent_parameters_is_the_executors(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_load_params_memory_belongs_to_the_executor(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     before = requests(remote)
     m.load_params(mlp_params(1))
@@ -276,7 +280,7 @@ def weighty(values: dict[str, Any], names: list[str] | None = None) -> str:
 
 
 @pytest.mark.parametrize("most", [1, 500, 16 << 20])
-def test_many_parameters_travel_together(
+def test_remote_load_params_sends_many_together(
     remote: rpc.Session, libraries: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
 ) -> None:
     monkeypatch.setattr("portcall.graph._host_memory.SessionMemory.batch", most)
@@ -299,9 +303,7 @@ def test_many_parameters_travel_together(
             np.testing.assert_array_equal(m.get_input(name).numpy(), value)
 
 
-def test_parameters_that_travel_together_can_be_used_where_they_arrive(
-    session: rpc.Session, libraries: dict[str, Path]
-) -> None:
+def test_remote_load_params_uses_sent_memory_in_place(session: rpc.Session, libraries: dict[str, Path]) -> None:
     values = weights()
     m = graph.create(weighty(values), load(session, libraries["layers"]), session.cpu())
     sizes = [value.nbytes for value in values.values()]
@@ -311,7 +313,7 @@ def test_parameters_that_travel_together_can_be_used_where_they_arrive(
         np.testing.assert_array_equal(m.get_input(name).numpy(), values[name])
 
 
-def test_a_tensor_of_the_session_is_read_and_never_written(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_set_input_never_writes_a_remote_tensor(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(remote, libraries)
     mine = remote.tensor(array(4, 16))
     m.run(x=mine)
@@ -320,7 +322,7 @@ def test_a_tensor_of_the_session_is_read_and_never_written(remote: rpc.Session, 
     close(m.get_output(0), mlp(2 * array(4, 16), mlp_params()))
 
 
-def test_a_benchmark_is_taken_over_there(session: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_benchmark_measures_on_the_server(session: rpc.Session, libraries: dict[str, Path]) -> None:
     m = create_mlp(session, libraries)
     x = array(4, 16)
     assert len(m.benchmark(session.cpu(), repeat=3, number=2, x=x).results) == 3
@@ -332,7 +334,7 @@ def test_a_benchmark_is_taken_over_there(session: rpc.Session, libraries: dict[s
     close(m.get_output(0), mlp(2 * x, mlp_params()))
 
 
-def test_nothing_of_a_graph_is_left_over_there(server: Serving, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_remote_graph_leaves_nothing_on_the_server(server: Serving, libraries: dict[str, Path], tmp_path: Path) -> None:
     source = (
         "import portcall\nportcall.register_func('demo.live', lambda: sum(portcall.testing.live_nodes().values()))\n"
     )
@@ -358,7 +360,7 @@ def test_nothing_of_a_graph_is_left_over_there(server: Serving, libraries: dict[
 # ---- Servers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_that_is_wrong_harms_nobody(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_remote_create_wrong_plan_is_an_error(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     lib = load(remote, libraries["layers"])
     make = remote["portcall.graph.create"]
     for plan in (b"", b"PCGPLAN\0" + bytes(100), bytes(1000)):
@@ -375,7 +377,7 @@ def test_a_plan_that_is_wrong_harms_nobody(remote: rpc.Session, libraries: dict[
     assert remote["testing.echo"](1) == 1
 
 
-def test_graph_functions_are_offered_by_default(remote: rpc.Session, libraries: dict[str, Path]) -> None:
+def test_serve_offers_graph_functions_by_default(remote: rpc.Session, libraries: dict[str, Path]) -> None:
     lib = load(remote, libraries["layers"])
     for name in ("graph_executor", "graph_executor_debug", "graph_runtime", "graph_runtime_debug"):
         m = graph.GraphModule(remote[f"tvm.{name}.create"](mlp_json(), lib, 1, 0))
@@ -384,7 +386,7 @@ def test_graph_functions_are_offered_by_default(remote: rpc.Session, libraries: 
         close(m.get_output(0), mlp(array(4, 16), mlp_params()))
 
 
-def test_a_server_of_a_program_offers_them_when_told(libraries: dict[str, Path]) -> None:
+def test_server_offers_graph_functions_if_imported(libraries: dict[str, Path]) -> None:
     with (
         rpc.Server(imports=["portcall.graph:register_server_functions"], no_fork=True) as server,
         rpc.connect(server.address) as session,
@@ -394,7 +396,7 @@ def test_a_server_of_a_program_offers_them_when_told(libraries: dict[str, Path])
         assert graph.create(mlp_json(), lib, session.cpu()).get_num_inputs() == 5
 
 
-def test_this_process_offers_them_when_told(libraries: dict[str, Path], client_functions: None) -> None:
+def test_register_server_functions_offers_graph_functions(libraries: dict[str, Path], client_functions: None) -> None:
     graph.register_server_functions()  # twice is once
     with rpc.LocalSession() as session:
         lib = load(session, libraries["layers"])
@@ -404,12 +406,12 @@ def test_this_process_offers_them_when_told(libraries: dict[str, Path], client_f
 
 
 @pytest.mark.parametrize("name", ["portcall.graph:no_such_function", "no_such_package.module:function"])
-def test_a_function_to_import_that_is_not_there_is_told(name: str) -> None:
+def test_server_import_of_a_missing_function_is_an_error(name: str) -> None:
     with pytest.raises(errors.ConnectError, match="no_such"):
         rpc.Server(imports=[name])
 
 
-def test_a_client_of_tvm_runs_graphs(server: Serving, libraries: dict[str, Path], tmp_path: Path) -> None:
+def test_server_runs_graphs_for_tvm_clients(server: Serving, libraries: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text(mlp_json())
     np.savez(tmp_path / "m.npz", x=array(4, 16), y=mlp(array(4, 16), mlp_params()), **mlp_params())
     command: list[Any] = [sys.executable, CLIENT, server.port, tmp_path, libraries["layers"]]

@@ -133,7 +133,7 @@ def read(document: Any) -> Graph:
     return Graph.from_json(json.dumps(document))
 
 
-def test_a_graph_is_read_into_values_and_nodes() -> None:
+def test_from_json_reads_values_and_nodes() -> None:
     graph = Graph.from_json(COMPILED)
     assert [node.name for node in graph.nodes] == [
         "x", "tvmgen_default_fused_split", "reshape_nop", "tvmgen_default_fused_add",
@@ -150,11 +150,11 @@ def test_a_graph_is_read_into_values_and_nodes() -> None:
     assert graph.owners() == [0, 1, 1, 2, 3]
 
 
-def test_a_compilers_file_is_written_as_it_was_read_byte_for_byte() -> None:
+def test_to_json_equals_the_compilers_file() -> None:
     assert Graph.from_json(COMPILED).to_json() == COMPILED
 
 
-def test_more_than_ten_numbers_are_laid_out_one_a_line_as_compilers_do() -> None:
+def test_to_json_lays_out_long_lists_as_compilers_do() -> None:
     document = chain(10)
     text = read(document).to_json()
     assert '"node_row_ptr": [\n    0, \n    1, \n' in text
@@ -208,7 +208,7 @@ def nnvm_era() -> dict[str, Any]:
     }
 
 
-def test_nnvm_era_forms_are_read_and_written_in_the_later_form() -> None:
+def test_from_json_reads_nnvm_era_forms() -> None:
     graph = read(nnvm_era())
     assert graph.nodes[1].flatten_data
     assert graph.nodes[1].function == "fuse_relu"
@@ -231,7 +231,7 @@ def change(**places: Any) -> dict[str, Any]:
     return document
 
 
-def test_metadata_is_kept_and_what_stands_behind_it_is_dropped() -> None:
+def test_from_json_keeps_metadata() -> None:
     document = change(metadata={"signature": [1, 2.5, None]}, behind="whatever")
     written = json.loads(read(document).to_json())
     del document["behind"]
@@ -239,13 +239,13 @@ def test_metadata_is_kept_and_what_stands_behind_it_is_dropped() -> None:
     assert list(written)[-1] == "metadata"
 
 
-def test_flat_memory_scopes_are_read_and_written() -> None:
+def test_from_json_reads_flat_memory_scopes() -> None:
     document = compiled()
     document["attrs"]["storage_scope"] = ["list_str", ["", "global", "", "", ""]]
     assert json.loads(read(document).to_json()) == document
 
 
-def test_a_graph_without_storage_ids_is_read() -> None:
+def test_from_json_without_storage_ids() -> None:
     document = compiled()
     del document["attrs"]["storage_id"]
     graph = read(document)
@@ -253,11 +253,11 @@ def test_a_graph_without_storage_ids_is_read() -> None:
     assert json.loads(graph.to_json()) == document
 
 
-def test_a_graph_as_bytes_is_read() -> None:
+def test_from_json_takes_bytes() -> None:
     assert Graph.from_json(COMPILED.encode()) == Graph.from_json(COMPILED)
 
 
-def test_names_need_not_be_ascii_and_calls_may_share_one() -> None:
+def test_from_json_accepts_any_names() -> None:
     document = compiled()
     for node in document["nodes"]:
         node["name"] = "größe" if node["op"] == "tvm_op" else "入力"
@@ -266,7 +266,7 @@ def test_names_need_not_be_ascii_and_calls_may_share_one() -> None:
     assert Graph.from_json(graph.to_json()) == graph
 
 
-def test_heads_may_repeat_and_be_placeholders() -> None:
+def test_from_json_accepts_repeated_and_placeholder_heads() -> None:
     graph = read(change(heads=[[3, 0, 0], [0, 0, 0], [3, 0, 0], [1, 1, 0]]))
     assert graph.outputs == (4, 0, 4, 2)
 
@@ -275,7 +275,7 @@ def test_heads_may_repeat_and_be_placeholders() -> None:
     ("name", "nbytes"),
     [("float32", 4), ("int", 4), ("bool", 1), ("uint1", 1), ("int4", 1), ("int8x4", 4), ("bfloat16", 2), ("handle", 8)],
 )
-def test_elements_below_a_byte_take_one(name: str, nbytes: int) -> None:
+def test_from_json_elements_below_a_byte_take_one(name: str, nbytes: int) -> None:
     document = chain(2)
     document["attrs"]["dltype"][1] = [name, name]
     assert [value.nbytes for value in read(document).values] == [3 * nbytes] * 2
@@ -425,7 +425,7 @@ MALFORMED: list[tuple[Place, Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("place", "value", "path", "words"), MALFORMED)
-def test_a_malformed_graph_is_refused_with_the_place_and_the_reason(
+def test_from_json_refuses_malformed_graphs_with_place_and_reason(
     place: Place, value: Any, path: str, words: str
 ) -> None:
     with pytest.raises(errors.GraphError) as caught:
@@ -435,7 +435,7 @@ def test_a_malformed_graph_is_refused_with_the_place_and_the_reason(
     assert str(caught.value).startswith(path)
 
 
-def test_an_error_of_a_node_has_its_name() -> None:
+def test_from_json_error_names_the_node() -> None:
     with pytest.raises(errors.GraphError) as caught:
         Graph.from_json(altered(("nodes", 1, "attrs", "num_inputs"), "2"))
     assert caught.value.node == "tvmgen_default_fused_split"
@@ -459,7 +459,7 @@ def test_an_error_of_a_node_has_its_name() -> None:
         ('{"nodes": 1e999}', "no arg_nodes"),
     ],
 )
-def test_a_text_that_is_no_graph_is_refused(text: str | bytes, words: str) -> None:
+def test_from_json_refuses_other_text(text: str | bytes, words: str) -> None:
     with pytest.raises(errors.GraphError, match=words.replace("[", r"\[")):
         Graph.from_json(text)
 
@@ -478,7 +478,7 @@ def places(value: Any, place: Place = ()) -> list[Place]:
 
 
 @given(st.sampled_from(places(compiled())[1:]), JSON | st.just(REMOVE))
-def test_whatever_stands_anywhere_gives_a_graph_or_a_graph_error(place: Place, value: Any) -> None:
+def test_from_json_of_any_change_is_a_graph_or_a_graph_error(place: Place, value: Any) -> None:
     try:
         graph = Graph.from_json(altered(place, value))
     except errors.GraphError:
@@ -486,7 +486,7 @@ def test_whatever_stands_anywhere_gives_a_graph_or_a_graph_error(place: Place, v
     assert Graph.from_json(graph.to_json()) == graph
 
 
-def test_reading_does_not_change_what_was_read() -> None:
+def test_from_json_does_not_change_its_argument() -> None:
     graph = Graph.from_json(COMPILED)
     before = copy.deepcopy(graph)
     graph.to_json()
@@ -513,6 +513,6 @@ def steps(read_one: Callable[[], Graph]) -> int:
     return count
 
 
-def test_the_work_of_reading_grows_with_the_graph_and_not_with_its_square() -> None:
+def test_from_json_is_linear() -> None:
     small, large = (json.dumps(chain(length)) for length in (100, 1000))
     assert steps(lambda: Graph.from_json(large)) < 11 * steps(lambda: Graph.from_json(small))

@@ -51,7 +51,7 @@ def same(value: Any, expected: Any) -> None:
     assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
-def test_the_reference_is_sure_of_different_things(expected: list[Any]) -> None:
+def test_squeezenet_reference_has_different_classes(expected: list[Any]) -> None:
     """Else any output would be within the tolerance, or that of any picture."""
     for scores in expected:
         assert scores.shape == (1, 1000, 1, 1)
@@ -61,7 +61,9 @@ def test_the_reference_is_sure_of_different_things(expected: list[Any]) -> None:
         assert np.abs(expected[0] - other).max() > 50 * TOLERANCE
 
 
-def test_here(made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any]) -> None:
+def test_squeezenet_runs_locally(
+    made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any]
+) -> None:
     m = graph.create(made.builder.graph(), portcall.load_module(kernels), portcall.cpu())
     m.load_params(made.builder.params)
     for x, scores in zip(pictures, expected, strict=True):
@@ -73,7 +75,7 @@ def test_here(made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], e
     assert memory.peak <= memory.arena < memory.unshared / 3
 
 
-def test_every_layer(kernels: Path, pictures: list[Any]) -> None:
+def test_squeezenet_every_layer_agrees(kernels: Path, pictures: list[Any]) -> None:
     """All values as outputs, which then share no memory."""
     built = squeezenet.build()
     layers = [name for name in built.entries if any(name in node.output for node in built.model.graph.node)]
@@ -88,7 +90,7 @@ def test_every_layer(kernels: Path, pictures: list[Any]) -> None:
         same(got.transpose(0, 3, 1, 2) if name != built.output else got, value)
 
 
-def test_as_json_and_a_file_of_parameters(
+def test_squeezenet_runs_from_json_and_params_file(
     made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any], tmp_path: Path
 ) -> None:
     (tmp_path / "squeezenet.json").write_text(made.builder.to_json())
@@ -99,7 +101,7 @@ def test_as_json_and_a_file_of_parameters(
     same(m.get_output(0), expected[1])
 
 
-def test_over_a_server_as_library_and_as_bundle(
+def test_squeezenet_runs_remotely_as_library_and_bundle(
     made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any], tmp_path: Path
 ) -> None:
     bundle = graph.export_bundle(tmp_path / "squeezenet.so", made.builder.graph(), kernels, made.builder.params)
@@ -121,7 +123,7 @@ def test_over_a_server_as_library_and_as_bundle(
                 same(m.get_output(0), scores)
 
 
-def test_by_clones_in_threads(
+def test_squeezenet_runs_in_clones_by_threads(
     made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any]
 ) -> None:
     m = graph.create(made.builder.graph(), portcall.load_module(kernels), portcall.cpu())
@@ -150,7 +152,7 @@ def test_by_clones_in_threads(
     assert len(weights) == 1
 
 
-def test_timed_and_profiled(
+def test_squeezenet_is_timed_and_profiled(
     made: squeezenet.Squeezenet, kernels: Path, pictures: list[Any], expected: list[Any]
 ) -> None:
     m = graph.create(made.builder.graph(), portcall.load_module(kernels), portcall.cpu())

@@ -43,7 +43,7 @@ def by_name(elf: ElfFile) -> dict[str, tuple[bool, bool, bool]]:
     return {symbol.name: (symbol.defined, symbol.weak, symbol.function) for symbol in elf.symbols}
 
 
-def test_symbols_are_defined_or_not_weak_or_not_functions_or_not(library: Path) -> None:
+def test_read_elf_classifies_symbols(library: Path) -> None:
     elf = read_elf(library.read_bytes())
     symbols = by_name(elf)
     assert symbols["root"] == (True, False, True)
@@ -53,7 +53,7 @@ def test_symbols_are_defined_or_not_weak_or_not_functions_or_not(library: Path) 
     assert not symbols.keys() & {"hidden", "local"}
 
 
-def test_libraries_run_path_and_versions_are_those_that_pyelftools_reads(library: Path) -> None:
+def test_read_elf_agrees_with_pyelftools(library: Path) -> None:
     elf = read_elf(library.read_bytes())
     with library.open("rb") as file:
         section = ELFFile(file).get_section_by_name(".dynamic")
@@ -66,7 +66,7 @@ def test_libraries_run_path_and_versions_are_those_that_pyelftools_reads(library
     assert elf.kind == "shared"
 
 
-def test_the_interpreter_and_its_libraries_read_as_pyelftools_reads_them() -> None:
+def test_read_elf_of_the_interpreter_agrees_with_pyelftools() -> None:
     path = Path(sys.executable).resolve()
     elf = read_elf(path.read_bytes())
     with path.open("rb") as file:
@@ -75,7 +75,7 @@ def test_the_interpreter_and_its_libraries_read_as_pyelftools_reads_them() -> No
     assert "PyObject_Call" in {symbol.name for symbol in elf.symbols} or "libpython" in " ".join(elf.needed)
 
 
-def test_the_content_of_a_variable_is_found_in_the_file(library: Path) -> None:
+def test_read_elf_finds_the_content_of_a_variable(library: Path) -> None:
     data = library.read_bytes()
     elf = read_elf(data)
     symbol = next(symbol for symbol in elf.symbols if symbol.name == "blob")
@@ -86,7 +86,7 @@ def test_the_content_of_a_variable_is_found_in_the_file(library: Path) -> None:
     ("target", "machine"),
     [("arm-linux-gnueabihf", "arm"), ("aarch64-linux-gnu", "aarch64"), ("riscv64-linux-gnu", "riscv64")],
 )
-def test_files_of_other_machines_and_of_32_bits_are_read(tmp_path: Path, target: str, machine: str) -> None:
+def test_read_elf_reads_other_machines_and_32_bits(tmp_path: Path, target: str, machine: str) -> None:
     (tmp_path / "a.c").write_text("int g(void); int f(void) { return g(); }")
     elf = read_elf(toolchain.create_shared(tmp_path / "a.c", tmp_path / "a.so", target=target).read_bytes())
     assert elf.build.machine == machine
@@ -107,20 +107,20 @@ def test_files_of_other_machines_and_of_32_bits_are_read(tmp_path: Path, target:
         (b"\x7fELF\2\1\1" + bytes(80), "no section headers"),
     ],
 )
-def test_other_files_are_refused_by_name(data: bytes, text: str) -> None:
+def test_read_elf_refuses_other_files(data: bytes, text: str) -> None:
     with pytest.raises(ElfError, match=text):
         read_elf(data)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_an_elf_file_or_an_elf_error(data: bytes) -> None:
+def test_read_elf_of_any_bytes_is_a_file_or_an_error(data: bytes) -> None:
     for start in (b"", b"\x7fELF\2\1\1", b"\x7fELF\1\2\1"):
         with contextlib.suppress(ElfError):
             read_elf(start + data)
 
 
 @given(st.data())
-def test_a_damaged_file_is_an_elf_file_or_an_elf_error(library: Path, data: st.DataObject) -> None:
+def test_read_elf_of_a_damaged_file_is_a_file_or_an_error(library: Path, data: st.DataObject) -> None:
     content = bytearray(library.read_bytes())
     header = struct.unpack_from("<Q", content, 40)[0]
     places = st.one_of(st.integers(0, 63), st.integers(header, len(content) - 1), st.integers(0, len(content) - 1))
@@ -179,7 +179,7 @@ CLAIMS = {
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_a_file_that_claims_much_gives_what_its_size_can_hold(name: str, tmp_path: Path) -> None:
+def test_read_elf_limits_counts_by_the_file_size(name: str, tmp_path: Path) -> None:
     """Both readers; such a file took minutes and gigabytes."""
     data = CLAIMS[name]
     path = tmp_path / "claims.so"
@@ -205,7 +205,7 @@ def whole(body: bytes) -> bytes:
     return struct.pack("<Q", len(body)) + body
 
 
-def test_a_modern_table_lists_every_module_with_its_size_and_imports() -> None:
+def test_read_modern_lists_modules_with_sizes_and_imports() -> None:
     body = numbers(0, 2, 2, 2) + numbers(1, 2) + text("_lib") + text("cuda") + text("abc") + text("strange") + text("")
     assert read_modern(whole(body)) == (
         EmbeddedModule("_lib", None, (1, 2)),
@@ -214,7 +214,7 @@ def test_a_modern_table_lists_every_module_with_its_size_and_imports() -> None:
     )
 
 
-def test_a_classic_table_is_read_up_to_the_first_foreign_module() -> None:
+def test_read_classic_stops_at_the_first_unknown_module() -> None:
     body = struct.pack("<Q", 3) + text("_lib") + text("cuda") + b"payload of unknown length"
     assert read_classic(whole(body)) == (EmbeddedModule("_lib", None, (1,)), EmbeddedModule("cuda", None))
     body = struct.pack("<Q", 2) + text("_lib") + text("_import_tree") + numbers(0, 0) + numbers()
@@ -234,13 +234,13 @@ def test_a_classic_table_is_read_up_to_the_first_foreign_module() -> None:
         whole(struct.pack("<Q", 2**61) + b"12345678"),
     ],
 )
-def test_a_table_that_does_not_add_up_is_refused(data: bytes) -> None:
+def test_read_modern_refuses_inconsistent_tables(data: bytes) -> None:
     with pytest.raises(BlobError):
         read_modern(data)
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_a_table_or_a_blob_error(body: bytes) -> None:
+def test_read_modern_of_any_bytes_is_a_table_or_an_error(body: bytes) -> None:
     for read in (read_modern, read_classic):
         for data in (body, whole(body)):
             with contextlib.suppress(BlobError):

@@ -47,7 +47,7 @@ def inspected(folder: Path, text: str, *options: str, name: str = "k.c", target:
     return inspect_library(made(folder, text, *options, name=name, target=target))
 
 
-def test_a_modern_library_is_described_by_its_symbols(tmp_path: Path) -> None:
+def test_inspect_library_describes_a_modern_library(tmp_path: Path) -> None:
     report = inspected(tmp_path, MODERN)
     assert (report.abi, report.origin, report.kind) == ("modern", "TVM 0.22 or later", "shared")
     assert report.functions == ("add",)
@@ -59,14 +59,14 @@ def test_a_modern_library_is_described_by_its_symbols(tmp_path: Path) -> None:
     assert (report.missing, report.problems) == ((), ())
 
 
-def test_a_cpp_library_on_the_headers_is_known_by_its_mark(tmp_path: Path) -> None:
+def test_inspect_library_recognises_portcall_headers(tmp_path: Path) -> None:
     report = inspected(tmp_path, PORTCALL_CPP, name="k.cc")
     assert (report.abi, report.origin) == ("modern", "C++ on portcall's headers")
     assert report.functions == ("mul",)
     assert (report.missing, report.problems) == ((), ())
 
 
-def test_a_classic_library_is_described_by_its_symbols(tmp_path: Path) -> None:
+def test_inspect_library_describes_a_classic_library(tmp_path: Path) -> None:
     report = inspected(tmp_path, CLASSIC)
     assert (report.abi, report.origin) == ("classic", "TVM 0.6 to 0.20")
     assert (report.functions, report.entry) == (("scale",), True)
@@ -74,7 +74,7 @@ def test_a_classic_library_is_described_by_its_symbols(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
-def test_tvm_0_21_is_told_from_its_neighbours(tmp_path: Path) -> None:
+def test_inspect_library_recognises_tvm_0_21(tmp_path: Path) -> None:
     report = inspected(tmp_path, "void* __tvm_ffi_library_ctx; int f(void) { return 0; }")
     assert (report.abi, report.functions) == ("modern 0.21", ("f",))
 
@@ -114,19 +114,19 @@ int __tvm_ffi_add_context(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAn
 """
 
 
-def test_contexts_that_compiled_code_adds_are_known(tmp_path: Path) -> None:
+def test_inspect_library_knows_registered_context_variables(tmp_path: Path) -> None:
     library = made(tmp_path, "void* __TVMThatIsAdded; int __tvm_ffi_g(void) { return 0; }")
     assert "__TVMThatIsAdded" in inspect_library(library).problems[0]
     portcall.load_module(made(tmp_path, ADDS_A_CONTEXT, name="add.c"))["add_context"]()
     assert inspect_library(library).problems == ()
 
 
-def test_a_plain_library_lists_what_it_exports(tmp_path: Path) -> None:
+def test_inspect_library_lists_exports_of_a_plain_library(tmp_path: Path) -> None:
     report = inspected(tmp_path, "int f(void) { return 0; } int _private(void) { return 0; } int data;")
     assert (report.abi, report.functions, report.contexts) == ("plain", ("f",), ())
 
 
-def test_modules_inside_are_listed_as_a_tree(tmp_path: Path) -> None:
+def test_inspect_library_lists_embedded_modules_as_a_tree(tmp_path: Path) -> None:
     def word(text: str) -> bytes:
         return struct.pack("<Q", len(text)) + text.encode()
 
@@ -142,7 +142,7 @@ def test_modules_inside_are_listed_as_a_tree(tmp_path: Path) -> None:
     )
 
 
-def test_a_module_inside_that_can_be_loaded_here_is_no_problem(tmp_path: Path) -> None:
+def test_inspect_library_embedded_module_with_a_loader_is_fine(tmp_path: Path) -> None:
     name = "ffi.Module.load_from_bytes.mine"
     body = struct.pack("<5Q", 2, 0, 0, 0, 4) + b"mine" + struct.pack("<Q", 0)
     blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
@@ -155,13 +155,13 @@ def test_a_module_inside_that_can_be_loaded_here_is_no_problem(tmp_path: Path) -
         portcall.remove_global_func(name)
 
 
-def test_damaged_modules_inside_are_a_problem_not_an_error(tmp_path: Path) -> None:
+def test_inspect_library_damaged_embedded_modules_are_a_problem(tmp_path: Path) -> None:
     report = inspected(tmp_path, 'const char __tvm_ffi__library_bin[] = "rubbish rubbish";')
     assert report.modules == ()
     assert "the modules inside (__tvm_ffi__library_bin) cannot be read" in report.problems[0]
 
 
-def test_a_symbol_that_nobody_provides_is_named(tmp_path: Path) -> None:
+def test_inspect_library_names_a_missing_symbol(tmp_path: Path) -> None:
     report = inspected(tmp_path, "int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
     assert report.missing == ("nobody_has_this",)
     assert report.problems == (
@@ -169,7 +169,7 @@ def test_a_symbol_that_nobody_provides_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_symbol_of_this_process_or_of_a_library_asked_for_is_provided(tmp_path: Path) -> None:
+def test_inspect_library_finds_symbols_of_process_and_needed_libraries(tmp_path: Path) -> None:
     other = made(tmp_path, "int other(void) { return 1; }", name="libother.c")
     text = 'int other(void); int puts(const char*); int f(void) { return other() + puts(""); }'
     report = inspected(tmp_path, text, str(other), "-Wl,-rpath,$ORIGIN")
@@ -181,7 +181,7 @@ def test_a_symbol_of_this_process_or_of_a_library_asked_for_is_provided(tmp_path
     assert "libother.so, which was not found: install it, or set LD_LIBRARY_PATH" in report.problems[0]
 
 
-def test_libraries_are_found_along_the_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_library_searches_ld_library_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "elsewhere"
     place.mkdir()
     made(place, "int other(void) { return 1; }", "-Wl,-soname,libother.so", name="libother.c")
@@ -194,7 +194,7 @@ def test_libraries_are_found_along_the_environment_variable(tmp_path: Path, monk
     assert str(place / "libother.so") in {dependency.path for dependency in report.needed}
 
 
-def test_libraries_for_other_machines_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_library_skips_libraries_for_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = [tmp_path / "first", tmp_path / "second"]
     for place, target in zip(places, ("riscv64-linux-gnu", None), strict=True):
         place.mkdir()
@@ -207,7 +207,7 @@ def test_libraries_for_other_machines_are_passed_over(tmp_path: Path, monkeypatc
     assert str(places[1] / "libother.so") in {dependency.path for dependency in report.needed}
 
 
-def test_what_a_needed_library_needs_in_turn_is_looked_for_too(tmp_path: Path) -> None:
+def test_inspect_library_follows_needed_libraries(tmp_path: Path) -> None:
     inner = made(tmp_path, "int inner(void) { return 1; }", "-Wl,-soname,libinner.so", name="libinner.c")
     links = ("-Wl,-soname,libouter.so", "-Wl,-rpath,$ORIGIN", f"-L{tmp_path}")
     made(tmp_path, "int inner(void); int outer(void) { return inner(); }", *links, "-linner", name="libouter.c")
@@ -218,7 +218,7 @@ def test_what_a_needed_library_needs_in_turn_is_looked_for_too(tmp_path: Path) -
     assert inspect_library(library).problems[0].startswith("libouter.so needs libinner.so, which was not found")
 
 
-def test_a_missing_symbol_version_is_named(tmp_path: Path) -> None:
+def test_inspect_library_names_a_missing_symbol_version(tmp_path: Path) -> None:
     script = tmp_path / "map"
     options = ("-Wl,-soname,libver.so", f"-Wl,--version-script={script}")
     script.write_text("VER_1 { global: f; };\nVER_2 { global: g; } VER_1;\n")
@@ -233,7 +233,7 @@ def test_a_missing_symbol_version_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: Path) -> None:
+def test_inspect_library_describes_a_library_for_another_machine(tmp_path: Path) -> None:
     report = inspected(tmp_path, MODERN, target="riscv64-linux-gnu")
     assert (report.machine, report.abi, report.functions) == ("riscv64", "modern", ("add",))
     assert "made for riscv64 (64-bit, little-endian) and this machine is" in report.problems[0]
@@ -241,12 +241,12 @@ def test_a_library_for_another_machine_is_described_but_not_followed(tmp_path: P
     assert {dependency.path for dependency in report.needed} <= {""}
 
 
-def test_an_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:
+def test_inspect_library_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:
     report = inspected(tmp_path, "void* __TVMFutureFunction; void* __tvm_ffi__library_ctx;")
     assert "'__TVMFutureFunction', a variable that portcall does not fill in" in report.problems[0]
 
 
-def test_an_object_file_is_described_and_to_be_linked_first(tmp_path: Path) -> None:
+def test_inspect_library_object_file_must_be_linked_first(tmp_path: Path) -> None:
     (tmp_path / "k.c").write_text(MODERN)
     compiler = toolchain.find_compiler("c")
     toolchain.execute(
@@ -267,7 +267,7 @@ def test_an_object_file_is_described_and_to_be_linked_first(tmp_path: Path) -> N
         (b"\x7fELF\2\1\1" + bytes(40), "damaged or was not copied whole"),
     ],
 )
-def test_what_cannot_be_read_is_a_load_error_with_the_path(tmp_path: Path, content: bytes | None, text: str) -> None:
+def test_inspect_library_unreadable_file_is_a_load_error(tmp_path: Path, content: bytes | None, text: str) -> None:
     path = tmp_path / "k.so"
     if content is not None:
         path.write_bytes(content)
@@ -276,6 +276,6 @@ def test_what_cannot_be_read_is_a_load_error_with_the_path(tmp_path: Path, conte
     assert caught.value.path == str(path)
 
 
-def test_a_folder_is_a_load_error(tmp_path: Path) -> None:
+def test_inspect_library_folder_is_a_load_error(tmp_path: Path) -> None:
     with pytest.raises(ModuleLoadError, match="directory"):
         inspect_library(tmp_path)

@@ -43,7 +43,7 @@ def there(needs: Needs = LIBRARY, machine: Machine = BOARD, **unmet: Any) -> lis
 # ---- Words --------------------------------------------------------------------------------------------------------
 
 
-def test_a_library_that_fits_has_no_problems() -> None:
+def test_unmet_of_a_library_that_fits_is_empty() -> None:
     assert there() == []
     assert there(dataclasses.replace(LIBRARY, abi="plain")) == []  # others may need it
 
@@ -56,7 +56,7 @@ def test_a_library_that_fits_has_no_problems() -> None:
         (Build("aarch64", 32, "little"), "aarch64 (32-bit, little-endian)"),
     ],
 )
-def test_another_machine_word_size_or_byte_order_is_told_with_how_to_compile(build: Build, said: str) -> None:
+def test_unmet_reports_another_machine_with_the_target(build: Build, said: str) -> None:
     (problem,) = there(dataclasses.replace(LIBRARY, build=build))
     assert problem == (
         f"it is made for {said} and that machine is aarch64 (64-bit, little-endian), linux, glibc 2.31: compile it "
@@ -64,7 +64,7 @@ def test_another_machine_word_size_or_byte_order_is_told_with_how_to_compile(bui
     )
 
 
-def test_a_convention_that_the_runtime_there_does_not_know_is_told_with_those_that_it_knows() -> None:
+def test_unmet_reports_an_unknown_abi_with_the_known_ones() -> None:
     assert there(dataclasses.replace(LIBRARY, abi="classic")) == []
     (problem,) = there(dataclasses.replace(LIBRARY, abi="modern 0.21"))
     assert problem == (
@@ -73,7 +73,7 @@ def test_a_convention_that_the_runtime_there_does_not_know_is_told_with_those_th
     )
 
 
-def test_a_c_library_that_is_too_old_there_is_told_with_a_target_of_its_age() -> None:
+def test_unmet_reports_an_old_libc_with_a_target() -> None:
     (problem,) = there(versions={"libc.so.6": ("GLIBC_2.34", "GLIBC_2.38")})
     assert problem == (
         "it needs GLIBC_2.34, GLIBC_2.38 of libc.so.6 and that machine has glibc 2.31: compile it with "
@@ -94,14 +94,14 @@ def test_a_c_library_that_is_too_old_there_is_told_with_a_target_of_its_age() ->
         ("libc.so.6", "musl", "it is the C library of another system; compile it with portcall.toolchain."),
     ],
 )
-def test_a_library_that_is_not_there_is_told_with_what_to_do(library: str, libc: str, said: str) -> None:
+def test_unmet_reports_a_missing_library(library: str, libc: str, said: str) -> None:
     machine = dataclasses.replace(BOARD, libc=libc)
     assert there(machine=machine, libraries={library: "it"})[0].startswith(
         f"it needs {library}, which was not found there: {said}"
     )
 
 
-def test_the_first_few_symbols_are_named_and_the_rest_counted() -> None:
+def test_unmet_names_the_first_symbols_and_counts_the_rest() -> None:
     said = there(symbols=tuple(f"s{number}" for number in range(12)))
     assert said[0] == (
         "it needs the symbol 's0', which no library there provides: add the source or library that defines it"
@@ -111,7 +111,7 @@ def test_the_first_few_symbols_are_named_and_the_rest_counted() -> None:
     assert said[1].endswith("no library there provides: perhaps that library does")
 
 
-def test_a_variable_that_the_runtime_there_does_not_fill_is_told_with_its_version() -> None:
+def test_unmet_reports_an_unknown_context_variable() -> None:
     assert there(contexts=("__TVMNew",)) == [
         "it expects '__TVMNew', a variable that portcall 0.1.0 there does not fill in: calling it may crash"
     ]
@@ -120,7 +120,7 @@ def test_a_variable_that_the_runtime_there_does_not_fill_is_told_with_its_versio
 # ---- What is here -------------------------------------------------------------------------------------------------
 
 
-def test_this_machine_is_what_its_compiler_makes_libraries_for(tmp_path: Path) -> None:
+def test_this_machine_agrees_with_its_compiler(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int f(void) { return 1; }")
     machine = this_machine()
     assert read_elf(toolchain.create_shared(tmp_path / "a.c", tmp_path / "a.so").read_bytes()).build == machine.build
@@ -131,7 +131,7 @@ def test_this_machine_is_what_its_compiler_makes_libraries_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("other", [{"machine": "s390x"}, {"bits": 32}, {"byte_order": "big"}])
-def test_of_another_machine_only_what_the_runtime_lacks_is_told(other: dict[str, Any]) -> None:
+def test_unmet_here_checks_another_machine_by_facts_only(other: dict[str, Any]) -> None:
     needs = Needs(
         dataclasses.replace(this_machine().build, **other), "modern", ("libnone.so",), (), {"libc.so.6": ("GLIBC_9",)},
         ("__TVMNew", "__TVMFuncCall"), ("TVMFFINone", "TVMFFIErrorSetRaised", "none"),
@@ -147,7 +147,7 @@ builds = st.builds(Build, words, st.sampled_from([32, 64]), st.sampled_from(["li
 
 
 @given(st.builds(Needs, builds, words, names, names, st.dictionaries(words, names, max_size=3), names, names))
-def test_needs_come_back_from_text_as_they_were(needs: Needs) -> None:
+def test_needs_round_trip_through_json(needs: Needs) -> None:
     assert Needs.from_dict(from_json(to_json(needs))) == needs
 
 
@@ -155,7 +155,7 @@ def test_needs_come_back_from_text_as_they_were(needs: Needs) -> None:
     st.builds(Machine, builds, words, words, words, words, words, names),
     st.builds(Unmet, st.dictionaries(words, words, max_size=3), st.dictionaries(words, names), names, names),
 )
-def test_answers_come_back_from_text_as_they_were(machine: Machine, unmet: Unmet) -> None:
+def test_unmet_round_trips_through_json(machine: Machine, unmet: Unmet) -> None:
     facts = from_json(to_json({"machine": machine, "unmet": unmet}))
     assert Machine.from_dict(facts["machine"]) == machine
     assert Unmet.from_dict(facts["unmet"]) == unmet
@@ -168,7 +168,7 @@ values = st.recursive(
 
 
 @given(st.data())
-def test_any_text_is_facts_or_a_value_error(data: st.DataObject) -> None:
+def test_machine_from_json_of_any_text_is_facts_or_a_value_error(data: st.DataObject) -> None:
     whole = from_json(to_json({**vars(LIBRARY), **vars(BOARD), **vars(NOTHING)}))
     for name in data.draw(st.sets(st.sampled_from(sorted(whole)))):
         whole[name] = data.draw(values)
@@ -178,7 +178,7 @@ def test_any_text_is_facts_or_a_value_error(data: st.DataObject) -> None:
                 read(from_json(text))
 
 
-def test_text_that_is_too_long_too_deep_or_has_too_many_names_is_refused() -> None:
+def test_machine_from_json_refuses_oversized_text() -> None:
     with pytest.raises(ValueError, match="limit"):
         from_json(" " * (MOST_CHARACTERS + 1))
     with pytest.raises(ValueError, match="cannot parse the facts as JSON"):

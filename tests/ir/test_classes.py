@@ -79,7 +79,7 @@ X, ONE = Var("x"), Const(1)
 # ---- Made here -------------------------------------------------------------------------------------------------------
 
 
-def test_fields_are_given_by_position_or_name() -> None:
+def test_register_object_constructor_takes_positions_and_names() -> None:
     both = [Add(X, ONE, "here"), Add(X, span="here", rhs=ONE), Add(lhs=X, rhs=ONE, span="here")]
     for made in both:
         assert (made.lhs, made.rhs, made.span) == (X, ONE, "here")
@@ -87,7 +87,7 @@ def test_fields_are_given_by_position_or_name() -> None:
     assert Add.operator == X.__class__.__mro__[1].__name__.replace("Expr", "+")
 
 
-def test_attributes_refer_to_the_same_objects() -> None:
+def test_object_attribute_is_the_same_object_each_time() -> None:
     made = Add(X, ONE)
     assert made.lhs.same_as(X)
     assert made.lhs == X
@@ -96,7 +96,7 @@ def test_attributes_refer_to_the_same_objects() -> None:
     assert {made: 1}[made] == 1
 
 
-def test_a_class_has_what_its_author_wrote() -> None:
+def test_register_object_keeps_docstring_signature_and_methods() -> None:
     made = Add(X, ONE, "s").flipped()
     assert (made.lhs, made.rhs, made.span) == (ONE, X, "s")
     assert made.own_class() is Add
@@ -114,7 +114,7 @@ def test_a_class_has_what_its_author_wrote() -> None:
     assert "mode" not in Block.__match_args__  # by name only, as in the constructor
 
 
-def test_objects_do_not_change() -> None:
+def test_object_fields_are_read_only() -> None:
     made = Add(X, ONE)
     with pytest.raises(AttributeError, match=r"^Add objects do not change: replace\(lhs=\.\.\.\) makes another one$"):
         made.lhs = ONE
@@ -124,7 +124,7 @@ def test_objects_do_not_change() -> None:
         del made.lhs
 
 
-def test_replace_makes_another_object() -> None:
+def test_replace_returns_a_changed_copy() -> None:
     made = Add(X, ONE, "s")
     other = made.replace(rhs=X)
     assert (other.lhs, other.rhs, other.span) == (X, X, "s")
@@ -139,7 +139,7 @@ def test_replace_makes_another_object() -> None:
     assert shallow.lhs == X
 
 
-def test_writable_fields_are_checked() -> None:
+def test_writable_field_assignment_is_checked() -> None:
     @portcall.register_object("test.classes.Mutable", frozen=False)
     class Mutable(portcall.Object):
         count: int = 0
@@ -154,7 +154,7 @@ def test_writable_fields_are_checked() -> None:
     assert made.count == 3
 
 
-def test_what_is_written_is_checked_as_what_is_made_is() -> None:
+def test_writable_field_checks_as_the_constructor_does() -> None:
     @portcall.register_object("test.classes.Written", frozen=False)
     class Written(portcall.Object):
         items: list[Expr]
@@ -173,7 +173,7 @@ def test_what_is_written_is_checked_as_what_is_made_is() -> None:
     assert (list(made.items), made.either, made.anything) == ([ONE], "text", None)
 
 
-def test_a_class_may_take_its_fields_by_name_only() -> None:
+def test_register_object_kw_only() -> None:
     @portcall.register_object("test.classes.Named2", kw_only=True)
     class Named(portcall.Object):
         name: str
@@ -192,7 +192,7 @@ class Holder(portcall.Object):
     fixed: dict = portcall.Map({"a": 1})  # type: ignore[type-arg,assignment]
 
 
-def test_containers_that_change_may_be_fields() -> None:
+def test_register_object_list_and_dict_fields() -> None:
     made = Holder()
     assert made.fixed == {"a": 1}
     made.items.append(X)
@@ -245,12 +245,12 @@ def test_containers_that_change_may_be_fields() -> None:
         (lambda: Block([], weight="x"), "test.classes.Block.weight: expected float, got str"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_with_its_field(make: Callable[[], Any], message: str) -> None:
+def test_register_object_constructor_names_the_field_of_a_wrong_value(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         make()
 
 
-def test_values_of_every_kind_of_field() -> None:
+def test_register_object_fields_of_every_kind() -> None:
     numbered = Numbered(1, (1, np.int64(2), 3), None, [1, 2.5, np.float32(0.5)])
     assert (list(numbered.many), list(numbered.floats)) == ([1, 2, 3], [1, 2.5, 0.5])
     inner = Block([])
@@ -268,7 +268,7 @@ def test_values_of_every_kind_of_field() -> None:
     assert inner.names.same_as(Block([]).names) is False  # type: ignore[attr-defined]
 
 
-def test_a_class_may_check_and_define_its_own_constructor() -> None:
+def test_register_object_custom_constructor() -> None:
     @portcall.register_object("test.classes.Range")
     class Range(portcall.Object):
         low: int
@@ -294,7 +294,7 @@ class Text(str):
     """A text of a kind of its own; as a value it is one like any other."""
 
 
-def test_a_copy_keeps_values_that_arrive_as_another_type_than_they_were_given() -> None:
+def test_replace_keeps_converted_values() -> None:
     @portcall.register_object("test.classes.Named")
     class Named(portcall.Object):
         name: Text
@@ -306,7 +306,7 @@ def test_a_copy_keeps_values_that_arrive_as_another_type_than_they_were_given() 
         made.replace(name="m")
 
 
-def test_methods_of_a_class_in_a_function_refer_to_it() -> None:
+def test_register_object_works_in_a_function() -> None:
     class Before:
         pass
 
@@ -342,7 +342,7 @@ def test_methods_of_a_class_in_a_function_refer_to_it() -> None:
         Local(5, [])
 
 
-def test_a_class_may_have_other_bases_too() -> None:
+def test_register_object_with_other_bases() -> None:
     class Greets:
         def greet(self) -> str:
             return f"hello from {self!r}"
@@ -357,7 +357,7 @@ def test_a_class_may_have_other_bases_too() -> None:
     assert Boxed[int](1).replace(item=2).item == 2
 
 
-def test_annotations_of_a_base_class_mean_what_they_meant_there() -> None:
+def test_register_object_resolves_annotations_in_the_base_module() -> None:
     @portcall.register_object("test.classes.Calls")
     class Calls(portcall.Object):
         args: list[Expr]
@@ -374,14 +374,14 @@ def test_annotations_of_a_base_class_mean_what_they_meant_there() -> None:
         other([X], [X])
 
 
-def test_more_fields_than_a_call_keeps_on_the_stack() -> None:
+def test_register_object_many_fields() -> None:
     body = {"__annotations__": {f"f{i}": int for i in range(40)}}
     wide = portcall.register_object("test.classes.Wide")(type("Wide", (portcall.Object,), body))
     made = wide(*range(20), **{f"f{i}": i for i in range(20, 40)})
     assert [getattr(made, f"f{i}") for i in range(40)] == list(range(40))
 
 
-def test_arrays_and_functions_may_be_fields() -> None:
+def test_register_object_array_and_function_fields() -> None:
     @portcall.register_object("test.classes.Kernel")
     class Kernel(portcall.Object):
         weights: portcall.Tensor
@@ -404,12 +404,12 @@ def define(key: str, annotations: dict[str, Any], base: type = portcall.Object, 
     return portcall.register_object(key)(type("Made", (base,), {"__annotations__": annotations, **more}))
 
 
-def test_annotations_may_be_types_or_texts() -> None:
+def test_register_object_annotations_may_be_strings() -> None:
     made = define("test.classes.Types", {"a": int, "b": ClassVar[int], "c": ClassVar, "d": "ClassVar[int]"}, b=3, d=4)
     assert (list(portcall.ir.fields(made)), made.b, made(1).d) == (["a"], 3, 4)
 
 
-def test_a_key_belongs_to_one_set_of_fields() -> None:
+def test_register_object_key_with_other_fields_is_refused() -> None:
     first = define("test.classes.Twice", {"a": int})
     again = define("test.classes.Twice", {"a": int})
     assert isinstance(portcall.get_global_func("testing.echo")(first(1)), again)
@@ -417,7 +417,7 @@ def test_a_key_belongs_to_one_set_of_fields() -> None:
         define("test.classes.Twice", {"a": str})
 
 
-def test_a_class_that_is_defined_again_takes_objects_of_the_earlier_one() -> None:
+def test_register_object_again_accepts_earlier_objects() -> None:
     def first() -> Any:
         return define("test.classes.Again", {"value": int})
 
@@ -448,7 +448,7 @@ def test_a_class_that_is_defined_again_takes_objects_of_the_earlier_one() -> Non
         ({}, {"span": property(lambda self: 1)}, "Made.span hides a field of that name; rename it"),
     ],
 )
-def test_fields_that_cannot_be_are_refused_where_they_are_defined(
+def test_register_object_refuses_invalid_fields(
     annotations: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
@@ -468,12 +468,12 @@ def test_fields_that_cannot_be_are_refused_where_they_are_defined(
         ({"default": np.zeros(1)}, ValueError, "would be shared: use default_factory$"),
     ],
 )
-def test_field_refuses_what_no_field_can_have(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_field_refuses_invalid_options(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         portcall.field(**arguments)
 
 
-def test_what_cannot_be_registered_says_why() -> None:
+def test_register_object_refuses_invalid_classes() -> None:
     with pytest.raises(TypeError, match=r"takes a subclass of portcall.Object, got <class 'int'>"):
         portcall.register_object("test.classes.Int")(int)  # type: ignore[type-var]
     unregistered = type("Base", (portcall.Object,), {})
@@ -500,7 +500,7 @@ def test_what_cannot_be_registered_says_why() -> None:
         unregistered()
 
 
-def test_a_field_cannot_be_read_from_another_type() -> None:
+def test_object_field_descriptor_refuses_another_type() -> None:
     with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of test.classes.Var"):
         Add.lhs.__get__(X, Var)  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"'lhs' is a field of test.classes.Add, not of str"):
@@ -512,7 +512,7 @@ def test_a_field_cannot_be_read_from_another_type() -> None:
         portcall.ir.fields("text")
 
 
-def test_objects_leave_nothing_behind() -> None:
+def test_object_leaves_nothing_behind() -> None:
     with testing.no_leaks():
         for _ in range(10):
             made: Any = Block([X, Add(ONE, X)], {"a": 1}, outer=Block([]))
@@ -522,7 +522,7 @@ def test_objects_leave_nothing_behind() -> None:
             del made
 
 
-def test_a_long_chain_is_printed_short_and_freed() -> None:
+def test_object_chain_is_printed_short_and_freed() -> None:
     with testing.no_leaks():
         chain: Any = ONE
         for _ in range(200_000):
@@ -538,7 +538,7 @@ class Quiet(portcall.Object):
     shown: int
 
 
-def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_object_repr_shows_fields(capsys: pytest.CaptureFixture[str]) -> None:
     made = Add(X, Const(2), "s")
     assert repr(made) == "Add(lhs=Var(name='x'), rhs=Const(value=2), span='s')"
     assert repr(portcall.Array([made, 1])) == f"[{made!r}, 1]"
@@ -558,7 +558,7 @@ def test_objects_print_their_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<b>" not in page
 
 
-def test_what_is_long_or_deep_is_left_out_of_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_object_repr_leaves_out_long_and_deep_parts(capsys: pytest.CaptureFixture[str]) -> None:
     wide, deep = Block([Const(i) for i in range(100)], tag="t" * 100), Add(X, ONE)
     for _ in range(9):
         deep = Add(X, deep)
@@ -582,7 +582,7 @@ def test_what_is_long_or_deep_is_left_out_of_what_is_printed(capsys: pytest.Capt
     assert wide._repr_html_().count("value: ") < 100  # type: ignore[attr-defined]
 
 
-def test_an_author_may_print_objects_in_another_way() -> None:
+def test_object_repr_of_the_class_is_kept() -> None:
     @portcall.register_object("test.classes.Own")
     class Own(portcall.Object):
         value: int
@@ -608,7 +608,7 @@ class Place(pathlib.PurePosixPath):
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_an_existing_python_type_travels_as_a_value() -> None:
+def test_register_value_type_passes_existing_types() -> None:
     portcall.ir.register_value_type(Place, "test.classes.Place", encode=str, decode=Place)
     echo = portcall.get_global_func("testing.echo")
     assert echo(Place("/a/b")) == Place("/a/b")
@@ -616,7 +616,7 @@ def test_an_existing_python_type_travels_as_a_value() -> None:
     assert made.anything == [Place("c"), 1]
 
 
-def test_a_type_whose_values_travel_already_is_refused() -> None:
+def test_register_value_type_refuses_supported_types() -> None:
     class Size(int):
         pass
 
@@ -627,7 +627,7 @@ def test_a_type_whose_values_travel_already_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_a_type_of_both_languages_travels_as_a_value(objects: portcall.Module) -> None:
+def test_register_value_type_uses_a_type_of_cpp(objects: portcall.Module) -> None:
     portcall.ir.register_value_type(
         complex, "test.complex", encode=lambda z: [z.real, z.imag], decode=lambda v: complex(*v)
     )
@@ -645,7 +645,7 @@ def objects(build_native: Callable[[str], pathlib.Path]) -> portcall.Module:
     return portcall.load_module(build_native("objects.cc"))
 
 
-def test_a_type_of_cpp_appears_without_a_line_of_python(objects: portcall.Module) -> None:
+def test_object_class_of_a_cpp_type(objects: portcall.Module) -> None:
     named = portcall.ir.object_class("cpp.NamedAdd")
     var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
     assert [cls.__name__ for cls in named.__mro__[:4]] == ["NamedAdd", "Add", "Expr", "Object"]
@@ -666,12 +666,12 @@ def test_a_type_of_cpp_appears_without_a_line_of_python(objects: portcall.Module
         add(made)
 
 
-def test_a_class_of_python_cannot_derive_from_a_type_of_cpp_with_members(objects: portcall.Module) -> None:
+def test_register_object_refuses_cpp_bases_with_members(objects: portcall.Module) -> None:
     with pytest.raises(TypeError, match=r"cannot derive from 'cpp.Counter', whose objects may have members"):
         define("test.classes.Orphan", {}, portcall.ir.object_class("cpp.Counter"))
 
 
-def test_writable_and_hidden_fields_of_cpp(objects: portcall.Module) -> None:
+def test_object_class_writable_and_hidden_cpp_fields(objects: portcall.Module) -> None:
     counter = portcall.ir.object_class("cpp.Counter")
     made: Any = counter(3, up=False)
     assert (made.count, made.step, made.up, made.seen, str(made.dtype)) == (3, 0.5, False, [], "float32")
@@ -688,7 +688,7 @@ def test_writable_and_hidden_fields_of_cpp(objects: portcall.Module) -> None:
     assert made.replace(count=1).step == 2.0
 
 
-def test_a_type_of_cpp_that_cannot_be_made_here_can_be_read(objects: portcall.Module) -> None:
+def test_object_class_without_constructor_reads_fields(objects: portcall.Module) -> None:
     made = portcall.get_global_func("cpp_objects.sealed")(7)
     assert made.value == 7
     with pytest.raises(
@@ -697,7 +697,7 @@ def test_a_type_of_cpp_that_cannot_be_made_here_can_be_read(objects: portcall.Mo
         type(made)(7)
 
 
-def test_cpp_changes_a_copy_when_others_hold_the_object(objects: portcall.Module) -> None:
+def test_object_copy_on_write_in_cpp(objects: portcall.Module) -> None:
     var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
     made: Any = add(var("x"), var("y"))
     swapped = portcall.get_global_func("cpp_objects.swap")(made)
@@ -709,7 +709,7 @@ def test_cpp_changes_a_copy_when_others_hold_the_object(objects: portcall.Module
 
 
 @pytest.mark.usefixtures("registrations_undone")
-def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> None:
+def test_register_object_takes_over_a_cpp_type(objects: portcall.Module) -> None:
     @portcall.register_object("cpp.Expr")
     class MyExpr(portcall.Object):
         def __add__(self, other: Any) -> Any:
@@ -733,12 +733,12 @@ def test_a_python_class_takes_a_type_of_cpp_over(objects: portcall.Module) -> No
         define("cpp.Var", {"name": str})
 
 
-def test_a_python_class_hides_no_field_of_the_type_that_it_takes_over(objects: portcall.Module) -> None:
+def test_register_object_hides_no_cpp_field(objects: portcall.Module) -> None:
     with pytest.raises(TypeError, match=r"Made.count hides a field of that name"):
         define("cpp.Counter", {}, count=property(lambda self: 1))
 
 
-def test_a_library_whose_type_python_has_defined_is_refused(
+def test_load_module_refuses_a_type_that_python_defined(
     build_native: Callable[[str], pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
     made = define("test.classes.late.Late", {"target": object, "number": int})(ONE, 2)
@@ -770,7 +770,7 @@ PORTCALL_EXPORT_TYPED(nothing, [] {})
 """
 
 
-def test_cpp_makes_and_reads_objects_of_a_python_type(objects: portcall.Module) -> None:
+def test_object_of_a_python_type_is_made_and_read_in_cpp(objects: portcall.Module) -> None:
     create, get = portcall.get_global_func("cpp_objects.create"), portcall.get_global_func("cpp_objects.get")
     made = create("test.classes.Add", X, ONE, "from C++")
     assert isinstance(made, Add)
@@ -784,6 +784,6 @@ def test_cpp_makes_and_reads_objects_of_a_python_type(objects: portcall.Module) 
         get(made, "middle")
 
 
-def test_no_class_for_an_unknown_key() -> None:
+def test_object_class_of_an_unknown_key_is_an_error() -> None:
     with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
         portcall.ir.object_class("cpp.Nothing")

@@ -15,7 +15,7 @@ sys.exit(failed or run < 40)
 """
 
 
-def test_the_page_on_objects() -> None:
+def test_ir_page_code_runs() -> None:
     # In a process of its own: what the page registers, passes among them, stays.
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, PAGE], capture_output=True, text=True, timeout=600, check=False

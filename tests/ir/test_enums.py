@@ -78,7 +78,7 @@ def _check(color: Any, level: Any) -> None:
     assert portcall.ir.load_json(portcall.ir.save_json([color.red, level.high]))[1] is level.high
 
 
-def test_enums_of_python() -> None:
+def test_enum_of_python() -> None:
     _check(Color, Level)
     assert Color.red.dark() == "dark red"
     assert (Mode.fast.value, Mode("safe").name) == ("fast", "safe")
@@ -86,14 +86,14 @@ def test_enums_of_python() -> None:
     assert {Level.low: 1}[10] == 1
 
 
-def test_enums_of_cpp(library: portcall.Module) -> None:
+def test_enum_of_cpp(library: portcall.Module) -> None:
     color: Any = portcall.ir.object_class("hooks.Color")
     _check(color, portcall.ir.object_class("hooks.Level"))
     assert library["color_of"]("red") is color.red
     assert isinstance(color.red, portcall.ir.Enum)
 
 
-def test_entries_travel_to_cpp_and_into_fields(library: portcall.Module) -> None:
+def test_enum_entries_are_values_and_fields(library: portcall.Module) -> None:
     assert list(library["read_enum"](Color.green)) == [1, "green"]
     car = Car(Color.red)
     assert car.color is Color.red
@@ -103,7 +103,7 @@ def test_entries_travel_to_cpp_and_into_fields(library: portcall.Module) -> None
     assert not portcall.ir.structural_equal(car, Car(Color.green))
 
 
-def test_what_is_no_enum_is_refused() -> None:
+def test_enum_refuses_invalid_definitions() -> None:
     with pytest.raises(TypeError, match="a number"):
 
         @portcall.register_object("test.enums.Wrong")
@@ -131,6 +131,6 @@ def test_what_is_no_enum_is_refused() -> None:
             blue = 1
 
 
-def test_an_enum_that_is_defined_again_is_the_same() -> None:
+def test_enum_defined_again_is_the_same() -> None:
     assert Again.one == BEFORE
     assert type(Again.one) is Again is not type(BEFORE)

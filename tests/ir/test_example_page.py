@@ -56,17 +56,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_the_page(folder: Path) -> None:
+def test_example_ir_page_code_runs(folder: Path) -> None:
     shutil.copy(ROOT / "examples" / "cpp" / "mini_ir.cc", folder)
     run(folder, DOCTEST, PAGE)
 
 
 @pytest.mark.parametrize("library", ["unlinked.so", "linked.so"])
 @pytest.mark.parametrize("first", [True, False])
-def test_there_is_one_libportcall_ir_whoever_comes_first(folder: Path, library: str, first: bool) -> None:
+def test_libportcall_ir_is_loaded_once_in_either_order(folder: Path, library: str, first: bool) -> None:
     run(folder, USE, *([library, "python"] if first else ["python", library]))
 
 
-def test_a_library_with_a_pass_has_no_problem(folder: Path) -> None:
+def test_inspect_library_with_a_pass_has_no_problem(folder: Path) -> None:
     report = inspect_library(folder / "unlinked.so")
     assert (report.missing, report.problems) == ((), ())

@@ -137,7 +137,7 @@ def sharing(graph: Any) -> list[list[int]]:
 
 @settings(max_examples=150)
 @given(graphs())
-def test_what_was_saved_comes_back_equal_and_shares_what_it_shared(pair: tuple[Any, Any]) -> None:
+def test_save_and_load_keep_equality_and_sharing(pair: tuple[Any, Any]) -> None:
     graph, _ = pair
     for again in (
         portcall.ir.load_json(portcall.ir.save_json(graph)),
@@ -154,7 +154,7 @@ def test_what_was_saved_comes_back_equal_and_shares_what_it_shared(pair: tuple[A
 
 @settings(max_examples=50)
 @given(graphs())
-def test_pickles_come_back_equal(pair: tuple[Any, Any]) -> None:
+def test_pickle_keeps_equality(pair: tuple[Any, Any]) -> None:
     again = pickle.loads(pickle.dumps(pair[0]))
     assert portcall.ir.structural_equal(again, pair[0])
     assert sharing(again) == sharing(pair[0])
@@ -162,7 +162,7 @@ def test_pickles_come_back_equal(pair: tuple[Any, Any]) -> None:
 
 @settings(max_examples=150)
 @given(graphs(), st.data())
-def test_equality_agrees_with_hash_and_first_mismatch(pair: tuple[Any, Any], data: st.DataObject) -> None:
+def test_structural_equal_agrees_with_hash_and_first_mismatch(pair: tuple[Any, Any], data: st.DataObject) -> None:
     one, other = pair
     assert portcall.ir.first_mismatch(one, other) is None
     assert portcall.ir.structural_hash(one) == portcall.ir.structural_hash(other)
@@ -180,7 +180,7 @@ def test_equality_agrees_with_hash_and_first_mismatch(pair: tuple[Any, Any], dat
 
 @settings(max_examples=100)
 @given(graphs(), st.data())
-def test_a_changed_field_is_found_exactly_when_it_is_compared(pair: tuple[Any, Any], data: st.DataObject) -> None:
+def test_first_mismatch_finds_a_changed_field_if_it_is_compared(pair: tuple[Any, Any], data: st.DataObject) -> None:
     nodes = [node for node in pair[0] if any(kind == "int" for kind, _ in fields_of(type(node)).values())]
     if not nodes:
         return

@@ -161,7 +161,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("text", "path", "reason"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_json_is_refused_with_path_and_reason(text: str, path: str, reason: str) -> None:
+def test_load_json_refuses_malformed_json_with_path_and_reason(text: str, path: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)) as caught:
         ir.load_json(text)
     message = str(caught.value)
@@ -170,13 +170,13 @@ def test_malformed_json_is_refused_with_path_and_reason(text: str, path: str, re
     assert re.search(r" \(line \d+, column \d+\)$", message)
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
+def test_load_json_refuses_text_that_is_not_utf8() -> None:
     for bad in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82"):
         with pytest.raises(ValueError, match="a text that is not UTF-8"):
             ir.load_json(root(f'"{bad.decode("utf-8", "surrogateescape")}"'))
 
 
-def test_members_and_fields_may_come_in_any_order() -> None:
+def test_load_json_accepts_members_in_any_order() -> None:
     add = '{"test.malformed.Add": {"span": "here", "rhs": {"ref": 0}, "lhs": {"ref": 0}}}'
     loaded = ir.load_json(f'{{"root": {{"ref": 1}}, "nodes": [{LEAF}, {add}], "portcall_json": 1}}')
     assert (loaded.span, loaded.lhs.value) == ("here", 1)
@@ -185,14 +185,14 @@ def test_members_and_fields_may_come_in_any_order() -> None:
     assert ir.structural_equal(ir.load_json(sorted_keys), loaded)
 
 
-def test_a_missing_field_takes_its_default() -> None:
+def test_load_json_missing_field_takes_its_default() -> None:
     loaded = ir.load_json(
         document(f'{LEAF}, {{"test.malformed.Add": {{"lhs": {{"ref": 0}}, "rhs": {{"ref": 0}}}}}}', '{"ref": 1}')
     )
     assert loaded.span == ""
 
 
-def test_limits_of_nodes_and_depth() -> None:
+def test_load_limits_nodes_and_depth() -> None:
     graph = Add(Add(Leaf(1), Leaf(2)), Leaf(3))
     for load, saved in (
         (ir.load_json, ir.save_json(graph)),
@@ -206,12 +206,12 @@ def test_limits_of_nodes_and_depth() -> None:
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_any_bytes_give_a_value_or_an_error_with_the_position(data: bytes, with_magic: bool) -> None:
+def test_from_bytes_of_any_bytes_is_a_value_or_an_error_with_position(data: bytes, with_magic: bool) -> None:
     with pytest.raises(ValueError, match=r"^byte \d+"):
         ir.from_bytes(b"\x89pcg\x01" + data if with_magic else data)
 
 
-def test_bytes_of_a_newer_version_say_so() -> None:
+def test_from_bytes_refuses_a_newer_version() -> None:
     saved = bytearray(ir.to_bytes(Leaf(1)))
     saved[4] += 1
     with pytest.raises(ValueError, match=r"^byte 5: version 2 of the format; this portcall reads version 1$"):
@@ -219,7 +219,7 @@ def test_bytes_of_a_newer_version_say_so() -> None:
 
 
 @given(st.data())
-def test_changed_bytes_are_refused(data: st.DataObject) -> None:
+def test_from_bytes_refuses_changed_bytes(data: st.DataObject) -> None:
     saved = bytearray(ir.to_bytes(Add(Leaf(1), Leaf(2), "a longer text")))
     at = data.draw(st.integers(0, len(saved) - 1))
     saved[at] ^= data.draw(st.integers(1, 255))
@@ -228,7 +228,7 @@ def test_changed_bytes_are_refused(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_shortened_and_changed_json_is_a_value_or_an_error(data: st.DataObject) -> None:
+def test_load_json_of_damaged_json_is_a_value_or_an_error(data: st.DataObject) -> None:
     text = ir.save_json(Add(Leaf(1), Leaf(2), "é"))
     at = data.draw(st.integers(0, len(text) - 1))
     changed = text[:at] + data.draw(st.text(max_size=2)) + text[at + data.draw(st.integers(0, 3)) :]

@@ -51,7 +51,7 @@ EXPECTED = 5680317007618864492  # the hash is the same in every process, on ever
 
 
 @pytest.mark.slow
-def test_a_graph_of_a_million_objects_goes_through_everything() -> None:
+def test_ir_operations_on_a_million_objects() -> None:
     size = 1_000_000
     code = CODE.replace("{size}", str(size)).replace("{half}", str(size // 2))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -95,7 +95,7 @@ def without_variables(steps: list[Any]) -> list[Any]:
 
 
 @given(recipes())
-def test_what_was_saved_is_loaded_with_its_sharing(steps: list[Any]) -> None:
+def test_save_and_load_keep_sharing(steps: list[Any]) -> None:
     graph = build(without_variables(steps))
     for again in (
         ir.load_json(ir.save_json(graph)),
@@ -108,7 +108,7 @@ def test_what_was_saved_is_loaded_with_its_sharing(steps: list[Any]) -> None:
 
 
 @given(recipes(), recipes())
-def test_equality_agrees_with_hash_and_first_mismatch(one: list[Any], other: list[Any]) -> None:
+def test_structural_equal_agrees_with_hash_and_first_mismatch(one: list[Any], other: list[Any]) -> None:
     same = build(without_variables(one)), build(without_variables(one), note="another name, which does not count")
     assert ir.structural_equal(*same)
     assert ir.structural_hash(same[0]) == ir.structural_hash(same[1])
@@ -121,14 +121,14 @@ def test_equality_agrees_with_hash_and_first_mismatch(one: list[Any], other: lis
 
 
 @given(recipes())
-def test_rewriting_with_nothing_changed_gives_the_very_same_graph(steps: list[Any]) -> None:
+def test_rewrite_without_changes_returns_the_same_graph(steps: list[Any]) -> None:
     graph = build(steps)
     seen = []
     assert graph.same_as(ir.rewrite(graph, lambda node: seen.append(node)))
     assert len(seen) == len(ir.walk(graph)) == len(ir.walk(graph, order="post"))
 
 
-def test_a_mismatch_tells_path_and_values() -> None:
+def test_first_mismatch_has_path_and_values() -> None:
     left, right = Node(1, Node([1, {"k": 2}])), Node(1, Node([1, {"k": 3}]))
     mismatch = ir.first_mismatch(left, right)
     assert mismatch is not None
@@ -142,7 +142,7 @@ class Owner(portcall.Object):
     what: object = portcall.field(compare="identity")
 
 
-def test_a_field_may_be_compared_by_identity() -> None:
+def test_structural_equal_compares_marked_fields_by_identity() -> None:
     one, other = Node(1), Node(1)
     assert ir.structural_equal(one, other)
     assert ir.structural_equal(Owner(one), Owner(one))
@@ -162,7 +162,7 @@ class Shared(portcall.Object):
     value: int
 
 
-def test_a_class_says_how_its_objects_are_compared() -> None:
+def test_structural_equal_kind_is_chosen_by_the_class() -> None:
     one = Single(1)
     assert ir.structural_equal(Node(one), Node(one))
     assert str(ir.first_mismatch(Node(one), Node(Single(1)))).endswith("(the type is compared by identity)")
@@ -174,14 +174,14 @@ def test_a_class_says_how_its_objects_are_compared() -> None:
     assert ir.structural_equal(Node(leaf := Node(1), leaf), Node(Node(1), Node(1)))
 
 
-def test_json_is_laid_out_in_lines_when_asked() -> None:
+def test_save_json_indent() -> None:
     assert ir.save_json(Node(1)).count("\n") == 0
     lines = ir.save_json(Node([1]), indent=2).splitlines()
     assert lines[0] == "{"
     assert [line.index(line.strip()) for line in lines] == [0, 2, 2, 4, 4, 2, 2, 0]
 
 
-def test_variables_are_matched_where_they_are_defined() -> None:
+def test_structural_equal_matches_variables_where_defined() -> None:
     x, y = Var("x"), Var("y")
     assert ir.structural_equal(Lambda([x], Node(x)), Lambda([y], Node(y)))
     assert not ir.structural_equal(Lambda([x], Node(x)), Lambda([y], Node(x)))
@@ -202,7 +202,7 @@ print(structural_hash(Stable([1, 2.5, "text", None, b"bytes", 2**100, True], {"k
 """
 
 
-def test_hashes_are_the_same_in_every_process() -> None:
+def test_structural_hash_is_the_same_in_every_process() -> None:
     numbers = {
         subprocess.run([sys.executable, "-c", SNIPPET], capture_output=True, text=True, check=True, env=env).stdout
         for env in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"})
@@ -210,7 +210,7 @@ def test_hashes_are_the_same_in_every_process() -> None:
     assert numbers == {"-3515705814479192867\n"}
 
 
-def test_walks_by_class_and_key() -> None:
+def test_walk_selects_by_class_and_key() -> None:
     inner = Wide(1, 2, items=[Node(3)])
     graph = Node(inner, [inner, Var("x")])
     assert ir.walk(graph, Node) == [graph, inner, inner.items[0]]
@@ -226,7 +226,7 @@ def test_walks_by_class_and_key() -> None:
         ir.walk(graph, "test.graphs.Nobody")
 
 
-def test_an_exception_of_a_visitor_arrives_as_it_was() -> None:
+def test_walk_passes_exceptions_of_visitors_on() -> None:
     class OwnError(Exception):
         pass
 
@@ -242,7 +242,7 @@ def test_an_exception_of_a_visitor_arrives_as_it_was() -> None:
         ir.rewrite(Node(1), fail)
 
 
-def test_rewriting_copies_only_what_changes() -> None:
+def test_rewrite_copies_only_changed_objects() -> None:
     kept, changed = Node("kept"), Node("old")
     graph = Node([kept, changed], Node(changed))
     out = ir.rewrite(graph, lambda node: Node("new") if node.left == "old" else None, Node)
@@ -254,7 +254,7 @@ def test_rewriting_copies_only_what_changes() -> None:
     assert ir.map_children(kept, lambda value: None) == kept
 
 
-def test_what_cannot_be_saved_is_refused_with_its_path() -> None:
+def test_save_refuses_unsupported_values_with_their_path() -> None:
     for save in (ir.save_json, ir.to_bytes):
         with pytest.raises(TypeError, match=r'^<root>\.left\[1\]\["f"\]: a value of type \'Function\' cannot be saved'):
             save(Node([1, {"f": len}]))
@@ -265,7 +265,7 @@ def test_what_cannot_be_saved_is_refused_with_its_path() -> None:
         cell.value = None
 
 
-def test_a_chain_200000_deep_goes_through_everything() -> None:
+def test_ir_operations_on_a_chain_200000_deep() -> None:
     def chain() -> Any:
         node = None
         for i in range(200_000):
@@ -280,7 +280,7 @@ def test_a_chain_200000_deep_goes_through_everything() -> None:
     assert len(ir.walk(one)) == 200_000
 
 
-def test_a_graph_of_a_million_nodes_is_linear() -> None:
+def test_ir_operations_are_linear() -> None:
     """Its paths are too many to count: only visits that remember come to an end."""
     node: Any = "bottom"
     for _ in range(1_000_000):
@@ -292,7 +292,7 @@ def test_a_graph_of_a_million_nodes_is_linear() -> None:
     assert ir.structural_hash(node) == ir.structural_hash(again)
 
 
-def test_floats_are_exact() -> None:
+def test_save_json_floats_are_exact() -> None:
     for value in (0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, 1e22, 123456789012345680.0):
         for back in (
             ir.load_json(ir.save_json(value)),
@@ -303,6 +303,6 @@ def test_floats_are_exact() -> None:
     assert math.isnan(ir.load_json(ir.save_json(math.nan)))
 
 
-def test_what_is_no_type_is_told() -> None:
+def test_rewrite_refuses_other_values_as_types() -> None:
     with pytest.raises(TypeError, match="type is a registered class or its key, got <function"):
         portcall.ir.rewrite([1], lambda _: None, lambda value: value)  # type: ignore[arg-type]

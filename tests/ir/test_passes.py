@@ -41,7 +41,7 @@ def library(build_native: Callable[[str], Path]) -> portcall.Module:
 # ---- What runs -------------------------------------------------------------------------------------------------------
 
 
-def test_anything_that_can_be_called_is_a_pass(register: Callable[..., Any]) -> None:
+def test_sequential_takes_any_callable(register: Callable[..., Any]) -> None:
     register("test.passes.named", lambda items: [*items, "named"])
     packed = portcall.convert(lambda items: [*items, "packed"])
     inner = Sequential([says("inner")], "nested")
@@ -51,7 +51,7 @@ def test_anything_that_can_be_called_is_a_pass(register: Callable[..., Any]) -> 
     assert Sequential([])([1]) == [1]
 
 
-def test_what_is_no_pass_is_refused() -> None:
+def test_sequential_refuses_other_values() -> None:
     with pytest.raises(TypeError, match="a pass is a Pass, a function, or the name of one; got int"):
         Sequential([5])
     with pytest.raises(KeyError, match=r"no pass or global function is named 'test\.passes\.missing'"):
@@ -68,7 +68,7 @@ def test_what_is_no_pass_is_refused() -> None:
         Pass("forgets", lambda items: None)([])
 
 
-def test_a_registered_pass_is_a_global_function_with_a_level_and_requirements() -> None:
+def test_register_pass_makes_a_global_function() -> None:
     @portcall.ir.register_pass("test.passes.base", level=9)
     def base(items: list[str]) -> list[str]:
         return [*items, "base"]
@@ -96,7 +96,7 @@ def test_a_registered_pass_is_a_global_function_with_a_level_and_requirements() 
         portcall.remove_global_func("test.passes.above")
 
 
-def test_a_context_chooses_what_runs_and_holds_settings() -> None:
+def test_pass_context_chooses_passes_and_holds_settings() -> None:
     seen = []
 
     def reads(items: Any) -> Any:
@@ -115,7 +115,7 @@ def test_a_context_chooses_what_runs_and_holds_settings() -> None:
     assert PassContext.current().level == 2
 
 
-def test_a_context_is_left_by_an_error_too_and_only_by_whom_entered_it_last() -> None:
+def test_pass_context_is_left_by_errors_and_in_order() -> None:
     outer = PassContext()
     with pytest.raises(ZeroDivisionError), outer:
         _ = 1 / 0
@@ -123,7 +123,7 @@ def test_a_context_is_left_by_an_error_too_and_only_by_whom_entered_it_last() ->
         outer.__exit__(None, None, None)
 
 
-def test_threads_have_contexts_of_their_own() -> None:
+def test_pass_context_is_per_thread() -> None:
     run = Sequential([says("one", level=1), says("two", level=2), says("three", level=3)])
     found: dict[int, Any] = {}
     together = threading.Barrier(4)
@@ -146,7 +146,7 @@ def test_threads_have_contexts_of_their_own() -> None:
 # ---- What is seen of it ----------------------------------------------------------------------------------------------
 
 
-def test_a_context_times_passes_and_calls_hooks() -> None:
+def test_pass_context_times_passes_and_calls_hooks() -> None:
     seen: list[tuple[str, str, Any]] = []
     ctx = PassContext(
         before=lambda p, obj: seen.append(("before", p.name, list(obj))),
@@ -163,7 +163,7 @@ def test_a_context_times_passes_and_calls_hooks() -> None:
     assert all(t.seconds >= 0 for t in ctx.timings)
 
 
-def test_the_table_of_timings_is_in_the_order_of_beginning() -> None:
+def test_show_timings_is_in_order_of_start() -> None:
     with PassContext() as ctx:
         Sequential([says("a"), Sequential([says("b")], "inner")], "all")([])
         says("last")([])
@@ -179,13 +179,13 @@ def test_the_table_of_timings_is_in_the_order_of_beginning() -> None:
     assert abs(sum(shares) - 100) < 1  # those that the user called; the others are parts of them
 
 
-def test_a_pass_that_fails_is_timed_too() -> None:
+def test_pass_context_times_a_failed_pass() -> None:
     with PassContext() as ctx, pytest.raises(TypeError):
         Sequential([says("a"), Pass("bad", lambda items: None)], "all")([])
     assert [(t.name, t.failed) for t in ctx.timings] == [("a", False), ("bad", True), ("all", True)]
 
 
-def test_a_hook_that_fails_fails_the_pass() -> None:
+def test_pass_context_hook_error_fails_the_pass() -> None:
     def hook(p: Any, obj: Any) -> None:
         raise LookupError("hook")
 
@@ -201,7 +201,7 @@ class OddError(Exception):
     """One that only Python knows."""
 
 
-def test_an_error_of_a_pass_arrives_whole_and_says_where_it_was() -> None:
+def test_sequential_error_keeps_its_class_and_names_the_pass() -> None:
     mine = OddError("mine", 5)
 
     def refuse(word: Word) -> None:
@@ -227,7 +227,7 @@ def test_an_error_of_a_pass_arrives_whole_and_says_where_it_was() -> None:
     mine.__traceback__ = None  # it holds the frames, and so the passes, which hold the functions that hold it
 
 
-def test_an_error_of_cpp_has_notes_too_and_each_once() -> None:
+def test_sequential_error_of_cpp_has_each_note_once() -> None:
     seen = []
 
     def outer(items: Any) -> Any:
@@ -253,7 +253,7 @@ def names_of(expr: Any) -> str:
     return " ".join(var.name for var in portcall.ir.walk(expr, "cpp.Var"))
 
 
-def test_python_and_cpp_passes_take_turns_over_a_graph_of_either() -> None:
+def test_sequential_mixes_python_and_cpp_passes() -> None:
     var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
 
     def marked(sign: str) -> Callable[[Any], Any]:
@@ -267,7 +267,7 @@ def test_python_and_cpp_passes_take_turns_over_a_graph_of_either() -> None:
     assert names_of(Sequential([swap, marked("!"), swap])(made_there)) == names_of(marked("!")(made_there))
 
 
-def test_cpp_calls_a_pipeline_as_a_function(register: Callable[..., Any]) -> None:
+def test_sequential_is_called_by_cpp(register: Callable[..., Any]) -> None:
     mine = OddError("whole")
 
     def rename(expr: Any) -> Any:
@@ -294,7 +294,7 @@ def test_cpp_calls_a_pipeline_as_a_function(register: Callable[..., Any]) -> Non
     mine.__traceback__ = None
 
 
-def test_the_constructors_say_what_they_take() -> None:
+def test_pass_constructors_check_their_arguments() -> None:
     with pytest.raises(TypeError, match="disable"):
         PassContext(disable=["x"])
     with pytest.raises(TypeError, match="'no function' needs a function, got int"):
@@ -318,28 +318,28 @@ def register_pass() -> Iterator[Callable[..., Pass]]:
         portcall.remove_global_func(name)
 
 
-def test_what_a_pass_requires_runs_before_it_once(register_pass: Callable[..., Pass]) -> None:
+def test_sequential_runs_required_passes_once(register_pass: Callable[..., Pass]) -> None:
     register_pass("test.passes.base", level=5)
     register_pass("test.passes.middle", required=["test.passes.base"])
     run = Sequential([says("x", required=["test.passes.middle"]), says("y", required=["test.passes.base"])])
     assert run([]) == ["test.passes.base", "test.passes.middle", "x", "y"]
 
 
-def test_a_pass_that_requires_itself_is_refused(register_pass: Callable[..., Pass]) -> None:
+def test_sequential_refuses_circular_requirements(register_pass: Callable[..., Pass]) -> None:
     register_pass("test.passes.a", required=["test.passes.b"])
     register_pass("test.passes.b", required=["test.passes.a"])
     with pytest.raises(ValueError, match=r"'test.passes.b' requires itself, through 'test.passes.a'"):
         Sequential(["test.passes.a"])([])
 
 
-def test_a_name_that_is_registered_again_has_the_new_function_alone(register_pass: Callable[..., Pass]) -> None:
+def test_register_pass_again_replaces_the_function(register_pass: Callable[..., Pass]) -> None:
     register_pass("test.passes.level", level=9)
     assert Sequential(["test.passes.level"])([1]) == [1]
     portcall.register_func("test.passes.level", lambda items: [*items, "new"], override=True)
     assert Sequential(["test.passes.level"])([1]) == [1, "new"]
 
 
-def test_cpp_reads_a_setting_of_the_current_context() -> None:
+def test_pass_context_settings_are_read_by_cpp() -> None:
     setting = portcall.get_global_func("cpp_objects.setting")
     with PassContext(config={"size": "big"}):
         assert (setting("size"), setting("depth")) == ("big", None)

@@ -34,7 +34,7 @@ def again(value: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> Any:
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_an_object_pickles_with_what_it_shares(protocol: int) -> None:
+def test_pickle_keeps_sharing(protocol: int) -> None:
     shared = Node([1, "a", 2.5, b"bytes", None, True], {"k": np.arange(3)})
     back = again(Node(shared, [shared]), protocol)
     assert type(back) is Node
@@ -46,14 +46,14 @@ def test_an_object_pickles_with_what_it_shares(protocol: int) -> None:
 @pytest.mark.parametrize(
     "value", [Array([1, [2]]), Map({"a": 1, 2: "b"}), List([1, 2]), Dict({"a": [1]}), Array(), Map()], ids=repr
 )
-def test_containers_pickle_and_copy_as_their_own_kind(value: Any) -> None:
+def test_pickle_and_copy_keep_container_types(value: Any) -> None:
     for made in (again(value), copy.deepcopy(value), copy.copy(value)):
         assert type(made) is type(value)
         assert made == value
     assert portcall.ir.structural_equal(again(value), value)
 
 
-def test_a_copy_shares_what_it_holds_and_a_deep_copy_nothing() -> None:
+def test_copy_shares_and_deepcopy_does_not() -> None:
     inner = Box(1)
     for holder in (List([inner]), Dict({0: inner})):
         shallow, deep = copy.copy(holder), copy.deepcopy(holder)
@@ -70,14 +70,14 @@ def test_a_copy_shares_what_it_holds_and_a_deep_copy_nothing() -> None:
     assert copy.copy(frozen) is frozen
 
 
-def test_lists_of_objects_pickle_as_parts_of_python_values() -> None:
+def test_pickle_python_values_that_hold_objects() -> None:
     node = Node(1)
     back = again({"nodes": [node, node], "n": 1})
     assert back["nodes"][0] == back["nodes"][1]
     assert portcall.ir.structural_equal(back["nodes"][0], node)
 
 
-def test_what_cannot_be_pickled_says_where_it_is() -> None:
+def test_pickle_error_names_the_path() -> None:
     with pytest.raises(TypeError, match=r"^<root>\.left\[1\]: a value of type 'Function' cannot be saved"):
         pickle.dumps(Node([1, len]))
     with pytest.raises(TypeError, match=r"^<root>\[0\]: a value of type 'Function' cannot be saved"):
@@ -89,7 +89,7 @@ def test_what_cannot_be_pickled_says_where_it_is() -> None:
     box.value = None
 
 
-def test_functions_and_tensors_cannot_be_pickled_alone() -> None:
+def test_pickle_refuses_functions_and_tensors() -> None:
     for value in (portcall.convert(len), portcall.empty(2)):
         with pytest.raises(TypeError, match="lives in this process and cannot be pickled"):
             pickle.dumps(value)
@@ -103,7 +103,7 @@ class Leaf(portcall.Object):
 """
 
 
-def test_the_modules_that_define_the_types_are_imported_first(tmp_path: Path) -> None:
+def test_pickle_imports_the_defining_modules(tmp_path: Path) -> None:
     (tmp_path / "types_of_test_pickle.py").write_text(MODULE)
     make = "import pickle, sys, portcall, types_of_test_pickle as t; "
     make += "sys.stdout.buffer.write(pickle.dumps(portcall.Array([t.Leaf(5)])))"
@@ -113,7 +113,7 @@ def test_the_modules_that_define_the_types_are_imported_first(tmp_path: Path) ->
     assert done.stdout == b"[Leaf(value=5)]\n"
 
 
-def test_a_long_chain_pickles() -> None:
+def test_pickle_long_chain() -> None:
     chain = None
     for i in range(100_000):
         chain = Node(i, chain)

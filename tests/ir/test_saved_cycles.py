@@ -55,7 +55,7 @@ def again(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return request.param  # type: ignore[no-any-return]
 
 
-def test_a_list_and_a_dict_that_hold_themselves(again: Callable[[Any], Any]) -> None:
+def test_save_list_and_dict_that_hold_themselves(again: Callable[[Any], Any]) -> None:
     items = loop(List([1]))
     items.append(items)
     made = loop(again(items))
@@ -68,7 +68,7 @@ def test_a_list_and_a_dict_that_hold_themselves(again: Callable[[Any], Any]) -> 
     assert made["self"].same_as(made)
 
 
-def test_a_loop_through_objects_and_containers_of_all_kinds(again: Callable[[Any], Any]) -> None:
+def test_save_cycle_through_objects_and_containers(again: Callable[[Any], Any]) -> None:
     children, table = loop(List()), loop(Dict())
     tree = Node(children, Map({"table": table, "tree": Array([children])}))
     children.extend([Node(1, tree), 2, Node(table)])
@@ -86,7 +86,7 @@ def test_a_loop_through_objects_and_containers_of_all_kinds(again: Callable[[Any
     assert portcall.ir.save_json(made) == portcall.ir.save_json(tree)
 
 
-def test_long_loops_need_no_stack(again: Callable[[Any], Any]) -> None:
+def test_save_long_cycle_needs_no_stack(again: Callable[[Any], Any]) -> None:
     first = node = loop(List())
     for _ in range(100_000):
         inner = List()
@@ -99,7 +99,7 @@ def test_long_loops_need_no_stack(again: Callable[[Any], Any]) -> None:
     assert inner[0].same_as(made)
 
 
-def test_what_has_no_loop_is_written_as_before() -> None:
+def test_save_without_cycle_has_the_old_format() -> None:
     shared = List([1])
     assert json.loads(portcall.ir.save_json(Array([shared, shared, Dict({"k": shared})])))["nodes"] == [
         {"ffi.List": [1]},
@@ -108,7 +108,7 @@ def test_what_has_no_loop_is_written_as_before() -> None:
     ]
 
 
-def test_a_loop_without_a_container_that_changes_is_refused() -> None:
+def test_save_cycle_without_mutable_container_is_refused() -> None:
     box = Box(None)
     box.value = Array([box])
     try:
@@ -119,7 +119,7 @@ def test_a_loop_without_a_container_that_changes_is_refused() -> None:
         box.value = None
 
 
-def test_what_cannot_be_saved_within_a_loop_is_named() -> None:
+def test_save_names_unsupported_values_in_a_cycle() -> None:
     items = loop(List())
     items.extend([items, Node(len)])
     with pytest.raises(TypeError, match=r"^<root>.*\[1\]\.left: a value of type 'Function'"):
@@ -156,12 +156,12 @@ LOOP = ('{"ffi.List": []}', fill("List", 0, '[{"ref": 0}]'))
         document('{"ffi.List": []}', fill("List", 0, '[{"ref": 1}]')),
     ],
 )
-def test_malformed_contents_are_refused(text: str) -> None:
+def test_load_json_refuses_malformed_cycles(text: str) -> None:
     with pytest.raises(ValueError, match=r"nodes\[[01]\]"):
         portcall.ir.load_json(text)
 
 
-def test_limits_hold_for_loops() -> None:
+def test_load_limits_hold_for_cycles() -> None:
     text = document(*LOOP)
     with pytest.raises(ValueError, match="limit"):
         portcall.ir.load_json(text, max_nodes=1)
@@ -173,7 +173,7 @@ def test_limits_hold_for_loops() -> None:
         portcall.ir.from_bytes(portcall.ir.to_bytes(items), max_depth=1000)
 
 
-def test_shortened_bytes_are_refused() -> None:
+def test_from_bytes_refuses_truncated_cycles() -> None:
     items = loop(List())
     items.append(Dict({"k": items}))
     data = portcall.ir.to_bytes(items)
@@ -182,7 +182,7 @@ def test_shortened_bytes_are_refused() -> None:
             portcall.ir.from_bytes(data[:size])
 
 
-def test_a_refused_loop_leaves_nothing_behind() -> None:
+def test_load_json_refused_cycle_leaves_nothing_behind() -> None:
     table = ('{"ffi.Dict": []}', fill("Dict", 2, '[["list", {"ref": 0}], ["self", {"ref": 2}]]'))
     with testing.no_leaks():
         for nodes in ((*LOOP, '{"test.cycles.Missing": {}}'), (*LOOP, *table, '{"ffi.Array": [{"ref": 9}]}')):

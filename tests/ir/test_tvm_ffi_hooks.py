@@ -32,7 +32,7 @@ class Pair(portcall.Object):
 # ---- Constructors ----------------------------------------------------------------------------------------------------
 
 
-def test_a_constructor_of_cpp_makes_the_objects() -> None:
+def test_tvm_ffi_init_makes_objects() -> None:
     made = _class("Range")(5, 2)
     assert (made.low, made.high, made.width) == (2, 5, 3)
     named = _class("NamedRange")(9, 1, "n")
@@ -40,7 +40,7 @@ def test_a_constructor_of_cpp_makes_the_objects() -> None:
     assert isinstance(named, _class("Range"))
 
 
-def test_it_does_so_when_there_is_a_default_constructor_too() -> None:
+def test_tvm_ffi_init_wins_over_the_default_constructor() -> None:
     assert _class("Counter")(3).twice() == 6
     with pytest.raises(ValueError, match="a counter starts at zero or above, got -1"):
         _class("Counter")(-1)
@@ -48,7 +48,7 @@ def test_it_does_so_when_there_is_a_default_constructor_too() -> None:
         _class("Counter")()
 
 
-def test_cpp_finds_a_constructor_of_fields_where_a_type_has_none(library: portcall.Module) -> None:
+def test_tvm_ffi_make_by_key_constructs_from_fields(library: portcall.Module) -> None:
     make = library["make_by_key"]
     named = make("hooks.Name", ["n"])
     assert (named.text, named.item) == ("n", None)
@@ -60,7 +60,7 @@ def test_cpp_finds_a_constructor_of_fields_where_a_type_has_none(library: portca
         make("hooks.Mixed", [3])
 
 
-def test_its_arguments_are_checked_and_have_no_names() -> None:
+def test_tvm_ffi_init_checks_positional_arguments() -> None:
     with pytest.raises(TypeError):
         _class("Range")(5)
     with pytest.raises(TypeError):
@@ -72,7 +72,7 @@ def test_its_arguments_are_checked_and_have_no_names() -> None:
     ]
 
 
-def test_a_class_that_takes_its_type_over_uses_it(library: portcall.Module) -> None:
+def test_register_object_uses_tvm_ffi_init(library: portcall.Module) -> None:
     known = _class("Counter")
     try:
 
@@ -87,13 +87,13 @@ def test_a_class_that_takes_its_type_over_uses_it(library: portcall.Module) -> N
         portcall._core.register_object_class("hooks.Counter", known)
 
 
-def test_a_type_without_a_constructor_is_made_by_cpp_only(library: portcall.Module) -> None:
+def test_tvm_ffi_type_without_constructor_is_made_by_cpp_only(library: portcall.Module) -> None:
     with pytest.raises(TypeError, match="made by C"):
         _class("Secret")()
     assert library["make_secret"]().value == 42
 
 
-def test_required_fields_come_before_those_with_defaults() -> None:
+def test_tvm_ffi_required_fields_come_first() -> None:
     mixed = _class("Mixed")
     made = mixed(1, flag=3)
     assert (made.value, made.scale, made.flag, made.cache) == (1, 1, 3, 5)
@@ -109,7 +109,7 @@ def test_required_fields_come_before_those_with_defaults() -> None:
 # ---- Copies and text -------------------------------------------------------------------------------------------------
 
 
-def test_copies_keep_what_no_field_shows() -> None:
+def test_tvm_ffi_shallow_copy_keeps_hidden_members() -> None:
     counter = _class("Counter")(3)
     assert copy.copy(counter).twice() == 6
     changed = counter.replace(count=9)
@@ -122,12 +122,12 @@ def test_copies_keep_what_no_field_shows() -> None:
         ranges.replace(low="one")
 
 
-def test_objects_without_a_copy_constructor_are_not_copied(library: portcall.Module) -> None:
+def test_tvm_ffi_objects_without_copy_constructor_refuse_copy(library: portcall.Module) -> None:
     with pytest.raises(TypeError, match="copied"):
         copy.copy(library["make_handle"]())
 
 
-def test_the_text_is_that_of_the_hook() -> None:
+def test_tvm_ffi_repr_hook_is_used() -> None:
     money = _class("Money")
     assert repr(money(5)) == "5 cents"
     assert repr(money(5).annotated([1, money(3)])) == "5 cents for [1, 3 cents]"
@@ -137,14 +137,14 @@ def test_the_text_is_that_of_the_hook() -> None:
 # ---- Visitors and mutators -------------------------------------------------------------------------------------------
 
 
-def test_visitors_go_into_containers_and_objects_of_all_kinds(library: portcall.Module) -> None:
+def test_tvm_ffi_visit_hooks_reach_containers_and_objects(library: portcall.Module) -> None:
     total = library["sum_integers"]
     assert total(Pair([1, 2, [3]], portcall.List([4, Pair(5)]))) == 15
     assert total(Pair([1, -2, "text", 3])) == "stopped"
     assert total(_class("Box")([1, 2])) == 3  # by the type's own hook
 
 
-def test_mutators_copy_what_they_change(library: portcall.Module) -> None:
+def test_tvm_ffi_mutators_copy_what_they_change(library: portcall.Module) -> None:
     increment = library["increment"]
     text = "a text that is long enough"
     before = Pair([1, text, b"bytes that are long enough", 2**70], portcall.List([2, Pair(3)]))
@@ -159,7 +159,7 @@ def test_mutators_copy_what_they_change(library: portcall.Module) -> None:
         increment(library["make_handle"]())
 
 
-def test_maps_are_visited_and_mutated_by_their_values(library: portcall.Module) -> None:
+def test_tvm_ffi_maps_are_visited_by_value(library: portcall.Module) -> None:
     graph = Pair(portcall.Map({"a": 1, "b": [2]}), portcall.Dict({3: 4}))
     assert library["sum_integers"](graph) == 7
     after = library["increment"](graph)
@@ -170,7 +170,7 @@ def test_maps_are_visited_and_mutated_by_their_values(library: portcall.Module) 
 # ---- Structure -------------------------------------------------------------------------------------------------------
 
 
-def test_equality_and_hash_are_those_of_the_hooks() -> None:
+def test_tvm_ffi_equal_and_hash_hooks_are_used() -> None:
     name = _class("Name")
     assert portcall.ir.structural_equal(name("A", [1]), name("a", [1]))
     assert not portcall.ir.structural_equal(name("A", [1]), name("a", [2]))
@@ -183,7 +183,7 @@ def test_equality_and_hash_are_those_of_the_hooks() -> None:
     assert portcall.ir.structural_equal(Pair(same, same), Pair(name("a", [1]), name("A", [1])))
 
 
-def test_the_first_mismatch_leads_through_what_a_hook_compared() -> None:
+def test_first_mismatch_passes_through_tvm_ffi_hooks() -> None:
     name = _class("Name")
     found = portcall.ir.first_mismatch(Pair([name("A", [1, 2])]), Pair([name("a", [1, 3])]))
     assert found is not None
@@ -193,14 +193,14 @@ def test_the_first_mismatch_leads_through_what_a_hook_compared() -> None:
     assert (found.path, found.left.text, found.right.text) == ("<root>.left", "A", "B")
 
 
-def test_what_a_hook_found_different_is_not_taken_for_equal_later() -> None:
+def test_tvm_ffi_equal_hook_mismatch_is_remembered() -> None:
     name = _class("Name")
     shared, changed = portcall.Array([1, portcall.Array([2])]), portcall.Array([1, portcall.Array([3])])
     left = Pair([name("x", shared), shared], shared)
     assert not portcall.ir.structural_equal(left, Pair([name("X", changed), changed], changed))
 
 
-def test_hooks_that_lie_too_deep_within_one_another_are_an_error() -> None:
+def test_tvm_ffi_hooks_nested_too_deeply_are_an_error() -> None:
     name = _class("Name")
     left = right = None
     for _ in range(3000):
@@ -214,7 +214,7 @@ def test_hooks_that_lie_too_deep_within_one_another_are_an_error() -> None:
 # ---- Saving ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_what_the_hooks_say() -> None:
+def test_save_uses_tvm_ffi_hooks() -> None:
     money = _class("Money")(7)
     graph = Pair([money, money], _class("Money")(8))
     for again in (
@@ -226,7 +226,7 @@ def test_what_is_saved_is_what_the_hooks_say() -> None:
         assert again.left[0] == again.left[1]
 
 
-def test_saved_data_that_the_hook_does_not_take_is_an_error() -> None:
+def test_load_json_reports_an_error_of_a_tvm_ffi_hook() -> None:
     text = portcall.ir.save_json(_class("Money")(7))
     for wrong in (text.replace("7", '"seven"'), text.replace('"":7', ""), text.replace('"":7', '"note":null')):
         assert wrong != text
@@ -234,7 +234,7 @@ def test_saved_data_that_the_hook_does_not_take_is_an_error() -> None:
             portcall.ir.load_json(wrong)
 
 
-def test_lists_that_are_filled_later_hold_what_their_field_says() -> None:
+def test_load_json_checks_lists_that_are_filled_later() -> None:
     def document(item: str) -> str:
         nodes = '{"ffi.List": []}, {"hooks.Totals": {"values": {"ref": 0}}}, {"ffi.List": {"ref": 0, "items": [%s]}}'
         return '{"portcall_json": 1, "nodes": [' + nodes % item + '], "root": {"ref": 1}}'
@@ -245,7 +245,7 @@ def test_lists_that_are_filled_later_hold_what_their_field_says() -> None:
             portcall.ir.load_json(document(wrong))
 
 
-def test_entries_of_enums_are_saved_by_name_or_number_and_stay_themselves(library: portcall.Module) -> None:
+def test_save_tvm_ffi_enum_entries_by_name_or_number(library: portcall.Module) -> None:
     red, low = library["color_of"]("red"), library["level_of"](10)
     graph = Pair([red, low], red)
     for again in (
@@ -260,7 +260,7 @@ def test_entries_of_enums_are_saved_by_name_or_number_and_stay_themselves(librar
             portcall.ir.load_json(wrong)
 
 
-def test_entries_of_enums_equal_themselves_alone(library: portcall.Module) -> None:
+def test_tvm_ffi_enum_entries_are_compared_by_identity(library: portcall.Module) -> None:
     red, green = library["color_of"]("red"), library["color_of"]("green")
     assert red == library["color_of"]("red") != green
     assert portcall.ir.structural_equal(red, library["color_of"]("red"))
@@ -294,7 +294,7 @@ class Weather(portcall.Object):
     now: Celsius
 
 
-def test_fields_take_what_their_type_converts() -> None:
+def test_tvm_ffi_convert_hook_applies_to_fields() -> None:
     Money = _class("Money")
 
     @portcall.register_object("test.hooks.Wallet", frozen=False)
@@ -321,7 +321,7 @@ def test_fields_take_what_their_type_converts() -> None:
         Wallet(None)
 
 
-def test_classes_of_python_convert_too() -> None:
+def test_register_object_convert_hook_of_python() -> None:
     assert Weather(21.5).now.degrees == 21.5  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="below absolute zero"):
         Weather(-300)  # type: ignore[arg-type]
@@ -330,7 +330,7 @@ def test_classes_of_python_convert_too() -> None:
             Weather(wrong)  # type: ignore[arg-type]
 
 
-def test_what_cpp_writes_into_fields_of_python_is_checked(library: portcall.Module) -> None:
+def test_register_object_fields_written_by_cpp_are_checked(library: portcall.Module) -> None:
     @portcall.register_object("test.hooks.Base", frozen=False)
     class Base(portcall.Object):
         number: int
@@ -354,7 +354,7 @@ def test_what_cpp_writes_into_fields_of_python_is_checked(library: portcall.Modu
         assert getattr(made, name) == before
 
 
-def test_so_are_the_last_of_many_fields(library: portcall.Module) -> None:
+def test_register_object_last_of_many_fields_is_checked(library: portcall.Module) -> None:
     fields = {f"f{i}": int for i in range(100)}
     many: Any = portcall.register_object("test.hooks.Many", frozen=False)(
         type("Many", (portcall.Object,), {"__annotations__": fields})

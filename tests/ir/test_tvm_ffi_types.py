@@ -16,7 +16,7 @@ def library(libraries: dict[str, Path]) -> portcall.Module:
     return portcall.load_module(libraries["tvm_ffi_objects_unlinked"])
 
 
-def test_its_types_have_classes_with_fields_and_methods() -> None:
+def test_object_class_of_tvm_ffi_types() -> None:
     shape: Any = portcall.ir.object_class("portcall_test.Shape")
     assert list(portcall.ir.fields(shape)) == ["sides", "area", "closed", "label", "extents", "inner", "extra"]
     assert shape.sides.__doc__ == "how many"
@@ -34,7 +34,7 @@ def test_its_types_have_classes_with_fields_and_methods() -> None:
         shape("four")
 
 
-def test_its_types_derive_from_one_another() -> None:
+def test_object_class_of_tvm_ffi_types_have_bases() -> None:
     shape: Any = portcall.ir.object_class("portcall_test.Shape")
     square: Any = portcall.ir.object_class("portcall_test.Square")
     made = square(4, inner=shape(3), edge=2)
@@ -56,7 +56,7 @@ class Derived(Base):
     weight: float = 1.5
 
 
-def test_it_reads_objects_of_a_type_that_python_defined(library: portcall.Module) -> None:
+def test_tvm_ffi_reads_objects_of_python_types(library: portcall.Module) -> None:
     leaf = Base("a name that is long enough")
     assert list(library["read_fields"](leaf)) == ["test.tvm_ffi.Base", "name", "a name that is long enough"]
     assert list(library["read_fields"](Derived("short", leaf))) == [
@@ -64,7 +64,7 @@ def test_it_reads_objects_of_a_type_that_python_defined(library: portcall.Module
     ]  # fmt: skip
 
 
-def test_a_type_that_describes_nothing_is_an_object_with_a_key(library: portcall.Module) -> None:
+def test_object_class_of_an_undescribed_tvm_ffi_type(library: portcall.Module) -> None:
     point = library["make_point"](1, 2)
     assert type(point) is portcall.Object
     assert point.type_key == "portcall_test.Point"

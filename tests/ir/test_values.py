@@ -70,7 +70,7 @@ class Keeping(portcall.Object):
         return start
 
 
-def test_equality_is_of_the_fields_all_the_way_down() -> None:
+def test_object_eq_compares_fields_deeply() -> None:
     assert Version([1, 2], Plain("x")) == Version([1, 2], Plain("x"), "a note")
     assert Version([1, 2], Plain("x")) != Version([1, 2], Plain("y"))
     assert Version([1], {"a": [1], 2: None}) == Version([1], {2: None, "a": [1]})
@@ -79,7 +79,7 @@ def test_equality_is_of_the_fields_all_the_way_down() -> None:
     assert Plain(1) != Plain(1)
 
 
-def test_what_is_equal_does_not_differ() -> None:
+def test_object_ne_is_the_opposite_of_eq() -> None:
     assert [Version([1]) != other for other in (Version([1]), Version([2]), [1])] == [False, True, True]
     one = Plain(1)
     assert [one != other for other in (one, Plain(1), 1)] == [False, True, True]
@@ -90,25 +90,25 @@ def test_what_is_equal_does_not_differ() -> None:
     list(itertools.combinations([None, 0, 0.0, False, "", b"", "0", [0], portcall.List([0]), {0: 0}, Plain(0)], 2)),
     ids=repr,
 )
-def test_values_of_different_kinds_differ(left: Any, right: Any) -> None:
+def test_object_eq_of_different_types_is_false(left: Any, right: Any) -> None:
     assert Box(left) != Box(right)
 
 
-def test_numbers_are_equal_as_numbers() -> None:
+def test_object_eq_compares_numbers_as_numbers() -> None:
     assert Box(float("nan")) == Box(float("nan"))
     assert Box(0.0) == Box(-0.0)
     assert Box(2**70) == Box(2**70) != Box(2**70 + 1)
     assert Box(np.ones(2, "float32")) == Box(np.ones(2, "float32")) != Box(np.zeros(2, "float32"))
 
 
-def test_equal_objects_have_one_hash_and_others_none() -> None:
+def test_object_hash_needs_eq_and_agrees_with_it() -> None:
     assert len({Version([1], Plain(0.0)), Version([1], Plain(-0.0)), Version([1], {"a": 1}), Version([2])}) == 3
     with pytest.raises(TypeError, match="unhashable"):
         hash(Box(1))
     assert len({Plain(1), Plain(1)}) == 2
 
 
-def test_the_hash_of_a_map_is_of_its_keys_too() -> None:
+def test_object_hash_includes_keys_of_maps() -> None:
     hashes = {hash(Version([1], {key: 1})) for key in ("a", "b", 1, 1.5, b"a", True)}
     assert len(hashes) == 6
     assert hash(Version([1], {"a": 1, "b": 2})) != hash(Version([1], {"a": 2, "b": 1}))
@@ -117,7 +117,7 @@ def test_the_hash_of_a_map_is_of_its_keys_too() -> None:
     assert hash(Version([1], {Modulo(1): 0})) == hash(Version([1], {Modulo(11): 0}))
 
 
-def test_maps_have_no_order_but_may_be_equal() -> None:
+def test_object_order_treats_equal_maps_as_equal_and_has_none_for_others() -> None:
     same = Version([1], {"a": Plain(1)}), Version([1], {"a": Plain(1)})
     assert same[0] <= same[1] >= same[0]
     assert not same[0] < same[1]
@@ -128,7 +128,7 @@ def test_maps_have_no_order_but_may_be_equal() -> None:
     assert Version([1], function) <= Version([1], function)
 
 
-def test_order_is_that_of_the_fields() -> None:
+def test_object_order_is_that_of_the_fields() -> None:
     versions = [Version([1, 10]), Version([1]), Version([1, 2], "b"), Version([1, 2]), Version([1, 2], "a")]
     assert [[*v.parts, v.label] for v in sorted(versions)] == [
         [1, None], [1, 2, None], [1, 2, "a"], [1, 2, "b"], [1, 10, None],
@@ -144,7 +144,7 @@ def test_order_is_that_of_the_fields() -> None:
         portcall.register_object("test.values.Order", order=True)
 
 
-def test_a_class_keeps_the_methods_that_it_defines() -> None:
+def test_register_object_keeps_defined_eq_and_hash() -> None:
     @portcall.register_object("test.values.Own", eq=True, order=True, unsafe_hash=True)
     class Own(portcall.Object):
         value: int
@@ -171,7 +171,7 @@ def test_a_class_keeps_the_methods_that_it_defines() -> None:
             pytest.fail("__match_args__ of the class were replaced")
 
 
-def test_hooks_of_python_are_methods() -> None:
+def test_register_object_hooks_are_methods() -> None:
 
     assert Modulo(1) == Modulo(11) < Modulo(2)
     assert Plain([Modulo(1)]) != Plain([Modulo(11)])
@@ -182,7 +182,7 @@ def test_hooks_of_python_are_methods() -> None:
     assert portcall.ir.load_json(portcall.ir.save_json(Plain(Modulo(12)))).value.value == 12
 
 
-def test_a_function_of_a_hook_that_is_kept_too_long_is_an_error() -> None:
+def test_hook_function_kept_too_long_is_an_error() -> None:
     assert portcall.ir.structural_equal(Keeping(), Keeping())
     portcall.ir.structural_hash(Keeping())
     for function, arguments in zip(_kept, ([1, 1, 0, "x"], [1, 1, 0]), strict=True):
@@ -197,7 +197,7 @@ def hooks(libraries: dict[str, Path]) -> portcall.Module:
     return portcall.load_module(libraries["tvm_ffi_hooks_unlinked"])
 
 
-def test_hooks_of_cpp_decide_about_values(hooks: portcall.Module) -> None:
+def test_object_eq_uses_hooks_of_cpp(hooks: portcall.Module) -> None:
     money: Any = portcall.ir.object_class("hooks.Money")
     assert Box([money(5)]) == Box([money(5).annotated("a note")]) != Box([money(6)])
     assert Version([1], money(5)) < Version([1], money(6))
@@ -209,7 +209,7 @@ def test_hooks_of_cpp_decide_about_values(hooks: portcall.Module) -> None:
     assert (made.low, made.high) == (2, 5)
 
 
-def test_what_contains_itself_is_copied_and_compared() -> None:
+def test_list_that_contains_itself_is_copied_and_compared() -> None:
     inner = portcall.List([1])
     graph = Plain([inner, portcall.Dict({"a": inner})])
     inner.append(graph)
@@ -232,7 +232,7 @@ def test_what_contains_itself_is_copied_and_compared() -> None:
     again.value = None
 
 
-def test_deep_copies_share_functions_and_copy_tensors() -> None:
+def test_deepcopy_shares_functions_and_copies_tensors() -> None:
     tensor, function = portcall.tensor(np.arange(3)), portcall.convert(len)
     made = copy.deepcopy(Plain([tensor, function, tensor]))
     assert not made.value[0].same_as(tensor)

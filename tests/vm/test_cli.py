@@ -23,7 +23,7 @@ def run(*words: object) -> dict[str, object]:
     return found
 
 
-def test_main_runs_and_its_results_are_saved(models: Compiled, tmp_path: Path) -> None:
+def test_run_vm_saves_results_of_main(models: Compiled, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
     x = f"@{tmp_path}/x.npy"
     run("run", models.path("outputs"), "--arg", x, "--arg", x, "--output", tmp_path / "y.npz")
@@ -35,12 +35,12 @@ def test_main_runs_and_its_results_are_saved(models: Compiled, tmp_path: Path) -
     }
 
 
-def test_a_model_is_timed_and_profiled(models: Compiled) -> None:
+def test_bench_vm_times_and_profiles(models: Compiled) -> None:
     facts = run("bench", models.path("loop"), "--arg", "ones:float32[4]", "--number", 2, "--repeat", 2, "--profile")
     assert "vm.builtin.alloc_tensor" in json.dumps(facts["profile"])
 
 
-def test_what_is_inside_is_shown(models: Compiled) -> None:
+def test_inspect_vm_shows_functions_and_instructions(models: Compiled) -> None:
     facts = run("inspect", models.path("loop"))["executable"]
     assert isinstance(facts, dict)
     assert sorted(facts["signatures"]) == ["loop", "main"]
@@ -51,7 +51,7 @@ def test_what_is_inside_is_shown(models: Compiled) -> None:
     assert shown.exit_code != 0
 
 
-def test_wrong_names_and_arguments_are_errors(models: Compiled) -> None:
+def test_run_vm_wrong_names_and_arguments_are_errors(models: Compiled) -> None:
     for words in (["loob", "--arg", "ones:float32[4]"], ["--arg", "ones:float32[5]"], ["--input", "x=random"]):
         result = CliRunner().invoke(cli, ["run", str(models.path("loop")), *words])
         assert result.exit_code in (1, 2), result.output

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.peers
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp" / "run_relax.cc"
 
 
-def test_a_program_runs_a_model_without_python(models: Compiled, tmp_path: Path) -> None:
+def test_cpp_program_runs_a_vm_model_without_python(models: Compiled, tmp_path: Path) -> None:
     program = toolchain.create_executable(EXAMPLE, tmp_path / "run_relax", options=("-Wall", "-Wextra", "-Werror"))
     for mode in MODES:
         words = [str(program), str(models.path("loop", mode)), "main", "4"]

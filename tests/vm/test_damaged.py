@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "run_damaged.py"
 MODELS = ("branch", "loop", "tuples", "shapes", "data", "closures", "topk")
 
 
-def test_damaged_executables_give_errors_only(models: Compiled) -> None:
+def test_executable_damaged_gives_errors_only(models: Compiled) -> None:
     words = [sys.executable, str(SCRIPT), str(models.folder), "60", "make test", *MODELS]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.peers
 X = np.arange(4, dtype="float32")
 
 
-def test_functions_have_signatures(models: Compiled) -> None:
+def test_machine_functions_have_signatures(models: Compiled) -> None:
     m = models.machine("loop")
     assert m.functions == ("loop", "main")
     assert str(m.signature("main")).startswith('main(x: R.Tensor((4,), dtype="float32"))')
@@ -32,11 +32,11 @@ def test_functions_have_signatures(models: Compiled) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled_functions_have_signatures_too(mode: str, models: Compiled) -> None:
+def test_machine_compiled_functions_have_signatures(mode: str, models: Compiled) -> None:
     assert models.machine("branch", mode).signature().parameters[0].name == "c"
 
 
-def test_arguments_go_by_position_and_by_name(models: Compiled) -> None:
+def test_machine_call_takes_positions_and_names(models: Compiled) -> None:
     m = models.machine("branch")
     for result in (m(True, X), m(True, x=X), m(x=X, c=np.array(True)), m["main"](c=True, x=portcall.tensor(X))):
         assert same(result, 2 * X)
@@ -45,7 +45,7 @@ def test_arguments_go_by_position_and_by_name(models: Compiled) -> None:
             m(*args, **named)
 
 
-def test_numbers_tuples_and_shapes_become_what_parameters_take(models: Compiled) -> None:
+def test_machine_call_converts_numbers_tuples_and_shapes(models: Compiled) -> None:
     z, *_, extents, number = models.machine("shapes")(np.ones((2, 3), "float32"), np.ones(3, "float32"), (5,), 9)
     assert (extents, number) == (portcall.Shape((3, 6, 5)), 9)
     assert same(z, np.full((2, 3), 2, "float32"))
@@ -55,7 +55,7 @@ def test_numbers_tuples_and_shapes_become_what_parameters_take(models: Compiled)
     assert same(inner, b)
 
 
-def test_arrays_that_kernels_cannot_use_are_copied(models: Compiled) -> None:
+def test_machine_call_copies_unsuitable_arrays(models: Compiled) -> None:
     m = models.machine("loop")
     wide = np.arange(40, dtype="float32")
     for array in (wide[1:5], wide[::10], portcall.tensor(wide)[1:5]):
@@ -73,35 +73,33 @@ def test_arrays_that_kernels_cannot_use_are_copied(models: Compiled) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_an_argument_that_does_not_fit_is_named(
-    mode: str, value: Any, error: type[Exception], models: Compiled
-) -> None:
+def test_machine_call_names_a_wrong_argument(mode: str, value: Any, error: type[Exception], models: Compiled) -> None:
     m = models.machine("loop", mode)
     with pytest.raises(error, match=r"param=x"):
         m(value)
     assert same(m(X), X + 7.5)
 
 
-def test_an_error_says_which_instruction_of_which_function(models: Compiled, demo: None) -> None:
+def test_machine_error_names_function_and_instruction(models: Compiled, demo: None) -> None:
     portcall.register_func("demo.scale", lambda *_: 1 / 0, override=True)
     with pytest.raises(ZeroDivisionError) as caught:
         models.machine("user")(X, "object")
     assert any("in main, instruction" in note and "demo.scale" in note for note in caught.value.__notes__)
 
 
-def test_loops_run_a_hundred_thousand_turns(models: Compiled) -> None:
+def test_machine_loop_runs_a_hundred_thousand_turns(models: Compiled) -> None:
     turns = 100_000
     assert same(models.machine("loop")["loop"](5 - turns, X * 0), np.full(4, turns * 1.5, "float32"))
 
 
-def test_compiled_loops_that_are_too_deep_are_an_error(models: Compiled) -> None:
+def test_machine_compiled_loop_too_deep_is_an_error(models: Compiled) -> None:
     loop = models.machine("loop", "compiled")["loop"]
     with pytest.raises(RecursionError):
         loop(-10_000_000, X)
     assert same(loop(5, X), X)
 
 
-def test_a_closure_is_a_function(models: Compiled) -> None:
+def test_machine_closure_is_a_function(models: Compiled) -> None:
     m = models.machine("closures")
     add = m["maker"](X)
     del m
@@ -109,13 +107,13 @@ def test_a_closure_is_a_function(models: Compiled) -> None:
         assert same(add(X), 2 * X)
 
 
-def test_results_outlive_the_machine(models: Compiled) -> None:
+def test_machine_results_outlive_it(models: Compiled) -> None:
     y = models.machine("outputs")(np.ones((2, 3), "float32"), np.ones((2, 3), "float32"))
     gc.collect()
     assert same(y[0], np.full((2, 3), 2, "float32"))
 
 
-def test_threads_use_one_machine(models: Compiled) -> None:
+def test_machine_is_shared_by_threads(models: Compiled) -> None:
     m = models.machine("encoder")
     _, calls, results = models.calls("encoder")
     wrong: list[bool] = []
@@ -131,7 +129,7 @@ def test_threads_use_one_machine(models: Compiled) -> None:
     assert not wrong
 
 
-def test_clones_keep_inputs_of_their_own(models: Compiled) -> None:
+def test_machine_clone_has_its_own_inputs(models: Compiled) -> None:
     m = models.machine("loop")
     other = m.clone()
     for machine, x in ((m, X), (other, 2 * X)):
@@ -141,7 +139,7 @@ def test_clones_keep_inputs_of_their_own(models: Compiled) -> None:
         assert same(machine.module["get_output"]("main"), x + 7.5)
 
 
-def test_timing_and_profiles(models: Compiled) -> None:
+def test_machine_benchmark_and_profile(models: Compiled) -> None:
     m = models.machine("chain")
     assert m.benchmark(X, number=3, repeat=2).min > 0
     profile = m.profile(X)
@@ -151,12 +149,12 @@ def test_timing_and_profiles(models: Compiled) -> None:
     assert str(profile).startswith("main: ")
 
 
-def test_what_is_missing_is_named(models: Compiled) -> None:
+def test_machine_names_missing_functions(models: Compiled) -> None:
     with pytest.raises(errors.FunctionNotFoundError, match=r"demo\.scale, demo\.same, demo\.dtype"):
         models.machine("user")
 
 
-def test_libraries_without_an_executable_are_refused(c_libraries: dict[str, Any]) -> None:
+def test_machine_create_refuses_libraries_without_executable(c_libraries: dict[str, Any]) -> None:
     lib = portcall.load_module(next(iter(c_libraries.values())))
     with pytest.raises(ValueError, match="no executable"):
         vm.create(lib)
@@ -164,7 +162,7 @@ def test_libraries_without_an_executable_are_refused(c_libraries: dict[str, Any]
         vm.create("m.so")  # type: ignore[arg-type]
 
 
-def test_what_is_inside_is_read_without_loading_it(models: Compiled) -> None:
+def test_inspect_library_reads_an_executable_without_loading(models: Compiled) -> None:
     info = vm.read_embedded(models.path("shapes"))
     assert info is not None
     assert info.listing.strip() == models.listing("shapes").strip()

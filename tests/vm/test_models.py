@@ -16,7 +16,7 @@ NAMES = (
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
-def test_results_are_those_of_tvm(name: str, mode: str, models: Compiled, demo: None) -> None:
+def test_machine_results_equal_tvms(name: str, mode: str, models: Compiled, demo: None) -> None:
     function, calls, results = models.calls(name)
     run = models.machine(name, mode)[function]
     for arguments, expected in zip(calls, results, strict=True):
@@ -25,6 +25,6 @@ def test_results_are_those_of_tvm(name: str, mode: str, models: Compiled, demo: 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
-def test_instructions_are_listed_as_tvm_lists_them(name: str, mode: str, models: Compiled, demo: None) -> None:
+def test_executable_listing_equals_tvms(name: str, mode: str, models: Compiled, demo: None) -> None:
     listing = models.machine(name, mode).info.listing
     assert listing.strip() == models.listing(name, mode).strip()

@@ -49,7 +49,7 @@ def open_machine(session: rpc.Session, path: Path) -> vm.VirtualMachine:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_same_lines_run_over_there(mode: str, session: rpc.Session, models: Compiled) -> None:
+def test_open_machine_runs_remotely_as_locally(mode: str, session: rpc.Session, models: Compiled) -> None:
     for name in NAMES:
         if name == "tuples" and session.peer_kind != "portcall":
             continue  # a server of TVM cannot make a tuple of the tensors of a client
@@ -59,7 +59,7 @@ def test_the_same_lines_run_over_there(mode: str, session: rpc.Session, models: 
             assert same(run(*arguments), expected), name
 
 
-def test_tensors_of_the_session_are_arguments_and_results(session: rpc.Session, models: Compiled) -> None:
+def test_open_machine_takes_and_returns_remote_tensors(session: rpc.Session, models: Compiled) -> None:
     m = open_machine(session, models.path("loop"))
     x = session.tensor(np.ones(4, "float32"))
     y = m(m(x))
@@ -68,7 +68,7 @@ def test_tensors_of_the_session_are_arguments_and_results(session: rpc.Session, 
     assert m.benchmark(x, number=2, repeat=2).min > 0
 
 
-def test_errors_keep_their_class(session: rpc.Session, models: Compiled) -> None:
+def test_open_machine_errors_keep_their_class(session: rpc.Session, models: Compiled) -> None:
     m = open_machine(session, models.path("loop"))
     expected = ValueError if session.peer_kind == "portcall" else errors.RemoteError
     with pytest.raises(expected, match="param=x"):
@@ -76,7 +76,7 @@ def test_errors_keep_their_class(session: rpc.Session, models: Compiled) -> None
     assert same(m(np.ones(4, "float32")), np.full(4, 8.5, "float32"))
 
 
-def test_a_profile_comes_from_our_server(ours: int, models: Compiled) -> None:
+def test_open_machine_profile_needs_a_portcall_server(ours: int, models: Compiled) -> None:
     with rpc.connect("127.0.0.1", ours, key="k", call_timeout=60) as session:
         m = open_machine(session, models.path("chain"))
         assert sum(row.calls for row in m.profile(np.ones(4, "float32")).rows) > 100
@@ -85,13 +85,13 @@ def test_a_profile_comes_from_our_server(ours: int, models: Compiled) -> None:
             vm.create(portcall.load_module(models.path("chain")), session.cpu())
 
 
-def test_a_machine_pointer_of_a_client_is_refused(ours: int) -> None:
+def test_vm_builtin_refuses_a_clients_pointer(ours: int) -> None:
     with rpc.connect("127.0.0.1", ours, key="k", call_timeout=60) as session, pytest.raises(errors.PortcallError):
         session.get_function("vm.builtin.alloc_storage")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_clients_of_tvm_run_machines_on_our_server(mode: str, ours: int, models: Compiled) -> None:
+def test_server_runs_machines_for_tvm_clients(mode: str, ours: int, models: Compiled) -> None:
     command = [sys.executable, str(SCRIPTS / "tvm_vm_client.py"), str(ours), str(models.folder), mode]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
