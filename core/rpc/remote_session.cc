@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <mutex>
 
@@ -48,11 +49,11 @@ const char* NameOf(Code code) {
   }
 }
 
-std::string Rounded(double number) {
-  std::ostringstream out;
-  out.precision(3);
-  out << number;
-  return out.str();
+std::string Milliseconds(double seconds) {  // in seconds, with no digit beyond
+  int64_t count = std::llround(seconds * 1000);
+  std::string text = std::to_string(count / 1000), digits = std::to_string(1000 + count % 1000);
+  if (count % 1000 == 0) return text;
+  return text + '.' + digits.substr(1, digits.find_last_not_of('0'));
 }
 
 class RemoteSessionImpl : public RemoteSession {
@@ -467,8 +468,8 @@ class RemoteSessionImpl : public RemoteSession {
   const char* RequestName() const { return waited_for_.what; }
   std::string WaitSummary() const {
     const Activity& done = waited_for_;
-    std::string text = std::string(RequestName()) + " took more than " + Rounded(done.seconds) +
-                       " s, of which nothing came " + "or went for " + Rounded(done.silent) + " s (sent " +
+    std::string text = std::string(RequestName()) + " took more than " + Milliseconds(done.seconds) +
+                       " s, of which nothing came " + "or went for " + Milliseconds(done.silent) + " s (sent " +
                        std::to_string(done.sent) + " of " + std::to_string(done.to_send) + " bytes, received " +
                        std::to_string(done.received);
     return text + (done.to_receive ? " of " + std::to_string(done.to_receive) : "") + ")";

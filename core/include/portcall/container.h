@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <initializer_list>
 #include <iterator>
-#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -261,7 +260,13 @@ inline std::string ToString(const Shape& shape) {
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + (shape.size() == 1 ? ",)" : ")");
 }
-inline std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << ToString(shape); }
+template <typename Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const Shape& shape) {
+  return out << ToString(shape);
+}
+namespace detail {
+inline ErrorText& operator<<(ErrorText& out, const Shape& shape) { return out << ToString(shape); }
+}  // namespace detail
 
 template <typename T = Any> class Array : public ObjectRef {
  public:

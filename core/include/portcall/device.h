@@ -3,7 +3,6 @@
 #ifndef PORTCALL_DEVICE_H_
 #define PORTCALL_DEVICE_H_
 
-#include <ostream>
 #include <string>
 
 #include "value.h"
@@ -94,8 +93,14 @@ inline Device DeviceFromString(std::string_view text) {
                              << "': a device is a kind and an index, as cpu:0 or cuda:1";
 }
 
+namespace detail {
+inline ErrorText& operator<<(ErrorText& out, const DLDevice& device) { return out << ToString(device); }
+}  // namespace detail
 }  // namespace portcall
 
-inline std::ostream& operator<<(std::ostream& out, const DLDevice& device) { return out << portcall::ToString(device); }
+template <typename Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const DLDevice& device) {
+  return out << portcall::ToString(device);
+}
 
 #endif  // PORTCALL_DEVICE_H_

@@ -6,11 +6,13 @@
 #ifndef PORTCALL_ERROR_H_
 #define PORTCALL_ERROR_H_
 
+#include <charconv>
 #include <exception>
-#include <sstream>
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "object.h"
 
@@ -117,38 +119,78 @@ template <typename Body> int Guard(Body&& body) noexcept {
 }
 
 namespace detail {
-// `Thrower(…) & message << a << b` throws once the message is complete: & binds weaker than <<. So an exception from
-// within the message goes its own way.
-class Thrower {
+// The text of an error, with the place that throws it. All is out of line and cold: there are hundreds of messages.
+class ErrorText {
  public:
-  Thrower(const char* kind, const char* file, int line, const char* function) noexcept
-      : kind_(kind), file_(file), line_(line), function_(function) {}
-  [[noreturn, gnu::noinline, gnu::cold]] void operator&(const std::ostream& message) const {
-    throw Error(kind_, static_cast<const std::ostringstream&>(message).str(),
-                ToView(*TVMFFIBacktrace(file_, line_, function_, 0)));
+  [[gnu::noinline, gnu::cold]] ErrorText(const char* kind, const char* file, int line, const char* function)
+      : kind_(kind), file_(file), function_(function), line_(line) {}
+  ErrorText(const ErrorText&) = delete;
+  ErrorText& operator=(const ErrorText&) = delete;
+  [[gnu::noinline, gnu::cold]] ~ErrorText() = default;
+
+  // What is convertible to text, numbers, addresses; all else as std::ostream writes it.
+  template <typename T> ErrorText& operator<<(const T& value) {
+    if constexpr (std::is_convertible_v<const T&, const char*>) {
+      return Append(static_cast<const char*>(value));
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      return Append(std::string_view(value));
+    } else if constexpr (std::is_same_v<T, char>) {
+      return Append(std::string_view(&value, 1));
+    } else if constexpr (std::is_integral_v<T> || (std::is_enum_v<T> && std::is_convertible_v<T, int>)) {
+      if constexpr (std::is_signed_v<T> || std::is_enum_v<T>) return Append(static_cast<int64_t>(value));
+      else return Append(static_cast<uint64_t>(value));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      char digits[64];
+      return Append(std::string_view(digits, std::to_chars(digits, digits + sizeof digits, value).ptr - digits));
+    } else if constexpr (std::is_pointer_v<T>) {
+      return AppendAddress(reinterpret_cast<uintptr_t>(value));
+    } else {
+      std::conditional_t<(sizeof(T) > 0), std::ostringstream, T> out;  // of <sstream>, which such code includes
+      out << value;
+      return Append(std::string_view(out.str()));
+    }
+  }
+
+  ErrorText& self() noexcept { return *this; }
+  [[noreturn, gnu::noinline, gnu::cold]] void Throw() const {
+    throw Error(kind_, text_, ToView(*TVMFFIBacktrace(file_, line_, function_, 0)));
   }
 
  private:
+  [[gnu::noinline, gnu::cold]] ErrorText& Append(const char* text) {
+    return Append(std::string_view(text ? text : "(null)"));
+  }
+  [[gnu::noinline, gnu::cold]] ErrorText& Append(std::string_view text) {
+    text_.append(text);
+    return *this;
+  }
+  [[gnu::noinline, gnu::cold]] ErrorText& Append(int64_t number) {
+    return Append(std::string_view(std::to_string(number)));
+  }
+  [[gnu::noinline, gnu::cold]] ErrorText& Append(uint64_t number) {
+    return Append(std::string_view(std::to_string(number)));
+  }
+  [[gnu::noinline, gnu::cold]] ErrorText& AppendAddress(uintptr_t address) {
+    char digits[2 * sizeof address];
+    return Append("0x").Append(
+        std::string_view(digits, std::to_chars(digits, digits + sizeof digits, address, 16).ptr - digits));
+  }
+
+  std::string text_;
   const char* kind_;
   const char* file_;
-  int line_;
   const char* function_;
+  int line_;
 };
-class Message {
- public:
-  [[gnu::noinline, gnu::cold]] Message() = default;
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
-  [[gnu::noinline, gnu::cold]] ~Message() = default;
-  std::ostream& stream() { return text_; }
 
- private:
-  std::ostringstream text_;
-};
+// `Throw() & text << a << b` throws once the text is complete: & binds weaker than <<. So an exception from within the
+// text goes its own way.
+struct Throw {};
+[[noreturn]] inline void operator&(Throw, const ErrorText& text) { text.Throw(); }
 }  // namespace detail
 
 #define PORTCALL_THROW(Kind) \
-  ::portcall::detail::Thrower(#Kind, __FILE__, __LINE__, __func__) & ::portcall::detail::Message().stream()
+  ::portcall::detail::Throw() & ::portcall::detail::ErrorText(#Kind, __FILE__, __LINE__, __func__).self()
 #define PORTCALL_CHECK(condition, Kind) \
   if (condition) {                      \
   } else PORTCALL_THROW(Kind)

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -288,8 +287,14 @@ template <> struct TypeTraits<TensorView> {
   }
 };
 
+namespace detail {
+inline ErrorText& operator<<(ErrorText& out, const DLDataType& dtype) { return out << ToString(dtype); }
+}  // namespace detail
 }  // namespace portcall
 
-inline std::ostream& operator<<(std::ostream& out, const DLDataType& dtype) { return out << portcall::ToString(dtype); }
+template <typename Traits>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const DLDataType& dtype) {
+  return out << portcall::ToString(dtype);
+}
 
 #endif  // PORTCALL_TENSOR_H_

@@ -347,7 +347,10 @@ template <int kSmall, typename Derived> class StringBase {
   friend bool operator==(const Derived& a, std::string_view b) noexcept { return a.view() == b; }
   friend bool operator!=(const Derived& a, std::string_view b) noexcept { return a.view() != b; }
   friend bool operator<(const Derived& a, const Derived& b) noexcept { return a.view() < b.view(); }
-  friend std::ostream& operator<<(std::ostream& out, const Derived& text) { return out << text.view(); }
+  template <typename Traits>
+  friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, const Derived& text) {
+    return out << text.view();
+  }
 
   const TVMFFIAny& cell() const noexcept { return cell_; }
   TVMFFIAny release() noexcept {
