@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The global functions that load modules.
-#include <filesystem>
 #include <string>
 
 #include "loader/library_module.h"
@@ -8,10 +7,14 @@
 namespace portcall::loader {
 namespace {
 
+std::string SuffixOf(const std::string& path) {  // without its dot; ".profile" has none
+  size_t name = path.rfind('/') + 1, dot = path.rfind('.');
+  return dot == path.npos || dot <= name ? "" : path.substr(dot + 1);
+}
+
 Module LoadFromFile(const std::string& path) {
   PORTCALL_CHECK(path.find('\0') == std::string::npos, ModuleLoadError) << "a path cannot have a NUL in it";
-  std::string suffix = std::filesystem::path(path).extension().string();
-  suffix.erase(0, 1);
+  std::string suffix = SuffixOf(path);
   bool library = suffix == "so" || suffix == "dll" || suffix == "dylib" || suffix == "dso";
   if (!library && path.find(".so.") != std::string::npos) library = true;  // libfoo.so.1.2
   if (library) return LoadLibrary(path);

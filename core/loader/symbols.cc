@@ -9,9 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 
 #include "portcall/classic_api.h"
@@ -22,10 +21,17 @@ namespace portcall::loader {
 namespace {
 
 std::string TemporaryPath(const std::string& stem, int* fd) {
-  std::string path = (std::filesystem::temp_directory_path() / (stem + "-XXXXXX.so")).string();
+  const char* folder = std::getenv("TMPDIR");
+  std::string path = std::string(folder && *folder ? folder : "/tmp") + '/' + stem + "-XXXXXX.so";
   *fd = mkostemps(path.data(), 3, 0);
   PORTCALL_CHECK(*fd >= 0, ModuleLoadError) << "cannot create '" << path << "': " << std::strerror(errno);
   return path;
+}
+
+Dl_info OwnImage() {  // of this library, as it is mapped
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
+  return info;
 }
 
 // The smallest shared library: it holds nothing and needs up to three others.
@@ -52,11 +58,9 @@ std::string ScopeLibrary(const std::vector<std::string>& needed) {
   image.header.e_ident[EI_DATA] = ELFDATA2LSB;
   image.header.e_ident[EI_VERSION] = EV_CURRENT;
   image.header.e_type = ET_DYN;
-  std::ifstream own("/proc/self/exe", std::ios::binary);
-  Elf64_Ehdr exe{};
-  own.read(reinterpret_cast<char*>(&exe), sizeof(exe));
-  image.header.e_machine = exe.e_machine;
-  image.header.e_flags = exe.e_flags;
+  const auto* own = static_cast<const Elf64_Ehdr*>(OwnImage().dli_fbase);
+  image.header.e_machine = own->e_machine;
+  image.header.e_flags = own->e_flags;
   image.header.e_version = EV_CURRENT;
   image.header.e_phoff = offsetof(Image, segments);
   image.header.e_ehsize = sizeof(Elf64_Ehdr);
@@ -108,13 +112,13 @@ std::vector<ContextSymbol>& ContextTable() {
 }  // namespace
 
 std::string OwnPath() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&TVMFFIGetVersion), &info);
+  Dl_info info = OwnImage();
   return info.dli_fname ? info.dli_fname : "";
 }
 
 std::string BesideCore(const char* library) {
-  return std::filesystem::path(OwnPath()).replace_filename(library).string();
+  std::string core = OwnPath();
+  return core.substr(0, core.rfind('/') + 1) + library;
 }
 
 std::string IrLibraryFor(const std::vector<std::string>& undefined) {
@@ -150,7 +154,8 @@ void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
 
 PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes) {
   int to = -1;
-  path_ = TemporaryPath(std::filesystem::path(path).stem().string(), &to);
+  std::string name = path.substr(path.rfind('/') + 1);
+  path_ = TemporaryPath(name.substr(0, name.rfind('.')), &to);
   int from = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   uint64_t done = 0;
   ssize_t copied = from < 0 ? -1 : 1;

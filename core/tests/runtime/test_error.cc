@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors: the slot of a thread, what an error holds, and the way from C++ exceptions to it and back.
 #include <new>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -22,7 +23,23 @@ TVMFFIObjectHandle MakeError(const char* kind, const char* message) {
 
 const TVMFFIErrorCell& CellOf(const ObjectRef& error) { return error.as<ErrorObj>()->cell; }
 
+struct Point {
+  int x, y;
+};
+std::ostream& operator<<(std::ostream& out, const Point& point) { return out << point.x << '|' << point.y; }
+
 }  // namespace
+
+TEST("the text of an error takes text, numbers, addresses, values of the core, and what std::ostream writes") {
+  const char* nothing = nullptr;
+  auto text = Thrown([&] {
+    PORTCALL_THROW(ValueError) << DLDevice{kDLCPU, 0} << ' ' << String("abc") << std::string("def") << nothing << ' '
+                               << -1 << ' ' << uint64_t{1} << 63 << ' ' << int8_t{-3} << ' ' << true << ' ' << 0.1
+                               << ' ' << 1e300 << ' ' << DataTypeOf<float>() << ' ' << Shape{2, 3} << ' '
+                               << reinterpret_cast<void*>(0x1f) << ' ' << kDLCUDA << ' ' << Point{1, 2};
+  });
+  CHECK_EQ(text, "ValueError: cpu:0 abcdef(null) -1 163 -3 1 0.1 1e+300 float32 (2, 3) 0x1f 2 1|2");
+}
 
 TEST("a raised error is taken once, and the slot is empty afterwards") {
   CHECK_EQ(Raised(), "");
