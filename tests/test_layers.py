@@ -41,8 +41,9 @@ HOUSE = [
     ),
     (
         "compile",
-        "_target _math _writer _model _program",
-        "_reading _tiles _constants _simplify",
+        "_target _math _writer _model _program _rewriting",
+        "_reading _tiles _constants _resize _operators",
+        "_simplify",
         "_convolution _rows _elementwise _chain _default _lower",
         "_window _winograd _matmul _fusion",
         "_kernels _verify",

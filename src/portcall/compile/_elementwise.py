@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 
-from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of, type_of
+from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of, type_of, walk
 from portcall.compile._target import Target
 from portcall.compile._writer import Buffer, Expr, Index, Writer
 
@@ -71,20 +71,40 @@ class _Kernel:
                 self._vectors(indices, end - self.lanes if count else first, 1, self.lanes if count else rest)
 
     def _vectors(self, indices: list[Index], begin: int, count: int, lanes: int) -> None:
-        """Write some vectors of a row, in which no condition on the last axis changes."""
+        """Write some vectors of a row, in which no condition on the last axis changes.
+
+        Where it does change, as in several rows that lie in one, each lane has a statement of its own. A loop would be
+        vectorized by LLVM, whose result was wrong for such lanes on AVX-512 (LLVM 22).
+        """
+        if lanes > 1 and self._differ(indices, begin, count, lanes):
+            with self.w.outer(count) as number:
+                for lane in range(lanes):
+                    self._store([*indices, begin + number * lanes + lane], {number: count})
+            return
         with self.w.outer(count) as number, self.w.vector(lanes) as lane:
-            place = [*indices, begin + number * lanes + lane]
-            analyzer = sym.Analyzer()
-            for variable, extent in ((number, count), (lane, lanes)):
-                if not isinstance(variable, int):
-                    analyzer.bind(variable, ir.Range(0, extent))
-            value = self._value(place, analyzer)
-            self.w.store(self.output, self._at(place), value)
+            self._store([*indices, begin + number * lanes + lane], {number: count, lane: lanes})
+
+    def _differ(self, indices: list[Index], begin: int, count: int, lanes: int) -> bool:
+        """Tell whether a condition depends on the lane, and not on values."""
+        number, lane = tirx.Var("number", "int32"), tirx.Var("lane", "int32")
+        analyzer = _analyzer({number: count, lane: lanes})
+        open_conditions: list[Expr] = []
+        self._value([*indices, begin + number * lanes + lane], analyzer, open_conditions)
+        parts = [list(walk(condition)) for condition in open_conditions]
+        return any(
+            any(part.same_as(lane) for part in each) and not any(type(part).__name__ == "TensorLoad" for part in each)
+            for each in parts
+        )
+
+    def _store(self, place: list[Index], extents: dict[Index, int]) -> None:
+        self.w.store(self.output, self._at(place), self._value(place, _analyzer(extents), []))
 
     def _at(self, place: list[Index]) -> Index:
         return flat_index(self.reading.result, place[len(place) - self.rank :]) if self.rank else 0
 
-    def _value(self, place: list[Index], analyzer: Any) -> Expr:
+    def _value(self, place: list[Index], analyzer: Any, open_conditions: list[Expr]) -> Expr:
+        """Return the value of a place; conditions that are not decided are added to a list."""
+
         def load(buffer: Buffer, at: list[Index]) -> Expr | None:
             if self.reading.is_input(buffer):
                 return self.buffers[buffer.name][flat_index(buffer, at)]
@@ -93,7 +113,10 @@ class _Kernel:
         def decide(condition: Expr) -> bool | None:
             if analyzer.can_prove(condition):
                 return True
-            return False if analyzer.can_prove(tirx.Not(condition)) else None
+            if analyzer.can_prove(tirx.Not(condition)):
+                return False
+            open_conditions.append(condition)
+            return None
 
         value = self.reading.value_at(self.reading.result, place[len(place) - self.rank :], load, decide)
         if isinstance(value, (bool, int)):
@@ -120,6 +143,15 @@ class _Kernel:
         if len(found) > _MOST_CUTS:
             raise NotThisKindError("too many parts")
         return found
+
+
+def _analyzer(extents: dict[Index, int]) -> Any:
+    """Return what knows the ranges of some variables."""
+    found = sym.Analyzer()
+    for variable, extent in extents.items():
+        if not isinstance(variable, int):
+            found.bind(variable, ir.Range(0, extent))
+    return found
 
 
 def _boundaries(condition: Expr, variable: Any, last: int) -> set[int]:

@@ -294,8 +294,8 @@ def _unsupported_form(node: Any) -> str:
         return "it is supported for both signs only"
     if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
         return "the mode CRD is not supported"
-    if node.op_type == "Resize" and found.get("antialias", 0):
-        return "antialias is not supported"
+    if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):
+        return "its direction is neither LEFT nor RIGHT"
     if node.op_type == "ConvTranspose" and "output_shape" in found:
         return "a given shape of the result is not supported"
     return ""

@@ -8,17 +8,18 @@ what is added to it, goes into the convolution in front.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, numpy_helper
+from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._model import infer_shapes, supported
+from portcall.compile._operators import replace_shifts
+from portcall.compile._resize import replace_resizes
+from portcall.compile._rewriting import Graph, attribute_of
 from portcall.errors import ModelError
 
 Array = Any
@@ -34,14 +35,18 @@ def simplify(model: Model) -> Model:
     model = decompose(model)
     model = infer_shapes(model)
     for _ in range(_ROUNDS):
-        changed = _Graph(model)
+        changed = Graph(model)
         drop_identities(changed)
         count = fold_constants(changed)
         split_sums(changed)
         model = infer_shapes(changed.model())
         if not count:
             break
-    changed = _Graph(model)
+    changed = Graph(model)
+    replace_resizes(changed)
+    replace_shifts(changed)
+    model = infer_shapes(changed.model())
+    changed = Graph(model)
     fold_scales(changed)
     return infer_shapes(changed.model())
 
@@ -83,92 +88,10 @@ def _has_body(node: Any, model: Model) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-class _Graph:
-    """The nodes of a model, its constants as arrays, and what reads what."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.nodes = list(model.graph.node)
-        self.constants: dict[str, Array] = {
-            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
-        }
-        self.outputs = [value.name for value in model.graph.output]
-        self.opset = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-        self._inferred = {
-            value.name: value for group in (model.graph.input, model.graph.value_info, model.graph.output)
-            for value in group
-        }  # fmt: skip
-        self._unique = 0
-
-    def readers(self) -> Counter[str]:
-        """Count who reads a value; the caller reads outputs, and subgraphs read what they like."""
-        found = Counter(name for node in self.nodes for name in _all_inputs(node))
-        found.update(self.outputs)
-        return found
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a value if all of it is known."""
-        if name in self.constants:
-            return tuple(self.constants[name].shape)
-        value = self._inferred.get(name)
-        if value is None or not value.type.tensor_type.HasField("shape"):
-            return None
-        dims = value.type.tensor_type.shape.dim
-        return tuple(d.dim_value for d in dims) if all(d.WhichOneof("value") == "dim_value" for d in dims) else None
-
-    def constant(self, stem: str, array: Array) -> str:
-        """Add a constant and return its name."""
-        self._unique += 1
-        name = f"{stem}/{self._unique}"
-        while name in self.constants or name in self._inferred:
-            name += "_"
-        self.constants[name] = array
-        return name
-
-    def rename(self, names: dict[str, str]) -> None:
-        """Let readers of some values read others."""
-
-        def last(name: str) -> str:
-            while name in names:
-                name = names[name]
-            return name
-
-        for node in self.nodes:
-            for place, name in enumerate(node.input):
-                node.input[place] = last(name)
-
-    def model(self) -> Model:
-        """Return the model; constants that nobody reads are left out."""
-        old = self._model.graph
-        used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
-        inputs = [value for value in old.input if value.name not in self.constants]
-        tensors = [
-            numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
-            for name, array in self.constants.items() if name in used
-        ]  # fmt: skip
-        graph = helper.make_graph(self.nodes, old.name, inputs, list(old.output), tensors)
-        made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
-        made.ir_version = self._model.ir_version
-        return made
-
-
-def _all_inputs(node: Any) -> Iterable[str]:
-    """Yield what a node reads, its subgraphs included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _all_inputs(inner)
-
-
-def attribute_of(node: Any, name: str, default: Any) -> Any:
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-
-
 # ---- Steps that change nothing ---------------------------------------------------------------------------------------
 
 
-def drop_identities(graph: _Graph) -> None:
+def drop_identities(graph: Graph) -> None:
     """Remove Identity, Dropout as it is at inference, and sums of one; results of the model keep their names."""
     readers, names, kept = graph.readers(), {}, []
     for node in graph.nodes:
@@ -184,7 +107,7 @@ def drop_identities(graph: _Graph) -> None:
     graph.rename(names)
 
 
-def split_sums(graph: _Graph) -> None:
+def split_sums(graph: Graph) -> None:
     """Write sums of three or more values as sums of two."""
     nodes = []
     for node in graph.nodes:
@@ -202,7 +125,7 @@ def split_sums(graph: _Graph) -> None:
 # ---- Constants -------------------------------------------------------------------------------------------------------
 
 
-def fold_constants(graph: _Graph) -> int:
+def fold_constants(graph: Graph) -> int:
     """Compute what depends on constants and shapes alone; return how many nodes that were."""
     kept, count = [], 0
     for node in graph.nodes:
@@ -220,7 +143,7 @@ def fold_constants(graph: _Graph) -> int:
     return count
 
 
-def _computed(graph: _Graph, node: Any) -> list[Array] | None:
+def _computed(graph: Graph, node: Any) -> list[Array] | None:
     if node.op_type == "Shape":
         shape = graph.shape(node.input[0])
         if shape is None:
@@ -236,7 +159,7 @@ def _computed(graph: _Graph, node: Any) -> list[Array] | None:
     return _evaluate(graph, node)
 
 
-def _evaluate(graph: _Graph, node: Any) -> list[Array] | None:
+def _evaluate(graph: Graph, node: Any) -> list[Array] | None:
     """Return what onnx's reference implementation says; None where it has none."""
     feeds = {name: graph.constants[name] for name in node.input if name}
     values = [
@@ -267,7 +190,7 @@ class _Affine:
     shift: Array
 
 
-def fold_scales(graph: _Graph) -> None:
+def fold_scales(graph: Graph) -> None:
     """Put chains of BatchNormalization, Mul and Add with a constant for each channel into the convolution in front.
 
     A chain without a convolution becomes one Mul and one Add, with constants of four axes: with three the layout pass
@@ -308,7 +231,7 @@ def fold_scales(graph: _Graph) -> None:
     graph.rename(names)
 
 
-def _affine(graph: _Graph, node: Any) -> _Affine | None:
+def _affine(graph: Graph, node: Any) -> _Affine | None:
     """Return what a node does if it scales and shifts channels of an NCHW value."""
     constants = graph.constants
     if node.op_type == "BatchNormalization" and len([n for n in node.output if n]) == 1:
@@ -335,7 +258,7 @@ def _affine(graph: _Graph, node: Any) -> _Affine | None:
     return None
 
 
-def _into_convolution(graph: _Graph, node: Any, chain: _Affine) -> bool:
+def _into_convolution(graph: Graph, node: Any, chain: _Affine) -> bool:
     """Scale the weights and the bias of a convolution; False if they are not constant."""
     inputs = [name for name in node.input if name]
     weights = [graph.constants[name] for name in inputs[1:] if name in graph.constants]
@@ -350,7 +273,7 @@ def _into_convolution(graph: _Graph, node: Any, chain: _Affine) -> bool:
     return True
 
 
-def _as_mul_and_add(graph: _Graph, chain: _Affine, result: str) -> list[Any]:
+def _as_mul_and_add(graph: Graph, chain: _Affine, result: str) -> list[Any]:
     nodes, x = [], chain.x
     shape = (1, -1, 1, 1)
     scaled, shifted = bool(np.any(chain.scale != 1)), bool(np.any(chain.shift != 0))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that the importer takes for something else: they are written with others, which mean what is wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from portcall.compile._rewriting import Graph, attribute_of
+
+
+def replace_shifts(graph: Graph) -> None:
+    """Say what a BitShift by a negative number, or by all bits and more, gives: machines shift by the rest instead.
+
+    To the left, and of unsigned numbers, it is 0; to the right of signed ones it is their sign everywhere.
+    """
+    nodes: list[Any] = []
+    for node in graph.nodes:
+        dtype = graph.dtype(node.input[0]) if node.op_type == "BitShift" else ""
+        nodes += _shift(graph, node, np.dtype(dtype)) if dtype else [node]
+    graph.nodes = nodes
+
+
+def _shift(graph: Graph, node: Any, dtype: np.dtype[Any]) -> list[Any]:
+    x, count = node.input
+    bits = 8 * dtype.itemsize
+    known = graph.constants.get(count)
+    if known is not None and bool(np.all((known >= 0) & (known < bits))):
+        return [node]
+    outside, safe, shifted = (graph.name(stem) for stem in ("outside", "count", "shifted"))
+    last = graph.constant("last", np.array(bits - 1, dtype))
+    zero = graph.constant("zero", np.array(0, dtype))
+    nodes = [helper.make_node("Greater", [count, last], [outside])]
+    if dtype.kind == "i":
+        large, negative = graph.name("large"), graph.name("negative")
+        nodes[0].output[0] = large
+        nodes.append(helper.make_node("Less", [count, zero], [negative]))
+        nodes.append(helper.make_node("Or", [large, negative], [outside]))
+    direction = attribute_of(node, "direction", b"LEFT")
+    to_sign = dtype.kind == "i" and direction == b"RIGHT"
+    nodes.append(helper.make_node("Where", [outside, last if to_sign else zero, count], [safe]))
+    nodes.append(helper.make_node("BitShift", [x, safe], [node.output[0] if to_sign else shifted], direction=direction))
+    if not to_sign:
+        nodes.append(helper.make_node("Where", [outside, zero, shifted], [node.output[0]]))
+    return nodes

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX model while it is rewritten: nodes as a list, constants as arrays, shapes that are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+Array = Any
+Model = Any
+
+
+class Graph:
+    """The nodes of a model, its constants as arrays, and what reads what."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.nodes = list(model.graph.node)
+        self.constants: dict[str, Array] = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
+        self.outputs = [value.name for value in model.graph.output]
+        self.opset = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+        self._inferred = {
+            value.name: value for group in (model.graph.input, model.graph.value_info, model.graph.output)
+            for value in group
+        }  # fmt: skip
+        self._taken = {name for node in self.nodes for name in node.output} | set(self._inferred)
+        self._unique = 0
+
+    def readers(self) -> Counter[str]:
+        """Count who reads a value; the caller reads outputs, and subgraphs read what they like."""
+        found = Counter(name for node in self.nodes for name in _all_inputs(node))
+        found.update(self.outputs)
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a value if all of it is known."""
+        if name in self.constants:
+            return tuple(self.constants[name].shape)
+        value = self._inferred.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
+            return None
+        dims = value.type.tensor_type.shape.dim
+        return tuple(d.dim_value for d in dims) if all(d.WhichOneof("value") == "dim_value" for d in dims) else None
+
+    def dtype(self, name: str) -> str:
+        """Return the type of a value by NumPy's name; empty if it is not known."""
+        if name in self.constants:
+            return str(self.constants[name].dtype)
+        kind = self._inferred[name].type.tensor_type.elem_type if name in self._inferred else 0
+        return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else ""
+
+    def name(self, stem: str) -> str:
+        """Return a name that no value has."""
+        self._unique += 1
+        name = f"{stem}/{self._unique}"
+        while name in self.constants or name in self._taken:
+            name += "_"
+        return name
+
+    def constant(self, stem: str, array: Array) -> str:
+        """Add a constant and return its name."""
+        name = self.name(stem)
+        self.constants[name] = array
+        return name
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Let readers of some values read others."""
+
+        def last(name: str) -> str:
+            while name in names:
+                name = names[name]
+            return name
+
+        for node in self.nodes:
+            for place, name in enumerate(node.input):
+                node.input[place] = last(name)
+
+    def model(self) -> Model:
+        """Return the model; constants that nobody reads are left out."""
+        old = self._model.graph
+        used = {name for node in self.nodes for name in _all_inputs(node)} | set(self.outputs)
+        inputs = [value for value in old.input if value.name not in self.constants]
+        tensors = [
+            numpy_helper.from_array(np.ascontiguousarray(array) if array.ndim else array, name)
+            for name, array in self.constants.items() if name in used
+        ]  # fmt: skip
+        graph = helper.make_graph(self.nodes, old.name, inputs, list(old.output), tensors)
+        made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        made.ir_version = self._model.ir_version
+        return made
+
+
+def _all_inputs(node: Any) -> Iterable[str]:
+    """Yield what a node reads, its subgraphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _all_inputs(inner)
+
+
+def attribute_of(node: Any, name: str, default: Any) -> Any:
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
