@@ -278,10 +278,10 @@ def _resize_axis(graph: Graph, nodes: list[Any], name: str, axis: int, weights: 
             name = _add(graph, nodes, op, [each or name for each in inputs], **words)
         return name
     # The places of a row that count, each row's first one, second one, and so on.
-    order = np.argsort(weights == 0, axis=1, kind="stable")[:, : max(1, used)]
+    picked = np.argsort(weights == 0, axis=1, kind="stable")[:, : max(1, used)]
     extents = [-1 if k == axis else 1 for k in range(rank)]
     total = ""
-    for column in order.T:
+    for column in picked.T:
         part = _add(graph, nodes, "Gather", [name, graph.constant("places", column.astype("int64"))], axis=axis)
         factors = np.take_along_axis(weights, column[:, None], 1)
         if (factors != 1).any():
