@@ -39,6 +39,7 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
+    ("vm", "_executable _profile _values", "_machine", "__init__"),
     (
         "compile",
         "_target _math _writer _model _program _rewriting",
@@ -49,10 +50,10 @@ HOUSE = [
         "_kernels _verify",
         "_emit",
         "_compile",
+        "_vm",
         "_cache",
         "__init__",
     ),
-    ("vm", "_executable _profile _values", "_machine", "__init__"),
     ("rpc/wire", "_address _endings _handshake _tls", "__init__"),
     (
         "rpc/client",

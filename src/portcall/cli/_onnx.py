@@ -41,7 +41,7 @@ def shape_option(function: Decorated) -> Decorated:
 
 
 def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
-    """Return a file to run: of an ONNX model its bundle, from the cache or compiled now; any other file as it is."""
+    """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
     if not path.endswith(SUFFIX):
         if shapes:
             raise click.UsageError(f"--shape is for ONNX models, and '{path}' is none")
@@ -49,7 +49,7 @@ def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
     from portcall import compile
 
     with steps(path) as step:
-        return str(compile.cached(path, shapes=shapes, progress=step))
+        return str(compile.cached(path, shapes=shapes, runtime="auto", progress=step))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,16 +17,18 @@ from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
 
 if TYPE_CHECKING:
-    from portcall.compile import CompiledModel, Winograd
+    from portcall.compile import CompiledExecutable, CompiledModel
 
 EXAMPLES = """
 portcall compile resnet50.onnx -o resnet50.so                      a model, for this machine
 portcall compile bert.onnx -o bert.so --shape ids=1x128 --threads 4
 portcall compile m.onnx -o m.so --target aarch64-linux-gnu         for another machine
+portcall compile bert.onnx -o bert.so --runtime vm                 for TVM's Relax VM, its shapes not fixed
 portcall compile kernels.cc -o kernels.so                          C or C++
 portcall run resnet50.so --input data=@x.npy                       what to do with it
 """
 ALGORITHMS = ("auto", "off", "f2", "f4")
+RUNTIMES = ("auto", "graph", "vm")
 
 
 @click.command("compile", cls=Command, examples=EXAMPLES)
@@ -37,15 +39,17 @@ ALGORITHMS = ("auto", "off", "f2", "f4")
 @shape_option
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
               help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
+@click.option("--runtime", default="auto", show_default=True, type=click.Choice(RUNTIMES),
+              help="graph: fixed shapes, fast; vm: TVM's Relax VM; auto: vm for what a graph cannot hold.")  # fmt: skip
 @click.option("--no-check", is_flag=True, help="Do not compare the compiled model with onnxruntime.")
 @click.option("--winograd", default="auto", show_default=True, type=click.Choice(ALGORITHMS),
               help="For 3x3 convolutions: less work, larger weights, more rounding.")  # fmt: skip
 def command(
-    files: tuple[str, ...], output: str | None, target: str, shapes: dict[str, tuple[int, ...]], threads: int,
-    winograd: Winograd, no_check: bool, json_to: str | None,
-) -> None:  # fmt: skip
-    """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. SOURCES are .c, .cc,
-    .cpp, .cxx, and .o, .a and .tar files to link.
+    files: tuple[str, ...], output: str | None, target: str, no_check: bool, json_to: str | None, **options: Any
+) -> None:
+    """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. Shapes that are not
+    fixed, or depend on values, are for the Relax VM: the file is then a library with an executable. SOURCES are .c,
+    .cc, .cpp, .cxx, and .o, .a and .tar files to link.
     """
     for path in files:
         check_exists(path)
@@ -53,28 +57,42 @@ def command(
     if any(path.endswith(SUFFIX) for path in files):
         if len(files) > 1:
             raise click.UsageError("a model is compiled by itself: give one ONNX file")
-        compile_model(files[0], output, target, shapes, threads, winograd, no_check, json_to)
+        compile_model(files[0], output, target, {**options, "check": not no_check}, json_to)
     else:
-        if shapes or threads != 1 or winograd != "auto":
-            raise click.UsageError("--shape, --threads and --winograd are for ONNX models")
+        if options != {"shapes": {}, "threads": 1, "winograd": "auto", "runtime": "auto"}:
+            raise click.UsageError("--shape, --threads, --winograd and --runtime are for ONNX models")
         compile_sources(files, output, target, json_to)
 
 
-def compile_model(
-    path: str, output: str, target: str, shapes: dict[str, tuple[int, ...]], threads: int, winograd: Winograd,
-    no_check: bool,
-    json_to: str | None,
-) -> None:  # fmt: skip
+def compile_model(path: str, output: str, target: str, options: dict[str, Any], json_to: str | None) -> None:
     from portcall import compile, toolchain
 
     toolchain.check_output(output)  # before any long work
     with steps(path) as step:
-        made = compile.from_onnx(
-            path, target, shapes=shapes, threads=threads, winograd=winograd, check=not no_check, progress=step
-        )
+        made = compile.compile_onnx(path, target, progress=step, **options)
     with StatusLine() as status, status.expect(f"linking {output}", 0):
         nbytes = made.save(output).stat().st_size
-    report(made, output, nbytes, json_to)
+    if isinstance(made, compile.CompiledModel):
+        report(made, output, nbytes, json_to)
+    else:
+        report_executable(made, output, nbytes, json_to)
+
+
+def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_to: str | None) -> None:
+    if json_to is not None:
+        print_json({
+            "library": output, "runtime": "vm", "reason": made.reason, "nbytes": nbytes, "target": made.target,
+            "inputs": dict(made.inputs), "steps_s": dict(made.steps),
+        }, json_to)  # fmt: skip
+        return
+    if made.reason:
+        print_line(f"for the Relax VM, since a graph cannot hold it: {made.reason}")
+    inputs = ", ".join(f"{name}: {text}" for name, text in made.inputs.items())
+    print_line(f"{output}: {format_size(nbytes)}, main({inputs})")
+    print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
+    print_line(
+        f"next: {shlex.join(['portcall', 'run', output, *(f'--input={name}=@{name}.npy' for name in made.inputs)])}"
+    )
 
 
 def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -> None:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from portcall.compile._compile import from_onnx as from_onnx
     from portcall.compile._verify import Verification as Verification
     from portcall.compile._verify import verify as verify
+    from portcall.compile._vm import CompiledExecutable as CompiledExecutable
+    from portcall.compile._vm import Runtime as Runtime
+    from portcall.compile._vm import compile_onnx as compile_onnx
+    from portcall.compile._vm import for_vm as for_vm
+    from portcall.compile._vm import verify_executable as verify_executable
 
 _NAMES = {
     "CompiledModel": "portcall.compile._compile",
@@ -27,6 +32,11 @@ _NAMES = {
     "from_onnx": "portcall.compile._compile",
     "Verification": "portcall.compile._verify",
     "verify": "portcall.compile._verify",
+    "CompiledExecutable": "portcall.compile._vm",
+    "Runtime": "portcall.compile._vm",
+    "compile_onnx": "portcall.compile._vm",
+    "for_vm": "portcall.compile._vm",
+    "verify_executable": "portcall.compile._vm",
 }
 
 

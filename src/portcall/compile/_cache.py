@@ -26,6 +26,7 @@ from portcall.errors import ModelError
 
 if TYPE_CHECKING:
     from portcall.compile._compile import Progress
+    from portcall.compile._vm import Runtime
 
 _BLOCK = 1 << 20
 _PACKAGES = ("apache-tvm", "onnx")
@@ -36,17 +37,23 @@ def cached(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int = 1,
+    runtime: Runtime = "graph",
     progress: Progress | None = None,
 ) -> Path:
     """Return the bundle of an ONNX file for this machine, compiled unless it is in the cache.
 
-    Parameters and errors: as for ``from_onnx``.
+    Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it.
     """
-    options = {"shapes": {name: list(shape) for name, shape in sorted((shapes or {}).items())}, "threads": threads}
+    options: dict[str, Any] = {
+        "shapes": {name: list(shape) for name, shape in sorted((shapes or {}).items())},
+        "threads": threads,
+    }
+    if runtime != "graph":
+        options["runtime"] = runtime
     place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.so"
     if not place.is_file():
-        compiler = importlib.import_module("portcall.compile._compile")  # loaded where it is needed: it is large
-        made = compiler.from_onnx(model, shapes=shapes, threads=threads, progress=progress)
+        compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
+        made = compiler.compile_onnx(model, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made.save(place)
     return place

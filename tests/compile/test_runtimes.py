@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that a graph cannot hold are compiled for the Relax VM."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+import portcall
+from portcall import compile, errors
+from portcall.cli import cli
+
+pytestmark = pytest.mark.peers
+WEIGHT = np.arange(12, dtype="float32").reshape(4, 3)
+Extents = list[Any]
+
+
+@pytest.fixture(autouse=True)
+def _pools_are_cleared() -> Iterator[None]:
+    yield
+    gc.collect()  # tracebacks hold results
+    portcall.get_global_func("vm.builtin.memory_manager.clear")()
+
+
+def model(op: str, shape: Extents, result: Extents, kind: int = TensorProto.FLOAT, weight: bool = False) -> Any:
+    """A model of one operator."""
+    weights = [onnx.numpy_helper.from_array(WEIGHT, "w")] if weight else []
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", *("w" for _ in weights)], ["y"])], op,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", kind, result)], weights,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def product(rows: int | str = "n") -> Any:
+    return model("MatMul", [rows, 4], [rows, 3], weight=True)
+
+
+def found() -> Any:
+    return model("NonZero", [2, 4], [2, "k"], TensorProto.INT64)
+
+
+@pytest.mark.parametrize("make", [product, found])
+def test_what_a_graph_cannot_hold_is_compiled_for_the_machine(make: Any) -> None:
+    with pytest.raises(errors.ModelError):
+        compile.compile_onnx(make(), runtime="graph")
+    made = compile.compile_onnx(make())
+    assert isinstance(made, compile.CompiledExecutable)
+    assert made.reason
+    machine = made.load()
+    for rows in (2,) if make is found else (1, 2, 5):
+        x = np.arange(rows * 4, dtype="float32").reshape(rows, 4)
+        expected = np.stack(x.nonzero()) if make is found else x @ WEIGHT
+        np.testing.assert_allclose(machine(x).numpy(), expected, rtol=1e-6)
+
+
+def test_a_graph_is_made_where_one_can_be_made() -> None:
+    assert isinstance(compile.compile_onnx(product(2), check=False), compile.CompiledModel)
+    assert isinstance(compile.compile_onnx(product(), shapes={"x": (2, 4)}, check=False), compile.CompiledModel)
+    made = compile.compile_onnx(product(2), runtime="vm")
+    assert isinstance(made, compile.CompiledExecutable)
+    assert (made.reason, dict(made.inputs)) == ("", {"x": "float32[2, 4]"})
+
+
+def test_shapes_may_be_given_for_some_inputs() -> None:
+    made = compile.for_vm(product(), shapes={"x": (3, 4)}, check=False)
+    assert dict(made.inputs) == {"x": "float32[3, 4]"}
+    with pytest.raises(RuntimeError):
+        made.load()(np.zeros((2, 4), "float32"))
+    for shapes in ({"x": (2, 5)}, {"y": (1, 4)}):
+        with pytest.raises(errors.ModelError):
+            compile.for_vm(product(), shapes=shapes)
+
+
+def test_what_neither_can_run_is_refused_with_both_reasons(tmp_path: Path) -> None:
+    lstm = model("LSTM", ["n", 4], ["n", 3], weight=True)
+    with pytest.raises(errors.ModelError, match=r"(?s)as a graph: .*for the Relax VM: .*LSTM"):
+        compile.compile_onnx(lstm)
+    (tmp_path / "m.onnx").write_bytes(b"damaged")
+    with pytest.raises(errors.ModelError, match="not an ONNX model"):
+        compile.compile_onnx(tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match="runtime"):
+        compile.compile_onnx(product(), runtime="other")  # type: ignore[arg-type]
+
+
+def test_a_wrong_executable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile.CompiledExecutable, "load", lambda self: lambda x: portcall.tensor(x @ WEIGHT + 1))
+    with pytest.raises(errors.ModelError, match="onnxruntime"):
+        compile.for_vm(product())
+    compile.for_vm(product(), check=False)
+
+
+def test_a_module_of_relax_is_compiled_with_its_control_flow(tmp_path: Path) -> None:
+    from tvm.script import ir as ir_script
+    from tvm.script import relax as relax_script
+
+    source = "@I.ir_module\nclass Branch:\n" + "\n".join(f"    {line}" for line in (
+        "@R.function",
+        "def main(c: R.Tensor((), 'bool'), x: R.Tensor((4,), 'float32')) -> R.Tensor((4,), 'float32'):",
+        "    if c:", "        y = R.add(x, x)", "    else:", "        y = R.multiply(x, x)", "    return y",
+    ))  # fmt: skip
+    import tvm
+
+    module = tvm.script.from_source(source, {"I": ir_script, "R": relax_script})
+    path = compile.for_vm(module).save(tmp_path / "branch.so")
+    machine = portcall.vm.create(portcall.load_module(path))
+    x = np.full(4, 3, "float32")
+    assert [float(machine(c, x).numpy()[0]) for c in (True, False)] == [6, 9]
+
+
+def command(*words: object) -> dict[str, Any]:
+    result = CliRunner().invoke(cli, [*map(str, words), "--json"])
+    assert result.exit_code == 0, result.output
+    facts: dict[str, Any] = json.loads(result.stdout)
+    return facts
+
+
+def test_the_command_compiles_verifies_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    onnx.save(product(), tmp_path / "m.onnx")
+    facts = command("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so")
+    assert (facts["runtime"], facts["inputs"]) == ("vm", {"x": "float32[n, 4]"})
+    assert command("verify", tmp_path / "m.so", "--against", tmp_path / "m.onnx")["ok"]
+    x = np.ones((5, 4), "float32")
+    np.save(tmp_path / "x.npy", x)
+    for file in ("m.so", "m.onnx"):  # the latter by way of the cache
+        command("run", tmp_path / file, "--arg", f"@{tmp_path}/x.npy", "--output", tmp_path / "y.npz")
+        with np.load(tmp_path / "y.npz") as saved:
+            np.testing.assert_allclose(saved["result"], x @ WEIGHT, rtol=1e-6)
+    facts = command("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so", "--shape", "x=2x4")
+    assert facts["inputs"] == ["x"]
+    assert CliRunner().invoke(cli, ["compile", str(tmp_path / "m.onnx"), "--runtime", "graph"]).exit_code != 0
