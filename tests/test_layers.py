@@ -39,7 +39,7 @@ HOUSE = [
         "_difference",
         "__init__",
     ),
-    ("vm", "_executable _profile _values", "_machine", "__init__"),
+    ("vm", "_types _profile", "_executable _values", "_machine", "__init__"),
     (
         "compile",
         "_target _math _writer _model _program _rewriting",
@@ -97,7 +97,7 @@ HOUSE = [
         "_arguments _counts _errors",
         "_output _store",
         "_command _progress",
-        "_isolate _remote _graph_report _onnx _vm_report",
+        "_isolate _remote _graph_report _onnx _vm_arguments _vm_report",
         "_call _params_report",
         "_model",
         "bench bundle compile demo doctor farm help inspect remote run serve verify version",

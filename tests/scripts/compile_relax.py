@@ -24,6 +24,8 @@ from tvm.relax.frontend import nn
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 try:
     from tvm.script import tirx as T
 except ImportError:
@@ -305,23 +307,18 @@ MODELS: dict[str, tuple[Callable[[], Any], str, Callable[[], Calls]]] = {
 }
 
 
-class Wide(nn.Module):
-    """Weights of 6 MB, about as many as Squeezenet has."""
+def squeezenet() -> Any:
+    """Squeezenet as the onnx package has it, with weights of the tests of portcall.compile."""
+    from tvm.relax.frontend.onnx import from_onnx
 
-    def __init__(self) -> None:
-        self.first, self.second = nn.Linear(1024, 768), nn.Linear(768, 1024)
+    from compile import light
 
-    def forward(self, x: Any) -> Any:
-        return self.second(nn.op.relu(self.first(x)))
+    return from_onnx(light.load("squeezenet"), keep_params_in_input=False)
 
 
 # Compiled when they are asked for.
 OTHERS: dict[str, tuple[Callable[[], Any], str, Callable[[], Calls]]] = {
-    "wide": (
-        lambda: exported(Wide(), x=nn.spec.Tensor([1, 1024], "float32")),
-        "forward",
-        lambda: [(floats(1, 1024),)],
-    ),
+    "squeezenet": (squeezenet, "main", lambda: [(floats(1, 3, 224, 224),)]),
 }
 
 

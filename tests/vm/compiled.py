@@ -39,13 +39,13 @@ class Compiled:
         return portcall.vm.create(portcall.load_module(self.path(name, mode)))
 
 
-def compile_with(python: str | Path, folder: Path) -> Compiled:
-    """Compile the models with the apache-tvm of an interpreter, unless they are there."""
+def compile_with(python: str | Path, folder: Path, *names: str) -> Compiled:
+    """Compile the models, or those that are named, with the apache-tvm of an interpreter, unless they are there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            done = subprocess.run([python, COMPILE, folder], capture_output=True, text=True, check=False)
+            done = subprocess.run([python, COMPILE, folder, *names], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             (folder / "complete").touch()
     return Compiled(folder)

@@ -18,8 +18,17 @@ from vm.compiled import COMPILE, Compiled, compile_with, scale
 @pytest.fixture(scope="session")
 def models(cache_dir: Path) -> Compiled:
     """The models, compiled by the apache-tvm that is installed. A test that uses this is marked ``peers``."""
-    digest = hashlib.sha256(COMPILE.read_bytes() + importlib.metadata.version("apache-tvm").encode())
-    return compile_with(sys.executable, cache_dir / f"relax-{digest.hexdigest()[:16]}")
+    return compile_with(sys.executable, cache_dir / f"relax-{digest()}")
+
+
+@pytest.fixture(scope="session")
+def squeezenet(cache_dir: Path) -> Compiled:
+    """Squeezenet, imported from ONNX and compiled by the apache-tvm that is installed."""
+    return compile_with(sys.executable, cache_dir / f"relax-squeezenet-{digest()}", "squeezenet")
+
+
+def digest() -> str:
+    return hashlib.sha256(COMPILE.read_bytes() + importlib.metadata.version("apache-tvm").encode()).hexdigest()[:16]
 
 
 @pytest.fixture

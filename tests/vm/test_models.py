@@ -28,3 +28,9 @@ def test_machine_results_equal_tvms(name: str, mode: str, models: Compiled, demo
 def test_executable_listing_equals_tvms(name: str, mode: str, models: Compiled, demo: None) -> None:
     listing = models.machine(name, mode).info.listing
     assert listing.strip() == models.listing(name, mode).strip()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_squeezenet_from_onnx_gives_what_tvm_gives(mode: str, squeezenet: Compiled) -> None:
+    function, (arguments,), (expected,) = squeezenet.calls("squeezenet")
+    assert same(squeezenet.machine("squeezenet", mode)[function](*arguments), expected)

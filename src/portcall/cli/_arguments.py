@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 ARRAY = re.compile(r"(random|zeros|ones|range|out):([a-z0-9_]+)\[([0-9 ,]*)\]")
+FILLS = ("random", "zeros", "ones", "range")
 INTEGER = re.compile(r"[+-]?[0-9]+")
 NUMPY_MARKS = (b"\x93NUMPY", b"PK")
 BOOLEANS = {"true": True, "false": False}

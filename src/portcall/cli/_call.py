@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import portcall
-from portcall.cli._arguments import Argument, check_forms, check_outputs
+from portcall.cli._arguments import Argument, check_forms, check_outputs, make_arguments
 from portcall.cli._command import Decorated, read_limit, with_options
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._isolate import isolate
 from portcall.cli._progress import StatusLine
 from portcall.cli._remote import facts_of, open_session, print_clocks, session_options, uses_farm
+from portcall.cli._vm_arguments import machine_arguments
 from portcall.errors import GraphError, ModuleLoadError, PortcallError, RemoteError, RPCError
 from portcall.inspect import inspect_library
 
@@ -144,19 +145,31 @@ def is_model(given: dict[str, Any]) -> bool:
     if is_graph and not second:
         raise click.UsageError(f"'{path}' is a graph; name the library of its kernels, too: {path} kernels.so")
     model = is_graph or not second
-    executable = None if is_graph or second else entry_of(path)
+    executable = None if is_graph else entry_of(path)
     if executable:
-        given["second"], model = executable, False
+        given["second"], model = second or executable, False
     if not is_graph and model and not holds_graph(path):
         raise click.UsageError(
             f"Missing argument 'FUNCTION': '{path}' is a library without a graph (or a bundle that was not copied "
             f"whole); portcall inspect {path} lists its functions."
         )
+    if executable:
+        refuse_for_executables(given)
+        return False
     for name, of_models in (("args", False), ("outs", False), ("inputs", True), ("params", True), ("fill", True)):
         if given[name] and of_models != model:
             option = f"--{name.rstrip('s') if name != 'params' else name}"
             raise click.UsageError(f"{option} is for {'models' if of_models else 'functions'}; {OTHER_OPTIONS[model]}")
     return model
+
+
+def refuse_for_executables(given: dict[str, Any]) -> None:
+    for name, option in (("outs", "--out"), ("params", "--params"), ("allow_nan", "--allow-nan")):
+        if given[name]:
+            raise click.UsageError(
+                f"{option} is not for models of the Relax VM, which make their results and hold their parameters; "
+                "they take --arg, --input and --fill"
+            )
 
 
 def holds_graph(path: str) -> bool:
@@ -313,6 +326,17 @@ def open_machine(place: Place, path: str) -> VirtualMachine | None:
     from portcall import vm
 
     return vm.create(place.library, place.device) if is_library(path) and vm.read_embedded(path) else None
+
+
+def arguments_of(
+    machine: VirtualMachine | None, name: str, given: dict[str, Any], place: Place
+) -> tuple[Argument, ...]:
+    """Return the arguments of a call, as options give them."""
+    if machine is None:
+        made = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
+    else:
+        made = machine_arguments(machine[name], given, place.make_tensor)
+    return tuple(made)
 
 
 def find_machine_function(machine: VirtualMachine, path: str, name: str) -> Function:

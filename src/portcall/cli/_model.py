@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portcall.cli._arguments import ARRAY, element_type, make_array, names_file, read_array
+from portcall.cli._arguments import ARRAY, FILLS, element_type, make_array, names_file, read_array
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._command import Decorated, with_options
 from portcall.cli._errors import CommandError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from portcall.graph import Graph, GraphModule, ParamFile, Value
 
-FILLS = ("random", "zeros", "ones", "range")
 FORMS = "random, zeros, ones, range, random:float32[2,3], @x.npy or @data.npz:key"
 _UNSET = 0  # in what get_input_states returns
 _FEW = 4

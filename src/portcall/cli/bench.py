@@ -12,10 +12,10 @@ import click
 
 import portcall
 from portcall.bench import BenchmarkResult, check_conditions, format_duration
-from portcall.cli._arguments import make_arguments
 from portcall.cli._call import (
     Call,
     Place,
+    arguments_of,
     call_options,
     calling,
     find_function,
@@ -146,8 +146,7 @@ def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
         find_machine_function(machine, path, name) if machine else find_function(place.library, path, name)
         if given["profile"] and not machine:
             raise click.UsageError("--profile is for models")
-        arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
-        call = Call(path, name, tuple(arguments))
+        call = Call(path, name, arguments_of(machine, name, given, place))
 
         def measure(number: int, repeat: int) -> BenchmarkResult:
             if machine:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portcall.bench import format_duration
-from portcall.cli._arguments import load_arrays, make_arguments
+from portcall.cli._arguments import load_arrays
 from portcall.cli._call import (
     Call,
     Place,
+    arguments_of,
     call_options,
     calling,
     find_function,
@@ -43,6 +44,7 @@ portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
 portcall run m.so --arg @x.npy --output y.npz                a model of TVM's Relax VM; its function main
+portcall run m.so decode --input ids=@ids.npy --fill random  another function, arguments by name
 portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
 portcall run resnet50.onnx --input data=@x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
@@ -65,7 +67,8 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
 
     A library with an executable of TVM's Relax VM is called like any other; its function is main, unless you name one.
-    Items of a tuple that it returns are called result.0, result.1, ….
+    Its arguments go by position (--arg) or by name (--input NAME=SPEC, --fill). Items of a tuple are called t.0, t.1,
+    …, those of a result result.0, result.1, ….
 
     A model is a graph (JSON) with the library of its kernels, a file that holds both, or an ONNX file, which is
     compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
@@ -117,8 +120,7 @@ def run_function(ctx: click.Context, given: dict[str, Any]) -> Done:
     with open_place(given, path, [given["device"]]) as place:
         machine = open_machine(place, path)
         function = find_machine_function(machine, path, name) if machine else find_function(place.library, path, name)
-        arguments = make_arguments(given["args"], given["outs"], given["seed"], place.make_tensor)
-        call = Call(path, name, tuple(arguments))
+        call = Call(path, name, arguments_of(machine, name, given, place))
         start = time.perf_counter()
         returned = calling(call, lambda: function(*call.values()))
         place.device.sync()

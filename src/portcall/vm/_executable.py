@@ -20,6 +20,7 @@ from portcall import Module, PackedFunc, get_global_func, load_module
 from portcall._module import VM_KINDS, VM_LIBRARY
 from portcall.errors import ModuleLoadError
 from portcall.inspect import embedded_payload
+from portcall.vm._types import dtype_of, extents_of, items_of, kind_of
 
 KIND = VM_KINDS[0]
 _LOADER = f"ffi.Module.load_from_bytes.{KIND}"
@@ -40,6 +41,26 @@ class Parameter:
 
     name: str
     type: str = ""
+
+    @property
+    def kind(self) -> str:
+        """``tensor``, ``shape``, ``number``, ``tuple`` or ``function``; empty for others."""
+        return kind_of(self.type)
+
+    @property
+    def dtype(self) -> str:
+        """The element type of a tensor or number, such as ``float32``; empty where it is not known."""
+        return dtype_of(self.type)
+
+    @property
+    def shape(self) -> tuple[int | str, ...] | None:
+        """The extents of a tensor or shape: numbers, and variables and expressions as text; None if not known."""
+        return extents_of(self.type)
+
+    @property
+    def items(self) -> tuple[Parameter, ...]:
+        """The items of a tuple, named ``NAME.0``, ``NAME.1`` …"""
+        return tuple(Parameter(f"{self.name}.{i}", text) for i, text in enumerate(items_of(self.type)))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}" if self.type else self.name

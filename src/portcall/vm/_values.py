@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,12 +10,11 @@ from typing import Any, Protocol
 import portcall
 from portcall import Array, Device, Module, PackedFunc, Shape
 from portcall.errors import FunctionNotFoundError, RemoteError
+from portcall.vm._types import dtype_of, items_of, kind_of
 
 REMOTE = "rpc"  # the kind of modules of sessions
 _REMOTE_OBJECT = "portcall.rpc.Object"
 _REMOTE_TENSOR = "portcall.rpc.Tensor"
-_DTYPE = re.compile(r'dtype="(\w+)"')
-_TEXT_IN_QUOTES = re.compile(r'"[^"]*"')
 
 
 class Values(Protocol):
@@ -39,33 +37,12 @@ def number_as_array(value: float, type_text: str) -> Any:
     """Return a number as an array without dimensions, of the type that a parameter has."""
     import numpy
 
-    found = _DTYPE.search(type_text)
-    return numpy.asarray(value, dtype=found[1] if found else None)
-
-
-def is_tensor_type(type_text: str) -> bool:
-    return type_text.startswith("R.Tensor")
+    return numpy.asarray(value, dtype=dtype_of(type_text) or None)
 
 
 def is_shape(value: Any, type_text: str) -> bool:
     """Say whether a tuple stands for a shape."""
-    return isinstance(value, Shape) or (type_text.startswith("R.Shape") and isinstance(value, (tuple, list)))
-
-
-def item_types(type_text: str) -> list[str]:
-    """Return the types of the items of a tuple type; an empty list for any other."""
-    head, bracket, rest = type_text.partition("(")
-    if not head.endswith("Tuple") or not bracket:
-        return []
-    depth, start, items = 0, 0, []
-    inner = rest[: rest.rfind(")")]
-    plain = _TEXT_IN_QUOTES.sub(lambda found: " " * len(found[0]), inner)
-    for at, character in enumerate(plain + ","):
-        if character == "," and depth == 0:
-            items.append(inner[start:at].strip())
-            start = at + 1
-        depth += (character in "([") - (character in ")]")
-    return [item for item in items if item]
+    return isinstance(value, Shape) or (kind_of(type_text) == "shape" and isinstance(value, (tuple, list)))
 
 
 def converted(
@@ -77,12 +54,12 @@ def converted(
     if is_shape(value, type_text):
         return shape(value)
     if isinstance(value, (tuple, list, Array)):
-        types = item_types(type_text)
+        types = items_of(type_text)
         items = [
             converted(item, types[i] if i < len(types) else "", tensor, shape, group) for i, item in enumerate(value)
         ]
         return group(items)
-    number = isinstance(value, (bool, int, float)) and is_tensor_type(type_text)
+    number = isinstance(value, (bool, int, float)) and kind_of(type_text) == "tensor"
     return tensor(number_as_array(value, type_text)) if number else value
 
 
