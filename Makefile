@@ -43,7 +43,11 @@ demo: build ## compile, run, check and time kernels, here and on a server; sets 
 	$(VENV)/bin/portcall demo --rpc
 	@echo "  (after: source $(VENV)/bin/activate)"
 
-test: venv build lint core-test core-test-asan core-test-tsan test-node ## everything that CI runs: half an hour on 2 cores
+REDIS ?= /usr/bin/redis-server
+$(REDIS):
+	apt-get update -q && apt-get install -q -y --no-install-recommends redis-server
+
+test: venv build lint core-test core-test-asan core-test-tsan test-node $(REDIS) ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -148,6 +152,11 @@ bench-graph: venv build ## the same for graphs: nodes, a model, creation, bundle
 .PHONY: bench-farm
 bench-farm: venv build ## the same for the farm: grants, sessions of TVM's ends, the queue, the proxy
 	$(PY) benchmarks/farm.py
+
+FARM_HISTORIES ?= 10000
+.PHONY: farm-histories
+farm-histories: venv build $(REDIS) ## random histories of a farm of two processes on Redis, one of which is killed: minutes
+	PYTHONPATH=tests $(PY) tests/farm/histories.py $(FARM_HISTORIES) 1
 
 # Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
 OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1

@@ -28,7 +28,7 @@ BUDGET = {
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,
     "src/portcall/compile": 6_200,
-    "src/portcall/farm": 4_450,
+    "src/portcall/farm": 4_900,
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_350,
     "src/portcall/ir": 1_950,

@@ -99,12 +99,13 @@ def test_farm_metrics_are_prometheus_text(farm: RunningFarm) -> None:
 
 def test_farm_health_reports_an_unwritable_store(farm: RunningFarm) -> None:
     assert get(farm, "/healthz")[0] == get(farm, "/readyz")[0] == 200
-    farm.do(lambda: farm.server.hub.store._db.execute("PRAGMA query_only = on"))
+    store: Any = farm.server.hub.store
+    farm.do(lambda: store._db.execute("PRAGMA query_only = on"))
     fill(farm)
     status, text = get(farm, "/readyz")
     assert status == 503
     assert "readonly" in text
-    farm.do(lambda: farm.server.hub.store._db.execute("PRAGMA query_only = off"))
+    farm.do(lambda: store._db.execute("PRAGMA query_only = off"))
     command(farm, "request", want="k", secret="s" * 32)
     assert get(farm, "/readyz")[0] == 200
     assert len(command(farm, "status")["leases"]) == 1

@@ -80,7 +80,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         if not (given["json"] or given["silent"]):
             click.echo(f"page: http{'s' if given['tls_cert'] else ''}://{address}\n"
                        f"boards: portcall serve --farm {address} --key NAME", err=True)  # fmt: skip
-        if access.required and not access.list():
+        if access is not None and access.required and not access.list():
             token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
             click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
 
@@ -419,8 +419,8 @@ SUMMARIES: dict[Command, str] = {
 @click.group("farm", cls=Group, examples=EXAMPLES, summaries=SUMMARIES, invoke_without_command=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
-@click.option("--store", default="farm.db", show_default=True, metavar="FILE", help="Keeps everything over a restart; "
-              "':memory:' keeps nothing.")  # fmt: skip
+@click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", help="Keeps everything over a "
+              "restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of several processes.")  # fmt: skip
 @click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "

@@ -9,11 +9,14 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from portcall.farm._model import CLASSES, Class
 from portcall.farm._state import hash_secret
 from portcall.farm._store import Store
+
+if TYPE_CHECKING:
+    from portcall.farm._redis import RedisStore
 
 Role = Literal["viewer", "user", "agent", "operator", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "user", "agent", "operator", "admin")
@@ -78,7 +81,7 @@ class Access:
         required: whether callers need one.
     """
 
-    def __init__(self, store: Store, required: bool) -> None:
+    def __init__(self, store: Store | RedisStore, required: bool) -> None:
         self.required = required
         self._store = store
         self._tokens = {hashed: _read(record) for hashed, record in store.tokens().items()}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from portcall.farm._api import Api, ApiError
+from portcall.farm._hub import DeposedError
 from portcall.farm._port import hand_over
 
 MOST_BODY = 1 << 20
@@ -121,6 +122,9 @@ class Commands(asyncio.Protocol):
     async def _answer(self, body: bytes, headers: dict[str, str]) -> None:
         try:
             status, value = await answer(self._api, body, headers)
+        except DeposedError:  # the peer asks the process that has taken over
+            self._transport.abort()
+            return
         except Exception as error:  # a mistake of ours: of this command alone
             self._api.hub.log("error", f"a command failed: {type(error).__name__}: {error}")
             status, value = 500, {"error": "the farm made a mistake; its log says which", "reason": "internal"}

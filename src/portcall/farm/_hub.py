@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from portcall.farm._model import Effect, Event, Rules
 from portcall.farm._state import State
-from portcall.farm._store import Store
+from portcall.farm._store import Store, StoreError
+
+if TYPE_CHECKING:
+    from portcall.farm._redis import RedisStore
 
 Listener = Callable[[Effect], None]
 Log = Callable[[str, str], None]
 
 _MOST_UNSAVED = 10_000  # events kept while the store cannot be written
 _USE_EVERY = 30.0  # seconds after which the use of users is stored again
+
+
+class DeposedError(Exception):
+    """Another process of the farm decides now; what this one has in memory counts no more."""
 
 
 class Hub:
@@ -36,9 +43,12 @@ class Hub:
         holders: who is told of each lease, by its id.
         session_keys: the lease of each match key that an agent of portcall was told and no session has used yet.
         watchers: called after each turn with its events.
+        deposed: a turn could not be written to a store that others write, too; nobody was told of it.
     """
 
-    def __init__(self, store: Store, rules: Rules | None = None, log: Log = lambda kind, text: None) -> None:
+    def __init__(
+        self, store: Store | RedisStore, rules: Rules | None = None, log: Log = lambda kind, text: None
+    ) -> None:
         self.store = store
         self.log = log
         self.state = State(rules)
@@ -48,6 +58,7 @@ class Hub:
         self._keys_of: dict[str, list[str]] = {}
         self.watchers: list[Callable[[list[Event]], None]] = []
         self.store_error = ""
+        self.deposed = False
         self.started = time.time()
         self._offset = 0.0
         self._depth = 0
@@ -71,7 +82,11 @@ class Hub:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[State]:
-        """Change the state. Turns inside of turns end with the outermost."""
+        """Change the state. Turns inside of turns end with the outermost.
+
+        Raises:
+            DeposedError: another process has taken over; the connection that caused the turn is to be closed.
+        """
         self._depth += 1
         try:
             self.state.advance(self.now())
@@ -86,6 +101,9 @@ class Hub:
         state = self.state
         while state.changed or state.events or state.effects or state.forgotten:
             saved = self._save()
+            if not saved and self.store.shared:
+                self.deposed = True
+                raise DeposedError(self.store_error)
             effects, state.effects = state.effects, []
             self._depth += 1
             try:
@@ -105,7 +123,7 @@ class Hub:
         use = state.queue.use.to_dict() if state.now - self._use_stored > _USE_EVERY else None
         try:
             self.store.save(state.changed.values(), state.forgotten, self._unsaved, state.now, use)
-        except sqlite3.Error as error:
+        except StoreError as error:
             if not self.store_error:
                 self.log("store", f"cannot write '{self.store.path}': {error}")
             self.store_error = str(error)
@@ -154,13 +172,13 @@ class Hub:
 
     def _on_timer(self) -> None:
         self._timer = None
-        with self.turn():
+        with contextlib.suppress(DeposedError), self.turn():
             pass
 
     def close(self) -> None:
         """Store the last facts and close the store."""
         if self._timer is not None:
             self._timer.cancel()
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(StoreError):
             self.store.save([], [], [], self.now(), self.state.queue.use.to_dict())
         self.store.close()

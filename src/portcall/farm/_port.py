@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hmac
 import socket
 import ssl
 from collections.abc import Callable
@@ -22,7 +23,10 @@ _SNIFFED = 4
 _BACKLOG = 512
 _PAUSE = 0.2  # seconds without accepting, where there are no descriptors left
 
-Factory = Callable[[], asyncio.BaseProtocol]
+# Makes the protocol of a connection: is it inside TLS, and where does its peer come from?
+Maker = Callable[[bool, str], asyncio.BaseProtocol]
+
+FORWARDED = b"\x01portcall"  # begins a connection that another process of the same farm passes on
 
 
 class Sniffer(asyncio.Protocol):
@@ -32,14 +36,13 @@ class Sniffer(asyncio.Protocol):
         protocols: what makes the protocol for each beginning: a magic number, ``b"POST"``, or else ``b"HTTP"``.
         patience: seconds for the first bytes.
         secure: whether TLS is around it.
+        address: where the peer comes from.
     """
 
-    def __init__(
-        self, protocols: dict[bytes, Callable[[bool], asyncio.BaseProtocol]], patience: float, secure: bool
-    ) -> None:
+    def __init__(self, protocols: dict[bytes, Maker], patience: float, secure: bool, address: str) -> None:
         self._protocols = protocols
         self._patience = patience
-        self._secure = secure
+        self._secure, self._address = secure, address
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -60,7 +63,7 @@ class Sniffer(asyncio.Protocol):
         if make is None:
             self._transport.close()
             return
-        protocol: Any = make(self._secure)
+        protocol: Any = make(self._secure, self._address)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         hand_over(protocol, self._data)
@@ -83,33 +86,29 @@ class Port:
     """A listening socket whose connections are told apart.
 
     Args:
-        host, port: where to listen; port 0 takes a free one.
+        listener: as ``listen`` returns it; it is closed at the end.
         protocols: as of ``Sniffer``.
-        tls: speak TLS with who begins so; with ``tls_only`` with nobody else.
+        tls: speak TLS with who begins so.
+        secret: of another process of this farm, which passes connections on; empty for none.
         patience: seconds for the first bytes, TLS included.
-        most: connections at once; further ones wait.
-
-    Raises:
-        OSError: it cannot listen there.
     """
 
     def __init__(
         self,
-        host: str,
-        port: int,
-        protocols: dict[bytes, Callable[[bool], asyncio.BaseProtocol]],
+        listener: socket.socket,
+        protocols: dict[bytes, Maker],
         *,
         tls: ssl.SSLContext | None = None,
-        tls_only: bool = False,
+        secret: str = "",
         patience: float = 10,
         log: Callable[[str, str], None] = lambda kind, text: None,
     ) -> None:
         self._protocols = protocols
-        self._tls, self._tls_only = tls, tls_only
+        self._tls, self._secret = tls, secret.encode()
         self._patience = patience
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
-        self._socket = _listen(host, port)
+        self._socket = listener
         self.host, self.port = self._socket.getsockname()[:2]
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._accept)
@@ -138,12 +137,14 @@ class Port:
 
     async def _begin(self, sock: socket.socket) -> None:
         try:
-            secure = self._tls is not None and await self._begins_with_tls(sock)
-            if self._tls_only and not secure:
-                sock.close()
-                return
+            address = str(sock.getpeername()[0])
+            first = await self._first_byte(sock) if self._tls or self._secret else b""
+            if first == FORWARDED[:1] and self._secret:
+                address = await asyncio.wait_for(self._forwarded(sock), self._patience)
+                first = await self._first_byte(sock)
+            secure = self._tls is not None and first == b"\x16"
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._protocols, self._patience, secure),
+                lambda: Sniffer(self._protocols, self._patience, secure, address),
                 sock,
                 ssl=self._tls if secure else None,
                 ssl_handshake_timeout=self._patience if secure else None,
@@ -152,13 +153,33 @@ class Port:
             sock.close()
             self._log("refused", f"a connection ended before it said anything: {error}")
 
-    async def _begins_with_tls(self, sock: socket.socket) -> bool:
-        """Look at the first byte, and leave it there."""
+    async def _forwarded(self, sock: socket.socket) -> str:
+        """Return the address of the peer that another process of this farm says in front.
+
+        Raises:
+            ConnectionError: it does not know the secret.
+        """
+        head = await self._read(sock, len(FORWARDED) + len(self._secret) + 1)
+        if not hmac.compare_digest(head[:-1], FORWARDED + self._secret):
+            raise ConnectionAbortedError("it passed a connection on without the secret of this farm")
+        return (await self._read(sock, head[-1])).decode("ascii", "replace")
+
+    async def _read(self, sock: socket.socket, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = await self._loop.sock_recv(sock, size - len(data))
+            if not piece:
+                raise ConnectionAbortedError("it left")
+            data += piece
+        return data
+
+    async def _first_byte(self, sock: socket.socket) -> bytes:
+        """Look at the next byte, and leave it there."""
         ready = asyncio.Event()
         self._loop.add_reader(sock.fileno(), ready.set)
         try:
             await asyncio.wait_for(ready.wait(), self._patience)
-            return sock.recv(1, socket.MSG_PEEK) == b"\x16"
+            return sock.recv(1, socket.MSG_PEEK)
         finally:
             self._loop.remove_reader(sock.fileno())
 
@@ -171,7 +192,12 @@ class Port:
             task.cancel()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one.
+
+    Raises:
+        OSError: it cannot listen there.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

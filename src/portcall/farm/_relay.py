@@ -282,8 +282,9 @@ class Peer:
 class TcpEnd(End, asyncio.BufferedProtocol):
     """A peer that comes by TCP, with TLS or without."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, address: str) -> None:
         self._relay = relay
+        self.address = address
         self._buffer = bytearray(4096)
         self._paused = False
         self.spliced: Spliced | None = None
@@ -291,7 +292,6 @@ class TcpEnd(End, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.address = (transport.get_extra_info("peername") or ("",))[0]
         self._secure = transport.get_extra_info("ssl_object") is not None
         transport.set_write_buffer_limits(high=1)
         self._peer = Peer(self._relay, self)

@@ -7,11 +7,12 @@ import asyncio
 import ipaddress
 import os
 import signal
+import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -22,7 +23,7 @@ from portcall.farm._commands import Commands
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
 from portcall.farm._model import Rules
-from portcall.farm._port import Port
+from portcall.farm._port import Port, listen
 from portcall.farm._relay import Relay, TcpEnd
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
@@ -31,6 +32,9 @@ from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import MAGIC
 from portcall.rpc.wire._tls import load_certificate
 
+if TYPE_CHECKING:
+    from portcall.farm._redis import RedisStore
+
 
 @dataclass(frozen=True)
 class FarmOptions:
@@ -38,7 +42,8 @@ class FarmOptions:
 
     Attributes:
         host, port: where it listens; port 0 takes a free one.
-        store: the file that it keeps everything in; ``:memory:`` for none.
+        store: the file that it keeps everything in; ``:memory:`` for none; ``redis://host:port/0``, ``rediss://…`` or
+            ``unix:///path`` for a farm of several processes.
         tls_certificate, tls_key: PEM files; portcall's peers and browsers then need TLS.
         insecure: listen beyond this machine without TLS.
         require_tokens: want tokens on this machine, too.
@@ -70,6 +75,11 @@ class FarmOptions:
             )
 
     @property
+    def shared(self) -> bool:
+        """Whether the store is one that several processes use."""
+        return self.store.partition("://")[0] in ("redis", "rediss", "unix")
+
+    @property
     def local(self) -> bool:
         """Whether only processes of this machine can connect."""
         return is_loopback(self.host)
@@ -78,12 +88,21 @@ class FarmOptions:
 class Server:
     """A farm in the running event loop.
 
+    Args:
+        options: what it is told.
+        store, listener, secret: of one of several processes; by default it has a store and a socket of its own.
+
     Raises:
         OSError: it cannot listen there, or its store cannot be opened.
     """
 
-    def __init__(self, options: FarmOptions) -> None:
+    def __init__(
+        self, options: FarmOptions, store: RedisStore | None = None, listener: socket.socket | None = None,
+        secret: str = "",
+    ) -> None:  # fmt: skip
         self.options = options
+        self._store, self._listener, self._secret = store, listener, secret
+        self.log = log_of(options)
         self._networks = [ipaddress.ip_network(network) for network in options.tvm_networks]
         self._trackers: set[Tracker] = set()
         self._commands: set[Commands] = set()
@@ -95,7 +114,7 @@ class Server:
         if options.tls_certificate:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             load_certificate(tls, options.tls_certificate, options.tls_key)
-        self.hub = Hub(Store(options.store), options.rules, self.log)
+        self.hub = Hub(self._store or Store(options.store), options.rules, self.log)
         self.access = Access(self.hub.store, required=options.require_tokens or not options.local)
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
@@ -111,15 +130,15 @@ class Server:
         assert self._http is not None
         try:
             self._port = Port(
-                options.host,
-                options.port,
+                self._listener or listen(options.host, options.port),
                 {
                     _tracker_wire.MAGIC: self._tracker,
-                    MAGIC.to_bytes(4, "little"): lambda secure: TcpEnd(self.relay),
+                    MAGIC.to_bytes(4, "little"): lambda secure, address: TcpEnd(self.relay, address),
                     b"HTTP": self._make_http,
                     b"POST": self._make_commands,
                 },
                 tls=tls,
+                secret=self._secret,
                 log=self.log,
             )
         except BaseException:
@@ -127,10 +146,6 @@ class Server:
             self.hub.close()
             raise
         return Address(self._port.host, self._port.port)
-
-    def log(self, kind: str, text: str) -> None:
-        if not self.options.silent:
-            print(f"{kind}: {text}", file=sys.stderr, flush=True)
 
     def may_be_tvm(self, address: str) -> bool:
         """Return whether TVM's ends may come from there."""
@@ -141,19 +156,19 @@ class Server:
         mapped = getattr(ip, "ipv4_mapped", None)
         return any((mapped or ip) in network for network in self._networks)
 
-    def _tracker(self, secure: bool) -> asyncio.BaseProtocol:
-        return Tracker(self.hub, self._trackers, self.may_be_tvm)
+    def _tracker(self, secure: bool, address: str) -> asyncio.BaseProtocol:
+        return Tracker(self.hub, self._trackers, self.may_be_tvm, address)
 
-    def _make_http(self, secure: bool) -> asyncio.BaseProtocol:
+    def _make_http(self, secure: bool, address: str) -> asyncio.BaseProtocol:
         assert self._http is not None
         return self._http() if self._may_http(secure) else _Refusing()
 
     def _may_http(self, secure: bool) -> bool:
         return secure or not self.options.tls_certificate
 
-    def _make_commands(self, secure: bool) -> asyncio.BaseProtocol:
+    def _make_commands(self, secure: bool, address: str) -> asyncio.BaseProtocol:
         return (
-            Commands(self.api, lambda: self._make_http(secure), self._commands)
+            Commands(self.api, lambda: self._make_http(secure, address), self._commands)
             if self._may_http(secure)
             else _Refusing()
         )
@@ -183,12 +198,34 @@ class _Refusing(asyncio.Protocol):
         transport.close()
 
 
-def serve(options: FarmOptions, on_ready: Callable[[Address, Access], Any]) -> int:
+def log_of(options: FarmOptions) -> Callable[[str, str], None]:
+    """Return what writes a line of a kind to standard error, or nothing where the farm is silent."""
+
+    def log(kind: str, text: str) -> None:
+        if not options.silent:
+            print(f"{kind}: {text}", file=sys.stderr, flush=True)
+
+    return log
+
+
+async def start(options: FarmOptions) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
+    """Start a farm, or one process of it; return its address, its tokens where it decides, and what ends it."""
+    if options.shared:
+        from portcall.farm._member import Member
+
+        member = Member(options)
+        return member.address, await member.start(), member.stop
+    server = Server(options)
+    address = await server.start()
+    return address, server.access, server.stop
+
+
+def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any]) -> int:
     """Run a farm in this process until SIGTERM or SIGINT, and return the signal's number.
 
     Args:
         options: what it is told.
-        on_ready: called with its address and its tokens once peers can connect.
+        on_ready: called once peers can connect, with its address, and its tokens unless another process decides.
 
     Raises:
         ValueError, OSError: it cannot start; the message says what to do.
@@ -199,14 +236,13 @@ def serve(options: FarmOptions, on_ready: Callable[[Address, Access], Any]) -> i
         ended: asyncio.Queue[int] = asyncio.Queue()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.put_nowait, number)
-        server = Server(options)
-        address = await server.start()
+        address, access, stop = await start(options)
         try:
-            on_ready(address, server.access)
+            on_ready(address, access)
             return await ended.get()
         finally:
-            await server.stop()
+            await stop()
 
-    if options.store != ":memory:":
+    if options.store != ":memory:" and not options.shared:
         os.umask(os.umask(0o077) | 0o077)  # the store has secrets of leases, as hashes, and who did what
     return asyncio.run(run())

@@ -28,6 +28,10 @@ _MOST_EVENTS = 1_000_000
 _TRIM_EVERY = 10_000
 
 
+class StoreError(OSError):
+    """A turn was not written."""
+
+
 class Store:
     """One file, which one process has open.
 
@@ -37,6 +41,8 @@ class Store:
     Raises:
         OSError: it cannot be opened, is in use, or is of a later version.
     """
+
+    shared = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -69,7 +75,19 @@ class Store:
     def save(
         self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
     ) -> None:
-        """Write one turn, whole or not at all. Ended leases stay in the history only."""
+        """Write one turn, whole or not at all. Ended leases stay in the history only.
+
+        Raises:
+            StoreError: it is not written.
+        """
+        try:
+            self._save(changed, forgotten, events, now, use)
+        except sqlite3.Error as error:
+            raise StoreError(str(error)) from None
+
+    def _save(
+        self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
+    ) -> None:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:

@@ -31,9 +31,11 @@ class Tracker(asyncio.Protocol):
         hub: the farm.
         trackers: all such connections; this one is added while it lasts.
         allowed: whether TVM's ends may come from an address.
+        address: where it comes from.
     """
 
-    def __init__(self, hub: Hub, trackers: set[Tracker], allowed: Callable[[str], bool]) -> None:
+    def __init__(self, hub: Hub, trackers: set[Tracker], allowed: Callable[[str], bool], address: str) -> None:
+        self.address = address
         self._hub = hub
         self._allowed = allowed
         self._trackers = trackers
@@ -50,7 +52,6 @@ class Tracker(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
-        self.address: str = (transport.get_extra_info("peername") or ("",))[0]
         self._trackers.add(self)
         if not self._allowed(self.address):
             self._hub.log("refused", f"{self.address} may not use TVM's protocol here (--tvm-network allows it)")

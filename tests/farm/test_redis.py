@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A farm of several processes on a real redis-server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from farm.histories import run_history
+from farm.redis_server import running_redis
+from farm.test_cli_farm import portcall, started
+from portcall import rpc
+from portcall.farm._model import Event
+from portcall.farm._redis import RedisStore
+from portcall.farm._store import StoreError
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[str]:
+    with running_redis() as url:
+        yield url
+
+
+def test_no_place_is_given_twice_when_one_of_two_processes_is_killed(redis: str) -> None:
+    found = [run_history(redis, seed) for seed in range(60)]
+    assert sum(grants for grants, _ in found) > 60
+    assert sum(takeovers for _, takeovers in found) > 60
+
+
+def test_what_a_deposed_process_decides_is_not_written(redis: str) -> None:
+    with contextlib.closing(RedisStore(redis, "a:1")) as old, contextlib.closing(RedisStore(redis, "b:1")) as new:
+        old._redis.flushall()
+        assert old.lead()
+        assert not new.lead()
+        assert new.leader() == "a:1"
+        old.save([], [], [Event(1.0, "one")], 1.0, None)
+        old._redis.delete("{portcall-farm}:leader")
+        assert new.lead()
+        assert not old.beat()
+        with pytest.raises(StoreError):
+            old.save([], [], [Event(2.0, "two")], 2.0, None)
+        with pytest.raises(StoreError):
+            old.set_token("hash", {})
+        old.resign()
+        assert new.leader() == "b:1"
+        new.save([], [], [Event(3.0, "three", place="p")], 3.0, None)
+        assert [event["what"] for event in new.history()] == ["one", "three"]
+        assert [event["number"] for event in new.history(place="p")] == [2]
+        assert new.tokens() == {}
+
+
+def test_sessions_and_leases_go_on_when_the_process_that_leads_is_killed(redis: str) -> None:
+    with contextlib.ExitStack() as stack:
+        RedisStore(redis)._redis.flushall()
+        farm = ("farm", "--store", redis, "--silent", "--port")
+        first, one = stack.enter_context(started(*farm, 0))
+        _, two = stack.enter_context(started(*farm, 0))
+        both = f"{one},{two}"
+        stack.enter_context(started("serve", "--farm", both, "--key", "k", "--place", "direct", "--silent"))
+        stack.enter_context(started("serve", "--farm", two, "--key", "m", "--place", "far", "--relay", "--silent"))
+        lab = stack.enter_context(rpc.connect_farm(both, token=""))
+        through = stack.enter_context(rpc.connect_farm(two, token=""))
+        assert {place["place"] for place in through.status()["places"]} == {"direct", "far"}
+        with through.lease("m") as far, far.session() as session:
+            assert session["portcall.rpc.machine"] is not None  # by the standby, the leader and the agent's connection
+        lease = stack.enter_context(lab.lease("k", ttl=60))
+        session = stack.enter_context(lease.session())
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        assert session["portcall.rpc.machine"] is not None
+        while not any(p["state"] == "leased" for p in portcall_status(two)):
+            pass
+        with lease.session() as another:
+            assert another["portcall.rpc.machine"] is not None
+        lease.release()
+        with through.lease("k") as again:
+            assert again.place == "direct"
+
+
+def portcall_status(address: str) -> list[dict[str, object]]:
+    """Return the places, none while nobody leads."""
+    report = portcall("farm", "status", "--farm", address, code=AnyCode())
+    found: list[dict[str, object]] = report.get("places", [])
+    return found
+
+
+class AnyCode:
+    """Equals every exit code."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
