@@ -91,6 +91,7 @@ HOUSE = [
         "_http",
         "_server",
         "_member",
+        "_run",
         "__init__",
     ),
     (

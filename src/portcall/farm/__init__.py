@@ -12,7 +12,7 @@ from typing import Any
 
 _HOMES = {
     "FarmOptions": "portcall.farm._server",
-    "serve": "portcall.farm._server",
+    "serve": "portcall.farm._run",
     "Executor": "portcall.farm._executor",
     "measure": "portcall.farm._executor",
     "Rules": "portcall.farm._model",

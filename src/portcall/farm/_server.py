@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a farm: its options, its port, its end."""
+"""A farm in an event loop: its options, its port, its end."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
-import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -206,43 +204,3 @@ def log_of(options: FarmOptions) -> Callable[[str, str], None]:
             print(f"{kind}: {text}", file=sys.stderr, flush=True)
 
     return log
-
-
-async def start(options: FarmOptions) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
-    """Start a farm, or one process of it; return its address, its tokens where it decides, and what ends it."""
-    if options.shared:
-        from portcall.farm._member import Member
-
-        member = Member(options)
-        return member.address, await member.start(), member.stop
-    server = Server(options)
-    address = await server.start()
-    return address, server.access, server.stop
-
-
-def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any]) -> int:
-    """Run a farm in this process until SIGTERM or SIGINT, and return the signal's number.
-
-    Args:
-        options: what it is told.
-        on_ready: called once peers can connect, with its address, and its tokens unless another process decides.
-
-    Raises:
-        ValueError, OSError: it cannot start; the message says what to do.
-    """
-
-    async def run() -> int:
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Queue[int] = asyncio.Queue()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.put_nowait, number)
-        address, access, stop = await start(options)
-        try:
-            on_ready(address, access)
-            return await ended.get()
-        finally:
-            await stop()
-
-    if options.store != ":memory:" and not options.shared:
-        os.umask(os.umask(0o077) | 0o077)  # the store has secrets of leases, as hashes, and who did what
-    return asyncio.run(run())
