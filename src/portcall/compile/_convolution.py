@@ -11,281 +11,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of
+from portcall.compile._products import Place, Product, Window
+from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
 from portcall.compile._target import Target
 from portcall.compile._tiles import Columns, Segment, Tile, best_tile, few_channels, segments, split_evenly
-from portcall.compile._writer import Buffer, Expr, Index, Writer, at_least, at_most, float32, floordiv, floormod
+from portcall.compile._writer import Buffer, Expr, Index, Writer, floordiv, floormod
 
 Array = Any
-_LOWEST = float(np.finfo("float32").min)  # which TVM pads with where -inf would be right
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a window moves over a picture; all numbers are in elements.
-
-    Attributes:
-        n, h, w, c: the input, in the order NHWC.
-        oh, ow, o: the output.
-        kh, kw: the window.
-        sh, sw, dh, dw: strides and dilations.
-        top, left: padding in front.
-        groups: each reads channels of its own.
-    """
-
-    n: int
-    h: int
-    w: int
-    c: int
-    oh: int
-    ow: int
-    o: int
-    kh: int
-    kw: int
-    sh: int = 1
-    sw: int = 1
-    dh: int = 1
-    dw: int = 1
-    top: int = 0
-    left: int = 0
-    groups: int = 1
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether output and input pixels are the same ones."""
-        same = (self.h, self.w) == (self.oh, self.ow) and self.top == self.left == 0
-        return same and self.kh == self.kw == self.sh == self.sw == 1
-
-    @property
-    def group_channels(self) -> int:
-        return self.c // self.groups
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.n * self.oh * self.ow * self.o * self.kh * self.kw * self.group_channels
-
-    @property
-    def weights_nbytes(self) -> int:
-        return 4 * self.kh * self.kw * self.group_channels * self.o
-
-    def taps(self, begin: int, rows: int) -> tuple[tuple[int, int], ...]:
-        """Return, for each column of the window, the outputs of a tile whose input lies inside of the picture."""
-        found = []
-        for column in range(self.kw):
-            inside = [k for k in range(rows) if 0 <= (begin + k) * self.sw + column * self.dw - self.left < self.w]
-            found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
-        return tuple(found)
-
-    def rows_inside(self, oh: Index) -> tuple[Index, Index]:
-        """Return the first row of the window that lies inside of the picture, and the one behind the last."""
-        first: Index = 0
-        if self.top:
-            first = at_least(floordiv(self.top + self.dh - 1 - oh * self.sh, self.dh), 0)
-        last: Index = self.kh
-        if (self.oh - 1) * self.sh + (self.kh - 1) * self.dh - self.top >= self.h:
-            last = at_most(floordiv(self.h + self.top + self.dh - 1 - oh * self.sh, self.dh), self.kh)
-        return first, last
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a result is: the pixel, counted through the whole output, its parts, and the channel."""
-
-    pixel: Index
-    n: Index
-    h: Index
-    w: Index
-    channel: Index
-
-
-@dataclass
-class Product:
-    """A convolution or matrix product as it stands in a function of TVM's.
-
-    Attributes:
-        reading: the function.
-        window: its numbers.
-        data, weights: the operands, as numbers of its parameters.
-        stage: the reduction.
-    """
-
-    reading: Reading
-    window: Window
-    data: int
-    weights: int
-    stage: Stage
-
-    def value(self, buffers: Mapping[str, Buffer], total: Expr, place: Place) -> Expr:
-        """Return what is stored for a sum: everything behind the reduction, with the parameters in flat ``buffers``."""
-        picture = self.stage.kinds == "SSSSRRR"
-        return epilogue(self.reading, self.stage, buffers, total, place, picture=picture)
-
-
-def epilogue(
-    reading: Reading, stage: Stage, buffers: Mapping[str, Buffer], total: Expr, place: Place, *, picture: bool = True
-) -> Expr:
-    """Return the value of a function's result where its only reduction gave ``total``.
-
-    The result has the reduction's shape, with axes of one element more or less. Of a picture (NHWC) the place says row
-    and column; else its pixel counts through all axes but the last.
-    """
-    result, channels = reading.result, stage.extents[stage.kinds.rindex("S")]
-    if stage.buffer.name == result.name:
-        return total
-    indices = _unravel(shape_of(result), place, channels, picture)
-
-    def load(buffer: Buffer, at: list[Index]) -> Expr | None:
-        if buffer.name == stage.buffer.name:
-            if not _same_place(buffer, at, result, indices):
-                raise NotThisKindError("the result is read at another place")
-            return total
-        if reading.is_input(buffer):
-            if all(a is b for a, b in zip(at, indices, strict=False)) and shape_of(buffer) == shape_of(result):
-                return buffers[buffer.name][place.pixel * channels + place.channel]
-            return buffers[buffer.name][flat_index(buffer, at)]
-        return None
-
-    return reading.value_at(result, indices, load)
-
-
-def _unravel(shape: Sequence[int], place: Place, channels: int, picture: bool) -> list[Index]:
-    """Return the indices of a place in a result of NHWC, or one of other axes whose last one has the channels."""
-    if not shape or shape[-1] != channels:
-        raise NotThisKindError("the result has another last axis")
-    if picture and len(shape) == 4:
-        return [place.n, place.h, place.w, place.channel]
-    indices: list[Index] = [place.channel]
-    step = 1
-    for extent in reversed(shape[:-1]):
-        indices.append(floormod(floordiv(place.pixel, step), extent))
-        step *= extent
-    return indices[::-1]
-
-
-def _same_place(buffer: Buffer, at: list[Index], result: Buffer, indices: list[Index]) -> bool:
-    """Tell whether two places are the same one, axes of one element apart."""
-    mine = [index for index, extent in zip(at, shape_of(buffer), strict=True) if extent != 1]
-    other = [index for index, extent in zip(indices, shape_of(result), strict=True) if extent != 1]
-    return len(mine) == len(other) and all(a is b for a, b in zip(mine, other, strict=True))
-
-
-# ---- Reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_convolution(reading: Reading) -> Product:
-    """Read a function that is a convolution of NHWC by HWIO with what follows it.
-
-    Raises:
-        NotThisKindError: it is something else.
-    """
-    stage = _only_reduction(reading, "SSSSRRR")
-    x, w = _factors(stage)
-    names = stage.axes
-
-    def at(index: Any, axis: int | None = None, value: int = 1) -> int:
-        return reading.one_place(index, {name: value if k == axis else 0 for k, name in enumerate(names)})
-
-    n, oh, ow, o, kh, kw, group_channels = stage.extents
-    if len(x.indices) != 4 or len(w.indices) != 4:
-        raise NotThisKindError("operands of other ranks")
-    if [at(w.indices[0], 4), at(w.indices[1], 5), at(w.indices[2], 6), at(w.indices[3], 3)] != [1, 1, 1, 1]:
-        raise NotThisKindError("weights in another order")
-    if at(x.indices[3], 6) - at(x.indices[3]) != 1 or at(x.indices[0], 0) != 1:
-        raise NotThisKindError("data in another order")
-    groups = _groups(lambda channel: at(x.indices[3], 3, channel), o, group_channels)
-    offsets = [at(index) for index in x.indices]
-    source, behind = behind_padding(reading, x.source, 0.0)
-    offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
-    if not (reading.is_input(source) and reading.is_input(w.source)) or offsets[0] or offsets[3]:
-        raise NotThisKindError("operands that are computed")
-    _, h, width, c = shape_of(source)
-    window = Window(
-        n, h, width, c, oh, ow, o, kh, kw, at(x.indices[1], 1), at(x.indices[2], 2), at(x.indices[1], 4),
-        at(x.indices[2], 5), -offsets[1], -offsets[2], groups,
-    )  # fmt: skip
-    if c != group_channels * groups:
-        raise NotThisKindError("channels that are left out")
-    return Product(reading, window, reading.names.index(source.name), reading.names.index(w.source.name), stage)
-
-
-def read_product(reading: Reading) -> Product:
-    """Read a function that is the product of rows with a matrix [channels, columns], with what follows it.
-
-    Raises:
-        NotThisKindError: it is something else.
-    """
-    stage = next(iter(reading.reductions), None)
-    if stage is None or len(reading.reductions) != 1 or stage.kinds.strip("S") != "R" or len(stage.kinds) < 3:
-        raise NotThisKindError("no matrix product")
-    x, w = _factors(stage)
-    axes = stage.axes
-    if [str(index) for index in w.indices] != [axes[-1], axes[-2]]:
-        raise NotThisKindError("no matrix of two axes on the right")
-    if [str(index) for index in x.indices] != [*axes[:-2], axes[-1]]:
-        raise NotThisKindError("rows in another order")
-    if not (reading.is_input(x.source) and reading.is_input(w.source)):
-        raise NotThisKindError("operands that are computed")
-    rows = int(np.prod(stage.extents[:-2], dtype="int64"))
-    columns, channels = stage.extents[-2], stage.extents[-1]
-    window = Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
-    return Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
-
-
-def _only_reduction(reading: Reading, kinds: str) -> Stage:
-    if len(reading.reductions) != 1 or reading.reductions[0].kinds != kinds:
-        raise NotThisKindError("another reduction")
-    return reading.reductions[0]
-
-
-def _factors(stage: Stage) -> tuple[Any, Any]:
-    """Return the two loads of a sum of float32 products."""
-    value = stage.value
-    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul" or str(stage.buffer.dtype) != "float32":
-        raise NotThisKindError("no sum of products")
-    x, w = value.b.a, value.b.b
-    if type(x).__name__ != "TensorLoad" or type(w).__name__ != "TensorLoad":
-        raise NotThisKindError("factors that are computed")
-    return x, w
-
-
-def _groups(channel_of: Callable[[int], int], outputs: int, group_channels: int) -> int:
-    groups = channel_of(outputs - 1) // group_channels + 1
-    width = outputs // groups
-    step = max(1, width // 2)
-    if outputs % groups or any(channel_of(o) != o // width * group_channels for o in range(0, outputs, step)):
-        raise NotThisKindError("groups of several sizes")
-    return groups
-
-
-def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffer, list[int]]:
-    """Return what is padded, and where its first element lies; a buffer that is no padding is returned as it is."""
-    stage = reading.inlined.get(buffer.name)
-    if stage is None or reading.is_input(buffer):
-        return buffer, [0] * len(buffer.shape)
-    value = stage.value
-    if type(value).__name__ == "Call" and str(value.op.name).endswith("if_then_else"):
-        other = value.args[2]
-        if type(other).__name__ != "FloatImm" or float(other.value) not in (fill, max(fill, _LOWEST)):
-            raise NotThisKindError("padding with another value")
-        value = value.args[1]
-    if type(value).__name__ != "TensorLoad":
-        raise NotThisKindError("an operand that is computed")
-    zero = dict.fromkeys(stage.axes, 0)
-    offsets = [reading.one_place(index, zero) for index in value.indices]
-    for k, index in enumerate(value.indices):
-        step = reading.one_place(index, {**zero, stage.axes[k]: 1}) - offsets[k]
-        if stage.extents[k] > 1 and step != 1:
-            raise NotThisKindError("padding that moves")
-    return value.source, offsets
-
-
-# ---- Packing and writing ---------------------------------------------------------------------------------------------
+_MANY_BLOCKS = 8  # of weights, so that threads have about the same work
 
 
 @dataclass(frozen=True)
@@ -314,13 +53,10 @@ class Variant:
     """What the model around a convolution asks for.
 
     Attributes:
-        channels, offset: the result is a slice of channels of a larger buffer: how many that has, and the first.
         nchw: the input has the order NCHW.
         shuffled: the input is stored before a shuffle of its channels into so many groups; 0 if it is not.
     """
 
-    channels: int = 0
-    offset: int = 0
     nchw: bool = False
     shuffled: int = 0
 
@@ -339,7 +75,8 @@ def choose_tile(window: Window, target: Target, variant: Variant) -> Tile:
     return Tile(rows, vectors, nbytes > target.l2_nbytes // 4, nbytes >= target.l2_nbytes)
 
 
-_MANY_BLOCKS = 8  # of weights, so that threads have about the same work
+def weights_of(window: Window, tile: Tile, target: Target) -> Weights:
+    return Weights(window.groups, Columns(window.o // window.groups, tile.vectors, target.lanes))
 
 
 @dataclass
@@ -352,9 +89,7 @@ class _Job:
     variant: Variant
     columns: Columns
     buffers: Mapping[str, Buffer]
-    weights: Buffer
-    data: Buffer
-    output: Buffer
+    result: Result
 
     @property
     def window(self) -> Window:
@@ -364,170 +99,126 @@ class _Job:
     def steps(self) -> int:
         return self.window.kh * self.window.kw * self.window.group_channels
 
+    @property
+    def weights(self) -> Buffer:
+        return self.buffers[self.product.reading.names[self.product.weights]]
+
+    def x(self, n: Index, row: Index, column: Index, channel: Index) -> Expr:
+        """Return an element of the input; the channel is counted as if there were no shuffle."""
+        window, shuffled = self.window, self.variant.shuffled
+        data = self.buffers[self.product.reading.names[self.product.data]]
+        if self.variant.nchw:
+            return data[((n * window.c + channel) * window.h + row) * window.w + column]
+        if shuffled:
+            channel = floormod(channel, shuffled) * (window.c // shuffled) + floordiv(channel, shuffled)
+        return data[((n * window.h + row) * window.w + column) * window.c + channel]
+
 
 @dataclass(frozen=True)
-class _Block:
-    """A block of output channels: the group, its first channel, where its weights are, its vectors."""
+class _Pixels:
+    """Results in a row.
 
-    group: Index
-    channel: Index
-    weights: Index
-    vectors: int
-    last_lanes: int
+    Attributes:
+        first: the first pixel, counted through the whole output.
+        n, oh, ow: the same in parts; None for a 1x1 convolution, which sees one row.
+    """
+
+    first: Index
+    segment: Segment
+    n: Index = 0
+    oh: Index = None
+    ow: Index = 0
 
 
 def write_convolution(
     w: Writer, product: Product, target: Target, tile: Tile, variant: Variant, buffers: Mapping[str, Buffer],
-    output: Buffer,
+    result: Result,
 ) -> None:  # fmt: skip
     """Write the code of a convolution.
 
     Parameters:
         buffers: the function's parameters, flat, by name; the weights packed as ``weights_of`` says.
-        output: the flat result, or the larger buffer of which it is a slice.
     """
-    window = product.window
-    columns = weights_of(window, tile, target).columns
-    names = product.reading.names
-    job = _Job(
-        w,
-        product,
-        tile,
-        variant,
-        columns,
-        buffers,
-        buffers[names[product.weights]],
-        buffers[names[product.data]],
-        output,
-    )
+    columns = weights_of(product.window, tile, target).columns
+    job = _Job(w, product, tile, variant, columns, buffers, result)
     few_blocks = w.parallel and columns.all_vectors // tile.vectors < _MANY_BLOCKS
     if not tile.weights_outside or few_blocks:
-        _pixels(job, lambda *at: _channels(job, lambda block: _tile(job, block, *at)))
+        _pixels(job, lambda pixels: _channels(job, lambda group, block: _tile(job, group, block, pixels)))
     else:
-        _channels(job, lambda block: _pixels(job, lambda *at: _tile(job, block, *at)))
+        _channels(job, lambda group, block: _pixels(job, lambda pixels: _tile(job, group, block, pixels)))
 
 
-def weights_of(window: Window, tile: Tile, target: Target) -> Weights:
-    return Weights(window.groups, Columns(window.o // window.groups, tile.vectors, target.lanes))
-
-
-def _channels(job: _Job, body: Callable[[_Block], None]) -> None:
+def _channels(job: _Job, body: Callable[[Index, Block], None]) -> None:
     """Write the loops over groups and blocks of output channels."""
-    columns, w = job.columns, job.w
-    width, step = columns.vectors * columns.lanes, job.steps * columns.vectors * columns.lanes
-    group_weights = job.steps * columns.all_vectors * columns.lanes
-    with w.outer(job.window.groups) as group:
-        first, weights = group * columns.count, group * group_weights
-        if columns.full:
-            with w.outer(columns.full) as number:
-                body(_Block(group, first + number * width, weights + number * step, columns.vectors, columns.lanes))
-        if columns.tail:
-            full = columns.full
-            body(_Block(group, first + full * width, weights + full * step, columns.tail, columns.last_lanes))
+    columns = job.columns
+    packed = job.steps * columns.all_vectors * columns.lanes
+    with job.w.outer(job.window.groups) as group:
+        for_blocks(job.w.outer, columns, job.steps, lambda block: body(group, block), group * columns.count,
+                   group * packed)  # fmt: skip
 
 
-def _pixels(job: _Job, body: Callable[..., None]) -> None:
-    """Write the loops over tiles; ``body`` gets image, row, column and number of the first pixel, and the segment."""
+def _pixels(job: _Job, body: Callable[[_Pixels], None]) -> None:
+    """Write the loops over tiles."""
     window, w = job.window, job.w
     if window.pointwise and not job.variant.nchw:
-        pixels = window.n * window.oh * window.ow
-        for segment in segments(split_evenly(pixels, job.tile.rows)):
-            with w.outer(segment.count) as number:
-                pixel = segment.begin + number * segment.rows
-                body(0, None, None, pixel, segment)
+        row = segments(split_evenly(window.n * window.oh * window.ow, job.tile.rows))
+        for_tiles(w, w.outer, row, lambda pixel, segment: body(_Pixels(pixel, segment)))
         return
+    row = segments(split_evenly(window.ow, job.tile.rows), window.taps)
     with w.outer(window.n) as n, w.outer(window.oh) as oh:
-        for segment in segments(split_evenly(window.ow, job.tile.rows), window.taps):
-            with w.outer(segment.count) as number:
-                ow = segment.begin + number * segment.rows
-                body(n, oh, ow, (n * window.oh + oh) * window.ow + ow, segment)
+        first = (n * window.oh + oh) * window.ow
+        for_tiles(w, w.outer, row, lambda ow, segment: body(_Pixels(first + ow, segment, n, oh, ow)))
 
 
-def _tile(job: _Job, block: _Block, n: Index, oh: Index, ow: Index, pixel: Index, segment: Segment) -> None:
-    w, lanes = job.w, job.columns.lanes
-    sums = w.registers(segment.rows, block.vectors, lanes)
-    with w.unrolled(segment.rows) as t, w.unrolled(block.vectors) as v, w.vector(lanes) as lane:
-        w.store(sums, (t, v, lane), float32(0))
-    if oh is None:
-        _sum_pointwise(job, block, pixel, segment, sums)
+def _tile(job: _Job, group: Index, block: Block, pixels: _Pixels) -> None:
+    window, first = job.window, pixels.first
+    sums = Sums(job.w, pixels.segment.rows, block)
+    if pixels.oh is None:
+        _sum_pointwise(job, group, block, pixels, sums)
     else:
-        _sum_window(job, block, n, oh, ow, segment, sums)
-    full = block.vectors if block.last_lanes == lanes else block.vectors - 1
-    if full:
-        _store(job, block, sums, n, oh, ow, pixel, segment, 0, full, lanes)
-    if full < block.vectors:
-        _store(job, block, sums, n, oh, ow, pixel, segment, full, 1, block.last_lanes)
+        _sum_window(job, group, block, pixels, sums)
+
+    def store(t: int, channel: Index, total: Expr) -> None:
+        here = first + t
+        if pixels.oh is None:
+            row = floormod(floordiv(here, window.ow), window.oh)
+            place = Place(here, floordiv(here, window.oh * window.ow), row, floormod(here, window.ow), channel)
+        else:
+            place = Place(here, pixels.n, pixels.oh, pixels.ow + t, channel)
+        job.result.store(job.w, here, channel, job.product.value(job.buffers, total, place))
+
+    sums.each(store)
 
 
-def _input_channel(job: _Job, group: Index, k: Index) -> Index:
-    window, shuffled = job.window, job.variant.shuffled
-    channel = group * window.group_channels + k
-    if not shuffled:
-        return channel
-    return floormod(channel, shuffled) * (window.c // shuffled) + floordiv(channel, shuffled)
+def _sum_pointwise(job: _Job, group: Index, block: Block, pixels: _Pixels, sums: Sums) -> None:
+    channels = job.window.group_channels
+    with job.w.loop(channels) as k:
+        _prefetch(job, block, k, floordiv(pixels.first, pixels.segment.rows))
+        sums.add(lambda t: job.x(0, 0, pixels.first + t, group * channels + k), job.weights, k)
 
 
-def _sum_pointwise(job: _Job, block: _Block, pixel: Index, segment: Segment, sums: Buffer) -> None:
-    w, window, lanes = job.w, job.window, job.columns.lanes
-    with w.loop(window.group_channels) as k:
-        _prefetch(job, block, k, floordiv(pixel, segment.rows))
-        with w.unrolled(segment.rows) as t, w.unrolled(block.vectors) as v, w.vector(lanes) as lane:
-            x = job.data[(pixel + t) * window.c + _input_channel(job, block.group, k)]
-            weight = job.weights[block.weights + k * (block.vectors * lanes) + v * lanes + lane]
-            w.store(sums, (t, v, lane), sums[t, v, lane] + x * weight)
-
-
-def _sum_window(job: _Job, block: _Block, n: Index, oh: Index, ow: Index, segment: Segment, sums: Buffer) -> None:
-    w, window, lanes = job.w, job.window, job.columns.lanes
-    first, last = window.rows_inside(oh)
+def _sum_window(job: _Job, group: Index, block: Block, pixels: _Pixels, sums: Sums) -> None:
+    w, window, ow = job.w, job.window, pixels.ow
+    first, last = window.rows_inside(pixels.oh)
     few = few_channels(window.group_channels)
     channels = w.unrolled if few else w.loop
     with w.loop(last - first, begin=first) as ky:
-        row = oh * window.sh + ky * window.dh - window.top
-        for kx, (begin, end) in enumerate(segment.taps):
+        row = pixels.oh * window.sh + ky * window.dh - window.top
+        for kx, (begin, end) in enumerate(pixels.segment.taps):
             if begin == end:
                 continue
             with channels(window.group_channels) as k:
                 step = (ky * window.kw + kx) * window.group_channels + k
                 if not few:
-                    _prefetch(job, block, step, oh + ow)
-                with w.unrolled(end - begin) as t, w.unrolled(block.vectors) as v, w.vector(lanes) as lane:
-                    column = (ow + t + begin) * window.sw + (kx * window.dw - window.left)
-                    if job.variant.nchw:
-                        channel = n * window.c + block.group * window.group_channels + k
-                        x = job.data[(channel * window.h + row) * window.w + column]
-                    else:
-                        channel = _input_channel(job, block.group, k)
-                        x = job.data[((n * window.h + row) * window.w + column) * window.c + channel]
-                    weight = job.weights[block.weights + step * (block.vectors * lanes) + v * lanes + lane]
-                    w.store(sums, (t + begin, v, lane), sums[t + begin, v, lane] + x * weight)
+                    _prefetch(job, block, step, pixels.oh + ow)
+                left = ow * window.sw + (kx * window.dw - window.left)
+                channel = group * window.group_channels + k
+                sums.add(lambda t, left=left, channel=channel: job.x(  # type: ignore[misc]
+                    pixels.n, row, left + t * window.sw, channel), job.weights, step, range(begin, end))  # fmt: skip
 
 
-def _prefetch(job: _Job, block: _Block, step: Index, tile_number: Index) -> None:
-    """Fetch one line of the next block's weights in each step, another one for each tile.
-
-    Not in a parallel loop: there LLVM would then keep the sums in memory.
-    """
-    if not job.tile.prefetch or job.w.parallel:
-        return
-    lanes, steps = job.columns.lanes, job.steps
-    which = floormod(tile_number, block.vectors) * steps + step
-    job.w.prefetch(job.weights, block.weights + steps * block.vectors * lanes + which * lanes, locality=2)
-
-
-def _store(
-    job: _Job, block: _Block, sums: Buffer, n: Index, oh: Index, ow: Index, pixel: Index, segment: Segment,
-    begin: int, vectors: int, lanes: int,
-) -> None:  # fmt: skip
-    """Write the results of some vectors of a tile."""
-    w, window, variant = job.w, job.window, job.variant
-    with w.unrolled(segment.rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-        channel = block.channel + (v + begin) * job.columns.lanes + lane
-        here = pixel + t
-        if oh is None:
-            row = floormod(floordiv(here, window.ow), window.oh)
-            place = Place(here, floordiv(here, window.oh * window.ow), row, floormod(here, window.ow), channel)
-        else:
-            place = Place(here, n, oh, ow + t, channel)
-        value = job.product.value(job.buffers, sums[t, v + begin, lane], place)
-        w.store(job.output, here * (variant.channels or window.o) + variant.offset + channel, value)
+def _prefetch(job: _Job, block: Block, step: Index, tile_number: Index) -> None:
+    """Fetch one line of the next block's weights in each step, another one for each tile."""
+    if job.tile.prefetch:
+        which = floormod(tile_number, block.vectors) * job.steps + step
+        job.w.prefetch(job.weights, block.weights + job.steps * block.width + which * block.lanes, locality=2)

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from portcall.compile._chain import is_local_sum
-from portcall.compile._convolution import Product
+from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value
 from portcall.compile._reading import NotThisKindError, Reading, shape_of
 from portcall.compile._tiles import few_channels

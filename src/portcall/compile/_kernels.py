@@ -11,20 +11,14 @@ from typing import Any
 
 from portcall.compile import _winograd
 from portcall.compile._chain import Chain
-from portcall.compile._convolution import (
-    Product,
-    Variant,
-    choose_tile,
-    read_convolution,
-    read_product,
-    weights_of,
-    write_convolution,
-)
+from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
 from portcall.compile._matmul import read_batched, write_batched
+from portcall.compile._products import Product, read_convolution, read_product
 from portcall.compile._program import Call, Program
 from portcall.compile._reading import NotThisKindError, Reading, shape_of, with_infinite_starts
+from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
 from portcall.compile._window import depthwise, permuted, read_pooling, write_by_channel
@@ -176,10 +170,9 @@ class Rules:
         rules: list[str] = []
         offset = 0
         for number, (call, product) in enumerate(zip(calls, products, strict=True)):
-            variant = Variant(channels, offset, call.nchw, call.shuffled)
-            part = self._part(call, product, variant)
+            part = self._part(call, product)
             buffers = _buffers(product.reading, part.sizes, number)
-            part.write(w, buffers, output)
+            part.write(w, buffers, Result(output, channels, offset))
             packs.update({len(inputs) + place: pack for place, pack in part.packs.items()})
             inputs += list(buffers.values())
             rules.append(part.rule)
@@ -187,7 +180,7 @@ class Rules:
         rule = rules[0] if len(rules) == 1 else f"concatenation of {', '.join(sorted(set(rules)))}"
         return Kernel(name, rule, w.function(inputs, [output]), packs)
 
-    def _part(self, call: Call, product: Product, variant: Variant) -> _Part:
+    def _part(self, call: Call, product: Product) -> _Part:
         """Decide how one convolution is computed."""
         window, target = product.window, self.target
         data = call.inputs[product.weights].data
@@ -200,21 +193,20 @@ class Rules:
             order = call.order
             places = [k for k, value in enumerate(call.inputs) if value.data is not None] if order else []
             packs: dict[int, Pack] = {k: (lambda array: permuted(array, order)) for k in places}
-            return _Part("depthwise", {}, packs, lambda w, buffers, output: write_by_channel(
-                w, by_channel, target, buffers, output, variant.channels, variant.offset))  # fmt: skip
-        name = product.reading.names[product.weights]
-        m = 0 if variant.nchw or variant.shuffled else _winograd.choose(window, target, self.winograd)
+            return _Part("depthwise", {}, packs, lambda w, buffers, result: write_by_channel(
+                w, by_channel, target, buffers, result))  # fmt: skip
+        name, variant = product.reading.names[product.weights], Variant(call.nchw, call.shuffled)
+        m = 0 if variant != Variant() else _winograd.choose(window, target, self.winograd)
         if m:
             plan = _winograd.plan(window, target, m, self.parallel)
             return _Part(f"winograd f{m}", {name: plan.weights_size}, {product.weights: plan.pack},
-                         lambda w, buffers, output: _winograd.write(
-                             w, product, plan, variant, buffers, output))  # fmt: skip
+                         lambda w, buffers, result: _winograd.write(w, product, plan, buffers, result))  # fmt: skip
         tile = choose_tile(window, target, variant)
         weights = weights_of(window, tile, target)
         size = weights.size(window.kh * window.kw * window.group_channels)
         rule = "matrix product" if product.stage.kinds != "SSSSRRR" else "convolution"
-        return _Part(rule, {name: size}, {product.weights: weights.pack}, lambda w, buffers, output: write_convolution(
-            w, product, target, tile, variant, buffers, output))  # fmt: skip
+        return _Part(rule, {name: size}, {product.weights: weights.pack}, lambda w, buffers, result: write_convolution(
+            w, product, target, tile, variant, buffers, result))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,7 +216,7 @@ class _Part:
     rule: str
     sizes: Mapping[str, int]
     packs: Mapping[int, Pack]
-    write: Callable[[Writer, Mapping[str, Buffer], Buffer], None]
+    write: Callable[[Writer, Mapping[str, Buffer], Result], None]
 
 
 def _buffers(reading: Reading, sizes: Mapping[str, int], number: int) -> dict[str, Buffer]:
@@ -261,7 +253,9 @@ def _write_floats(reading: Reading, parallel: bool, write: Callable[[Writer, dic
 def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
     what = read_pooling(reading)
     return _write_floats(
-        reading, parallel, lambda w, buffers, output: write_by_channel(w, what, target, buffers, output)
+        reading,
+        parallel,
+        lambda w, buffers, output: write_by_channel(w, what, target, buffers, Result(output, what.window.o)),
     )
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from portcall.compile._convolution import Place, epilogue
+from portcall.compile._products import Place, epilogue
 from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, walk
+from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
 from portcall.compile._target import Target
-from portcall.compile._tiles import Columns, best_tile, segments, split_evenly
-from portcall.compile._writer import Buffer, Index, Writer, float32, floordiv, floormod
+from portcall.compile._tiles import Columns, Segment, best_tile, segments, split_evenly
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32, floordiv, floormod
 
 _FEWEST_COLUMNS = 4
 
@@ -76,23 +77,18 @@ def write_batched(w: Writer, what: Batched, target: Target, buffers: Mapping[str
     """Write the code; ``buffers`` has the function's parameters, flat, by name."""
     rows, vectors = best_tile(what.rows, what.columns, target)
     columns = Columns(what.columns, vectors, target.lanes)
-    job = _Job(w, what, columns, rows, buffers, output)
+    job = _Job(w, what, rows, buffers, Result(output, what.columns))
     with w.outer(prod(what.batch)) as batch:
-        if columns.full:
-            with w.outer(columns.full) as number:
-                _panel(job, batch, number * (vectors * target.lanes), vectors, target.lanes)
-        if columns.tail:
-            _panel(job, batch, columns.full * vectors * target.lanes, columns.tail, columns.last_lanes)
+        for_blocks(w.outer, columns, 0, lambda block: _panel(job, batch, block))
 
 
 @dataclass
 class _Job:
     w: Writer
     what: Batched
-    columns: Columns
     rows: int
     buffers: Mapping[str, Buffer]
-    output: Buffer
+    result: Result
 
     def load(self, operand: Any, batch: Index, row: Index, column: Index, step: Index) -> Any:
         names: dict[str, Index] = dict(zip(self.what.stage.axes, [*self._batch(batch), row, column, step], strict=True))
@@ -112,39 +108,31 @@ class _Job:
         return found[::-1]
 
 
-def _panel(job: _Job, batch: Index, first: Index, vectors: int, last_lanes: int) -> None:
+def _panel(job: _Job, batch: Index, block: Block) -> None:
     """Write the product with one block of columns."""
-    w, what, lanes = job.w, job.what, job.columns.lanes
-    width = vectors * lanes
-    packed = w.scratch(what.steps * width)
+    w, what, lanes = job.w, job.what, block.lanes
+    packed = w.scratch(what.steps * block.width)
     with w.loop(what.steps) as k:
-        for v, used in [(v, lanes if v < vectors - 1 else last_lanes) for v in range(vectors)]:
-            with w.vector(lanes) if used < lanes else w.loop(1) as lane:
-                if used < lanes:
-                    w.store(packed, k * width + v * lanes + lane, float32(0))
+        for v in range(block.vectors):
+            used = lanes if v < block.vectors - 1 else block.last_lanes
+            here = k * block.width + v * lanes
+            if used < lanes:
+                with w.vector(lanes) as lane:
+                    w.store(packed, here + lane, float32(0))
             with w.vector(used) as lane:
-                value = job.load(what.b, batch, 0, first + v * lanes + lane, k)
-                w.store(packed, k * width + v * lanes + lane, value)
-    for segment in segments(split_evenly(what.rows, job.rows)):
-        with w.loop(segment.count) as number:
-            _tile(job, batch, first, segment.begin + number * segment.rows, segment.rows, vectors, last_lanes, packed)
+                w.store(packed, here + lane, job.load(what.b, batch, 0, block.column + v * lanes + lane, k))
 
+    def tile(first: Index, segment: Segment) -> None:
+        sums = Sums(w, segment.rows, block)
+        with w.loop(what.steps) as k:
+            sums.add(lambda t: job.load(what.a, batch, first + t, 0, k), packed, k)
 
-def _tile(
-    job: _Job, batch: Index, first: Index, row: Index, rows: int, vectors: int, last_lanes: int, packed: Buffer
-) -> None:
-    w, what, lanes = job.w, job.what, job.columns.lanes
-    sums = w.registers(rows, vectors, lanes)
-    with w.unrolled(rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-        w.store(sums, (t, v, lane), float32(0))
-    with w.loop(what.steps) as k, w.unrolled(rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-        x = job.load(what.a, batch, row + t, 0, k)
-        w.store(sums, (t, v, lane), sums[t, v, lane] + x * packed[k * (vectors * lanes) + v * lanes + lane])
-    for begin, count, used in ((0, vectors - 1, lanes), (vectors - 1, 1, last_lanes)):
-        if count:
-            with w.unrolled(rows) as t, w.unrolled(count) as v, w.vector(used) as lane:
-                column = first + (v + begin) * lanes + lane
-                pixel = batch * what.rows + row + t
-                place = Place(pixel, 0, 0, 0, column)
-                value = epilogue(what.reading, what.stage, job.buffers, sums[t, v + begin, lane], place, picture=False)
-                w.store(job.output, pixel * what.columns + column, value)
+        def store(t: int, column: Index, total: Expr) -> None:
+            row = batch * what.rows + first + t
+            place = Place(row, 0, 0, 0, column)
+            value = epilogue(what.reading, what.stage, job.buffers, total, place, picture=False)
+            job.result.store(w, row, column, value)
+
+        sums.each(store)
+
+    for_tiles(w, w.loop, segments(split_evenly(what.rows, job.rows)), tile)

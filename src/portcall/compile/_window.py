@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from tvm import tirx
 
-from portcall.compile._convolution import Place, Product, Window, behind_padding, epilogue
+from portcall.compile._products import Place, Product, Window, behind_padding, epilogue
 from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
+from portcall.compile._registers import Result, for_tiles
 from portcall.compile._target import Target
 from portcall.compile._tiles import Segment, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
@@ -104,16 +105,11 @@ class _Job:
     buffers: Mapping[str, Buffer]
     data: Buffer
     weights: Buffer | None
-    output: Buffer
-    channels: int
-    offset: int
+    result: Result
 
 
-def write_by_channel(
-    w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], output: Buffer, channels: int = 0,
-    offset: int = 0,
-) -> None:  # fmt: skip
-    """Write the code; the result may be a slice of ``channels`` from ``offset`` of a larger buffer.
+def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], result: Result) -> None:
+    """Write the code.
 
     Raises:
         NotThisKindError: the window is wide and stands over the border.
@@ -121,19 +117,20 @@ def write_by_channel(
     window, lanes = what.window, min(target.lanes, what.window.o)
     names = what.reading.names
     weights = None if what.weights is None else buffers[names[what.weights]]
-    job = _Job(w, what, buffers, buffers[names[what.data]], weights, output, channels or window.o, offset)
+    job = _Job(w, what, buffers, buffers[names[what.data]], weights, result)
     pixels = _PIXELS[0] if window.ow % _PIXELS[0] == 0 else _PIXELS[1]
     parts = segments(split_evenly(window.ow, pixels), window.taps)
     if window.kw > _WIDE and any(part.taps != ((0, part.rows),) * window.kw for part in parts):
         raise NotThisKindError("a wide window over the border")
     with w.outer(window.n) as n, w.outer(window.oh) as oh:
-        for segment in parts:
-            with w.outer(segment.count) as number:
-                ow = segment.begin + number * segment.rows
-                with w.outer(window.o // lanes) as vector:
-                    _tile(job, segment, n, oh, ow, vector * lanes, lanes)
-                if window.o % lanes:
-                    _tile(job, segment, n, oh, ow, window.o - lanes, lanes)
+
+        def tile(ow: Index, segment: Segment) -> None:
+            with w.outer(window.o // lanes) as vector:
+                _tile(job, segment, n, oh, ow, vector * lanes, lanes)
+            if window.o % lanes:
+                _tile(job, segment, n, oh, ow, window.o - lanes, lanes)
+
+        for_tiles(w, w.outer, parts, tile)
 
 
 def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: Index, lanes: int) -> None:
@@ -155,7 +152,7 @@ def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: 
     with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
         place = Place(pixel + t, n, oh, ow + t, channel + lane)
         value = epilogue(job.what.reading, job.what.stage, job.buffers, found[t, lane], place)
-        w.store(job.output, (pixel + t) * job.channels + job.offset + channel + lane, value)
+        job.result.store(w, pixel + t, channel + lane, value)
 
 
 def _tap(

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from portcall.compile._convolution import Place, Product, Variant, Window
+from portcall.compile._products import Place, Product, Window
+from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
 from portcall.compile._target import Target
-from portcall.compile._tiles import Columns, best_tile, segments, split_evenly
+from portcall.compile._tiles import Columns, Segment, best_tile, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer, at_most, float32, floordiv, floormod
 
 Array = Any
@@ -149,7 +150,7 @@ def plan(window: Window, target: Target, m: int, parallel: bool) -> Plan:
         count = max(2, count + count % 2)
     block = -(-tiles // count)
     rows, vectors = best_tile(block, window.o, target)
-    prefetch = products * window.c * window.o * 4 > target.l2_nbytes and not parallel
+    prefetch = products * window.c * window.o * 4 > target.l2_nbytes
     return Plan(m, block, rows, Columns(window.o, vectors, target.lanes), window.c, prefetch)
 
 
@@ -158,9 +159,8 @@ class _Job:
     w: Writer
     product: Product
     plan: Plan
-    variant: Variant
     buffers: Mapping[str, Buffer]
-    output: Buffer
+    result: Result
 
     @property
     def window(self) -> Window:
@@ -175,19 +175,16 @@ class _Job:
         return self.buffers[self.product.reading.names[parameter]]
 
 
-def write(
-    w: Writer, product: Product, plan: Plan, variant: Variant, buffers: Mapping[str, Buffer], output: Buffer
-) -> None:
+def write(w: Writer, product: Product, plan: Plan, buffers: Mapping[str, Buffer], result: Result) -> None:
     """Write the code of a convolution; arguments as for ``write_convolution``."""
-    job = _Job(w, product, plan, variant, buffers, output)
+    job = _Job(w, product, plan, buffers, result)
     tiles = _tiles(product.window, plan.m)
     if w.parallel:
         with w.outer(-(-tiles // plan.block)) as number:
             _block(job, at_most(number * plan.block, tiles - plan.block), plan.block)
         return
-    for segment in segments(split_evenly(tiles, plan.block)):
-        with w.loop(segment.count) as number:
-            _block(job, segment.begin + number * segment.rows, segment.rows)
+    for_tiles(w, w.loop, segments(split_evenly(tiles, plan.block)),
+              lambda first, segment: _block(job, first, segment.rows))  # fmt: skip
 
 
 def _block(job: _Job, first: Index, count: int) -> None:
@@ -249,43 +246,29 @@ def _sum(coefficients: Sequence[float], load: Callable[[int, Index], Expr], lane
 def _multiply(job: _Job, count: int, data: Buffer, found: Buffer) -> None:
     """Write the products: for each place of the transformed tiles, tiles x channels by channels x outputs."""
     w, window, columns = job.w, job.window, job.plan.columns
-    width = columns.vectors * columns.lanes
+    packed, rows = job.buffer(job.product.weights), segments(split_evenly(count, job.plan.rows))
+
+    def tile(place: Index, block: Block, first: Index, segment: Segment) -> None:
+        row = place * count + first
+        sums = Sums(w, segment.rows, block)
+        with w.loop(window.c) as k:
+            if job.plan.prefetch:  # the weights are read in one sweep
+                with w.unrolled(block.vectors) as v:
+                    w.prefetch(packed, block.weights + (k + _AHEAD) * block.width + v * block.lanes, locality=3)
+            sums.add(lambda t: data[(row + t) * window.c + k], packed, k)
+        sums.each(lambda t, channel, total: w.store(found, (row + t) * window.o + channel, total))
+
     with w.loop(job.plan.products) as place:
-        weights = place * (window.c * window.o)
-        if columns.full:
-            with w.loop(columns.full) as number:
-                start = weights + number * (window.c * width)
-                _multiply_block(job, count, data, found, place, number * width, start, columns.vectors)
-        if columns.tail:
-            start = weights + columns.full * window.c * width
-            _multiply_block(job, count, data, found, place, columns.full * width, start, columns.tail)
-
-
-def _multiply_block(
-    job: _Job, count: int, data: Buffer, found: Buffer, place: Index, output: Index, weights: Index, vectors: int
-) -> None:
-    w, window, lanes, packed = job.w, job.window, job.plan.columns.lanes, job.buffer(job.product.weights)
-    for segment in segments(split_evenly(count, job.plan.rows)):
-        with w.loop(segment.count) as number:
-            row = place * count + segment.begin + number * segment.rows
-            sums = w.registers(segment.rows, vectors, lanes)
-            with w.unrolled(segment.rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-                w.store(sums, (t, v, lane), float32(0))
-            with w.loop(window.c) as k:
-                step = weights + k * (vectors * lanes)
-                if job.plan.prefetch:  # the weights are read in one sweep
-                    with w.unrolled(vectors) as v:
-                        w.prefetch(packed, step + v * lanes + _AHEAD * vectors * lanes, locality=3)
-                with w.unrolled(segment.rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-                    x = data[(row + t) * window.c + k]
-                    w.store(sums, (t, v, lane), sums[t, v, lane] + x * packed[step + v * lanes + lane])
-            with w.unrolled(segment.rows) as t, w.unrolled(vectors) as v, w.vector(lanes) as lane:
-                w.store(found, (row + t) * window.o + output + v * lanes + lane, sums[t, v, lane])
+        for_blocks(
+            w.loop, columns, window.c,
+            lambda block: for_tiles(w, w.loop, rows, lambda first, segment: tile(place, block, first, segment)),
+            weights=place * (window.c * window.o),
+        )  # fmt: skip
 
 
 def _transform_output(job: _Job, first: Index, count: int, found: Buffer) -> None:
     w, window, m, side, lanes = job.w, job.window, job.plan.m, job.plan.side, job.plan.columns.lanes
-    matrix, variant = _MATRICES[m][2], job.variant
+    matrix = _MATRICES[m][2]
     with w.loop(count) as q, w.loop(window.o // lanes) as c:
         half, values = w.registers(m, side, lanes), w.registers(m, m, lanes)
         with w.loop(side) as j:
@@ -301,4 +284,4 @@ def _transform_output(job: _Job, first: Index, count: int, found: Buffer) -> Non
         with w.loop(rows) as i, w.loop(columns) as j, w.vector(lanes) as lane:
             pixel, channel = (y0 + i) * window.ow + x0 + j, c * lanes + lane
             value = job.product.value(job.buffers, values[i, j, lane], Place(pixel, 0, y0 + i, x0 + j, channel))
-            w.store(job.output, pixel * (variant.channels or window.o) + variant.offset + channel, value)
+            job.result.store(w, pixel, channel, value)

@@ -76,7 +76,7 @@ class Writer:
     @contextlib.contextmanager
     def outer(self, extent: Index) -> Iterator[Index]:
         """Write a loop whose turns are independent. The outermost of at least two turns is parallel, if any is."""
-        if not self.parallel or self._inside_parallel or (isinstance(extent, int) and extent < 2):
+        if not self.becomes_parallel or (isinstance(extent, int) and extent < 2):
             with self.loop(extent) as variable:
                 yield variable
             return
@@ -84,6 +84,11 @@ class Writer:
         with self.loop(extent, kind=tirx.stmt.ForKind.PARALLEL) as variable:
             yield variable
         self._inside_parallel = False
+
+    @property
+    def becomes_parallel(self) -> bool:
+        """Whether the next loop that is written with ``outer`` would be parallel."""
+        return self.parallel and not self._inside_parallel
 
     def unrolled(self, extent: int) -> contextlib.AbstractContextManager[Index]:
         return self.loop(extent, kind=tirx.stmt.ForKind.UNROLLED)
@@ -106,11 +111,11 @@ class Writer:
 
     def registers(self, *shape: int, dtype: str = "float32") -> Buffer:
         """Allocate a small array that LLVM can keep in registers."""
-        return self._allocate(shape, dtype, "local")
+        return self._allocate(shape, dtype)
 
     def scratch(self, count: int, dtype: str = "float32") -> Buffer:
         """Allocate working memory."""
-        return self._allocate((count,), dtype, "global")
+        return self._allocate((count,), dtype)
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
         """Ask for the cache line of a float32; ``locality`` is 3 for the nearest cache, and 0 for none."""
@@ -123,8 +128,9 @@ class Writer:
         made = tirx.PrimFunc([*inputs, *outputs], _sequence(statements))
         return made.with_attr("tirx.noalias", True).with_attr("s_tir", True)
 
-    def _allocate(self, shape: tuple[int, ...], dtype: str, scope: str) -> Buffer:
-        buffer = tirx.decl_buffer(shape, dtype, name=f"{scope}{len(self._blocks)}", scope=scope)
+    def _allocate(self, shape: tuple[int, ...], dtype: str) -> Buffer:
+        """TVM leaves less than 1,024 bytes of the scope "global" on the stack, and allocates all else."""
+        buffer = tirx.decl_buffer(shape, dtype, name=f"b{len(self._blocks)}", scope="global")
         self._blocks[-1].append(tirx.AllocBuffer(buffer))
         return buffer
 

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read convolutions, and products with a constant matrix, with what follows them, as functions of TVM's have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of
+from portcall.compile._writer import Buffer, Expr, Index, at_least, at_most, floordiv, floormod
+
+_LOWEST = float(np.finfo("float32").min)  # which TVM pads with where -inf would be right
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves over a picture; all numbers are in elements.
+
+    Attributes:
+        n, h, w, c: the input, in the order NHWC.
+        oh, ow, o: the output.
+        kh, kw: the window.
+        sh, sw, dh, dw: strides and dilations.
+        top, left: padding in front.
+        groups: each reads channels of its own.
+    """
+
+    n: int
+    h: int
+    w: int
+    c: int
+    oh: int
+    ow: int
+    o: int
+    kh: int
+    kw: int
+    sh: int = 1
+    sw: int = 1
+    dh: int = 1
+    dw: int = 1
+    top: int = 0
+    left: int = 0
+    groups: int = 1
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether output and input pixels are the same ones."""
+        same = (self.h, self.w) == (self.oh, self.ow) and self.top == self.left == 0
+        return same and self.kh == self.kw == self.sh == self.sw == 1
+
+    @property
+    def group_channels(self) -> int:
+        return self.c // self.groups
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.n * self.oh * self.ow * self.o * self.kh * self.kw * self.group_channels
+
+    @property
+    def weights_nbytes(self) -> int:
+        return 4 * self.kh * self.kw * self.group_channels * self.o
+
+    def taps(self, begin: int, rows: int) -> tuple[tuple[int, int], ...]:
+        """Return, for each column of the window, the outputs of a tile whose input lies inside of the picture."""
+        found = []
+        for column in range(self.kw):
+            inside = [k for k in range(rows) if 0 <= (begin + k) * self.sw + column * self.dw - self.left < self.w]
+            found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
+        return tuple(found)
+
+    def rows_inside(self, oh: Index) -> tuple[Index, Index]:
+        """Return the first row of the window that lies inside of the picture, and the one behind the last."""
+        first: Index = 0
+        if self.top:
+            first = at_least(floordiv(self.top + self.dh - 1 - oh * self.sh, self.dh), 0)
+        last: Index = self.kh
+        if (self.oh - 1) * self.sh + (self.kh - 1) * self.dh - self.top >= self.h:
+            last = at_most(floordiv(self.h + self.top + self.dh - 1 - oh * self.sh, self.dh), self.kh)
+        return first, last
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result is: the pixel, counted through the whole output, its parts, and the channel."""
+
+    pixel: Index
+    n: Index
+    h: Index
+    w: Index
+    channel: Index
+
+
+@dataclass
+class Product:
+    """A convolution or matrix product as it stands in a function of TVM's.
+
+    Attributes:
+        reading: the function.
+        window: its numbers.
+        data, weights: the operands, as numbers of its parameters.
+        stage: the reduction.
+    """
+
+    reading: Reading
+    window: Window
+    data: int
+    weights: int
+    stage: Stage
+
+    def value(self, buffers: Mapping[str, Buffer], total: Expr, place: Place) -> Expr:
+        """Return what is stored for a sum: everything behind the reduction, with the parameters in flat ``buffers``."""
+        picture = self.stage.kinds == "SSSSRRR"
+        return epilogue(self.reading, self.stage, buffers, total, place, picture=picture)
+
+
+def epilogue(
+    reading: Reading, stage: Stage, buffers: Mapping[str, Buffer], total: Expr, place: Place, *, picture: bool = True
+) -> Expr:
+    """Return the value of a function's result where its only reduction gave ``total``.
+
+    The result has the reduction's shape, with axes of one element more or less. Of a picture (NHWC) the place says row
+    and column; else its pixel counts through all axes but the last.
+    """
+    result, channels = reading.result, stage.extents[stage.kinds.rindex("S")]
+    if stage.buffer.name == result.name:
+        return total
+    indices = _unravel(shape_of(result), place, channels, picture)
+
+    def load(buffer: Buffer, at: list[Index]) -> Expr | None:
+        if buffer.name == stage.buffer.name:
+            if not _same_place(buffer, at, result, indices):
+                raise NotThisKindError("the result is read at another place")
+            return total
+        if reading.is_input(buffer):
+            if all(a is b for a, b in zip(at, indices, strict=False)) and shape_of(buffer) == shape_of(result):
+                return buffers[buffer.name][place.pixel * channels + place.channel]
+            return buffers[buffer.name][flat_index(buffer, at)]
+        return None
+
+    return reading.value_at(result, indices, load)
+
+
+def _unravel(shape: Sequence[int], place: Place, channels: int, picture: bool) -> list[Index]:
+    """Return the indices of a place in a result of NHWC, or one of other axes whose last one has the channels."""
+    if not shape or shape[-1] != channels:
+        raise NotThisKindError("the result has another last axis")
+    if picture and len(shape) == 4:
+        return [place.n, place.h, place.w, place.channel]
+    indices: list[Index] = [place.channel]
+    step = 1
+    for extent in reversed(shape[:-1]):
+        indices.append(floormod(floordiv(place.pixel, step), extent))
+        step *= extent
+    return indices[::-1]
+
+
+def _same_place(buffer: Buffer, at: list[Index], result: Buffer, indices: list[Index]) -> bool:
+    """Tell whether two places are the same one, axes of one element apart."""
+    mine = [index for index, extent in zip(at, shape_of(buffer), strict=True) if extent != 1]
+    other = [index for index, extent in zip(indices, shape_of(result), strict=True) if extent != 1]
+    return len(mine) == len(other) and all(a is b for a, b in zip(mine, other, strict=True))
+
+
+def read_convolution(reading: Reading) -> Product:
+    """Read a function that is a convolution of NHWC by HWIO with what follows it.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
+    stage = _only_reduction(reading, "SSSSRRR")
+    x, w = _factors(stage)
+    names = stage.axes
+
+    def at(index: Any, axis: int | None = None, value: int = 1) -> int:
+        return reading.one_place(index, {name: value if k == axis else 0 for k, name in enumerate(names)})
+
+    n, oh, ow, o, kh, kw, group_channels = stage.extents
+    if len(x.indices) != 4 or len(w.indices) != 4:
+        raise NotThisKindError("operands of other ranks")
+    if [at(w.indices[0], 4), at(w.indices[1], 5), at(w.indices[2], 6), at(w.indices[3], 3)] != [1, 1, 1, 1]:
+        raise NotThisKindError("weights in another order")
+    if at(x.indices[3], 6) - at(x.indices[3]) != 1 or at(x.indices[0], 0) != 1:
+        raise NotThisKindError("data in another order")
+    groups = _groups(lambda channel: at(x.indices[3], 3, channel), o, group_channels)
+    offsets = [at(index) for index in x.indices]
+    source, behind = behind_padding(reading, x.source, 0.0)
+    offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
+    if not (reading.is_input(source) and reading.is_input(w.source)) or offsets[0] or offsets[3]:
+        raise NotThisKindError("operands that are computed")
+    _, h, width, c = shape_of(source)
+    window = Window(
+        n, h, width, c, oh, ow, o, kh, kw, at(x.indices[1], 1), at(x.indices[2], 2), at(x.indices[1], 4),
+        at(x.indices[2], 5), -offsets[1], -offsets[2], groups,
+    )  # fmt: skip
+    if c != group_channels * groups:
+        raise NotThisKindError("channels that are left out")
+    return Product(reading, window, reading.names.index(source.name), reading.names.index(w.source.name), stage)
+
+
+def read_product(reading: Reading) -> Product:
+    """Read a function that is the product of rows with a matrix [channels, columns], with what follows it.
+
+    Raises:
+        NotThisKindError: it is something else.
+    """
+    stage = next(iter(reading.reductions), None)
+    if stage is None or len(reading.reductions) != 1 or stage.kinds.strip("S") != "R" or len(stage.kinds) < 3:
+        raise NotThisKindError("no matrix product")
+    x, w = _factors(stage)
+    axes = stage.axes
+    if [str(index) for index in w.indices] != [axes[-1], axes[-2]]:
+        raise NotThisKindError("no matrix of two axes on the right")
+    if [str(index) for index in x.indices] != [*axes[:-2], axes[-1]]:
+        raise NotThisKindError("rows in another order")
+    if not (reading.is_input(x.source) and reading.is_input(w.source)):
+        raise NotThisKindError("operands that are computed")
+    rows = int(np.prod(stage.extents[:-2], dtype="int64"))
+    columns, channels = stage.extents[-2], stage.extents[-1]
+    window = Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
+    return Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
+
+
+def _only_reduction(reading: Reading, kinds: str) -> Stage:
+    if len(reading.reductions) != 1 or reading.reductions[0].kinds != kinds:
+        raise NotThisKindError("another reduction")
+    return reading.reductions[0]
+
+
+def _factors(stage: Stage) -> tuple[Any, Any]:
+    """Return the two loads of a sum of float32 products."""
+    value = stage.value
+    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul" or str(stage.buffer.dtype) != "float32":
+        raise NotThisKindError("no sum of products")
+    x, w = value.b.a, value.b.b
+    if type(x).__name__ != "TensorLoad" or type(w).__name__ != "TensorLoad":
+        raise NotThisKindError("factors that are computed")
+    return x, w
+
+
+def _groups(channel_of: Callable[[int], int], outputs: int, group_channels: int) -> int:
+    groups = channel_of(outputs - 1) // group_channels + 1
+    width = outputs // groups
+    step = max(1, width // 2)
+    if outputs % groups or any(channel_of(o) != o // width * group_channels for o in range(0, outputs, step)):
+        raise NotThisKindError("groups of several sizes")
+    return groups
+
+
+def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffer, list[int]]:
+    """Return what is padded, and where its first element lies; a buffer that is no padding is returned as it is."""
+    stage = reading.inlined.get(buffer.name)
+    if stage is None or reading.is_input(buffer):
+        return buffer, [0] * len(buffer.shape)
+    value = stage.value
+    if type(value).__name__ == "Call" and str(value.op.name).endswith("if_then_else"):
+        other = value.args[2]
+        if type(other).__name__ != "FloatImm" or float(other.value) not in (fill, max(fill, _LOWEST)):
+            raise NotThisKindError("padding with another value")
+        value = value.args[1]
+    if type(value).__name__ != "TensorLoad":
+        raise NotThisKindError("an operand that is computed")
+    zero = dict.fromkeys(stage.axes, 0)
+    offsets = [reading.one_place(index, zero) for index in value.indices]
+    for k, index in enumerate(value.indices):
+        step = reading.one_place(index, {**zero, stage.axes[k]: 1}) - offsets[k]
+        if stage.extents[k] > 1 and step != 1:
+            raise NotThisKindError("padding that moves")
+    return value.source, offsets

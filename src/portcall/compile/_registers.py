@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Register tiles as loops: what convolutions, Winograd's products and products of two matrices have in common.
+
+``for_blocks`` goes over the columns of packed weights, ``for_tiles`` over rows, and ``Sums`` are the results of a tile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from portcall.compile._tiles import Columns, Segment
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+
+Loop = Callable[[Index], contextlib.AbstractContextManager[Index]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where results go: all channels of a buffer, or a slice of them.
+
+    Attributes:
+        channels: of the buffer.
+        offset: the first channel.
+    """
+
+    buffer: Buffer
+    channels: int
+    offset: int = 0
+
+    def store(self, w: Writer, pixel: Index, channel: Index, value: Expr) -> None:
+        w.store(self.buffer, pixel * self.channels + self.offset + channel, value)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of columns.
+
+    Attributes:
+        column: the first.
+        weights: where its packed weights begin.
+        vectors, lanes: what it consists of.
+        last_lanes: how many lanes of the last vector are in use.
+    """
+
+    column: Index
+    weights: Index
+    vectors: int
+    lanes: int
+    last_lanes: int
+
+    @property
+    def width(self) -> int:
+        """Weights of a step."""
+        return self.vectors * self.lanes
+
+
+def for_blocks(
+    loop: Loop, columns: Columns, steps: int, body: Callable[[Block], None], column: Index = 0, weights: Index = 0
+) -> None:
+    """Write the loop over blocks of columns; ``column`` and ``weights`` are those of the first block."""
+    full, width, lanes = columns.full, columns.vectors * columns.lanes, columns.lanes
+    if full:
+        with loop(full) as number:
+            body(Block(column + number * width, weights + number * (steps * width), columns.vectors, lanes, lanes))
+    if columns.tail:
+        last = Block(column + full * width, weights + full * (steps * width), columns.tail, lanes, columns.last_lanes)
+        body(last)
+
+
+def for_tiles(w: Writer, loop: Loop, parts: Sequence[Segment], body: Callable[[Index, Segment], None]) -> None:
+    """Write the loops over tiles; ``body`` gets the first row and the segment.
+
+    Loops that would be parallel are one loop, whose turns choose the code of their segment.
+    """
+    if not (loop == w.outer and w.becomes_parallel and len(parts) > 1):
+        for part in parts:
+            with loop(part.count) as number:
+                body(part.begin + number * part.rows, part)
+        return
+    with loop(sum(part.count for part in parts)) as number:
+        first = 0
+        for part in parts:
+            with w.when(tirx.all(number >= first, number < first + part.count)):
+                body(part.begin + (number - first) * part.rows, part)
+            first += part.count
+
+
+class Sums:
+    """The results of a tile: some rows by a block of columns. They begin with 0.
+
+    Each row is a buffer of its own: TVM leaves small ones on the stack, where LLVM turns them into registers, also in
+    parallel loops and beside a prefetch.
+    """
+
+    def __init__(self, w: Writer, rows: int, block: Block) -> None:
+        self._w, self._block = w, block
+        self._rows = [w.registers(block.vectors, block.lanes) for _ in range(rows)]
+        for row in self._rows:
+            with w.unrolled(block.vectors) as v, w.vector(block.lanes) as lane:
+                w.store(row, (v, lane), float32(0))
+
+    def add(self, x: Callable[[int], Expr], weights: Buffer, step: Index, rows: range | None = None) -> None:
+        """Add the product of a number for each row with the weights of a step."""
+        w, block = self._w, self._block
+        for t in range(len(self._rows)) if rows is None else rows:
+            row = self._rows[t]
+            with w.unrolled(block.vectors) as v, w.vector(block.lanes) as lane:
+                weight = weights[block.weights + step * block.width + v * block.lanes + lane]
+                w.store(row, (v, lane), row[v, lane] + x(t) * weight)
+
+    def each(self, write: Callable[[int, Index, Expr], None]) -> None:
+        """Write something for each row, column and sum, in vectors."""
+        block = self._block
+        full = block.vectors - (block.last_lanes < block.lanes)
+        for begin, count, lanes in ((0, full, block.lanes), (full, block.vectors - full, block.last_lanes)):
+            for t, row in enumerate(self._rows if count else ()):
+                with self._w.unrolled(count) as v, self._w.vector(lanes) as lane:
+                    write(t, block.column + (v + begin) * block.lanes + lane, row[v + begin, lane])
