@@ -17,7 +17,7 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "errors _html _input _signature", "_archive", "toolchain"),
+    ("", "errors _html _input _signature _timing", "_archive", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
     ("", "_core", "_dtype _container _function", "_device _arraylike", "_tensor _module"),
     (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import portcall
 from portcall import errors
+from portcall._timing import DEFAULTS
 from portcall.bench import BenchmarkResult
 
 Evaluate = Callable[..., BenchmarkResult]
@@ -51,6 +53,12 @@ def path(c_libraries: dict[str, Path], tmp_path: Path) -> Path:
 
 def evaluator(path: Path, **options: Any) -> Evaluate:
     return portcall.load_module(path).time_evaluator("call_import", portcall.cpu(0), **options)
+
+
+def test_timing_options_have_the_cores_order_and_defaults() -> None:
+    header = Path(__file__).parents[1] / "core/runtime/time_evaluator.h"
+    fields = re.findall(r"^  int (\w+) = (\d+);", header.read_text(), re.MULTILINE)
+    assert [(name, int(value)) for name, value in fields[: len(DEFAULTS)]] == list(DEFAULTS._asdict().items())
 
 
 # ---- How often -------------------------------------------------------------------------------------------------------
@@ -215,7 +223,7 @@ def test_time_evaluator_missing_function_proposes_similar_names(path: Path) -> N
 
 
 def test_f_preproc_missing_is_named(path: Path) -> None:
-    with pytest.raises(errors.FunctionNotFoundError, match=r"no global function is named 'portcall_test\.nobody'"):
+    with pytest.raises(errors.FunctionNotFoundError, match=r"'portcall_test\.nobody'"):
         evaluator(path, f_preproc="portcall_test.nobody")
 
 

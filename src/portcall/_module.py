@@ -16,6 +16,7 @@ from portcall._device import Device
 from portcall._device import device as as_device
 from portcall._function import convert, get_global_func, not_found
 from portcall._html import facts_as_html
+from portcall._timing import DEFAULTS, TimingOptions
 
 if TYPE_CHECKING:
     from portcall.bench import BenchmarkResult
@@ -128,12 +129,12 @@ class Module(_core.Module):
         self,
         func_name: str,
         dev: Device | str,
-        number: int = 10,
-        repeat: int = 1,
-        min_repeat_ms: int = 0,
-        limit_zero_time_iterations: int = 100,
-        cooldown_interval_ms: int = 0,
-        repeats_to_cooldown: int = 1,
+        number: int = DEFAULTS.number,
+        repeat: int = DEFAULTS.repeat,
+        min_repeat_ms: int = DEFAULTS.min_repeat_ms,
+        limit_zero_time_iterations: int = DEFAULTS.limit_zero_time_iterations,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms,
+        repeats_to_cooldown: int = DEFAULTS.repeats_to_cooldown,
         cache_flush_bytes: int = 0,
         f_preproc: str = "",
     ) -> Callable[..., BenchmarkResult]:
@@ -158,10 +159,12 @@ class Module(_core.Module):
             get_global_func(f_preproc)
         target = as_device(dev)
         target._check_serves(self)
+        options = TimingOptions(
+            number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
+        )
         evaluate = get_global_func("runtime.RPCTimeEvaluator")(
-            self, func_name, target.device_type, target.device_id, number, repeat, min_repeat_ms,
-            limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown, cache_flush_bytes, f_preproc,
-        )  # fmt: skip
+            self, func_name, target.device_type, target.device_id, *options, cache_flush_bytes, f_preproc
+        )
 
         def run(*args: Any) -> BenchmarkResult:
             from portcall.bench import BenchmarkResult  # subpackages load on first use

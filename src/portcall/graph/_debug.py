@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import portcall
 from portcall import DataType, Device, Module, errors
+from portcall._timing import DEFAULTS, TimingOptions
 from portcall.graph._module import GraphModule, GraphSource, create
 from portcall.graph._params import bytes_of, save_params_to_file
 from portcall.graph._plan import Plan, Storage
@@ -83,12 +84,12 @@ class GraphModuleDebug(GraphModule):
         self,
         inputs: Mapping[str, Any] | None = None,
         /,
-        number: int = 10,
-        repeat: int = 1,
+        number: int = DEFAULTS.number,
+        repeat: int = DEFAULTS.repeat,
         min_repeat_ms: int = 1,
-        limit_zero_time_iterations: int = 100,
-        cooldown_interval_ms: int = 0,
-        repeats_to_cooldown: int = 1,
+        limit_zero_time_iterations: int = DEFAULTS.limit_zero_time_iterations,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms,
+        repeats_to_cooldown: int = DEFAULTS.repeats_to_cooldown,
         **named: Any,
     ) -> None:
         """Time every node, write the dumps into ``dump_path``, and print the table that ``report`` is.
@@ -104,9 +105,10 @@ class GraphModuleDebug(GraphModule):
             GraphError: an input was never set; the message names it.
         """
         self.set_input(inputs, **named)
-        measured = self.run_individual(
+        options = TimingOptions(
             number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
         )
+        measured = self.run_individual(*options)
         self.report = profile_of(self.plan, self._devices, self["profile_run"](), measured)
         self.dump_path = self._dump(self.report)
         print(self.report)
@@ -124,18 +126,20 @@ class GraphModuleDebug(GraphModule):
 
     def run_individual(
         self,
-        number: int = 10,
-        repeat: int = 1,
-        min_repeat_ms: int = 0,
-        limit_zero_time_iterations: int = 100,
-        cooldown_interval_ms: int = 0,
-        repeats_to_cooldown: int = 1,
+        number: int = DEFAULTS.number,
+        repeat: int = DEFAULTS.repeat,
+        min_repeat_ms: int = DEFAULTS.min_repeat_ms,
+        limit_zero_time_iterations: int = DEFAULTS.limit_zero_time_iterations,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms,
+        repeats_to_cooldown: int = DEFAULTS.repeats_to_cooldown,
     ) -> list[list[float]]:
         """Time every node on its own, where it runs, and return for each ``repeat`` times, in seconds a call.
 
         Nodes that call nothing, such as inputs, have zeros. For the parameters see ``Module.time_evaluator``.
         """
-        options = number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
+        options = TimingOptions(
+            number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
+        )
         data = memoryview(self["run_individual"](*options))[8:]
         times = struct.unpack(f"<{len(data) // 8}d", data)
         return [list(times[start : start + repeat]) for start in range(0, len(times), repeat)]
@@ -143,12 +147,12 @@ class GraphModuleDebug(GraphModule):
     def run_individual_node(
         self,
         node: int | str,
-        number: int = 10,
-        repeat: int = 1,
-        min_repeat_ms: int = 0,
-        limit_zero_time_iterations: int = 100,
-        cooldown_interval_ms: int = 0,
-        repeats_to_cooldown: int = 1,
+        number: int = DEFAULTS.number,
+        repeat: int = DEFAULTS.repeat,
+        min_repeat_ms: int = DEFAULTS.min_repeat_ms,
+        limit_zero_time_iterations: int = DEFAULTS.limit_zero_time_iterations,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms,
+        repeats_to_cooldown: int = DEFAULTS.repeats_to_cooldown,
     ) -> BenchmarkResult:
         """Time one node on its own, with the inputs that it has in a run; zeros if it calls nothing.
 
@@ -156,13 +160,15 @@ class GraphModuleDebug(GraphModule):
         """
         from portcall.bench import BenchmarkResult
 
-        options = number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
+        options = TimingOptions(
+            number, repeat, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown
+        )
         return BenchmarkResult.from_bytes(self["run_individual_node"](self._node(node), *options))
 
     # ---- Values of nodes ----
 
     def execute_node(self, node: int | str) -> None:
-        """Run up to a node: on from where the last call stopped, or from the beginning if it is behind that already.
+        """Run up to a node: on from where the last call stopped, or from the beginning if it has passed the node.
 
         ``run`` and new inputs start again too, so that what is there is of one set of inputs always.
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import portcall
 from portcall import DataType, Device, Module, PackedFunc, errors, get_global_func
 from portcall._tensor import array_like, tensor_over_array
+from portcall._timing import DEFAULTS
 from portcall.graph._host_memory import HOST, REMOTE, is_remote, memory_of
 from portcall.graph._params import (
     MemorySource,
@@ -348,10 +349,10 @@ class GraphModule:
         repeat: int = 5,
         number: int = 5,
         min_repeat_ms: int | None = None,
-        limit_zero_time_iterations: int = 100,
+        limit_zero_time_iterations: int = DEFAULTS.limit_zero_time_iterations,
         end_to_end: bool = False,
-        cooldown_interval_ms: int = 0,
-        repeats_to_cooldown: int = 1,
+        cooldown_interval_ms: int = DEFAULTS.cooldown_interval_ms,
+        repeats_to_cooldown: int = DEFAULTS.repeats_to_cooldown,
         **inputs: Any,
     ) -> BenchmarkResult:
         """Time the graph where it runs, with the inputs that are given set before.

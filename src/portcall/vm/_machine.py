@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import portcall
 from portcall import Device, Module, errors
 from portcall._module import VM_KINDS
+from portcall._timing import DEFAULTS
 from portcall.vm._executable import ExecutableInfo, Parameter, Signature, describe
 from portcall.vm._profile import Profile
 from portcall.vm._values import REMOTE, LocalValues, RemoteValues, Values
@@ -79,7 +80,7 @@ class Function:
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Call the function.
 
-        Arrays of NumPy and of whoever speaks DLPack are copied where kernels could not use them. A number for a tensor
+        Arrays of NumPy and of DLPack exporters are copied where kernels could not use them. A number for a tensor
         parameter becomes a tensor without dimensions, a tuple of numbers for a shape parameter a Shape.
 
         Returns:
@@ -170,8 +171,8 @@ class VirtualMachine:
         return create(self._executable, self.device)
 
     def benchmark(
-        self, *args: Any, function: str | None = None, number: int = 10, repeat: int = 3, min_repeat_ms: int = 0,
-        **named: Any,
+        self, *args: Any, function: str | None = None, number: int = DEFAULTS.number,
+        repeat: int = 3, min_repeat_ms: int = DEFAULTS.min_repeat_ms, **named: Any,
     ) -> BenchmarkResult:  # fmt: skip
         """Time a function where it runs, in native code, with these arguments.
 
