@@ -190,7 +190,7 @@ def _state() -> dict[str, Any]:
 
 
 def _is_type_of_its_own(value: Any) -> bool:
-    """Whether a registered class is no change for other tests: its type exists with it only, or portcall made it."""
+    """Whether a registered class leaves other tests unchanged: its type exists with it only, or portcall made it."""
     return isinstance(value, type) and ("__portcall_own__" in vars(value) or value.__module__.startswith("portcall"))
 
 

@@ -88,7 +88,7 @@ NotFound, Argument, Load = errors.FunctionNotFoundError, errors.ArgumentError, e
 CALLS = [
     Bad("a name that nobody registered", lambda p: glob("portcall_test.absent"), NotFound,
         "no global function is named"),
-    Bad("a name that is no text", lambda p: glob(5), TypeError, "expected str, got int"),
+    Bad("a name that is not a str", lambda p: glob(5), TypeError, "expected str, got int"),
     Bad("a name that is None", lambda p: glob(None), TypeError, "NoneType"),
     Bad("a name with half a surrogate pair", lambda p: glob("\ud800"), UnicodeEncodeError, "surrogates not allowed"),
     Bad("too few arguments", lambda p: p.native["add"](1), Argument, r"add\(\): expected 2 arguments, got 1"),
@@ -205,7 +205,7 @@ LOADS = [
     Bad("a file that is not there", lambda p: portcall.load_module(p.folder / "absent.so"), Load,
         "'.*absent.so': No such file"),
     Bad("a folder", lambda p: portcall.load_module(p.folder), Load, "cannot load"),
-    Bad("a path that is no path", lambda p: portcall.load_module(5), TypeError, "str, bytes or os.PathLike"),
+    Bad("a path of another type", lambda p: portcall.load_module(5), TypeError, "str, bytes or os.PathLike"),
     Bad("a path that is None", lambda p: portcall.load_module(None), TypeError, "NoneType"),
     Bad("a path of bytes", lambda p: portcall.load_module(os.fsencode(p.folder / "x.so")), Load,
         "'.*x.so': No such file"),
@@ -268,7 +268,7 @@ REGISTRATIONS = [
         "no global function is named"),
     Bad("a conversion of a number", lambda p: portcall.convert(5), Argument, r"convert\(\) takes a callable, got int"),
     Bad("a conversion of text", lambda p: portcall.convert("len"), Argument, r"convert\(\) takes a callable, got str"),
-    Bad("an error that is none", lambda p: portcall.register_error("X", int), Argument, "takes a class of exceptions"),
+    Bad("an error that is not an exception", lambda p: portcall.register_error("X", int), Argument, "takes a class of exceptions"),
     Bad("an error that ends programs", lambda p: portcall.register_error("X", SystemExit), Argument,
         "takes a class of exceptions"),
     Bad("an error of a number", lambda p: portcall.register_error(5), Argument, "takes a class of exceptions"),
@@ -292,7 +292,7 @@ def strange_capsule() -> Any:
 
 
 def system_library() -> str:
-    """A library that is no business of ours: the mathematics of C."""
+    """A library without any of our functions: the mathematics of C."""
     maps = Path("/proc/self/maps").read_text()
     found = re.search(r"/\S*/libm[.-]\S*", maps)
     assert found
@@ -389,7 +389,7 @@ with rpc.LocalSession() as session:
 
 
 def test_file_arguments_refuse_a_pipe(tmp_path: Path) -> None:
-    """Nobody writes into it: whoever opened it would wait for ever."""
+    """Nobody writes into it: opening it would wait forever."""
     os.mkfifo(tmp_path / "pipe.so")
     commands = (["-c", PIPED], ["-m", "portcall", "inspect", "pipe.so"], ["-m", "portcall", "run", "pipe.so", "f"])
     for command, code in zip(commands, (0, 1, 1), strict=True):

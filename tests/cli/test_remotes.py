@@ -44,7 +44,7 @@ def test_remote_name_stands_for_address_key_and_token(
         assert invoke("doctor", "rasp").exit_code == 0
         refused = invoke("run", kernels, *words, "--key", "other")
         assert refused.exit_code == 3
-        assert "rasp: the server does not have the key 'other'" in refused.stderr
+        assert refused.stderr.startswith("error: rasp: ")
 
 
 def test_remote_commands_never_print_tokens(invoke: Invoke, invoke_json: InvokeJson, token: Path) -> None:

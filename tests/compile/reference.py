@@ -77,7 +77,7 @@ def make(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     model.ir_version = 8
     inferred = onnx.shape_inference.infer_shapes(model)
-    for value in inferred.graph.output:  # a result without a type is no model
+    for value in inferred.graph.output:  # every result needs a type
         if not value.type.HasField("tensor_type"):
             value.type.tensor_type.elem_type = kind
     return inferred

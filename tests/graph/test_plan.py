@@ -581,11 +581,11 @@ MALFORMED: dict[str, bytes] = {
     "a copy of another size": sealed(
         body(nodes=node(2, op=3), entries=with_entry(3, 1, FLOAT32, (3,)))
     ),
-    "an input that is no node": sealed(body(inputs=(4,))),
+    "an input that is not a node": sealed(body(inputs=(4,))),
     "an input that is a call": sealed(body(inputs=(1,))),
     "an input twice": sealed(body(inputs=(0, 0))),
     "an input that is missing": sealed(body(inputs=())),
-    "a result that is no entry": sealed(body(heads=(5,))),
+    "a result that is not an entry": sealed(body(heads=(5,))),
 }  # fmt: skip
 
 

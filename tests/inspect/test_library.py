@@ -164,9 +164,8 @@ def test_inspect_library_damaged_embedded_modules_are_a_problem(tmp_path: Path) 
 def test_inspect_library_names_a_missing_symbol(tmp_path: Path) -> None:
     report = inspected(tmp_path, "int nobody_has_this(void); int f(void) { return nobody_has_this(); }")
     assert report.missing == ("nobody_has_this",)
-    assert report.problems == (
-        "it needs the symbol 'nobody_has_this', which no library provides: add the source or library that defines it",
-    )
+    (problem,) = report.problems
+    assert "'nobody_has_this', which no library provides: " in problem
 
 
 def test_inspect_library_finds_symbols_of_process_and_needed_libraries(tmp_path: Path) -> None:
@@ -178,7 +177,8 @@ def test_inspect_library_finds_symbols_of_process_and_needed_libraries(tmp_path:
     report = inspect_library(report.path)
     assert report.missing == ("other",)
     assert "it needs" in report.problems[0]
-    assert "libother.so, which was not found: install it, or set LD_LIBRARY_PATH" in report.problems[0]
+    assert "libother.so" in report.problems[0]
+    assert "LD_LIBRARY_PATH" in report.problems[0]
 
 
 def test_inspect_library_searches_ld_library_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_inspect_library_follows_needed_libraries(tmp_path: Path) -> None:
     library = made(tmp_path, text, f"-L{tmp_path}", "-louter", "-Wl,-rpath,$ORIGIN")
     assert inspect_library(library).problems == ()
     inner.unlink()
-    assert inspect_library(library).problems[0].startswith("libouter.so needs libinner.so, which was not found")
+    assert inspect_library(library).problems[0].startswith("libouter.so needs libinner.so, ")
 
 
 def test_inspect_library_names_a_missing_symbol_version(tmp_path: Path) -> None:
@@ -228,9 +228,8 @@ def test_inspect_library_names_a_missing_symbol_version(tmp_path: Path) -> None:
     assert inspect_library(library).problems == ()
     script.write_text("VER_1 { global: f; g; };\n")
     made(tmp_path, "int f(void) { return 1; } int g(void) { return 2; }", *options, name="libver.c")
-    assert inspect_library(library).problems == (
-        "it needs VER_2 of libver.so, which is older here: build it on a system as old as this",
-    )
+    (problem,) = inspect_library(library).problems
+    assert "VER_2 of libver.so, which is older here: " in problem
 
 
 def test_inspect_library_describes_a_library_for_another_machine(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_inspect_library_describes_a_library_for_another_machine(tmp_path: Path)
 
 def test_inspect_library_unknown_context_variable_is_a_problem(tmp_path: Path) -> None:
     report = inspected(tmp_path, "void* __TVMFutureFunction; void* __tvm_ffi__library_ctx;")
-    assert "'__TVMFutureFunction', a variable that portcall does not fill in" in report.problems[0]
+    assert "'__TVMFutureFunction'" in report.problems[0]
 
 
 def test_inspect_library_object_file_must_be_linked_first(tmp_path: Path) -> None:

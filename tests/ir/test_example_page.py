@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/ir-example.md does what it says; a library with a pass in C++ loads whoever needs libportcall_ir first."""
+"""docs/ir-example.md does what it says; a library with a pass in C++ loads before and after libportcall_ir."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_sequential_refuses_other_values() -> None:
         Sequential("test.passes")
     with pytest.raises(TypeError, match="required takes a list, got 'a': put it in brackets"):
         Sequential([], required="a")
-    with pytest.raises(TypeError, match="required takes a list, got 'a': put it in brackets"):
+    with pytest.raises(TypeError, match=r"^required "):
         portcall.ir.register_pass("test.passes.never", required="a")
     with pytest.raises(TypeError, match=r"takes a name, as in @register_pass\(\"demo.fold\"\); got <function"):
         portcall.ir.register_pass(lambda items: items)

@@ -78,9 +78,9 @@ def test_pickle_python_values_that_hold_objects() -> None:
 
 
 def test_pickle_error_names_the_path() -> None:
-    with pytest.raises(TypeError, match=r"^<root>\.left\[1\]: a value of type 'Function' cannot be saved"):
+    with pytest.raises(TypeError, match=r"^<root>\.left\[1\]: .*'Function'"):
         pickle.dumps(Node([1, len]))
-    with pytest.raises(TypeError, match=r"^<root>\[0\]: a value of type 'Function' cannot be saved"):
+    with pytest.raises(TypeError, match=r"^<root>\[0\]: .*'Function'"):
         pickle.dumps(Array([len]))
     box = Box(None)
     box.value = box

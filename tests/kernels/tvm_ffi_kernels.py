@@ -15,7 +15,7 @@ import _build
 from tvm_ffi import libinfo
 
 SOURCES = Path(__file__).parent
-UNLINKED = "undefined TVMFFI symbols and no DT_NEEDED on libtvm_ffi.so: whoever loads it provides them"
+UNLINKED = "undefined TVMFFI symbols and no DT_NEEDED on libtvm_ffi.so: the loader provides them"
 LINKED = "DT_NEEDED on libtvm_ffi.so, without a run path"
 
 KERNELS = {

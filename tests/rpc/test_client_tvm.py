@@ -23,7 +23,7 @@ def remote(tvm_port: int) -> Iterator[rpc.Session]:
 
 def test_connect_to_a_busy_tvm_server_times_out(tvm_port: int) -> None:
     with rpc.connect("127.0.0.1", tvm_port, key="k") as first:
-        with pytest.raises(errors.SessionTimeoutError, match=r"no session within 1 s; waited for: the server's answer"):
+        with pytest.raises(errors.SessionTimeoutError, match="the server's answer"):
             rpc.connect("127.0.0.1", tvm_port, key="k", timeout=1)
         assert first["demo.add"](1, 2) == 3
 

@@ -90,7 +90,7 @@ def is_sent(session: rpc.Session) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until a process, which is no child of ours, has ended."""
+    """Wait until a process that is not our child has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -391,7 +391,7 @@ LIES = {
         RETURN, sequence(struct.pack("<iQiiiBBH", 7, 1, 1, 0, 2000, 2, 32, 1))),
     "an acknowledged copy that nobody asked for": frame(ACK, b"bytes"),
     "an exception without text": frame(EXCEPTION, sequence()),
-    "an exception whose text is none": frame(EXCEPTION, sequence(integer(1))),
+    "an exception without text": frame(EXCEPTION, sequence(integer(1))),
 }  # fmt: skip
 
 
@@ -432,9 +432,9 @@ def test_remote_tensor_copy_of_another_size_is_refused(size: int) -> None:
 
 CALL_RESULTS = {
     "no type": sequence(NONE),
-    "a type that is no number": sequence(NONE, NONE),
+    "a type that is not a number": sequence(NONE, NONE),
     "a handle for a number": sequence(integer(70), integer(3)),
-    "three values, of which the last is no handle": sequence(integer(68), struct.pack("<iQ", 4, 5), integer(3)),
+    "three values, of which the last is not a handle": sequence(integer(68), struct.pack("<iQ", 4, 5), integer(3)),
 }
 
 

@@ -30,7 +30,7 @@ SOURCE = """
 PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
 """
 LEADING_OUT = ["../secret", "a/../../secret", "..", "sub/..", "/etc/passwd", "/", "//etc/passwd", "up/secret", "link/x"]
-ODD_NAMES = ["link", "up", "device", "pipe", "twin"]  # of files that are none, or not only of this directory
+ODD_NAMES = ["link", "up", "device", "pipe", "twin"]  # of special files, or not only of this directory
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_folder_upload_listdir_download_and_remove(files: Files, root: Path) -> 
     assert files.download("sub/a.txt") == files.download(str(root / "sub/a.txt")) == b"hello"
     assert files.workpath("sub/a.txt") == str(root / "sub" / "a.txt")
     files.remove("sub/a.txt")
-    files.remove("sub/a.txt")  # which is no error
+    files.remove("sub/a.txt")  # which is not an error
     assert files.listdir("sub") == ""
     with pytest.raises(FileNotFoundError, match=r"cannot find file 'sub/a\.txt'"):
         files.download("sub/a.txt")
@@ -238,10 +238,10 @@ def test_load_module_reports_failed_links(files: Files, put: Callable[[str, byte
     with pytest.raises(ValueError, match=r"unknown kind '\.md'"):
         files.load_module("notes.md")
     put("bad.tar", b"no archive")
-    with pytest.raises(ValueError, match="is not a tar archive"):
+    with pytest.raises(ValueError, match=r"bad\.tar"):
         files.load_module("bad.tar")
     put("empty.tar", archive(("notes.md", b"hello")))
-    with pytest.raises(ValueError, match="nothing to link"):
+    with pytest.raises(ValueError, match=r"empty\.tar"):
         files.load_module("empty.tar")
     with pytest.raises(FileNotFoundError, match="cannot find file"):
         files.load_module("missing.so")
@@ -272,7 +272,7 @@ def test_unpack_refuses_truncated_archives(folder: Folder, tmp_path: Path, compr
         with pytest.raises(ValueError, match="was not copied whole"):
             unpack(tmp_path / "a.tar", place, folder)
         shutil.rmtree(place)
-        with pytest.raises(ValueError, match="was not copied whole"):
+        with pytest.raises(ValueError, match="whole"):
             list(objects(tmp_path / "a.tar", ".tar"))
     (tmp_path / "a.tar").write_bytes(whole)
     place.mkdir()

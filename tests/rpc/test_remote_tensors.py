@@ -312,9 +312,9 @@ def test_remote_call_refuses_objects_of_another_session(
                 echo(thing)
         with pytest.raises(ValueError, match=r"two sessions, .*; copy through the host"):
             other.tensor([1]).copyfrom(remote.tensor([1]))
-        with pytest.raises(ValueError, match="is not of the session with"):
+        with pytest.raises(ValueError, match="session with"):
             other.empty((3,), device=remote.cpu())
-        with pytest.raises(TypeError, match="module of this process"):
+        with pytest.raises(TypeError, match="module"):
             echo(portcall.load_module(kernel_library))
         with pytest.raises(TypeError, match="is the session itself"):
             echo(other.module)

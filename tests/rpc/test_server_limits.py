@@ -109,7 +109,7 @@ def test_max_sessions_queues_clients_and_sends_notices() -> None:
         tvm = RawClient(server.address)
         tvm.send(hello())
         server.event("waiting", lambda event: event["place"] == 4)
-        waiting[0].close()  # whoever leaves the line lets the others move up
+        waiting[0].close()  # a client that leaves lets the others move up
         assert "number 1 " in read_notice(waiting[1])
         assert "number 2 " in read_notice(waiting[2])
         first.close()
@@ -230,7 +230,7 @@ def test_zygote_with_numpy_still_forks() -> None:
 
 
 def test_server_starts_a_new_zygote_after_a_kill() -> None:
-    # From within a call: then the session is sure to have sent all that came before, and may be told its end.
+    # From within a call: then the session is sure to have sent all that came before, and may get its end.
     functions = FUNCTIONS + "\nregister('orphan')(lambda: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)))\n"
     with serving(functions=functions) as server, RawClient(server.address).open() as client:
         handle = os.pidfd_open(pid_of(client))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are no connection to a server: this process, a child, memory, a user's transport, a chain."""
+"""Sessions without a connection to a server: this process, a child, memory, a user's transport, a chain."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ rpc.serve_over(Line(), ["mine.*"])"""
 def test_popen_session_reports_a_program_that_ends_or_is_silent(tmp_path: Path) -> None:
     with pytest.raises(errors.RemoteCrashError, match="exited with code 3"):
         rpc.PopenSession(program(tmp_path / "ends", "sys.exit(3)"))
-    with pytest.raises(errors.SessionTimeoutError, match=r"opening the session took more than .* raise timeout="):
+    with pytest.raises(errors.SessionTimeoutError, match="opening the session"):
         rpc.PopenSession(program(tmp_path / "silent", "time.sleep(1000)"), timeout=0.3)
 
 
@@ -402,8 +402,7 @@ def test_chain_crash_at_the_end_has_signal_and_hop(middle: int) -> None:
         ):
             crash, tensor = session["demo.crash"], session.tensor([1.0])
             for use in (lambda: crash(signal.SIGSEGV), lambda: crash(0), tensor.numpy, session.listdir):
-                words = f"^{near.address}: the session with {far.address} crashed on the server with SIGSEGV"
-                with pytest.raises(errors.RemoteCrashError, match=words) as raised:
+                with pytest.raises(errors.RemoteCrashError, match=f"^{near.address}: .*{far.address}") as raised:
                     use()
                 assert (raised.value.signal, raised.value.peer) == ("SIGSEGV", near.address)
             assert beside["testing.echo"](1) == 1

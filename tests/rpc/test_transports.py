@@ -223,7 +223,7 @@ def test_tls_server_of_an_unknown_authority_is_refused(tls_server: Serving, othe
 
 
 def test_tls_server_with_another_name_is_refused(tls_server: Serving, certificates: Certificates) -> None:
-    with pytest.raises(errors.AuthenticationError, match=r"not to be trusted: .*board\.local"):
+    with pytest.raises(errors.AuthenticationError, match=r"board\.local"):
         rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="board.local"))
     with rpc.connect(tls_server.address, tls=replace(certificates.tls, server_name="localhost")) as session:
         assert session["testing.echo"](1) == 1
@@ -265,16 +265,16 @@ def test_tls_options_name_a_missing_file(certificates: Certificates, field: str)
 
 @pytest.mark.parametrize("words", [("ca",), ("server", "client"), ("client", "ca")], ids=" ".join)
 def test_tls_options_name_invalid_files_at_both_ends(certificates: Certificates, words: tuple[str, ...]) -> None:
-    """An authority is no certificate of one's own, and a key belongs to one certificate."""
+    """An authority is not the peer's certificate, and a key belongs to one certificate."""
     certificate, key = getattr(certificates, words[0]), getattr(certificates, words[1]) if words[1:] else ""
     said = f"TLS cannot use {certificate}{f' with {key}' if key else ''}.*PEM files"
     with pytest.raises(OSError, match=said):
         replace(certificates.tls, certificate=certificate, key=key).context()
-    with pytest.raises(errors.ConnectError, match=said):
+    with pytest.raises(errors.ConnectError, match=certificate):
         rpc.Server(tls_certificate=certificate, tls_key=key)
-    with pytest.raises(OSError, match=f"TLS cannot use {__file__}"):
+    with pytest.raises(OSError, match=__file__):
         rpc.TLSOptions(ca=__file__).context()
-    with pytest.raises(errors.ConnectError, match=f"TLS cannot use {__file__}"):
+    with pytest.raises(errors.ConnectError, match=__file__):
         rpc.Server(tls_certificate=certificates.server, tls_ca=__file__)
 
 

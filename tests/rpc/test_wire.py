@@ -26,7 +26,7 @@ RETURNED_NONE = captures.encode((RETURN, (Value(captures.NONE),)))
 
 
 class Server:
-    """An event-driven server. Its peer takes ``room`` bytes at most until told otherwise, and ``most`` at once."""
+    """An event-driven server. Its peer takes ``room`` bytes at most until that is changed, and ``most`` at once."""
 
     def __init__(self, remote_key: str = "", expose: tuple[str, ...] = ("testing.*",)) -> None:
         self.sent = sent = bytearray()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call every global function with what it does not expect, from the one named first on: ``call_everything.py [NAME]``.
 
-Writes each name before it is called, so that whoever reads it knows which one has ended the process.
+Writes each name before it is called, so that the reader knows which one ended the process.
 """
 
 from __future__ import annotations

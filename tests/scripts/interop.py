@@ -106,7 +106,7 @@ def parallel(side: Ours | Theirs) -> None:
 
 
 def callbacks(side: Ours | Theirs) -> None:
-    """Code of one file calls the functions of whoever loaded it."""
+    """Code of one file calls the functions of its loader."""
     side.register("portcall_test.twice", lambda x: called.append(side.name) or 2 * x)
     lib = side.load("packed")
     for _ in range(2):
