@@ -3,7 +3,7 @@
 
 Rules: a statement runs in a loop made by ``timeit``, its names being local variables; nothing is subtracted; the
 garbage collector rests during a block. Compiled libraries are loaded by each package from a copy of its own, because
-the dynamic loader maps one file once, and whoever comes first binds its symbols.
+the dynamic loader maps one file once, and the first loader binds its symbols.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def scalar_rows() -> Iterator[Row]:
     yield Row("nop-mixed", "nop(1.0, 'abc', None)", *loops("f(1.0, 'abc', None)", f=nop), TARGET)
     yield Row("echo", "echo('abc')", *loops("f('abc')", f=echo), TARGET)
     yield Row("echo-long", "echo(40 characters)", *loops("f(x)", f=echo, x=(TEXT, TEXT)), TARGET)
-    # The peer releases the interpreter lock around every call, unless told; our nop is registered as short.
+    # The peer releases the interpreter lock around every call, unless asked not to; our nop is registered as short.
     keeps = tvm_ffi.get_global_func("testing.nop")
     keeps.release_gil = False
     yield Row("nop-kept", "nop()", *loops("f()", f=(nop[0], keeps)), against="tvm-ffi told to keep the lock too")

@@ -9,7 +9,7 @@ Rules:
 * A comparison is the median of the rounds' ratios. Its interval is the 2.5 and 97.5 percentile of that median over
   resampled rounds (a bootstrap with a fixed seed). No round is dropped.
 * The control is the same with A in all four places. How far the interval of its ratio lies from 1 is the noise floor:
-  a difference smaller than that is none.
+  a smaller difference counts as none.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from portcall.bench import BenchmarkResult, Finding, check_conditions, format_du
 SCHEMA = 1
 PACKAGES = ("portcall", "apache-tvm-ffi", "apache-tvm", "numpy", "torch")
 GOVERNORS = Path("/sys/devices/system/cpu")
-PLAIN_WIDTH = 150  # where stdout is no terminal
+PLAIN_WIDTH = 150  # where stdout is not a terminal
 COLOURS = {"met": "green", "faster": "green", "missed": "red", "slower": "red"}
 
 

@@ -17,5 +17,5 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 "$python" -c 'import ensurepip, venv' 2>/dev/null || apt_install "python$version-venv"
 "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
     apt_install "python$version-dev"
-# A venv that was cut off while being made has no working pip: make it anew.
+# A venv that was cut off while being made has no working pip: make it again.
 "$dir/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$dir"

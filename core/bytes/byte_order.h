@@ -16,7 +16,7 @@ constexpr bool kBigEndian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
 
 // Reverses the bytes of each number in a tensor's memory. Lanes are numbers, and so are the two parts of a complex one;
 // of bools, of other elements of 8 bits, and of those that share bytes the order stays as it is, and so do bytes at the
-// end that are no whole number.
+// end that are not a whole number.
 inline void SwapElements(void* data, uint64_t nbytes, DLDataType type) {
   unsigned bits = type.code == kDLComplex ? type.bits / 2u : type.bits;
   uint64_t size = bits / 8;

@@ -17,7 +17,7 @@ template <typename F> void Builder::Make(F make) {
     try {
       ThrowRaised();
     } catch (const Error& error) {
-      // A value that does not fit is a fault of what is read; a default that cannot be made is none.
+      // A value that does not fit is a fault of what is read; a default that cannot be made is not.
       if (error.kind() != "TypeError" && error.kind() != "ValueError") throw;
       fail_(std::string(error.message()));
     }

@@ -2,7 +2,7 @@
 // The serving end of a session: bytes in, calls, bytes out. It knows no sockets; a transport moves the bytes.
 //
 // Rule: no bytes crash it, make it wait, or reach outside of its session. A message that is wrong is answered with an
-// exception where the frame can be told from the next, and ends the session where it cannot.
+// exception if the end of the frame is known, and ends the session otherwise.
 #ifndef PORTCALL_RPC_ENDPOINT_H_
 #define PORTCALL_RPC_ENDPOINT_H_
 

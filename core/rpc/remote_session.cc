@@ -163,19 +163,19 @@ class RemoteSessionImpl : public RemoteSession {
   uint64_t GetStream(DLDevice device) override { return StreamCall(Code::kDevGetCurrentStream, device, {}); }
   void SyncStream(DLDevice device, uint64_t stream) override { StreamCall(Code::kDevStreamSync, device, stream); }
 
-  // Says goodbye without waiting for anybody: a request that is under way elsewhere is cut off.
+  // Sends the shutdown message without waiting: a request that is under way elsewhere is cut off.
   void Close() override {
     if (closed_.exchange(true)) return;
     if (!IsOurs()) return ForgetChannel();
     std::unique_lock<Turn> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return channel_->Interrupt();  // the request that is cut off closes the channel
     try {
-      std::string goodbye;
-      Writer writer(&goodbye);
+      std::string shutdown;
+      Writer writer(&shutdown);
       writer.Begin(Code::kShutdown);
       writer.End();
       // What a channel of the user's own does not take at once it may wait for: it has no other idea of "at once".
-      channel_->Send({{goodbye.data(), goodbye.size()}}, channel_->KeepsDeadlines() ? Clock::now() : kNoDeadline);
+      channel_->Send({{shutdown.data(), shutdown.size()}}, channel_->KeepsDeadlines() ? Clock::now() : kNoDeadline);
     } catch (const Error&) {  // the peer is gone already
     }
     channel_->Close();
@@ -234,7 +234,7 @@ class RemoteSessionImpl : public RemoteSession {
     if (values.size() < 2 || values[0].type != kTVMFFIInt) ThrowProtocolError("the answer to a call has no result");
     result->type = static_cast<int32_t>(values[0].v_int64);
     result->value = std::move(values[1]);
-    if (result->value.tensor) result->value.tensor->NumBytes();  // throws for a shape that is none
+    if (result->value.tensor) result->value.tensor->NumBytes();  // throws for an invalid shape
     if (values.size() > 2) {
       if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is not a handle");
       result->handle = values[2].v_handle;

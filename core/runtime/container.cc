@@ -253,7 +253,7 @@ uint64_t Distance(uint8_t jump) {
   uint64_t n = jump < 83 ? jump - 10u : kFar[jump - 83];
   return n % 2 ? (n + 1) / 2 * n : n / 2 * (n + 1);
 }
-// The slot behind this one in its chain, or kNone.
+// The slot after this one in its chain, or kNone.
 uint64_t NextInChain(const PortcallMapCell& map, uint64_t slot) {
   uint8_t jump = StateOf(map, slot) & 0x7f;
   return jump ? (slot + Distance(jump)) & (map.slots - 1) : kNone;
@@ -270,7 +270,7 @@ uint8_t FindEmpty(const PortcallMapCell& map, uint64_t from, uint64_t* slot) {
   return 0;
 }
 
-// Those before and behind a pair in order of insertion are to know where it is.
+// Tells the pairs before and after a pair in order of insertion where it is.
 void Link(PortcallMapCell* map, uint64_t slot) {
   const MapItem& item = ItemAt(*map, slot);
   (item.previous == kNone ? map->first : ItemAt(*map, item.previous).next) = slot;
@@ -333,7 +333,7 @@ bool ClearSlot(PortcallMapCell* map, uint64_t target) {
   return true;
 }
 
-// Puts a pair, whose key is not there, behind all others. False when the table is too full for it.
+// Puts a pair, whose key is not there, after all others. False when the table is too full for it.
 bool Place(PortcallMapCell* map, const TVMFFIAny* pair, uint64_t hash) {
   if (map->size >= map->slots / 8 * 7) return false;
   uint64_t slot = HomeOf(*map, hash);
@@ -509,7 +509,7 @@ void SpliceArray(TVMFFIObjectHandle* container, int64_t start, int64_t count, co
   Release(array);
 }
 
-// Moves the items behind `start + count` so that there is room for `added` at `start`.
+// Moves the items after `start + count` so that there is room for `added` at `start`.
 void MakeRoom(TVMFFISeqCell* list, int64_t start, int64_t count, int64_t added) {
   auto* items = static_cast<TVMFFIAny*>(list->data);
   auto* target = items;
@@ -521,8 +521,8 @@ void MakeRoom(TVMFFISeqCell* list, int64_t start, int64_t count, int64_t added) 
     std::copy_n(items, start, target);
     list->capacity = capacity;
   }
-  auto behind = static_cast<size_t>(list->size - start - count);
-  if (behind) std::memmove(target + start + added, items + start + count, behind * sizeof(TVMFFIAny));
+  auto after = static_cast<size_t>(list->size - start - count);
+  if (after) std::memmove(target + start + added, items + start + count, after * sizeof(TVMFFIAny));
   list->size = size;
   if (target == items) return;
   if (list->data_deleter) list->data_deleter(items);

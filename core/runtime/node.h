@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes that the core makes are counted by type, so that a test can say what was left behind. And how objects of types
-// that are defined at run time are told from others.
+// that are defined at run time are recognised.
 #ifndef PORTCALL_RUNTIME_NODE_H_
 #define PORTCALL_RUNTIME_NODE_H_
 

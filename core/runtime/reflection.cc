@@ -255,7 +255,7 @@ void DefineType(const TVMFFIByteArray* key, int32_t parent, const TVMFFITypeMeta
   PORTCALL_CHECK(IsObjectIndex(parent) && (parent == kTVMFFIObject || parent >= kTVMFFIDynObjectBegin), TypeError)
       << "nothing can derive from " << DescribeType(parent);
   size_t inherited = FieldsOf(parent).size();
-  // Cells start behind the header: compiled code must not keep anything there.
+  // Cells start after the header: compiled code must not keep anything there.
   const TVMFFITypeMetadata* known = MetadataOf(up);
   const bool bare = inherited == 0 && (parent == kTVMFFIObject ||
                                        (known && known->total_size == static_cast<int32_t>(sizeof(TVMFFIObject))));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors: a DLTensor with its shape and strides behind the node, and an owner, which hears when the last reference goes.
+// Tensors: a DLTensor with its shape and strides after the node, and an owner, which hears when the last reference goes.
 // And the allocator that array libraries may bring.
 #include "portcall/tensor.h"
 

@@ -241,7 +241,7 @@ class Worker {
     }
   }
 
-  // The owner waits for null, the thread for anything else. Whoever goes to sleep says so before looking for the last
+  // The owner waits for null, the thread for anything else. A thread that goes to sleep says so before looking for the last
   // time, a thread that changes the word looks for sleepers afterwards: in one total order one of them sees the other.
   void SetGroup(Group* group) noexcept {
     group_.store(group);

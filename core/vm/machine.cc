@@ -13,7 +13,7 @@ constexpr size_t kMostNotes = 8;                // levels that an error tells of
 constexpr int32_t kCellsInPlace = 48;           // arguments of a call for which no memory is allocated
 constexpr int64_t kPooled = 2;                  // kind of allocator
 
-// The registers of one thread: frames of functions that call each other, one behind the other, in chunks. Registers
+// The registers of one thread: frames of functions that call each other, one after the other, in chunks. Registers
 // that are not in use are None.
 class RegisterStack {
  public:

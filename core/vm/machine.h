@@ -60,7 +60,7 @@ class Machine {
   const Place& PlaceAt(int64_t index) const;  // -1: the last one
   const Device& device() const { return places_[0].device; }
 
-  // The machine that runs in this thread behind a pointer of compiled code; TypeError for any other.
+  // The machine of this thread that a pointer of compiled code means; TypeError for any other.
   static Machine* Current(const TVMFFIAny& cell);
 
  private:

@@ -44,16 +44,16 @@ void AllocShapeHeap(const Arguments& args, Result result) {  // (machine, n)
 }
 
 // The number of pairs (code, operand) that an argument states; they follow it.
-int64_t NumPairs(const Arguments& args, int32_t i, int32_t behind) {
+int64_t NumPairs(const Arguments& args, int32_t i, int32_t after) {
   int64_t n = args.Int(i);
-  int64_t left = args.size() - i - 1 - behind;
+  int64_t left = args.size() - i - 1 - after;
   if (n < 0 || n > kMostDimensions || 2 * n > left) args.Refuse({n, " dimensions, but ", left, " arguments for them"});
   return n;
 }
 
 enum Match : int64_t { kEqualNumber = 0, kStore = 1, kAnything = 2, kEqualVariable = 3 };
 
-// `dimension`: -1 for a value that is no extent.
+// `dimension`: -1 for a value that is not an extent.
 void MatchOne(const Heap& heap, int64_t got, int64_t code, int64_t operand, std::string_view context,
               int32_t dimension = -1) {
   if (code == kAnything) return;

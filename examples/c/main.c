@@ -88,7 +88,7 @@ static void call_callback(void) {
     printf("%s(6, 7) = %lld\n", name.data, (long long)result.v_int64);
   }
 
-  // An error of the modern door is an object: whoever handles it takes it out of the thread's slot and owns it.
+  // An error of the modern door is an object: the handler takes it out of the thread's slot and owns it.
   args[0] = (TVMFFIAny){.type_index = kTVMFFIRawStr, .v_c_str = "six"};
   if (TVMFFIFunctionCall(func, args, 2, &result) != 0) {
     TVMFFIObjectHandle error = NULL;

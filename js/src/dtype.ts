@@ -103,7 +103,7 @@ export function dtype(name: string | DataType): DataType {
 }
 
 /** Return the element type of a typed array.
- * @throws TypeError It is none of the arrays that tensors have. */
+ * @throws TypeError Tensors have no such arrays. */
 export function dtypeOf(array: TypedArray): DataType {
   for (const [name, cls] of Object.entries(ARRAYS)) if (array instanceof (cls as never)) return dtype(name);
   throw new TypeError(`a ${(array as object)?.constructor?.name ?? typeof array} has no element type of tensors`);

@@ -310,7 +310,7 @@ describe("with servers of portcall", () => {
   });
 });
 
-describe("with what is no server", () => {
+describe("with other peers", () => {
   const answering = async (answer: (socket: Socket) => void) => {
     const server = createServer((socket) => {
       socket.on("error", () => {});

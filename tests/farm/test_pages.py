@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people and their tools see of a farm in a browser: pages, live changes, figures, history; and who may do what."""
+"""A farm in a browser: pages, live changes, figures, history; and who may do what."""
 
 from __future__ import annotations
 

@@ -391,7 +391,7 @@ LIES = {
         RETURN, sequence(struct.pack("<iQiiiBBH", 7, 1, 1, 0, 2000, 2, 32, 1))),
     "an acknowledged copy that nobody asked for": frame(ACK, b"bytes"),
     "an exception without text": frame(EXCEPTION, sequence()),
-    "an exception without text": frame(EXCEPTION, sequence(integer(1))),
+    "an exception with a number as text": frame(EXCEPTION, sequence(integer(1))),
 }  # fmt: skip
 
 

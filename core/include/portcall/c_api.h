@@ -103,7 +103,7 @@ typedef struct TVMFFIByteArray {
   size_t size;
 } TVMFFIByteArray;
 
-// Body of ffi.Shape, behind the object header.
+// Body of ffi.Shape, after the object header.
 typedef struct TVMFFIShapeCell {
   const int64_t* data;
   size_t size;
@@ -319,7 +319,7 @@ enum {
   kPortcallFunctionShort = 1,      // returns in well under a microsecond: the GIL may be kept
   kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
   kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
-  kPortcallFunctionSigned = 8  // behind the name and its NUL is the signature: C++ types, as their compiler has them
+  kPortcallFunctionSigned = 8      // after the name and its NUL is the signature: C++ types, as their compiler has them
 };
 
 typedef struct PortcallFunctionInfo {
@@ -365,7 +365,7 @@ PORTCALL_API int PortcallMapErase(TVMFFIObjectHandle* container, const TVMFFIAny
 PORTCALL_API int64_t PortcallMapSize(TVMFFIObjectHandle map);
 // Borrowed views that live until the map changes. *value is NULL when there is no such key.
 PORTCALL_API int PortcallMapFind(TVMFFIObjectHandle map, const TVMFFIAny* key, const TVMFFIAny** value);
-// The pair (key, then value) behind another one, in order of insertion; behind NULL the first, behind the last NULL.
+// The pair (key, then value) after another one, in order of insertion; after NULL the first, after the last NULL.
 PORTCALL_API const TVMFFIAny* PortcallMapNext(TVMFFIObjectHandle map, const TVMFFIAny* pair);
 
 // ---- Tensors ------------------------------------------------------------------------------------------------------

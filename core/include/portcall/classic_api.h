@@ -79,7 +79,7 @@ PORTCALL_API const char* TVMGetLastError(void);
 PORTCALL_API const char* TVMGetLastBacktrace(void);
 // A front end's exception as the last error. It is only lent: the caller keeps it alive until it was dropped.
 PORTCALL_API void TVMAPISetLastPythonError(void* exception);
-PORTCALL_API void* TVMGetLastPythonError(void);  // NULL when the last error is none
+PORTCALL_API void* TVMGetLastPythonError(void);  // NULL unless the last error came from Python
 PORTCALL_API void TVMDropLastPythonError(void);
 // For C++ callers only: throws the last error as portcall::Error.
 PORTCALL_API void TVMThrowLastError(void);

@@ -370,7 +370,7 @@ struct ItemCheck {
 template <typename T>
 inline constexpr ItemCheck kItemCheck{[](const TVMFFIAny& item) { return Read<T>(item).has_value(); }, kDescribe<T>};
 
-// "Array whose item #1 is str": why a container is none of the type that was expected.
+// "Array whose item #1 is str": why a container is not of the expected type.
 [[gnu::noinline, gnu::cold]] inline std::string DescribeSequence(const TVMFFIAny& value, ItemCheck items) {
   std::string text = DescribeType(value.type_index);
   const TVMFFISeqCell& cell = static_cast<ArrayObj*>(value.v_obj)->cell;

@@ -26,7 +26,7 @@ struct ErrorObj final : Object {
 
 class Error : public std::exception {
  public:
-  static constexpr const char* kNotePrefix = "  Note: ";  // of lines of a backtrace that are no frames
+  static constexpr const char* kNotePrefix = "  Note: ";  // of lines of a backtrace that are not frames
 
   Error(std::string_view kind, std::string_view message, std::string_view backtrace = {},
         const ObjectRef& cause = nullptr, const ObjectRef& extra_context = nullptr) {
@@ -44,7 +44,7 @@ class Error : public std::exception {
   std::string_view backtrace() const noexcept { return ToView(node()->cell.backtrace); }
   const ObjectRef& ref() const noexcept { return ref_; }
 
-  // Adds a line that says where it happened, behind the frames; Python shows it as a note of the exception.
+  // Adds a line that says where it happened, after the frames; Python shows it as a note of the exception.
   void AddNote(std::string_view note) const {
     std::string line = kNotePrefix + std::string(note) + "\n";
     for (size_t i = 0; i + 1 < line.size(); ++i) line[i] = line[i] == '\n' ? ' ' : line[i];

@@ -34,7 +34,7 @@ extern "C" PORTCALL_API const char* PortcallIrVersion(void);
 
 namespace portcall::ir {
 
-// Limits for input that may be hostile; 0 is no limit. Memory is in any case bounded by the size of the input.
+// Limits for input that may be hostile; 0 means no limit. Memory is in any case bounded by the size of the input.
 struct LoadLimits {
   uint64_t max_nodes = 0;
   uint64_t max_depth = 0;  // objects on the longest way from the root; what contains itself is deeper than any

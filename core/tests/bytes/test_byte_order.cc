@@ -36,7 +36,7 @@ TEST("bools, small elements and what shares bytes keep their order") {
   }
 }
 
-TEST("bytes that are no whole element stay as they are") {
+TEST("bytes that are not a whole element stay as they are") {
   CHECK_EQ(Swapped("", {kDLFloat, 32, 1}), "");
   CHECK_EQ(Swapped("012", {kDLFloat, 32, 1}), "012");
   CHECK_EQ(Swapped("0123456", {kDLFloat, 32, 1}), "3210456");

@@ -169,7 +169,7 @@ TEST("a graph is run from its inputs to its outputs") {
   Do(m, "run");
   CHECK_EQ(Show(Do(m, "get_output", 0)), "121 123 125");
   CHECK_EQ(Show(out), "111 113 115");
-  CHECK(Do(m, "get_input", "x").cast<Tensor>().raw_data() == x.raw_data());  // nothing is allocated anew
+  CHECK(Do(m, "get_input", "x").cast<Tensor>().raw_data() == x.raw_data());  // nothing is allocated again
 }
 
 TEST("inputs and outputs are counted, found by name and described") {
@@ -188,7 +188,7 @@ TEST("inputs and outputs are counted, found by name and described") {
   CHECK_EQ(ToString(shape_of(Do(m, "get_output_info"), "n3")), "(3,)");
   CHECK_EQ(Do(m, "get_input_info").cast<Info>().at("dtype").at("w").cast<std::string>(), "float32");
   Do(m, "set_param", "w", Filled({3}, 0));
-  CHECK_EQ(Do(m, "get_input_info").cast<Info>().at("dtype").size(), 1);  // parameters are no inputs to give
+  CHECK_EQ(Do(m, "get_input_info").cast<Info>().at("dtype").size(), 1);  // parameters are not listed as inputs
 }
 
 TEST("shapes and types are those of the value, after a node with several outputs too") {
@@ -897,7 +897,7 @@ TEST("nodes are executed one by one, going on from the last") {
   CHECK(Contains(Fails(m, "get_node_output", 1, 0), "right after execute_node(1); the last one was 3"));
   CHECK_EQ(Fails(m, "get_node_output", 3, 1), "IndexError: node 3 ('n3') has 1 outputs, there is no output 1");
   CHECK_EQ(Fails(m, "execute_node", 4), "IndexError: there is no node 4: the graph has 4");
-  Do(m, "execute_node", 2);  // back: starts anew
+  Do(m, "execute_node", 2);  // back: starts again
   CHECK_EQ(calls, 5);
   Do(m, "set_input", "x", Filled({2}, 10));
   Do(m, "execute_node", 3);  // and so does a new input
@@ -1033,7 +1033,7 @@ TEST("clones run in threads at the same time") {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST("a second thread is refused at once, and told of clone") {
+TEST("a second thread is refused at once, with an error that names clone") {
   std::atomic<bool> inside{false}, done{false};
   PackedFunc waits([&](Args, RetValue*) {
     inside = true;

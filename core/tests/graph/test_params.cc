@@ -122,7 +122,7 @@ TEST("a damaged blob is an error that says where") {
   CHECK(Contains(ErrorOf(With<uint16_t>(kLanes, 0)), "vectors of 0"));
   CHECK(Contains(ErrorOf(With<int64_t>(kExtent, -2)), "extent -2 of axis 0"));
   CHECK(Contains(ErrorOf(With<int64_t>(kExtent, INT64_MAX)), "of axis 0"));
-  int64_t overflowing[] = {int64_t{1} << 32, int64_t{1} << 32, 0};  // 2 to the 64 elements are none
+  int64_t overflowing[] = {int64_t{1} << 32, int64_t{1} << 32, 0};  // 2 to the 64 elements overflow to none
   std::string endless = Blob();
   std::memcpy(endless.data() + kExtent, overflowing, sizeof overflowing);
   CHECK(Contains(ErrorOf(endless), "extent 4294967296 of axis 1"));

@@ -220,7 +220,7 @@ TEST("sharing counts for the types that say so only") {
   CHECK(Equal(Pair(tree, tree), Pair(Pair(1, 2), Pair(1, 2))));
 }
 
-TEST("the first mismatch is told with its path") {
+TEST("the first mismatch has its path") {
   auto mismatch = [](const Any& a, const Any& b) { return ir::FirstMismatch(a, b); };
   CHECK_EQ(mismatch(Add(Const("x"), Const(1)), Add(Const("x"), Const(2))), "<root>.rhs.value: 1 != 2");
   CHECK_EQ(mismatch(1, 1.0), "<root>: 1 != 1.0");

@@ -302,7 +302,7 @@ TEST("a loader may be registered for another suffix") {
 
 // ---- The reader of shared libraries -------------------------------------------------------------------------------
 
-TEST("a library tells what it has and what it needs before it is mapped") {
+TEST("a library's functions and needs are read before it is mapped") {
   ElfFile elf = ReadElfFile(Fixture("generated"));
   CHECK(elf.Defines("__tvm_ffi_add_one") && elf.Defines("__tvm_ffi__library_ctx") && elf.Defines("__tvm_ffi_table"));
   CHECK(elf.Imports("TVMFFIErrorSetRaisedFromCStrParts"));

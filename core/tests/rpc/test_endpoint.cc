@@ -154,7 +154,7 @@ TEST("Shutdown ends a session, and frees what it owned") {
   }
 }
 
-TEST("a peer that closes between messages or within one is told apart, and its session freed") {
+TEST("closing between messages differs from closing within one, and both free the session") {
   for (bool within : {false, true}) {
     Peer peer;
     peer.Open();
@@ -227,7 +227,7 @@ TEST("every system call refuses too few arguments and those of another type") {
   CHECK(Alive(&peer));
 }
 
-TEST("a frame from which the next cannot be told ends the session with a reason") {
+TEST("a frame without a known end ends the session with a reason") {
   for (uint64_t length : {uint64_t{2}, uint64_t{1} << 62}) {
     Peer peer;
     peer.Open();

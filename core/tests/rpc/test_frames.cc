@@ -254,7 +254,7 @@ TEST("bytes that are most of a large message stay where they came, and may be ke
     CHECK_EQ(kept.type_index(), kTVMFFIBytes);
     std::string_view view = *TryBytes(kept.cell());
     CHECK(view.data() == arrived.data() && view == content);
-    CHECK_EQ(view.data()[view.size()], '\0');  // as behind all bytes objects
+    CHECK_EQ(view.data()[view.size()], '\0');  // as after all bytes objects
     CHECK(frames.Lend(arriving.values.at(3).text) == nullptr);
     // The rest of the message is as it was, and so is what comes next.
     CHECK(arriving.values.at(0).text == kText && arriving.values.at(2).text == kText);
@@ -272,7 +272,7 @@ TEST("bytes that are most of a large message stay where they came, and may be ke
   }
 }
 
-TEST("a message that came behind lent bytes moves on, whatever its size") {
+TEST("a message that came after lent bytes moves on, whatever its size") {
   std::string large(kWithTheNext, 'a'), medium(900000, 'b'), text(300000, 'c');
   Arriving arriving(Mostly(large) + Mostly(medium) + Message(Code::kReturn, Values(WireValue::Text(text))), SIZE_MAX);
   auto next = [&] {

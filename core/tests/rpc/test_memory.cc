@@ -315,7 +315,7 @@ TEST("copies within a server go between its devices, and from and to any offset"
   CHECK(among(At(host, -1), At(back, -1)).error() != "");
 }
 
-TEST("the session's memory is told by its handle, whatever device a request names") {
+TEST("the session's memory is found by its handle, whatever device a request names") {
   Peer peer;
   peer.Open();
   uint64_t there = peer.Alloc(8, Fake().device());

@@ -244,7 +244,7 @@ TEST("many frees go out with several requests") {
   CHECK(Contains(Thrown([&] { pair->Call(echo, {}, &result); }), "names nothing in this session"));
 }
 
-// ---- Answers that are none ----------------------------------------------------------------------------------------
+// ---- Invalid answers -----------------------------------------------------------------------------------------------
 
 TEST("an exception in place of an answer leaves the session usable") {
   Client client;
@@ -280,7 +280,7 @@ TEST("an answer that the protocol does not allow closes the session, and is take
   std::vector<std::string> bad = {
       ReturnOf({}),                                            // C2: no values at all
       ReturnOf(Values(WireValue::Int(7))),                     // a type without its value
-      ReturnOf(Values(WireValue::None(), WireValue::None())),  // a type that is none
+      ReturnOf(Values(WireValue::None(), WireValue::None())),  // an invalid type
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {-4})), WireValue::Pointer(1))),
       ReturnOf(Values(WireValue::Int(70), WireValue::Tensor(Describe(1, {4})), WireValue::Text("1"))),
       AckOf(""),
@@ -444,7 +444,7 @@ TEST("what a server says before it hangs up on a request is heard") {
   CHECK_EQ(KindOf(Thrown([&] { mute.session->GetFunction("f"); })), "SessionBrokenError");
 }
 
-TEST("closing says goodbye once, and later requests are told that we closed") {
+TEST("closing sends shutdown once, and later requests fail because we closed") {
   Client client;
   client.session->Close();
   client.session->Close();
@@ -551,7 +551,7 @@ TEST("a server without a limit is asked once") {
         Message(Code::kGetGlobalFunc, Values(WireValue::Text("tvm.rpc.server.GetCRTMaxPacketSize"))) + copy + copy);
 }
 
-TEST("a limit that is none is refused, and one below the head of a copy sends byte by byte") {
+TEST("an invalid limit is refused, and one below the head of a copy sends byte by byte") {
   for (int64_t limit : {int64_t{0}, int64_t{-5}, INT64_MIN}) {
     Client client(ReturnOf(Values(WireValue::Pointer(7))) + ReturnOf(Values(WireValue::Int(1), WireValue::Int(limit))));
     CHECK_EQ(KindOf(Thrown([&] { client.session->CopyTo(Describe(1, {2}), "ab", 2); })), "RemoteProtocolError");

@@ -509,7 +509,7 @@ TEST("a generated function gets numbers, pointers, text and aligned tensors") {
   CHECK_EQ(Generated()().cast<int>(), 0);
 }
 
-TEST("a generated function refuses objects that are no tensors, with the facts of the argument") {
+TEST("a generated function refuses objects that are not tensors, with the facts of the argument") {
   const char* expected = "a number, a pointer or a Tensor";
   struct {
     Any value;
@@ -690,7 +690,7 @@ TEST("the table for bindings is complete") {
   const PortcallCore* core = PortcallGetCore();
   CHECK_EQ(core->struct_size, sizeof(PortcallCore));
   CHECK(std::string(core->version).find('.') != std::string::npos);
-  // Every entry behind the first two is a function.
+  // Every entry after the first two is a function.
   auto* entries = reinterpret_cast<void* const*>(core);
   for (size_t i = offsetof(PortcallCore, object_inc_ref) / sizeof(void*); i < sizeof(PortcallCore) / sizeof(void*);
        ++i) {

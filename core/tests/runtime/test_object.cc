@@ -74,7 +74,7 @@ template <typename T> const T* BodyOf(const ObjectRef& ref) { return reinterpret
 
 }  // namespace
 
-TEST("the body of every object starts 24 bytes behind its address") {
+TEST("the body of every object starts 24 bytes after its address") {
   Any text("long enough for the heap");
   CHECK_EQ(text.type_index(), kTVMFFIStr);
   const auto* bytes = reinterpret_cast<const TVMFFIByteArray*>(text.cell().v_obj + 1);

@@ -147,7 +147,7 @@ TEST("an object is made from values, defaults and factories") {
                  "extra")));
 }
 
-TEST("a value that does not fit is told with its field") {
+TEST("the error for a value that does not fit names its field") {
   auto make = [](Any sides, Any label) {
     return CreateObject("test.Shapey", {sides, label, nullptr, 1, nullptr, true, Array<Any>(std::vector<Any>())});
   };

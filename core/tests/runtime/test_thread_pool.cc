@@ -341,7 +341,7 @@ TEST("the environment gives the number of threads, the most specific variable fi
   CHECK(NumThreads() >= 1);
 }
 
-TEST("a number of threads in the environment that is none is refused at each launch") {
+TEST("an invalid number of threads in the environment is refused at each launch") {
   for (const char* variable : {"PORTCALL_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"}) {
     for (const char* value : {"0", "-1", "abc", "4x", " 4", "4.0", "1025", "99999999999999999999"}) {
       WithEnvironment env(Variables{{variable, value}});

@@ -119,7 +119,7 @@ TEST("every index and size of an executable is checked when it is loaded") {
       [](Assembler* a) { a->code[7] = 9; },   // the condition
       [](Assembler* a) { a->code[10] = 2; },  // what is returned
       [](Assembler* a) { a->code.pop_back(); },
-      [](Assembler* a) { a->Call(1, "vm.builtin.make_tuple", {}); },  // nothing behind a call
+      [](Assembler* a) { a->Call(1, "vm.builtin.make_tuple", {}); },  // nothing after a call
       [](Assembler* a) { a->If(0, 1); },
       [](Assembler* a) { a->Goto(-1); },
       [](Assembler* a) { a->constants[0][0] = 9; },

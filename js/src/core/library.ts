@@ -43,7 +43,7 @@ type Exports = Record<string, WebAssembly.ExportValue>;
 
 /** Put a library into the core's memory, and return the names and addresses of what it exports for us: a place in memory,
  * or in the table for functions.
- * @throws ModuleLoadError It is no library, or needs functions that the core does not have; they are named. */
+ * @throws ModuleLoadError It is not a library, or needs functions that the core does not have; they are named. */
 export function linkLibrary(memory: CoreMemory, module: WebAssembly.Module): [string, number][] {
   const core = memory.exports;
   const table = core.__indirect_function_table;

@@ -285,7 +285,7 @@ export class Runtime implements Objects {
   // ---- Modules ----
 
   /** Load a library of kernels: a .wasm for the target wasm32 that was linked with -shared.
-   * @throws ModuleLoadError It is none, or needs functions that the core does not have. */
+   * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
   async loadModule(bytes: Uint8Array): Promise<Module> {
     return this.#load(await WebAssembly.compile(bytes as Uint8Array<ArrayBuffer>).catch(notWebAssembly));
   }

@@ -119,7 +119,7 @@ describe("in Chromium", () => {
     await state("waiting");
   });
 
-  test("what the page cannot do is told", async () => {
+  test("the page reports what it cannot do", async () => {
     await open("key=k&import=http://elsewhere.invalid/functions.js");
     await state("failed");
     assert.match((await page.getByRole("status").textContent()) ?? "", /elsewhere\.invalid/);

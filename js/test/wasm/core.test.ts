@@ -235,7 +235,7 @@ describe("libraries of kernels", () => {
     });
   }
 
-  test("that are none are refused", async () => {
+  test("that are invalid are refused", async () => {
     await assert.rejects(core.loadModule(new Uint8Array(10)), ModuleLoadError);
     const empty = new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]);
     assert.throws(() => core.loadModuleSync(empty), ModuleLoadError);

@@ -109,7 +109,7 @@ cdef inline int set_text(Frame* frame, int i, PyObject* arg) except -1:
 
 
 cdef int set_copied_text(Frame* frame, int i, text) except -1:
-    """Pass text as a copy. Bytes that were no UTF-8 came in as surrogates and go out as they were."""
+    """Pass text as a copy. Bytes that are not UTF-8 are surrogates in a str, and are passed unchanged."""
     cdef TVMFFIByteArray view
     try:
         data = str.encode(text, "utf-8", "surrogateescape")

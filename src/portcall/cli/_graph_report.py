@@ -187,7 +187,7 @@ class ModelFile:
 
 
 def open_model_file(path: str, params: str | None) -> ModelFile | None:
-    """Read a graph, or a file that holds one; None for a library without a graph, or for what is none of these.
+    """Read a graph, or a file that holds one; None for a library without a graph, or for other files.
 
     Raises:
         CommandError: the graph, or the file of the parameters, is damaged.

@@ -44,7 +44,7 @@ def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
     """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
     if not path.endswith(SUFFIX):
         if shapes:
-            raise click.UsageError(f"--shape is for ONNX models, and '{path}' is none")
+            raise click.UsageError(f"--shape is for ONNX models, which '{path}' is not")
         return path
     from portcall import compile
 
@@ -54,7 +54,7 @@ def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
 
 @contextlib.contextmanager
 def steps(path: str) -> Iterator[Callable[[str, float], None]]:
-    """Show the steps of compiling a model, and explain its errors; what is returned is told of each step."""
+    """Show the steps of compiling a model, and explain its errors; the returned function is called with each step."""
     total = 0.0
     with explained(path), StatusLine() as status, contextlib.ExitStack() as shown:
 

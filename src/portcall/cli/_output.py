@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Where stdout is no terminal, lines may be this long.
+# Where stdout is not a terminal, lines may be this long.
 PLAIN_WIDTH = 120
 # Libraries may export thousands of functions, and graphs have as many nodes; with --all every one is listed.
 LISTED = 40

@@ -198,7 +198,7 @@ def reserve(
 ) -> None:  # fmt: skip
     """Lease a place while a command or a shell runs; `portcall run --farm` in it uses the lease."""
     if bool(words) == shell:
-        raise click.UsageError("give either a command, behind --, or --shell")
+        raise click.UsageError("give either a command, after --, or --shell")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
     with farm_of(given) as farm, farm.lease(want, wait=wait, limit=limit or 0, priority=priority,

@@ -169,7 +169,7 @@ def collect_arrays(call: Call, returned: Any) -> Arrays:
 
 
 def arrays_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a result, local or remote: of tuples with the place behind the name, as in result.1."""
+    """Yield the tensors of a result, local or remote: of tuples with the index after the name, as in result.1."""
     if hasattr(value, "numpy"):
         yield name, value.numpy()
     elif isinstance(value, tuple):

@@ -58,7 +58,7 @@ class Chain(Reading):
     def _sum(
         self, reading: Reading, buffer: Any, at: Sequence[Index], load: Load, decide: Decide | None
     ) -> Expr | None:
-        """Return the terms of a reduction, added; None if the buffer is none."""
+        """Return the terms of a reduction, added; None if the buffer is not one."""
         stage = next((stage for stage in reading.reductions if stage.buffer.name == buffer.name), None)
         if stage is None:
             return None

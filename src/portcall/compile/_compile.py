@@ -122,7 +122,7 @@ def from_onnx(
 
     Parameters:
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        target: ``native``, or a triple such as ``aarch64-linux-gnu``, with ``:CPU`` behind it or without.
+        target: ``native``, or a triple such as ``aarch64-linux-gnu``, with or without ``:CPU`` after it.
         shapes: for inputs whose dimensions are not fixed.
         constants: values of inputs that are fixed, such as axes and the shape of a result, by name. They are then no
             inputs any more.
@@ -137,7 +137,7 @@ def from_onnx(
     Raises:
         ModelError: the model is damaged, or has operators or shapes that cannot be compiled; ``problems`` lists them;
             or the check failed.
-        ValueError: an unknown target, or options that are none.
+        ValueError: an unknown target, or unknown options.
         OSError: the file cannot be read.
     """
     if winograd not in ("auto", "off", "f2", "f4"):

@@ -40,7 +40,7 @@ def FoldWithNumPy() -> Any:
 
 
 def _fold(call: Any) -> Array | None:
-    """Return the value of a call of constants; None if it is none of those known here."""
+    """Return the value of a call of constants; None if it is not known here."""
     name = call.op.name
     values = [_value(argument) for argument in call.args]
     if not values or values[0] is None:

@@ -145,7 +145,7 @@ def _source(reading: Reading, place: Sequence[int]) -> list[int]:
 
 
 def _shuffle_groups(order: Sequence[int] | None) -> int:
-    """Return the number of groups of a shuffle: channel c comes from c % g * (C / g) + c / g; 0 if it is none."""
+    """Return the groups of a shuffle: channel c comes from c % g * (C / g) + c / g; 0 if it is not a shuffle."""
     count = len(order or ())
     for groups in range(2, count):
         width = count // groups

@@ -87,7 +87,7 @@ class Rules:
             return None
 
     def product_of(self, call: Call) -> Product | None:
-        """Return a call's convolution or product with a constant matrix; None if it is none."""
+        """Return a call's convolution or product with a constant matrix; None for other calls."""
         if call.function not in self._products:
             self._products[call.function] = self._product(call.function)
         product = self._products[call.function]

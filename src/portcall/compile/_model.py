@@ -154,7 +154,7 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, 
     found, problems = {}, []
     for name, value in inputs.items():
         if not value.type.HasField("tensor_type"):
-            problems.append(f"input '{name}' is no tensor: {value.type.WhichOneof('value')} is not supported")
+            problems.append(f"input '{name}' is not a tensor: {value.type.WhichOneof('value')} is not supported")
             continue
         given = shapes.get(name)
         extents, flaw = _bound(value, given)

@@ -181,7 +181,7 @@ def _values_of(kind: Any, name: str) -> list[Value]:
     if word.startswith("Tuple"):
         return [value for number, part in enumerate(kind.fields) for value in _values_of(part, f"{name}_{number}")]
     if not word.startswith("Tensor") or kind.shape is None:
-        raise ModelError(f"the value '{name}' has no fixed shape, or is no tensor")
+        raise ModelError(f"the value '{name}' has no fixed shape, or is not a tensor")
     shape = [extent for extent in kind.shape if isinstance(extent, tirx.IntImm)]
     if len(shape) != len(list(kind.shape)):
         text = ", ".join(map(str, kind.shape))

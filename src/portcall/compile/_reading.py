@@ -19,7 +19,7 @@ from tvm import s_tir, tirx
 from portcall.compile import _math
 from portcall.compile._writer import Expr, Index, floordiv, floormod
 
-# A place to load from: the buffer and its indices; returns None where the reading is to go on behind the buffer.
+# A place to load from: the buffer and its indices; returns None to continue reading through the buffer.
 Load = Callable[[Any, "list[Index]"], "Expr | None"]
 Decide = Callable[[Expr], "bool | None"]
 
@@ -135,7 +135,7 @@ class Reading:
         return buffer.name in self.names[:-1]
 
     def value_at(self, buffer: Any, indices: Sequence[Index], load: Load, decide: Decide | None = None) -> Expr:
-        """Return the value at a place of a stage's buffer, all stages behind it inlined."""
+        """Return the value at a place of a stage's buffer, all stages before it inlined."""
         stage = self.inlined.get(buffer.name)
         if stage is None:
             raise NotThisKindError(f"the value of {buffer.name} is not known")
@@ -203,7 +203,7 @@ class Reading:
         """Return the value of an index where its axes have these values.
 
         Raises:
-            NotThisKindError: it is no index.
+            NotThisKindError: it is not an index.
         """
 
         def no_load(buffer: Any, indices: list[Index]) -> Expr:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rules for kernels ask about a machine: its vectors, registers and caches.
 
-A target is written ``native``, or as a triple such as ``aarch64-linux-gnu``; behind a colon may stand the name of a
+A target is written ``native``, or as a triple such as ``aarch64-linux-gnu``; a colon may be followed by the name of a
 processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cortex-a72``.
 """
 
@@ -75,7 +75,7 @@ def find_target(name: str) -> Target:
     machine = _ALIASES.get(machine.lower(), machine.lower())
     if machine not in _MACHINES:
         known = ", ".join(triple for triple, _, _ in _MACHINES.values())
-        raise ValueError(f"unknown target '{name}'; known are native, {known}, each with :CPU behind it or without")
+        raise ValueError(f"unknown target '{name}'; known are native, {known}, each with or without :CPU after it")
     triple, usual_cpu, words = _MACHINES[machine]
     native = where == "native"
     cpu = cpu or (codegen.llvm_get_system_cpu() if native else usual_cpu)

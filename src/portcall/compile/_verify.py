@@ -3,7 +3,7 @@
 
 Nodes of the graph have no names of ONNX: several operators are one kernel, in another layout. So each is compared with
 the values of the model that have as many elements: as they are, from NHWC, and, for what was moved otherwise, sorted.
-The first node that is none of them is where the difference begins.
+The difference begins at the first node that is not one of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Verification:
 
     Attributes:
         outputs: each result.
-        first: the first node whose values are none of the model's; empty if there is none, or all results agree.
+        first: the first node whose values the model does not have; empty if there is none, or all results agree.
     """
 
     outputs: tuple[OutputError, ...]
@@ -173,7 +173,7 @@ def _import_onnxruntime() -> Any:
 
 
 def _first_difference(executor: GraphModule, model: Any, feeds: Mapping[str, Array], tolerance: float) -> str:
-    """Return the first node whose values are none of the model's."""
+    """Return the first node whose values the model does not have."""
     every = onnx.ModelProto()
     every.CopyFrom(decompose(model))
     del every.graph.output[:]

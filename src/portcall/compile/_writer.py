@@ -63,7 +63,7 @@ class Writer:
 
     @contextlib.contextmanager
     def loop(self, extent: Index, begin: Index = 0, kind: Any = tirx.stmt.ForKind.SERIAL) -> Iterator[Index]:
-        """Write a loop from ``begin`` to ``begin + extent``; one of a single turn is no loop."""
+        """Write a loop from ``begin`` to ``begin + extent``; a single turn needs no loop."""
         if isinstance(extent, int) and extent == 1:
             yield begin
             return

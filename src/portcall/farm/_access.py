@@ -135,7 +135,7 @@ class Access:
         """Return the token for a pairing code, which counts no more afterwards.
 
         Raises:
-            ValueError: it is none, was used, or is too old.
+            ValueError: it is unknown, was used, or is too old.
         """
         wanted = self._codes.pop(hash_secret(code.replace("-", "").upper()), None)
         if wanted is None or wanted.made + PAIR_SECONDS <= time.time():

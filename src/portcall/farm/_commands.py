@@ -52,7 +52,7 @@ class Commands(asyncio.Protocol):
 
     Args:
         api: answers.
-        http: makes the protocol that takes over what is no command.
+        http: makes the protocol that takes over all other requests.
         all: all such connections; this one is added while it lasts.
     """
 

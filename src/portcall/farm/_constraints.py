@@ -98,7 +98,7 @@ def key_constraint(key: str) -> Constraint:
     """Return the constraint of a TVM client's key: any text is a key; what follows a ``?`` are further clauses.
 
     Raises:
-        ValueError: the part behind the ``?`` cannot be read.
+        ValueError: the part after the ``?`` cannot be read.
     """
     name, mark, rest = key.partition("?")
     clauses = (Clause(name),)

@@ -40,8 +40,8 @@ class Hub:
 
     Attributes:
         agents: who speaks for each place, by its id.
-        holders: who is told of each lease, by its id.
-        session_keys: the lease of each match key that an agent of portcall was told and no session has used yet.
+        holders: who is notified of each lease, by its id.
+        session_keys: the lease of each match key that an agent of portcall has received and no session has used yet.
         watchers: called after each turn with its events.
         deposed: a turn could not be written to a store that others write, too; nobody was told of it.
     """

@@ -83,7 +83,7 @@ def hand_over(protocol: Any, data: bytes) -> None:
 
 
 class Port:
-    """A listening socket whose connections are told apart.
+    """A listening socket that recognises the protocol of each connection.
 
     Args:
         listener: as ``listen`` returns it; it is closed at the end.

@@ -191,7 +191,7 @@ def urgency_of_class(lease: Lease, rules: Rules) -> float:
 
 
 def settle_priority(value: float) -> float:
-    """Return a priority within the limits, in steps of a tenth; what is no number is 0."""
+    """Return a priority within the limits, in steps of a tenth; 0 for what is not a number."""
     if value != value:
         return 0.0
     return round(max(-MOST_PRIORITY, min(MOST_PRIORITY, float(value))), 1)

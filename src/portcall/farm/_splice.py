@@ -2,7 +2,7 @@
 """Bytes from one socket to another inside the kernel: Linux's splice, through a pipe.
 
 A direction reads nothing while its sink takes nothing, so a slow reader costs no memory beyond one pipe. A pipe is in
-use while it has bytes in it; the others are kept for whoever needs one next.
+use while it has bytes in it; the others are kept for the next user.
 """
 
 from __future__ import annotations

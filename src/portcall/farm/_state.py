@@ -4,8 +4,8 @@
     lease   queued -> offered -> active -> ended(reason)          an offer that fails goes back to queued
     place   offline -> idle -> offered -> leased -> cleaning -> idle     and offline from any of them
 
-Whoever does the I/O calls ``advance`` and then one of the methods, sends what is in ``effects``, stores what is in
-``changed`` and ``events``, and empties the three.
+The caller, which does the I/O, calls ``advance`` and then one of the methods, sends ``effects``, stores ``changed`` and
+``events``, and empties the three.
 
 Rules:
 
@@ -512,7 +512,7 @@ class State:
             self._end(lease, "never claimed")
 
     def admit(self, id: str) -> str:
-        """Return the match key of one more session of an active lease; its agent is told of it."""
+        """Return the match key of one more session of an active lease; its agent is notified."""
         lease = self.leases[id]
         place = self.places[lease.place]
         key = self.new_match_key(place, lease)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a farm keeps over a restart, in a file of SQLite.
 
-Every turn of the farm is one transaction, written before anybody is told of it. In write-ahead mode that survives the
+Every turn of the farm is one transaction, written before anybody is notified. In write-ahead mode that survives the
 end of the process at any moment. A power cut may take the last turns: agents then know higher fences than the farm,
 which takes them over when they register.
 """

@@ -36,7 +36,7 @@ class Reader:
         """Return what is complete: None for the magic number, else the value of a message.
 
         Raises:
-            WireError: the bytes are no such message.
+            WireError: the bytes are not such a message.
         """
         self._data += data
         found: list[Any] = []
@@ -96,7 +96,7 @@ def text_of(value: Any, what: str) -> str:
     """Return a key as text; numbers are taken as their text, as TVM's peers may send them.
 
     Raises:
-        WireError: it is no text, is empty or too long.
+        WireError: it is not a str, is empty or too long.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = json.dumps(value)
@@ -109,7 +109,7 @@ def port_of(value: Any) -> int:
     """Return a port, which TVM's servers may write as text.
 
     Raises:
-        WireError: it is none.
+        WireError: it is invalid.
     """
     if isinstance(value, str) and value.isdecimal() and len(value) < 6:
         value = int(value)

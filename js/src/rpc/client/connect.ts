@@ -143,7 +143,7 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   }
 }
 
-/** Open a session over a connection whose handshake is done; `rest` came behind it. */
+/** Open a session over a connection whose handshake is done; `rest` came after it. */
 export async function openSession(
   pipeline: Pipeline,
   rest: Uint8Array,

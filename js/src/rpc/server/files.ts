@@ -120,7 +120,7 @@ function contentOf(data: unknown): Uint8Array {
   throw new TypeError("the contents of a file are bytes or a tensor");
 }
 
-/** Return a file with a piece behind it, in memory that has room for more pieces. */
+/** Return a file with a piece after it, in memory that has room for more pieces. */
 function appended(file: Uint8Array, piece: Uint8Array): Uint8Array {
   const size = file.length + piece.length;
   let { buffer } = file;

@@ -113,7 +113,7 @@ class Door {
     let hello: Greeting;
     let id: string;
     try {
-      const first = await stream.next(); // throws at what is no client: it gets no answer
+      const first = await stream.next(); // throws if the peer is not a client: it gets no answer
       if (!first) return undefined;
       try {
         hello = parseGreeting(first.text, "client");

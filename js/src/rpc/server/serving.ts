@@ -88,7 +88,7 @@ const TESTING: [string, ServedFunction][] = [
   ["testing.echo", (value) => value],
 ];
 
-/** Serve a session on a connection whose handshake is done, and return how it ended; `rest` came behind the handshake.
+/** Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.
  * `begun` is given what ends the session at once. */
 export async function serveSession(
   transport: Transport,

@@ -4,7 +4,7 @@
 import { type HandshakeMessage, HandshakeReader } from "../wire/handshake.js";
 import type { Transport } from "./transport.js";
 
-/** Reads the messages of a handshake from a transport. What comes behind them is kept in `rest`, until the transport gets
+/** Reads the messages of a handshake from a transport. What comes after them is kept in `rest`, until the transport gets
  * another receiver. */
 export class HandshakeStream {
   readonly #reader = new HandshakeReader();

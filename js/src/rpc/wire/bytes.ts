@@ -8,7 +8,7 @@ const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
 const HIGH = 2 ** 32;
 const MOST_HIGH = 2 ** 21; // a number with this in its upper half, or more, is not exact as a double
 
-/** Return the text of UTF-8, with U+FFFD for what is none: for messages to people. */
+/** Return the text of UTF-8, with U+FFFD for invalid bytes: for messages to people. */
 export function decodeLeniently(bytes: Uint8Array): string {
   return lenient.decode(bytes);
 }

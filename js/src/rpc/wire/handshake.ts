@@ -117,7 +117,7 @@ export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
 }
 
 /** Return the time that a client asks for its session, in seconds; 0 when it does not.
- * @throws RemoteProtocolError It is no such number. */
+ * @throws RemoteProtocolError It is not a number of seconds. */
 export function timeoutOf(hello: Greeting): number {
   const text = hello.options.get("timeout") ?? "0";
   const seconds = /^\d+(\.\d+)?(e[+-]?\d+)?$/i.test(text) ? Number(text) : Number.NaN;

@@ -89,7 +89,7 @@ function writeWrapped(writer: Writer, small: number, long: number, bytes: Uint8A
 
 /** Append one value.
  * @throws RangeError A BigInt outside of 64 bits.
- * @throws TypeError The value is none of those that travel. */
+ * @throws TypeError The value cannot be sent. */
 export function writeValue(writer: Writer, value: WireValue, form: Form): void {
   switch (typeof value) {
     case "number":

@@ -285,7 +285,7 @@ class Lease:
     Attributes:
         id, user, want: as the farm has them.
         place: id of the place.
-        next_beat: when the farm is to be told next that the lease is in use, by the monotonic clock.
+        next_beat: when to send the next heartbeat, by the monotonic clock.
     """
 
     next_beat = 0.0
@@ -358,7 +358,7 @@ class Lease:
                 self._farm._again("release", lease=self.id, secret=self._secret)
 
     def wait_for_end(self) -> str:
-        """Wait until the lease is over, whoever ends it, and return why."""
+        """Wait until the lease ends, and return why."""
         while not self._over and not self._farm._closed:
             try:
                 view = self._farm._channel.call("wait", hold=HOLD, lease=self.id, secret=self._secret, end=True)

@@ -192,7 +192,7 @@ class Session:
         """Send a local file, or bytes, to the session's directory, and return its name there.
 
         A library (``.so``, ``.o``, ``.tar``) is checked first: whether it is for the server's machine and, if it is
-        a shared library, whether the server has what it needs. Servers of TVM cannot tell, and get it unchecked.
+        a shared library, whether the server has what it needs. Servers of TVM cannot answer, and get it unchecked.
 
         Parameters:
             target: its name on the server; the local file's own by default, and required for bytes.

@@ -173,7 +173,7 @@ class Admission:
     # ---- The handshake ----
 
     def _on_worker_message(self, connection: Connection) -> None:
-        """Take a message of a worker. The end of its link is no event: the zygote reports the worker's end."""
+        """Take a message of a worker. The end of its link is not an event: the zygote reports the worker's end."""
         try:
             received = connection.link.receive(WORKER_REPORTS)
         except BlockingIOError:

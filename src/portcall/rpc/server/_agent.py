@@ -95,7 +95,7 @@ class Agent:
 
     Args:
         channel: to the farm.
-        place: what the farm is told.
+        place: what the farm is informed of.
         options: of the server.
         log: called with a line when something happens to the farm's connection.
     """
@@ -205,7 +205,7 @@ class Agent:
         return host, port
 
     def _obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """Do what the farm wants; return what it is to be told at once."""
+        """Do what the farm wants; return the immediate answer."""
         what, fence = order["do"], int(order["fence"])
         try:
             if what in ("offer", "admit"):

@@ -49,7 +49,7 @@ class Link:
         There are fewer descriptors than the message has where this process may not open that many.
 
         Raises:
-            MessageError: it is none of the accepted messages, or has too many descriptors; they are closed.
+            MessageError: it is not an accepted message, or has too many descriptors; they are closed.
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(self._sock, MAX_BYTES, _MAX_DESCRIPTORS)

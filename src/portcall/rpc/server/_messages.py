@@ -215,7 +215,7 @@ class DirectoryCounted(Message):
 
 @dataclass(frozen=True)
 class AdmitClient(Message):
-    """Let in one client with this key, for the lease with this fence, for ``limit`` seconds; 0 is no limit."""
+    """Let in one client with this key, for the lease with this fence, for ``limit`` seconds; 0 means no limit."""
 
     key: str
     fence: int

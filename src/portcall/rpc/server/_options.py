@@ -55,7 +55,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The options of a server. Durations are seconds, sizes bytes; 0 is no limit unless said otherwise.
+    """The options of a server. Durations are seconds, sizes bytes; 0 means no limit unless said otherwise.
 
     Relative paths are made absolute: sessions have a directory of their own.
 

@@ -47,7 +47,7 @@ def _check(value: Any, kind: type, name: str) -> Any:
 
 
 def _index(items: List, index: int, end: int = 0) -> int:
-    """Return an index within a list, or at most ``end`` behind its last item."""
+    """Return an index within a list, or at most ``end`` after its last item."""
     if not 0 <= index < len(items) + end:
         raise IndexError(f"index {index} is out of bounds (the list has {len(items)} items)")
     return index

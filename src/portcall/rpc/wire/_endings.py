@@ -44,10 +44,10 @@ class Kind:
 
     Attributes:
         log: what the server's log says.
-        client: what the client's error says; empty where the client is not told, or where there is no session yet.
+        client: what the client's error says; empty where the client gets no error, or where there is no session yet.
         error: the class of that error.
         hint: what the user can do.
-        last_message: whether a TVM client is told on its connection, where it waits for an answer.
+        last_message: whether a TVM client gets it on its connection, where it waits for an answer.
     """
 
     log: str

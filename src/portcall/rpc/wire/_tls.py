@@ -56,7 +56,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> Non
 
 @contextlib.contextmanager
 def naming(*paths: str) -> Iterator[None]:
-    """Have the errors of TLS name the files that they are about; empty paths are none.
+    """Have the errors of TLS name the files that they are about; empty paths are ignored.
 
     Raises:
         FileNotFoundError: there is no such file.
