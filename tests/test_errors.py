@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,15 @@ def test_errors_docstring_names_every_error_and_its_facts() -> None:
         line = drawn[type(error).__name__]
         assert all(f".{fact}" in line for fact in facts)
         assert all(base.__name__ in line for base in bases if base is not Exception)
+
+
+def test_error_texts_are_matched_in_one_test_each() -> None:
+    """Other tests check the class, facts, and a name or value at most (CONTRIBUTING.md)."""
+    patterns = [
+        pattern
+        for file in Path(__file__).parent.rglob("*.py")
+        for pattern in re.findall(r'match=[rf]*"([^"]+)"', file.read_text())
+        if len(re.findall("[A-Za-z]+", pattern)) > 4
+    ]
+    assert [pattern for pattern, count in collections.Counter(patterns).items() if count > 1] == []
+    assert len(patterns) > 100
