@@ -93,7 +93,7 @@ class Map(_core.Object, Mapping[Any, Any]):
         return value
 
     def items(self) -> ItemsView[Any, Any]:
-        """The pairs, a view as of a dict."""
+        """Return a view of the pairs, as of a dict."""
         return _Items(self)
 
     def __eq__(self, other: object) -> bool:

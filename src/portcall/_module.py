@@ -188,7 +188,7 @@ class Module(_core.Module):
         return repr(path) if path else f"of type {self.type_key!r}"
 
     def _known_names(self) -> list[str]:
-        """The names of the functions, where no server has to be asked for them."""
+        """Return the names of the functions if no server has to be asked for them."""
         return [] if self.type_key == _REMOTE else self.list_function_names()
 
 

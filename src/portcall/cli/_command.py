@@ -194,7 +194,7 @@ def read_duration(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def read_limit(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """The same for a time that something may take, which is more than none."""
+    """Read a limit of time, which must be positive."""
     seconds = read_duration(ctx, param, value)
     if seconds == 0:
         raise click.BadParameter(f"'{value}' leaves no time; without the option there is no limit", ctx, param)

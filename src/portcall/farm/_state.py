@@ -411,7 +411,7 @@ class State:
         return place if place.free else None
 
     def _preference(self, place: Place) -> tuple[bool, int, float]:
-        """The healthy first, the special last, then the one that has been idle longest."""
+        """Order places: healthy first, special last, then the one that has been idle longest."""
         return place.health == "suspect", len(place.keys) + len(place.tags), place.since
 
     def _serve(self, place: Place) -> None:

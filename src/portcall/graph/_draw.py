@@ -277,7 +277,7 @@ class _Picture:
             x += _legend_width(text)
 
     def _edge(self, edge: _Edge) -> str:
-        """A curve that leaves and enters boxes upright, and goes straight through the layers that it passes."""
+        """Draw a curve that leaves and enters boxes upright, and goes straight through layers."""
         source, reader = self.boxes[edge.path[0]], self.boxes[edge.path[-1]]
         points = [(source.x, source.y + source.height)]
         for number in edge.path[1:-1]:

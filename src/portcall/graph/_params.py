@@ -401,7 +401,7 @@ def _identity(file: BinaryIO) -> tuple[int, ...]:
 
 
 def bytes_of(tensor: portcall.Tensor) -> memoryview:
-    """The memory of a compact tensor of the host. It does not keep the tensor alive."""
+    """Return the memory of a compact tensor of the host. It does not keep the tensor alive."""
     if tensor.nbytes == 0:
         return memoryview(bytearray())
     return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr)).cast("B")

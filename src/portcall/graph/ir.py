@@ -446,7 +446,7 @@ class _Folder:
         return results
 
     def _free_name(self, name: str) -> str:
-        """The name of the call, which is gone, if no other placeholder has it."""
+        """Return the name of a removed call if no other placeholder has it."""
         free, number = name, 0
         while free in self._names:
             number += 1

@@ -93,7 +93,7 @@ def is_class_variable(cls: type, name: str) -> bool:
 
 
 def hints_of(cls: type, key: str, meant: type, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of the fields that a class adds, its own name meaning ``meant``."""
+    """Return the types of the fields that a class adds, its own name meaning ``meant``."""
     annotations = inspect.get_annotations(cls)
     # Alone, without those of base classes: these are evaluated where they stand.
     alone = type(cls.__name__, (), {"__annotations__": annotations, "__module__": cls.__module__})
@@ -109,7 +109,7 @@ def hints_of(cls: type, key: str, meant: type, scope: Mapping[str, Any]) -> dict
 
 
 def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
-    """The type index that values of an annotated field must have, and whether None will do."""
+    """Return the type index that values of an annotated field must have, and whether None will do."""
     if hint is Any or hint is object:
         return ANY, True
     if hint is None or hint is type(None):
@@ -138,7 +138,7 @@ def declared_type(hint: Any, cls: type, where: str) -> tuple[int, bool]:
 
 
 def annotation_text(hint: Any) -> str:
-    """An annotation as text, registered classes by their keys."""
+    """Return an annotation as text, registered classes by their keys."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is type(None):
         return "None"
@@ -152,7 +152,7 @@ def annotation_text(hint: Any) -> str:
 
 
 def check_of(hint: Any, where: str) -> Callable[[Any], None] | None:
-    """What the core cannot check of an annotated field's values by their own type; None when that is all."""
+    """Return the check that an annotation needs besides the core's check of the type; None if it needs no other."""
     accepts = acceptance_test(hint)
     if accepts is None or not _needs_check(hint):
         return None
@@ -180,7 +180,7 @@ def _needs_check(hint: Any) -> bool:
 
 
 def acceptance_test(hint: Any) -> Callable[[Any], bool] | None:
-    """Whether a value fits an annotation; None when every value does."""
+    """Return the test of an annotation; None if every value passes."""
     if any(hint is known for known in (Any, object, None)) or isinstance(hint, TypeVar):
         return None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -221,7 +221,7 @@ def acceptance_test(hint: Any) -> Callable[[Any], bool] | None:
 
 
 def describe_mismatch(hint: Any, value: Any, at: str = "") -> str:
-    """What a value that does not fit is, or the first part of it that does not, with its place."""
+    """Describe a value that does not fit, or its first such part with the place."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     parts: list[tuple[Any, Any, str]] = []
     if origin in (typing.Union, types.UnionType):

@@ -367,7 +367,7 @@ _ANY_POSITIONAL = inspect.Signature([inspect.Parameter("args", inspect.Parameter
 
 
 def _constructor(key: str, index: int) -> Callable[..., Any] | None:
-    """What makes objects of a type of C++ that has a constructor of its own; None when its fields do."""
+    """Return the constructor of a C++ type; None if objects are made from its fields."""
     if _core.type_attribute(index, "__portcall_init__"):
         return None
     init: Callable[..., Any] | None = _core.type_attribute(index, _INIT)
@@ -384,7 +384,7 @@ def _constructor(key: str, index: int) -> Callable[..., Any] | None:
 
 
 def _copier(key: str, index: int) -> Callable[[Object], Any] | None:
-    """What copies an object of a type of C++; None when another one with the same fields is a copy."""
+    """Return the copier of a C++ type; None if another object with the same fields is a copy."""
     if _core.type_attribute(index, _FINAL) is None:
         return None
     copy: Callable[[Object], Any] | None = _core.type_attribute(index, "__ffi_shallow_copy__")

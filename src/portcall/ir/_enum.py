@@ -150,7 +150,7 @@ def forget_entries(key: str) -> None:
 
 
 def is_enum(ancestors: list[str]) -> bool:
-    """Whether a type with these ancestors is an enum; what describes enums is loaded then."""
+    """Return whether a type with these ancestors is an enum; load the description of enums then."""
     if _ENUM not in ancestors:
         return False
     _operations.library()

@@ -50,7 +50,7 @@ def serve_over(transport: Transport, expose: Sequence[str] = ()) -> None:
 
 
 def _translated(method: Callable[..., _R], peer: str) -> Callable[..., _R]:
-    """The method, with its failures as those of a session."""
+    """Wrap a method so that its failures are those of a session."""
 
     def call(*args: Any) -> _R:
         try:

@@ -31,14 +31,14 @@ def without_escapes(text: str) -> str:
 
 
 def _class_of(kind: str) -> type[errors.RemoteError]:
-    """The class for a kind: RemoteError and, if ``register_error`` or Python has one of that name, that one too."""
+    """Return the class for a kind: RemoteError, and the registered or built-in class of that name."""
     base: Any = _registered(kind) or getattr(builtins, kind, None)
     known = isinstance(base, type) and issubclass(base, Exception)
     return _class_over(base) if known else errors.RemoteError
 
 
 def _registered(kind: str) -> type[Exception] | None:
-    """The user's class of that name; those of portcall have facts that a text does not give."""
+    """Return the user's class of that name; those of portcall have facts that a text does not give."""
     cls: type[Exception] | None = _core.registered_error_class(kind)
     return None if cls is None or issubclass(cls, errors.PortcallError) else cls
 

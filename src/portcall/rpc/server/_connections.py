@@ -132,7 +132,7 @@ class Connection:
         self.state = state
 
     def accepts(self, message: Message) -> bool:
-        """Whether a message of the worker has a meaning now."""
+        """Return whether a message of the worker is allowed now."""
         return isinstance(message, self.rules.accepts)
 
 

@@ -187,7 +187,7 @@ def is_python_function(name: str) -> bool:
 
 
 def _absolute(name: str | os.PathLike[str]) -> str:
-    """A path that other processes find, too; the name of a function as it is."""
+    """Return a path that other processes find, too; the name of a function as it is."""
     text = os.fspath(name)
     return text if is_python_function(text) else os.path.abspath(text)
 

@@ -116,12 +116,12 @@ def extension_options(features: Iterable[str] = (), **more: str) -> dict[str, st
 
 
 def new_nonce() -> str:
-    """A value that nobody has used before."""
+    """Return a value that nobody has used before."""
     return secrets.token_hex(16)
 
 
 def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "") -> bytes:
-    """The bytes that a client opens with.
+    """Return the bytes that a client opens with.
 
     Raises:
         ValueError: the key contains whitespace, which the protocol cannot carry; a time out of range.
@@ -145,19 +145,19 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
 
 
 def reason_hello(session_id: str, secret: str) -> bytes:
-    """The bytes that ask, instead of a session, why an earlier one ended."""
+    """Return the bytes that ask, instead of a session, why an earlier one ended."""
     text = Hello("", extension_options(reason=f"{session_id}.{secret}")).words("client").encode()
     return _HEAD.pack(MAGIC, len(text)) + text
 
 
 def server_reply(key: str, options: dict[str, str] | None = None) -> bytes:
-    """The bytes that accept a client; ``options`` only for one that offered the extension."""
+    """Return the bytes that accept a client; ``options`` only for one that offered the extension."""
     text = Hello(key, options or {}).words("server").encode()
     return _HEAD.pack(MAGIC, len(text)) + text
 
 
 def refusal(code: int) -> bytes:
-    """The bytes that refuse a client."""
+    """Return the bytes that refuse a client."""
     return _CODE.pack(code)
 
 
@@ -179,7 +179,7 @@ def check_token(token: str) -> str:
 
 
 def proof(token: str, role: str, transcript: bytes) -> bytes:
-    """What proves to the other side that this one knows the token: ``role`` is "client" or "server"."""
+    """Return the proof that this side knows the token; ``role`` is "client" or "server"."""
     return hmac.new(token.encode(), role.encode() + b"\0" + transcript, hashlib.sha256).digest()
 
 
@@ -225,7 +225,7 @@ class HelloReader:
         self.transcript = b""
 
     def missing(self) -> int:
-        """How many bytes the hello lacks at least: a reader that takes no more never reads into the session."""
+        """Return the least number of missing bytes: a reader that takes no more never reads into the session."""
         return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | None:
@@ -265,7 +265,7 @@ class ReplyReader:
         self.transcript = b""
 
     def missing(self) -> int:
-        """How many bytes the next message lacks at least: a reader that takes no more never reads into the session."""
+        """Return the least number of missing bytes: a reader that takes no more never reads into the session."""
         return _missing(self.rest)
 
     def feed(self, data: bytes) -> Hello | Notice | None:
