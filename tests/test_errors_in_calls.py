@@ -251,7 +251,7 @@ def test_traceback_shows_cpp_frames_below_python(native: portcall.Module) -> Non
     assert last.name == "InnermostFunction"
     assert last.filename.endswith("functions.cc")
     assert last.lineno
-    assert frames(caught.value)[0].startswith("test_frames_of_cpp")
+    assert frames(caught.value)[0].startswith("test_traceback_shows_cpp")
     shown = "".join(traceback.format_exception(caught.value))
     assert "in InnermostFunction" in shown
     assert "PORTCALL_CHECK(n < 0, ValueError)" in shown  # the line itself, because the source is here
