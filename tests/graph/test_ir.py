@@ -315,4 +315,4 @@ def test_pass_error_names_the_node(lib: portcall.Module) -> None:
         )
     assert caught.value.args == ("w1",)
     assert caught.value.__notes__[0] == "at <root>.inputs[1], of type portcall.graph.Node"
-    assert caught.value.__notes__[1].startswith("in pass 'test_an_error_of_a_pass")
+    assert caught.value.__notes__[1].startswith("in pass 'test_pass_error_names")

@@ -72,7 +72,7 @@ class Window:
         return tuple(found)
 
     def rows_inside(self, oh: Index) -> tuple[Index, Index]:
-        """Return the first row of the window that lies inside of the picture, and the one behind the last."""
+        """Return the first row of the window that lies inside of the picture, and the one after the last."""
         first: Index = 0
         if self.top:
             first = at_least(floordiv(self.top + self.dh - 1 - oh * self.sh, self.dh), 0)
@@ -111,7 +111,7 @@ class Product:
     stage: Stage
 
     def value(self, buffers: Mapping[str, Buffer], total: Expr, place: Place) -> Expr:
-        """Return what is stored for a sum: everything behind the reduction, with the parameters in flat ``buffers``."""
+        """Return what is stored for a sum: everything after the reduction, with the parameters in flat ``buffers``."""
         picture = self.stage.kinds == "SSSSRRR"
         return epilogue(self.reading, self.stage, buffers, total, place, picture=picture)
 
@@ -250,7 +250,7 @@ def _groups(channel_of: Callable[[int], int], outputs: int, group_channels: int)
 
 
 def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffer, list[int]]:
-    """Return what is padded, and where its first element lies; a buffer that is no padding is returned as it is."""
+    """Return what is padded, and where its first element lies; any other buffer is returned as it is."""
     stage = reading.inlined.get(buffer.name)
     if stage is None or reading.is_input(buffer):
         return buffer, [0] * len(buffer.shape)
