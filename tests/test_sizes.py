@@ -30,7 +30,7 @@ BUDGET = {
     "src/portcall/compile": 6_200,
     "src/portcall/farm": 4_900,
     "src/portcall/graph": 4_850,
-    "src/portcall/inspect": 1_350,
+    "src/portcall/inspect": 1_500,  # reads WebAssembly, too
     "src/portcall/ir": 1_950,
     "src/portcall/rpc": 300,
     "src/portcall/rpc/client": 2_150,

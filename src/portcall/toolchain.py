@@ -9,6 +9,8 @@ Rules:
 * A library links nothing of portcall's: its ``TVMFFI*``, ``TVMBackend*`` and ``Portcall*`` symbols stay undefined and
   are bound when it is loaded, those of ``portcall/ir.h`` too. ELF libraries are linked for lazy
   binding, which leaves the loader every way to do so.
+* A library for ``wasm32`` joins the memory of the core in WebAssembly. The C library's functions that it calls stay
+  undefined as well; the core has those of kernels. Its code uses vectors (simd128), which every engine has.
 * A program links the core, and ``libportcall_ir`` if it calls that.
 * An output appears whole or not at all: it is made in a folder beside its place and then renamed.
 * Every failure of a compiler is a CompileError with the command and all that the compiler wrote.
@@ -47,6 +49,13 @@ StrPath = str | os.PathLike[str]
 
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
 LINKED_SUFFIXES = (".o", ".a")
+WASM = "wasm32"
+# Names of zig: with vectors, and without constant expressions that Node 20 does not know.
+WASM_COMPILING = ("-target", "wasm32-wasi", "-mcpu=generic+simd128-extended_const")
+WASM_LINKING = (
+    "--experimental-pic", "-shared", "--import-memory", "--import-table", "--export-dynamic", "--strip-all",
+    "--unresolved-symbols=import-dynamic",
+)  # fmt: skip
 SUFFIXES = (*LANGUAGE_OF_SUFFIX, *LINKED_SUFFIXES, ".tar")
 SYSTEM_NAMES: dict[Language, tuple[str, ...]] = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 ENVIRONMENT: dict[Language, str] = {"c": "CC", "c++": "CXX"}
@@ -90,10 +99,14 @@ class Compiler:
             flags.append("-fno-sanitize=undefined")  # on by default there, where a caller asks for -O0
         if self.target.startswith("wasm"):
             flags.append("-fvisibility=default")  # hidden by default there, so nothing would be exported
+        if self.target == WASM and self.language == "c++":
+            flags += ("-fno-exceptions", "-fno-rtti")  # their library would have to be in the core
         return tuple(flags)
 
     def shared_flags(self) -> tuple[str, ...]:
         """Return what the link step of a library gets beside the caller's options."""
+        if self.target == WASM:
+            return WASM_LINKING
         if self.target.startswith("wasm"):
             return ("-mexec-model=reactor", "-rdynamic", "-Wl,--import-symbols", "-s")
         flags = ("-shared", "-Wl,-z,lazy", "-Wl,--as-needed")
@@ -127,9 +140,11 @@ def create_shared(
         sources: C (.c) and C++ (.cc .cpp .cxx) sources, objects (.o) and archives (.a) to link, and tar files (.tar) of
             those; one or several.
         output: the file to make; its folder must exist. ``load_module`` wants the suffix ``.so``.
-        target: another machine, such as ``aarch64-linux-gnu``, ``riscv64-linux-gnu`` or ``wasm32-wasi``; None is
-            this one. The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
-        options: further words for each compile step and for the link step, such as ``("-O3", "-march=native")``.
+        target: another machine, such as ``aarch64-linux-gnu`` or ``riscv64-linux-gnu``; ``wasm32`` is a tab or
+            Node, for sources in C (docs/javascript.md); None is this one.
+            The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
+        options: further words for each compile step and for the link step, such as ``("-O3", "-march=native")``; for
+            ``wasm32`` for the compile steps only.
         language: as what to link; ``"c"`` needs no C++ library. By default C++, unless all sources are C.
 
     Raises:
@@ -142,6 +157,9 @@ def create_shared(
         plan = check_sources(sources, folder)
         linker = find_compiler(language or link_language(plan), target)
         extra = Flags(tuple(options), linker.shared_flags(), (*options, "-lm"))
+        if target == WASM:
+            linker = Compiler("c", (*zig_program(), "wasm-ld"), "ziglang", WASM)
+            extra = Flags(tuple(options), linker.shared_flags(), ())
         return build(plan, place, folder, linker, extra)
 
 
@@ -264,7 +282,7 @@ def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, ext
     """Compile and link in a folder beside the output, and rename."""
     objects: list[str] = []
     for number, (source, language) in enumerate(sources.compiled):
-        compiler = linker if language == linker.language else find_compiler(language, linker.target or None)
+        compiler = find_compiler(language, linker.target or None)
         made = str(Path(folder, f"{number}-{source.stem}.o"))
         flags = (*compiler.flags(), f"-I{include_dir()}", *extra.compiling)
         execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
@@ -329,7 +347,8 @@ def zig_compiler(language: Language, target: str) -> Compiler:
             )
         raise CompileError(f"no {language} compiler found; {INSTALL_HINT}")
     command = (*zig_program(), ZIG_COMMAND[language])
-    return Compiler(language, (*command, "-target", target) if target else command, "ziglang", target)
+    words = WASM_COMPILING if target == WASM else ("-target", target) if target else ()
+    return Compiler(language, (*command, *words), "ziglang", target)
 
 
 def this_machine() -> str:
@@ -338,6 +357,8 @@ def this_machine() -> str:
 
 def is_this_machine(target: str) -> bool:
     """Tell whether the system compiler makes code for ``target``: same machine, same system, same C library."""
+    if target == WASM:
+        return False
     parts = target.split("-")
     if len(parts) not in (2, 3) or not all(parts):
         raise ValueError(f"target '{target}' is not of the form machine-system[-abi], such as aarch64-linux-gnu")

@@ -362,6 +362,18 @@ export class Runtime implements Objects {
     return handle;
   }
 
+  /** The version of the core. */
+  get version(): string {
+    const { memory } = this;
+    const start = memory.words[(memory.exports.PortcallGetCore() >> 2) + 1]! >>> 0; // behind the table's size
+    return memory.textAt(start, memory.bytes.indexOf(0, start) - start);
+  }
+
+  /** @internal Whether libraries find a function or variable of that name in the core. */
+  offers(name: string): boolean {
+    return Object.hasOwn(this.memory.exports, name);
+  }
+
   // ---- Objects, for cells ----
 
   /** @internal */

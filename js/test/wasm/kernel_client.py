@@ -5,8 +5,12 @@ Usage: kernel_client.py portcall|tvm HOST PORT KEY LIBRARY. Prints ``done``.
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
+
+import portcall.rpc
+from portcall.toolchain import create_shared
 
 
 def check(module, x, y, cpu, missing):
@@ -24,14 +28,27 @@ def check(module, x, y, cpu, missing):
     assert module["count"]() == 3
 
 
+def check_upload(remote, library):
+    """A library with needs that the core does not meet is refused before it is sent."""
+    source = library.with_suffix(".c")
+    source.write_text("int nowhere(int); int twice(int x) { return nowhere(x); }")
+    made = create_shared(source, library, target="wasm32")
+    problems = []
+    try:
+        remote.upload(made)
+    except portcall.errors.ModuleLoadError as error:
+        problems = error.problems
+    assert ["nowhere" in problem for problem in problems] == [True]
+
+
 if __name__ == "__main__":
     who, host, port, key, library = sys.argv[1:]
     data = np.linspace(-1, 1, 1000, dtype="float32")
     if who == "portcall":
-        import portcall.rpc
-
         with portcall.rpc.connect(host, int(port), key) as remote:
+            assert (remote.machine().target, remote.machine().portcall) == ("wasm32", portcall.__version__)
             remote.upload(library, "k.wasm")
+            check_upload(remote, Path(library).with_name("lacking.wasm"))
             x, y = remote.tensor(data), remote.empty(1000, "float32")
             check(remote.load_module("k.wasm"), x, y, remote.cpu(), LookupError)
     else:

@@ -18,7 +18,7 @@ from portcall._function import get_global_func
 from portcall._module import GRAPH_KINDS, VM_KINDS, VM_LIBRARY
 from portcall._signature import shown
 from portcall.errors import ModuleLoadError
-from portcall.inspect import _elf, _embedded
+from portcall.inspect import _elf, _embedded, _wasm
 from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import (
     ABIS,
@@ -116,11 +116,11 @@ def inspect_library(path: str | os.PathLike[str]) -> LibraryReport:
     """Return a report on the library at ``path``; the library is read, not loaded.
 
     Raises:
-        ModuleLoadError: the file does not exist, or is not a readable ELF file.
+        ModuleLoadError: the file does not exist, or is neither a readable ELF file nor WebAssembly.
     """
     file = Path(path)
     with reading(file) as data:
-        elf = _elf.read_elf(data)
+        elf = _wasm.read_library(data)
         defined = symbols_of(elf)
         modules, _, problems = read_modules(elf, data, defined)
         nbytes = len(data)
@@ -165,7 +165,7 @@ def embedded_payload(path: str | os.PathLike[str], kinds: Collection[str]) -> by
         ModuleLoadError: as for ``inspect_library``.
     """
     with reading(Path(path)) as data:
-        elf = _elf.read_elf(data)
+        elf = _wasm.read_library(data)
         modules, table, _ = read_modules(elf, data, symbols_of(elf))
     found = next((module for module in modules if module.kind in kinds), None)
     if found is None:

@@ -3,6 +3,7 @@
 
 import { Module, type Runtime } from "../../core/runtime.js";
 import { FunctionNotFoundError } from "../../errors.js";
+import { ServedError } from "./error_text.js";
 import type { Files } from "./files.js";
 import type { ServedFunction } from "./local_session.js";
 
@@ -11,7 +12,37 @@ export function moduleFunctions(core: Runtime, files: Files): [string, ServedFun
   return [
     ["tvm.rpc.server.load_module", (path) => core.loadModuleSync(files.get(path))],
     ["tvm.rpc.server.ModuleGetFunction", (module, name) => functionOf(module, name)],
+    ["portcall.rpc.machine", (_path = "", needs = "") => machine(core, needs)],
   ];
+}
+
+const MACHINE = {
+  build: { machine: "wasm32", bits: 32, byte_order: "little" },
+  ...{ system: "wasm", libc: "", libc_version: "", target: "wasm32" },
+  abis: ["modern"],
+};
+
+/** Say, as JSON, what libraries are to be compiled for, and what of a library's needs is not there. */
+function machine(core: Runtime, needs: unknown): string {
+  const answer: Record<string, unknown> = { machine: { ...MACHINE, portcall: core.version } };
+  if (needs !== "") {
+    const { needed, contexts, symbols } = parseNeeds(needs);
+    const libraries = Object.fromEntries(needed.map((name) => [name, "it"]));
+    answer.unmet = { libraries, versions: {}, contexts, symbols: symbols.filter((name) => !core.offers(name)) };
+  }
+  return JSON.stringify(answer);
+}
+
+function parseNeeds(text: unknown): { needed: string[]; contexts: string[]; symbols: string[] } {
+  if (typeof text !== "string") throw new TypeError("a library's needs are text");
+  const facts = JSON.parse(text);
+  for (const name of ["needed", "contexts", "symbols"]) {
+    const names = facts?.[name];
+    if (!Array.isArray(names) || !names.every((item) => typeof item === "string")) {
+      throw new ServedError("ValueError", `'${name}' of the needs is not a list of names`);
+    }
+  }
+  return facts;
 }
 
 /** Return a function of a module; null when it has none of that name. */

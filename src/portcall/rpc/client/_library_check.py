@@ -17,12 +17,13 @@ from typing import Any
 
 from portcall import errors
 from portcall._archive import members_of, open_archive
-from portcall.inspect._elf import Buffer, ElfError, read_build, read_elf
+from portcall.inspect._elf import Buffer, ElfError, read_build
 from portcall.inspect._library import kind_problems, needs_of
 from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import Machine, Unmet, compile_for, from_json, mapping, problems_of, to_json
+from portcall.inspect._wasm import read_library
 
-_LIBRARY = re.compile(r"\.so(\.\d+)*$")
+_LIBRARY = re.compile(r"\.(so(\.\d+)*|wasm)$")
 _HEADER = 64  # bytes that name the machine an object is for
 
 
@@ -88,7 +89,7 @@ def check(source: Path | memoryview, name: str, peer: str, ask: Ask) -> None:
 def library_problems(source: Path | memoryview, name: str, ask: Ask) -> list[str]:
     try:
         with opened(source) as data:
-            elf = read_elf(data)
+            elf = read_library(data)
     except ElfError as error:
         answer = ask("", "")
         return [str(error)] if answer is not None else []
