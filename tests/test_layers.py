@@ -68,7 +68,7 @@ HOUSE = [
     (
         "rpc/server",
         "_base_directory _directories _ended_sessions _log_writer _loop _messages _options _standard_names",
-        "_files _link _listen _log",
+        "_files _link _listen _log _program",
         "_connections _directory_process _worker _zygote_process",
         "_gate",
         "_admission _cleanup _zygote",

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,22 +102,47 @@ def test_a_wrong_executable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     compile.for_vm(product(), check=False)
 
 
-def test_a_module_of_relax_is_compiled_with_its_control_flow(tmp_path: Path) -> None:
+def branch() -> Any:
+    """A module of Relax with an if."""
+    import tvm
     from tvm.script import ir as ir_script
     from tvm.script import relax as relax_script
 
-    source = "@I.ir_module\nclass Branch:\n" + "\n".join(f"    {line}" for line in (
-        "@R.function",
-        "def main(c: R.Tensor((), 'bool'), x: R.Tensor((4,), 'float32')) -> R.Tensor((4,), 'float32'):",
-        "    if c:", "        y = R.add(x, x)", "    else:", "        y = R.multiply(x, x)", "    return y",
-    ))  # fmt: skip
-    import tvm
+    source = """
+@I.ir_module
+class Branch:
+    @R.function
+    def main(c: R.Tensor((), "bool"), x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        if c:
+            y = R.add(x, x)
+        else:
+            y = R.multiply(x, x)
+        return y
+"""
+    return tvm.script.from_source(source, {"I": ir_script, "R": relax_script})
 
-    module = tvm.script.from_source(source, {"I": ir_script, "R": relax_script})
-    path = compile.for_vm(module).save(tmp_path / "branch.so")
-    machine = portcall.vm.create(portcall.load_module(path))
+
+def chosen(machine: portcall.vm.VirtualMachine) -> list[float]:
     x = np.full(4, 3, "float32")
-    assert [float(machine(c, x).numpy()[0]) for c in (True, False)] == [6, 9]
+    return [float(machine(c, x).numpy()[0]) for c in (True, False)]
+
+
+def test_for_vm_compiles_a_module_of_relax_with_control_flow(tmp_path: Path) -> None:
+    path = compile.for_vm(branch()).save(tmp_path / "branch.so")
+    assert chosen(portcall.vm.create(portcall.load_module(path))) == [6, 9]
+
+
+def test_for_vm_makes_system_libraries(tmp_path: Path) -> None:
+    made = compile.for_vm(branch().with_attr("system_lib_prefix", "branch_"))
+    path = made.save(tmp_path / "branch.so")
+    program = (  # a process of its own: system libraries stay
+        "import sys, numpy as np, portcall\n"
+        "portcall.load_module(sys.argv[1])  # whose code registers itself\n"
+        "machine = portcall.vm.create(portcall.system_lib('branch_'))\n"
+        "print([float(machine(c, np.full(4, 3, 'float32')).numpy()[0]) for c in (True, False)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert done.stdout == "[6.0, 9.0]\n"
 
 
 def command(*words: object) -> dict[str, Any]:

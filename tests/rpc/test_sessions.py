@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import stat
@@ -384,6 +385,36 @@ def test_chain_connect_error_names_the_missing_link(serving_functions: Serving) 
 def test_session_constructor_failure_is_a_remote_error(serving_functions: Serving, arguments: list[Any]) -> None:
     with pytest.raises(errors.RemoteError):
         rpc.connect(serving_functions.address, key="k", session_constructor_args=arguments)
+
+
+PROGRAM = f"""#!{sys.executable}
+import os, sys
+from portcall import get_global_func, register_func
+register_func("demo.pid", os.getpid)
+get_global_func("portcall.rpc.ServeSession")(int(sys.argv[1]), int(sys.argv[2]), ["*"], 0, None, -1, False)
+"""
+
+
+def test_session_constructor_starts_the_clients_program(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text(PROGRAM)
+    (tmp_path / "program").chmod(0o700)
+    with serving("--key", "k", "--expose", "rpc.Popen*") as server:
+        for binary in (PROGRAM.encode(), str(tmp_path / "program")):
+            further = ["rpc.PopenSession", binary]
+            with rpc.connect(server.address, key="k", session_constructor_args=further) as session:
+                x = session.tensor(np.arange(3, dtype="float32"))
+                np.testing.assert_array_equal(x.numpy(), [0, 1, 2])
+                program = os.pidfd_open(session.get_function("demo.pid")())
+            assert select.select([program], [], [], 20)[0], "the program ends with its session"
+            os.close(program)
+        for wrong, said in ((b"#!/bin/false\n", "ended with code 1"), ("/no/such", "No such file"), (5, "not int")):
+            with pytest.raises(errors.RemoteError, match=said):
+                rpc.connect(server.address, key="k", session_constructor_args=["rpc.PopenSession", wrong])
+
+
+def test_session_constructor_starts_no_program_unless_exposed(serving_functions: Serving) -> None:
+    with pytest.raises(PermissionError, match=r"--expose rpc\.PopenSession"):
+        rpc.connect(serving_functions.address, key="k", session_constructor_args=["rpc.PopenSession", PROGRAM.encode()])
 
 
 def test_session_constructor_arguments_are_checked_locally(serving_functions: Serving) -> None:

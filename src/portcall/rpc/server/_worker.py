@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fnmatch
 import gc
 import importlib
 import importlib.util
@@ -34,7 +35,7 @@ from portcall._function import convert, get_global_func, list_global_func_names
 from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect
-from portcall.rpc.server import _files
+from portcall.rpc.server import _files, _program
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
@@ -316,7 +317,12 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
             if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
             return connect_further(*args)
-        raise PermissionError(f"this server makes no sessions with '{name}', only rpc.LocalSession and rpc.Connect")
+        if name == _program.NAME:
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+                raise PermissionError(f"this server starts no programs for its clients; see --expose {name}")
+            return _program.session_of_program(*args)
+        known = f"rpc.LocalSession, rpc.Connect and {_program.NAME}"
+        raise PermissionError(f"this server makes no sessions with '{name}', only with {known}")
 
     return convert(construct)
 
