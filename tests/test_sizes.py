@@ -28,13 +28,13 @@ BUDGET = {
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,
     "src/portcall/compile": 6_200,
-    "src/portcall/farm": 4_900,
+    "src/portcall/farm": 5_200,
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_500,  # reads WebAssembly, too
     "src/portcall/ir": 1_950,
     "src/portcall/rpc": 300,
-    "src/portcall/rpc/client": 2_150,
-    "src/portcall/rpc/server": 4_800,
+    "src/portcall/rpc/client": 2_250,
+    "src/portcall/rpc/server": 4_900,
     "src/portcall/rpc/wire": 700,
     "src/portcall/vm": 800,
 }

@@ -155,3 +155,24 @@ def test_farm_kick_ends_the_holders_command_with_the_reason() -> None:
                 assert holder.wait(30) == 3
                 assert holder.stderr is not None
                 assert "demo at ten" in holder.stderr.read()
+
+
+def test_farm_join_saves_a_token_and_history_prints_lines(tmp_path: Path) -> None:
+    store = tmp_path / "farm.db"
+    with started("farm", "--port", 0, "--store", store) as (_, farm):
+        code = portcall("farm", "pair", "ann", "--role", "operator", "--farm", farm)["code"]
+        mine = {"PORTCALL_FARM": farm, "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        saved = Path(portcall("farm", "join", code, "--save", **mine)["saved"])
+        assert saved.stat().st_mode & 0o077 == 0
+        port = farm.rpartition(":")[2]
+    with started("farm", "--port", port, "--store", store, "--require-tokens"):
+        assert portcall("farm", "status", **mine)["places"] == []
+        portcall("farm", "pair", "eve", code=3, **mine)  # not for operators
+        heads = {}
+        for form in ("csv", "jsonl"):
+            done = subprocess.run(
+                [sys.executable, "-m", "portcall", "farm", "history", "--as", form], capture_output=True, text=True,
+                check=True, env={**os.environ, **mine},
+            )  # fmt: skip
+            heads[form] = done.stdout.splitlines()[:1]
+        assert heads["csv"] == ["number,time,what,place,lease,user,detail"]

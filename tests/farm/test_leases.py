@@ -26,10 +26,11 @@ def farm() -> Iterator[RunningFarm]:
 def board(farm: RunningFarm, name: str = "board", key: str = "k", **more: Any) -> Iterator[rpc.Agent]:
     """Run an agent in a thread, its server in a process as always, until the end of the block."""
     relay = more.pop("relay", None)
+    hooks = {name: more.pop(name) for name in ("check", "prepare", "clean", "hook_limit") if name in more}
     channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", more.pop("token", ""), more.pop("tls", None))
     agent = rpc.Agent(
         channel,
-        rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay),
+        rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay, **hooks),
         rpc.ServerOptions(port=0, log="none", **more),
     )
     ready = threading.Event()

@@ -217,3 +217,21 @@ def test_farm_api_refuses_cross_site_requests(farm: RunningFarm) -> None:
             answer = connection.getresponse()
             answer.read()
             assert answer.status == 403
+
+
+def test_pairing_page_uses_its_code_only_when_confirmed(locked: RunningFarm) -> None:
+    code = command(locked, "pair", token(locked, "admin"), **{"for": "phone", "role": "viewer"})["code"]
+    for _ in range(2):
+        status, text = get(locked, f"/pair?code={code}")
+        assert status == 200
+        assert code in text
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    with contextlib.closing(http.client.HTTPConnection(locked.host, locked.port, timeout=20)) as connection:
+        for status in (303, 403):
+            connection.request("POST", "/pair", f"code={code}", form)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == status
+            if status == 303:
+                cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    assert get(locked, "/", Cookie=cookie)[0] == 200

@@ -19,7 +19,7 @@ from portcall.cli._command import Decorated, read_duration, with_options
 from portcall.cli._errors import DEVICE, CommandError
 from portcall.cli._output import print_line, print_warning
 from portcall.cli._progress import StatusLine
-from portcall.cli._store import NAME, Remote, read_remotes
+from portcall.cli._store import NAME, Remote, farm_token, read_remotes
 from portcall.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -114,7 +114,11 @@ def connect_farm(given: dict[str, Any]) -> Farm:
     from portcall import rpc
 
     tls = rpc.TLSOptions(ca=given["tls_ca"]) if given["tls_ca"] else None
-    return rpc.connect_farm(given["farm"], token=read_token_file(given["token_file"]), tls=tls)
+    token = read_token_file(given["token_file"])
+    farm = rpc.connect_farm(given["farm"], token=token, tls=tls)
+    if token is None and not os.environ.get("PORTCALL_FARM_TOKEN"):
+        farm.use_token(farm_token(farm.address))
+    return farm
 
 
 @contextlib.contextmanager

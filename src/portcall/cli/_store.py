@@ -71,6 +71,29 @@ def write_remotes(remotes: dict[str, Remote]) -> None:
     write_private(folder() / "remotes.json", json.dumps({"remotes": stored}, indent=2) + "\n")
 
 
+def farm_token(address: str) -> str:
+    """Return the token that was saved for a farm; empty for none."""
+    return _farm_tokens().get(address, "")
+
+
+def write_farm_token(address: str, token: str) -> Path:
+    """Save a token for a farm, and return the file."""
+    path = folder() / "farms.json"
+    write_private(path, json.dumps({**_farm_tokens(), address: token}, indent=2) + "\n")
+    return path
+
+
+def _farm_tokens() -> dict[str, str]:
+    path = folder() / "farms.json"
+    try:
+        return {str(name): str(token) for name, token in json.loads(path.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        text, next_step = f"cannot read '{path}': {error!r}", f"correct it, or remove it: rm {path}"
+        raise CommandError(text, "it was edited by hand, or is damaged", next_step) from error
+
+
 def server_token() -> tuple[str, Path, bool]:
     """Return the token of the servers here, the file in which it is kept, and whether it is new.
 

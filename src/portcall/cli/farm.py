@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import signal
 import subprocess
@@ -13,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portcall.bench import format_duration
+from portcall.bench import format_duration, format_size
 from portcall.cli._command import Command, Decorated, Group, end_with_error, read_duration, with_options
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
+from portcall.cli._farm_check import check_places
 from portcall.cli._output import console, print_facts, print_json, print_line, print_warning, table
 from portcall.cli._remote import connect_farm
+from portcall.cli._store import write_farm_token
 
 if TYPE_CHECKING:
     from portcall.rpc import Farm, Lease
@@ -31,9 +36,19 @@ portcall farm status                                   devices, leases, queue
 portcall farm reserve 'rasp4 & ram>=4GiB' --shell      a shell with a board
 """
 
+# What every board reports of itself.
+FACTS = {"cores", "ram", "arch", "os", "kernel", "libc", "host", "portcall", "place"}
+
 RESERVE = """
 portcall farm reserve rasp4 --shell
 portcall farm reserve 'rasp4 & !flaky' -- make tune
+"""
+
+
+CHECK = """
+portcall farm check
+portcall farm check b1 b2
+portcall farm check --every 10m --command "portcall bench golden.so f --arg ones:float32[9] --json -"
 """
 
 
@@ -68,6 +83,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         host=given["host"], port=given["port"], store=given["store"], tls_certificate=given["tls_cert"],
         tls_key=given["tls_key"], insecure=given["insecure"],
         require_tokens=given["require_tokens"], tvm_networks=tuple(networks), silent=given["silent"],
+        power=given["power_cycle"], cycles=given["power_cycles"], webhooks=given["webhook"],
     )  # fmt: skip
 
     def say_ready(address: Any, access: Any) -> None:
@@ -118,16 +134,23 @@ def show_status(address: str, found: dict[str, Any]) -> None:
     if found["places"]:
         rows = [
             (p["place"], ", ".join(p["keys"]), p["state"], format_duration(max(0.0, now - p["since"])),
-             "drained" if p["drain"] else p["health"], p["user"] or p["health_reason"] or p["cause"])
+             "drained" if p["drain"] else p["health"], labels(p["tags"]), p["user"] or p["health_reason"] or p["cause"])
             for p in found["places"]
         ]  # fmt: skip
-        console().print(table(("place", "keys", "state", "for", "health", "user, or why"), rows, right=("for",)))
+        names = ("place", "keys", "state", "for", "health", "tags", "user, or why")
+        console().print(table(names, rows, right=("for",)))
     if found["waiting"]:
         queue = [
             (str(w["position"]), w["user"], w["want"], format_duration(max(0.0, now - w["created"])), w["why"])
             for w in found["waiting"]
         ]
         console().print(table(("", "waiting", "for", "since", "because"), queue, right=("since",)))
+
+
+def labels(tags: dict[str, Any]) -> str:
+    """Return the tags that somebody gave, without the facts that each board reports."""
+    given = {name: value for name, value in tags.items() if name not in FACTS}
+    return ", ".join(name if value is True else f"{name}={value}" for name, value in given.items())
 
 
 def counted(number: int, noun: str) -> str:
@@ -165,7 +188,11 @@ def who(json_to: str | None, key: str | None, **given: Any) -> None:
 @click.option("--lease", default="", help="Of this lease alone.")
 @click.option("--user", default="", help="Of this user alone.")
 @click.option("--last", default=40, show_default=True, type=click.IntRange(1, 100_000), help="How many lines.")
-def history(json_to: str | None, place: str, lease: str, user: str, last: int, **given: Any) -> None:
+@click.option("--as", "form", default="table", show_default=True, type=click.Choice(["table", "csv", "jsonl"]),
+              help="One line for each event, for other programs: csv, or jsonl.")  # fmt: skip
+def history(
+    json_to: str | None, place: str, lease: str, user: str, last: int, form: str, **given: Any
+) -> None:  # fmt: skip
     """Show what happened: every change of a place and of a lease, with its cause."""
     filters = {name: value for name, value in (("place", place), ("lease", lease), ("of", user)) if value}
     with farm_of(given) as farm:
@@ -173,11 +200,25 @@ def history(json_to: str | None, place: str, lease: str, user: str, last: int, *
     if json_to is not None:
         print_json(found, json_to)
         return
+    if form != "table":
+        print_events(found["events"], form)
+        return
     rows = [
         (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"])), e["what"], e["place"], e["user"], e["detail"])
         for e in found["events"]
     ]
     console().print(table(("time", "what", "place", "user", "why"), rows))
+
+
+def print_events(events: list[dict[str, Any]], form: str) -> None:
+    """Print a line for each event."""
+    if form == "jsonl":
+        for event in events:
+            click.echo(json.dumps(event))
+        return
+    writer = csv.DictWriter(sys.stdout, ["number", "time", "what", "place", "lease", "user", "detail"])
+    writer.writeheader()
+    writer.writerows(events)
 
 
 # ---- Leases ----
@@ -291,6 +332,36 @@ def place_command(name: str, does: str, *, why: bool = False) -> Command:
     return change
 
 
+@click.command("check", cls=Command, examples=CHECK)
+@farm_options
+@click.argument("places", nargs=-1, metavar="[PLACE…]")
+@click.option("--command", "job", default="", help="What to run, in a shell.")
+@click.option("--every", callback=read_duration, metavar="TIME", help="Again and again, until Ctrl-C: 10m.")
+@click.option(
+    "--tolerance", default=1.5, show_default=True, help="How much longer than its first time a place may take."
+)
+@click.option(
+    "--limit", callback=read_duration, default="5m", show_default=True, metavar="TIME", help="Of the command."
+)
+@click.pass_context
+def check(
+    ctx: click.Context, /, json_to: str | None, places: tuple[str, ...], job: str, every: float | None,
+    tolerance: float, limit: float, **given: Any,
+) -> None:  # fmt: skip
+    """Lease each idle place, whatever its health, and see whether it works.
+
+    Without a command a session is opened. A command's portcall uses the place. A failure quarantines the place; a
+    passed check takes it out of quarantine. Where the command prints JSON with a median time, as
+    `portcall bench --json -` does, the place must not be much slower than it was at first.
+    """
+    with farm_of(given) as farm:
+        while True:
+            failed = check_places(farm, places, job, tolerance, limit, json_to)
+            if every is None:
+                ctx.exit(DEVICE if failed else 0)
+            time.sleep(every)
+
+
 # ---- Trust ----
 
 
@@ -307,6 +378,11 @@ def token_options(function: Decorated) -> Decorated:
     return with_options(function, options)
 
 
+def save_option(function: Decorated) -> Decorated:
+    text = "Keep the token for this user's commands, instead of printing it."
+    return with_options(function, [click.option("--save", is_flag=True, help=text)])
+
+
 def token_fields(given: dict[str, Any]) -> dict[str, Any]:
     names = ("role", "days", "most_leases", "top_class")
     return {**{name: given[name] for name in names}, "keys": list(given["keys"])}
@@ -319,7 +395,8 @@ def token_fields(given: dict[str, Any]) -> dict[str, Any]:
 @token_options
 @click.option("--list", "list_all", is_flag=True, help="List the tokens, without what is secret.")
 @click.option("--revoke", default="", metavar="USER", help="End the tokens of a user, or the one that begins so.")
-def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, **given: Any) -> None:
+@save_option
+def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, save: bool, **given: Any) -> None:
     """Make a token for a user; it is shown once."""
     with farm_of(given) as farm:
         if revoke:
@@ -336,7 +413,7 @@ def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, **
             console().print(table(("user", "role", "token", "keys", "made by"), rows))
         elif user:
             found = farm.command("token-make", **{"for": user, **token_fields(given)})
-            show(json_to, found, found["token"])
+            show_token(json_to, farm, found, save)
         else:
             raise click.UsageError("give a user's name, or --list, or --revoke USER")
 
@@ -349,16 +426,45 @@ def pair(json_to: str | None, user: str, **given: Any) -> None:
     """Make a code that a board or a colleague turns into a token once, within ten minutes."""
     with farm_of(given) as farm:
         found = farm.command("pair", **{"for": user, **token_fields(given)})
-        show(json_to, found, f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}")
+        page = f"http{'s' if given['tls_ca'] else ''}://{farm.address}/pair?code={found['code']}"
+        show(
+            json_to,
+            {**found, "page": page},
+            f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}",
+        )
+        if json_to is None and (picture := as_picture(page)):
+            click.echo(f"or scan this with a phone, for {page}\n{picture}")
+
+
+def as_picture(text: str) -> str:
+    """Return a QR code as text; empty where no package draws one, or nobody looks."""
+    if not sys.stdout.isatty():
+        return ""
+    try:
+        import segno
+    except ModuleNotFoundError:
+        return ""
+    out = io.StringIO()
+    segno.make(text, micro=False).terminal(out, compact=True)
+    return out.getvalue()
 
 
 @click.command("join", cls=Command, examples="portcall farm join ABCD-EFGH-JKMN --farm lab:9190 > token")
 @farm_options
 @click.argument("code")
-def join(json_to: str | None, code: str, **given: Any) -> None:
+@save_option
+def join(json_to: str | None, code: str, save: bool, **given: Any) -> None:
     """Turn a pairing code into a token, which is printed."""
     with farm_of(given) as farm:
-        found = farm.command("redeem", code=code)
+        show_token(json_to, farm, farm.command("redeem", code=code), save)
+
+
+def show_token(json_to: str | None, farm: Farm, found: dict[str, Any], save: bool) -> None:
+    """Print a token, or keep it for the commands of this user."""
+    if save:
+        path = write_farm_token(farm.address, found["token"])
+        show(json_to, {"saved": str(path)}, f"saved in {path}: commands use it for {farm.address}")
+    else:
         show(json_to, found, found["token"])
 
 
@@ -370,13 +476,15 @@ def show(json_to: str | None, found: dict[str, Any], text: str) -> None:
             print_line(line)
 
 
-@click.command("show", cls=Command, examples="portcall farm show LEASE")
+@click.command("show", cls=Command, examples="portcall farm show b1\nportcall farm show LEASE")
 @farm_options
-@click.argument("lease")
-def show_lease(json_to: str | None, lease: str, **given: Any) -> None:
-    """Show all that is known of a lease."""
+@click.argument("name", metavar="PLACE|LEASE")
+def show_one(json_to: str | None, name: str, **given: Any) -> None:
+    """Show all that is known of a place, or of a lease."""
     with farm_of(given) as farm:
-        found = farm.command("lease", lease=lease)
+        status = farm.status()
+        places = [place for place in status["places"] if place["place"] == name]
+        found = {**places[0], "now": status["now"]} if places else farm.command("lease", lease=name)
     if json_to is not None:
         print_json(found, json_to)
     else:
@@ -385,8 +493,12 @@ def show_lease(json_to: str | None, lease: str, **given: Any) -> None:
 
 
 def shown_fact(name: str, value: Any, now: float) -> str:
-    """Return a field of a lease for people."""
-    if name in ("created", "since"):
+    """Return a field of a place or a lease for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={format_size(v) if key == 'ram' else v}" for key, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if name in ("created", "since", "health_since", "checked"):
         return (
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(value))}, {format_duration(max(0.0, now - value))} ago"
         )
@@ -400,10 +512,11 @@ SUMMARIES: dict[Command, str] = {
     who: "Show who has which place.",
     history: "Show what happened, and why.",
     reserve: "Lease a place while a command or a shell runs.",
-    show_lease: "Show all that is known of a lease.",
+    show_one: "Show all that is known of a place or a lease.",
     extend: "Let a lease last longer.",
     lease_command("release", "Give a place back."): "Give a place back.",
     lease_command("kick", "End somebody's lease.", why=True): "End somebody's lease; its holder reads why.",
+    check: "Check idle places, once or again and again.",
     place_command("drain", "Hand a place out no more after its present lease."): "Hand a place out no more.",
     place_command("undrain", "Hand a drained place out again."): "Hand a drained place out again.",
     place_command("maintain", "Keep a place for maintenance.", why=True): "Keep a place for maintenance.",
@@ -425,6 +538,11 @@ SUMMARIES: dict[Command, str] = {
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
               "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
+@click.option("--power-cycle", metavar="COMMAND", default="", help="Cycles the power of the board PORTCALL_PLACE, when "
+              "it is away for two minutes.")  # fmt: skip
+@click.option("--power-cycles", type=click.IntRange(1, 1000), default=3, show_default=True, help="So often in a row.")
+@click.option("--webhook", multiple=True, metavar="URL", help="Gets a POST when a board is quarantined, a key has no "
+              "board left, or somebody waits for long. Can be repeated.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
 @click.option("--silent", is_flag=True, help="Log nothing.")

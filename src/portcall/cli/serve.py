@@ -22,7 +22,7 @@ from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import INTERRUPTED, CommandError
 from portcall.cli._remote import read_token_file
-from portcall.cli._store import server_token
+from portcall.cli._store import farm_token, server_token
 
 if TYPE_CHECKING:
     from portcall.rpc import ServerOptions
@@ -80,6 +80,15 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
               "the key.")  # fmt: skip
 @click.option("--tag", "tags", multiple=True, metavar="NAME[=VALUE]", help="A label of the place. Can be repeated.")
 @click.option("--relay", is_flag=True, help="Let clients come through the farm only, as behind NAT.")
+@click.option(
+    "--check", metavar="COMMAND", default="", help="Runs before each lease; if it fails, another board is used"
+)
+@click.option(
+    "--prepare", metavar="COMMAND", default="", help="Runs before each lease, such as one that flashes a board."
+)
+@click.option("--clean", metavar="COMMAND", default="", help="Runs after each lease.")
+@click.option("--hook-limit", callback=read_duration, default="60s", show_default=True, metavar="TIME",
+              help="How long --check, --prepare and --clean may take, each.")  # fmt: skip
 @click.option("--farm-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS with the farm; trust this.")
 @click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Folder for the sessions' directories.")
 @click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address when ready.")
@@ -152,9 +161,11 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
     if not key:
         raise CommandError("a place of a farm needs a key", "", "add --key, such as --key rasp4")
     tags = dict(read_tag(text) for text in given["tags"])
-    place = rpc.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None)
+    place = rpc.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None,
+                             **{name: given[name] for name in ("check", "prepare", "clean", "hook_limit")})  # fmt: skip
     tls = rpc.TLSOptions(ca=given["farm_ca"]) if given["farm_ca"] else None
     channel = rpc.FarmChannel(given["farm"], read_token_file(given["token_file"]), tls)
+    channel.token = channel.token or farm_token(str(channel.address))
 
     def log(text: str) -> None:
         if options.log != "none":

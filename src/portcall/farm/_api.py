@@ -138,6 +138,26 @@ class Api:
             )  # fmt: skip
         return await self._wait_for(lease, command)
 
+    async def _check(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Lease a place for a check, whatever its health."""
+        place, secret = self._place(command), _text(command, "secret")
+        if len(secret) < 32:
+            raise ValueError("the secret of a check must have 32 characters or more")
+        with self.hub.turn() as state:
+            lease = state.check(place.id, caller.user, secret, _number(command, "ttl", 60, 1, 86400))
+        return await self._wait_for(lease, command)
+
+    def _checked(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Take the result of a check, and answer with why the place failed it."""
+        lease = self._lease(command, caller)
+        if not lease.check or lease.state != "active":
+            raise ApiError(f"the lease {lease.id} is not a check that runs", "invalid")
+        job, seconds = _text(command, "job", ""), _number(command, "seconds", 0, 0, 1e9)
+        with self.hub.turn() as state:
+            failed = state.checked(lease.id, job, seconds, _text(command, "why", ""),
+                                   _number(command, "tolerance", 1.5, 1, 1e6))  # fmt: skip
+        return {"failed": failed}
+
     async def _wait(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
         return await (self._wait_for_end(lease, command) if command.get("end") else self._wait_for(lease, command))
@@ -334,6 +354,7 @@ class Api:
             state.register(
                 id, keys, tags, host=_text(command, "host", ""), port=int(_number(command, "port", 0, 0, 65535)),
                 fence=int(_number(command, "fence", 0, 0, 1e15)), sessions=sessions,
+                patience=_number(command, "patience", 0, 0, 86400),
             )  # fmt: skip
         self._expect(id, agent)
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
@@ -387,6 +408,8 @@ class Api:
         elif what == "declined":
             state.declined(id, fence, why)
         elif what == "cleaned":
+            if why and id in state.places:
+                state.failed(id, why)
             state.cleaned(id, fence)
         elif what == "opened":
             state.session_opened(id, fence, _text(report, "session"))
@@ -496,7 +519,7 @@ class Api:
             "place": place.id, "peer": place.peer, "keys": list(place.keys), "tags": place.tags,
             "state": "offered" if unclaimed else place.state, "since": place.since, "cause": place.cause,
             "health": place.health, "health_since": place.health_since,
-            "health_reason": place.health_reason, "drain": place.drain,
+            "health_reason": place.health_reason, "drain": place.drain, "checked": place.checked,
             "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
             "lease": place.lease, "user": holder.user if holder else "", "free": place.free,
         }  # fmt: skip
@@ -531,6 +554,7 @@ class Api:
 
 _COMMANDS = {
     "request": "_request", "wait": "_wait", "renew": "_renew", "release": "_release", "extend": "_extend",
+    "check": "_check", "checked": "_checked",
     "session": "_session", "kick": "_kick", "lease": "_show", "status": "_status", "history": "_history",
     "drain": "_change_place", "undrain": "_change_place", "maintain": "_change_place", "good": "_change_place",
     "quarantine": "_change_place", "retire": "_change_place", "register": "_register", "next": "_next",

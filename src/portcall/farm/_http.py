@@ -41,6 +41,8 @@ def make_app(api: Api, relay: Relay) -> web.Application:
     app.router.add_get("/healthz", pages.healthy)
     app.router.add_get("/readyz", pages.ready)
     app.router.add_post("/login", pages.login)
+    app.router.add_get("/pair", pages.show_pairing)
+    app.router.add_post("/pair", pages.pair)
     for path, handler in (
         ("/", pages.overview),
         ("/place/{place}", pages.place),
@@ -118,9 +120,27 @@ class Pages:
         token = str((await request.post()).get("token", ""))
         if not same_origin(request) or self._api.access.caller(token, "page") is None:
             raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
+        raise self._opened(request, token)
+
+    async def show_pairing(self, request: web.Request) -> web.Response:
+        """Ask whether this browser is to use a pairing code; looking at the page does not use it."""
+        return web.Response(
+            text=_page.pairing(request.query.get("code", "")), content_type="text/html", headers=_HEADERS
+        )
+
+    async def pair(self, request: web.Request) -> web.Response:
+        """Turn a pairing code into a token, which this browser keeps."""
+        code = str((await request.post()).get("code", ""))
+        try:
+            token = self._api.access.redeem(code) if same_origin(request) else ""
+        except ValueError as error:
+            raise web.HTTPForbidden(text=f"{error}\n") from None
+        raise self._opened(request, token)
+
+    def _opened(self, request: web.Request, token: str) -> web.HTTPSeeOther:
         answer = web.HTTPSeeOther("/")
         answer.set_cookie(_COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
-        raise answer
+        return answer
 
     async def overview(self, request: web.Request) -> web.Response:
         self._viewer(request)

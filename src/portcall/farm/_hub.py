@@ -41,6 +41,7 @@ class Hub:
     Attributes:
         agents: who speaks for each place, by its id.
         holders: who is notified of each lease, by its id.
+        power: cycles the power of places.
         session_keys: the lease of each match key that an agent of portcall has received and no session has used yet.
         watchers: called after each turn with its events.
         deposed: a turn could not be written to a store that others write, too; nobody was told of it.
@@ -54,6 +55,7 @@ class Hub:
         self.state = State(rules)
         self.agents: dict[str, Listener] = {}
         self.holders: dict[str, Listener] = {}
+        self.power: Listener | None = None
         self.session_keys: dict[str, str] = {}
         self._keys_of: dict[str, list[str]] = {}
         self.watchers: list[Callable[[list[Event]], None]] = []
@@ -148,7 +150,9 @@ class Hub:
         elif effect.what in ("ended", "requeued") and effect.lease is not None:
             for key in self._keys_of.pop(effect.lease.id, ()):
                 self.session_keys.pop(key, None)
-        if to_agent and effect.place is not None:
+        if effect.what == "cycle":
+            listener = self.power
+        elif to_agent and effect.place is not None:
             listener = self.agents.get(effect.place.id)
         elif effect.lease is not None:
             listener = self.holders.get(effect.lease.id)

@@ -60,6 +60,9 @@ class Place(Stored):
         lease: id of the lease that has it; empty for none.
         drain: no further leases after this one.
         failures: when it failed lately.
+        patience: seconds beyond the rules that its hooks may take.
+        checked: when it last passed a check; ``usual`` the seconds that each job of one took the first time.
+        cycles, cycled: how often its power was cycled since it last worked, and when.
     """
 
     id: str
@@ -80,6 +83,11 @@ class Place(Stored):
     lease: str = ""
     drain: bool = False
     failures: list[float] = field(default_factory=list)
+    patience: float = 0
+    checked: float = 0
+    usual: dict[str, float] = field(default_factory=dict)
+    cycles: int = 0
+    cycled: float = 0
     armed: float = field(default=0, metadata={"kept": False})
 
     @property
@@ -102,6 +110,7 @@ class Lease(Stored):
         expires: when it ends without a further heartbeat; ``ends_at`` whatever happens, 0 for never.
         most: how many leases its user may have at once; 0 for any number.
         sessions: when each open session began, by its id.
+        check: it is a check, which also places out of use take.
         claimed: its holder was heard since it became active.
         reason, by, detail: of the end.
     """
@@ -129,6 +138,7 @@ class Lease(Stored):
     expires: float = 0
     ends_at: float = 0
     sessions: dict[str, float] = field(default_factory=dict)
+    check: bool = False
     claimed: bool = field(default=False, metadata={"kept": False})
     reason: str = ""
     by: str = ""
@@ -159,13 +169,13 @@ class Effect:
 
     Attributes:
         what: to the agent of a place ``offer`` (take this lease), ``admit`` (one more session of it) and ``end`` (end
-            the sessions of this fence and older ones, clean up); to the holder of a lease ``granted``, ``requeued`` and
-            ``ended``.
+            the sessions of this fence and older ones, clean up); to the farm ``cycle`` (cycle its power); to the holder
+            of a lease ``granted``, ``requeued`` and ``ended``.
         key: of ``admit``, the match key.
         fence: of ``end``.
     """
 
-    what: Literal["offer", "admit", "end", "granted", "requeued", "ended"]
+    what: Literal["offer", "admit", "end", "cycle", "granted", "requeued", "ended"]
     place: Place | None = None
     lease: Lease | None = None
     key: str = ""
@@ -189,6 +199,8 @@ class Rules:
         quarantine: for how long.
         most_waiting: requests in the queue; and of one user.
         tvm_ceiling: how long a session of a TVM client may last; 0 for any time.
+        cycles: how often the power of a place that is away is cycled at most; 0 for never.
+        cycle_after: how long it must be away before, each time.
         keep_offline: how long an absent place is remembered.
     """
 
@@ -206,6 +218,8 @@ class Rules:
     most_waiting: int = 100_000
     most_waiting_of_user: int = 10_000
     tvm_ceiling: float = 0
+    cycles: int = 0
+    cycle_after: float = 120
     keep_offline: float = 30 * 86400
 
 
@@ -213,7 +227,7 @@ class Refused(Exception):
     """A request that cannot be fulfilled.
 
     Attributes:
-        reason: ``no-match``, ``quota``, ``full``, ``draining`` or ``invalid``.
+        reason: ``no-match``, ``quota``, ``full``, ``draining``, ``busy`` or ``invalid``.
     """
 
     def __init__(self, text: str, reason: str) -> None:

@@ -66,6 +66,15 @@ def login() -> str:
     return page("portcall farm", form)
 
 
+def pairing(code: str) -> str:
+    """Return the page to which a scanned code leads."""
+    form = (
+        f'<form method="post" action="/pair"><input type="hidden" name="code" value="{escape(code)}">'
+        "<p>Let this browser see the farm? The code is good once.</p><p><button>yes</button></p></form>"
+    )
+    return page("portcall farm", form)
+
+
 def table(names: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
     """Return a table of cells that are HTML already; on a phone each row is a block."""
     body = "".join(
@@ -127,6 +136,7 @@ def place_page(place: dict[str, Any], events: list[dict[str, Any]]) -> str:
         "address": place["address"],
         "served by": place["peer"],
         "fence": str(place["fence"]),
+        "last passed check": clock(place["checked"]) if place["checked"] else "",
     }
     for name, value in place["tags"].items():
         size = name == "ram" and isinstance(value, int)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ipaddress
 import socket
 import ssl
@@ -20,11 +21,13 @@ from portcall.farm._api import Api
 from portcall.farm._commands import Commands
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
-from portcall.farm._model import Rules
+from portcall.farm._model import Effect, Rules
 from portcall.farm._port import Port, listen
 from portcall.farm._relay import Relay, TcpEnd
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
+from portcall.farm._webhooks import Webhooks
+from portcall.rpc.server._hooks import run_hook
 from portcall.rpc.server._options import is_loopback
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import MAGIC
@@ -32,6 +35,8 @@ from portcall.rpc.wire._tls import load_certificate
 
 if TYPE_CHECKING:
     from portcall.farm._redis import RedisStore
+
+POWER_LIMIT = 120.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class FarmOptions:
         insecure: listen beyond this machine without TLS.
         require_tokens: want tokens on this machine, too.
         tvm_networks: from where TVM's servers and clients, which know no tokens, may come.
+        power: command of the shell that cycles the power of the place PORTCALL_PLACE, which is away; it is used at most
+            ``cycles`` times in a row.
+        webhooks: URLs that are told what people should know at once.
         rules: what the state machine goes by.
         silent: log nothing.
     """
@@ -58,6 +66,9 @@ class FarmOptions:
     insecure: bool = False
     require_tokens: bool = False
     tvm_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    power: str = ""
+    cycles: int = 3
+    webhooks: tuple[str, ...] = ()
     rules: Rules = field(default_factory=Rules)
     silent: bool = False
 
@@ -104,6 +115,7 @@ class Server:
         self._networks = [ipaddress.ip_network(network) for network in options.tvm_networks]
         self._trackers: set[Tracker] = set()
         self._commands: set[Commands] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Address:
         """Listen, and return the address."""
@@ -112,7 +124,10 @@ class Server:
         if options.tls_certificate:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             load_certificate(tls, options.tls_certificate, options.tls_key)
-        self.hub = Hub(self._store or Store(options.store), options.rules, self.log)
+        rules = dataclasses.replace(options.rules, cycles=options.cycles) if options.power else options.rules
+        self.hub = Hub(self._store or Store(options.store), rules, self.log)
+        self.hub.power = self._cycle_power
+        self._webhooks = Webhooks(self.hub, options.webhooks) if options.webhooks else None
         self.access = Access(self.hub.store, required=options.require_tokens or not options.local)
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
@@ -144,6 +159,16 @@ class Server:
             self.hub.close()
             raise
         return Address(self._port.host, self._port.port)
+
+    def _cycle_power(self, effect: Effect) -> None:
+        assert effect.place is not None
+        task = asyncio.get_running_loop().create_task(self._run_power(effect.place.id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_power(self, place: str) -> None:
+        why = await asyncio.to_thread(run_hook, self.options.power, POWER_LIMIT, {"PORTCALL_PLACE": place})
+        self.log("power", f"cycled the power of {place}" + (f": {why}" if why else ""))
 
     def may_be_tvm(self, address: str) -> bool:
         """Return whether TVM's ends may come from there."""
@@ -177,6 +202,8 @@ class Server:
         self.hub.state.draining = True
         for tracker in list(self._trackers):
             tracker.close()
+        if self._webhooks is not None:
+            await self._webhooks.close()
         for commands in list(self._commands):
             await commands.close()
         await self._runner.cleanup()

@@ -105,10 +105,29 @@ class State:
     def _place_deadline(self, place: Place) -> float:
         due = [place.health_until] if place.health == "quarantined" and place.health_until else []
         if place.state in ("offered", "cleaning") and place.peer == "portcall":
-            due.append(place.since + (self.rules.offer if place.state == "offered" else self.rules.clean))
+            limit = self.rules.offer if place.state == "offered" else self.rules.clean
+            due.append(place.since + limit + place.patience)
         if place.state == "offline":
+            due += [self._cycle_due(place)] if self._cycle_due(place) else []
             due.append(place.since + (self.rules.lost_agent if place.lease else self.rules.keep_offline))
         return min(due, default=0.0)
+
+    def _cycle_due(self, place: Place) -> float:
+        """Return when the power of a place that is away is to be cycled; 0 for never."""
+        if place.state != "offline" or place.cycles > self.rules.cycles or not self.rules.cycles:
+            return 0
+        given_up = place.health in ("maintenance", "retired", "bad")
+        return 0 if given_up else max(place.since, place.cycled) + self.rules.cycle_after
+
+    def _cycle(self, place: Place) -> None:
+        place.cycles, place.cycled = place.cycles + 1, self.now
+        if place.cycles > self.rules.cycles:
+            self.set_health(place.id, "bad", f"still away after its power was cycled {self.rules.cycles} times")
+            return
+        self.changed[place.id] = place
+        place.cause = f"power cycle {place.cycles} of {self.rules.cycles}"
+        self._note("place power cycle", place=place.id, detail=place.cause)
+        self._say("cycle", place=place)
 
     def _place_is_due(self, place: Place) -> None:
         due = self._place_deadline(place)
@@ -119,13 +138,15 @@ class State:
             return
         if place.health == "quarantined" and 0 < place.health_until <= self.now:
             self.set_health(place.id, "suspect", "the time of its quarantine is over")
+        elif 0 < self._cycle_due(place) <= self.now:
+            self._cycle(place)
         elif place.state in ("offered", "cleaning"):
             doing = "answer an offer" if place.state == "offered" else "clean up"
             self.failed(place.id, f"its agent did not {doing} in time")
             self.lost(place.id, f"its agent did not {doing} in time")
-        elif place.lease:
+        elif place.lease and place.since + self.rules.lost_agent <= self.now:
             self._end(self.leases[place.lease], "agent lost", detail=place.cause)
-        else:
+        elif not place.lease and place.since + self.rules.keep_offline <= self.now:
             self._forget(place)
             return
         self._arm(place)
@@ -189,8 +210,11 @@ class State:
         match_key: str = "",
         fence: int = 0,
         sessions: Sequence[str] = (),
+        patience: float = 0,
     ) -> Place:
         """Take in a place, or one that comes back; ``fence`` and ``sessions`` are what its agent knows of.
+
+        Its name is a tag, too: ``place=b1`` asks for this one.
 
         Raises:
             ValueError: it has no key.
@@ -202,7 +226,8 @@ class State:
             place = self.places[id] = Place(id, peer)
             self._note("place registered", place=id, detail=", ".join(keys))
         known = (place.keys, place.tags)
-        place.peer, place.keys, place.tags = peer, tuple(keys), dict(tags or {})
+        place.peer, place.keys, place.tags = peer, tuple(keys), {**(tags or {}), "place": id}
+        place.patience = patience
         place.host, place.port, place.match_key = host, port, match_key
         place.fence = max(place.fence, fence)
         if known != (place.keys, place.tags):
@@ -298,12 +323,14 @@ class State:
             self._set_place(place, "idle", "cleaned up")
             self._serve(place)
 
-    def failed(self, id: str, why: str) -> None:
-        """Count a failure of a place; too many of them quarantine it."""
+    def failed(self, id: str, why: str, at_once: bool = False) -> None:
+        """Count a failure of a place; too many of them, or one with ``at_once``, quarantine it."""
         place = self.places[id]
         place.failures = [t for t in place.failures if t > self.now - self.rules.failure_window] + [self.now]
         self._note("place failed", place=id, lease=place.lease, detail=why)
-        if len(place.failures) >= self.rules.failures and place.health in USABLE:
+        if at_once and place.health in (*USABLE, "quarantined"):
+            self.set_health(id, "quarantined", why, until=self.now + self.rules.quarantine)
+        elif len(place.failures) >= self.rules.failures and place.health in USABLE:
             text = f"failed {len(place.failures)} times within {self.rules.failure_window:g} s, at last: {why}"
             self.set_health(id, "quarantined", text, until=self.now + self.rules.quarantine)
         elif place.health in USABLE:
@@ -315,7 +342,7 @@ class State:
         if place.health != health:
             place.health_since = self.now
         if health == "good":
-            place.failures = []
+            place.failures, place.cycles = [], 0
         place.health, place.health_reason, place.health_until = health, reason, until
         self.changed[id] = place
         self._note("place " + health, place=id, user=by, detail=reason)
@@ -393,6 +420,52 @@ class State:
                 self._serve(place)
         return lease
 
+    def check(self, id: str, user: str, secret: str, ttl: float = 60) -> Lease:
+        """Lease an idle place for a check, whatever its health; the same secret gives the same lease.
+
+        Raises:
+            Refused: it is not idle.
+        """
+        place, hashed = self.places[id], hash_secret(secret)
+        if hashed in self._by_secret:
+            return self.leases[self._by_secret[hashed]]
+        if place.state != "idle" or place.health == "retired" or place.peer == "TVM":
+            raise Refused(f"{id} is {place.state if place.health != 'retired' else 'retired'}, not idle", "busy")
+        lease = Lease(self._random(8), user, f"check of {id}", secret_hash=hashed, check=True, ttl=ttl)
+        lease.created = lease.rank = self.now
+        self.leases[lease.id] = lease
+        self._by_secret[hashed] = lease.id
+        self._offer(place, lease)
+        return lease
+
+    def checked(self, id: str, job: str, seconds: float, why: str, tolerance: float) -> str:
+        """Take the result of a check; return why the place failed it, or an empty text.
+
+        Args:
+            id: of the lease.
+            job: what was done; ``seconds`` (0: not timed) are compared with its first time on this place.
+            why: it failed; empty where it did not.
+            tolerance: by how much the seconds may be longer, as a factor.
+        """
+        lease = self.leases[id]
+        place = self.places[lease.place]
+        usual = place.usual.get(job, 0)
+        if not why and seconds and usual and seconds > usual * tolerance:
+            why = f"took {seconds:.3g} s, {seconds / usual:.2f} times its usual {usual:.3g} s"
+        if why:
+            self.failed(place.id, f"check failed: {why}", at_once=True)
+            return why
+        if seconds and not usual:
+            place.usual[job] = seconds
+        place.checked = self.now
+        self.changed[place.id] = place
+        self._note(
+            "place checked", place=place.id, lease=id, user=lease.user, detail=f"{seconds:.3g} s" if seconds else ""
+        )
+        if place.health in (*USABLE, "quarantined", "bad"):
+            self.set_health(place.id, "good", "passed a check")
+        return ""
+
     def why_none(self, want: str, key_only: bool = False) -> str:
         """Say why no known place could match, and which come nearest."""
         constraint = self.queue.line(key_only, want, self.places).constraint
@@ -429,7 +502,8 @@ class State:
         place.fence += 1
         place.lease, lease.place, lease.fence = lease.id, place.id, place.fence
         self._set_lease(lease, "offered")
-        self.queue.leave(lease)
+        if not lease.check:
+            self.queue.leave(lease)
         self._held[lease.user] = self._held.get(lease.user, 0) + 1
         if place.peer == "TVM":
             lease.match_key = place.match_key
@@ -441,6 +515,7 @@ class State:
     def new_match_key(self, place: Place, lease: Lease) -> str:
         """Return a match key that nobody guesses, beginning with a key of the place as TVM's ends expect it."""
         first = lease.want.partition("?")[0]
+        first = first.partition("&")[0].strip()
         key = first if first in place.keys else place.keys[0]
         return f"{key}:{self._random(_SUFFIX_BYTES)}"
 
@@ -456,6 +531,9 @@ class State:
     def _requeue(self, lease: Lease, why: str) -> None:
         """Let a request whose offer failed wait again, where it stood."""
         place = self.places[lease.place]
+        if lease.check:
+            self._end(lease, "refused", detail=why)
+            return
         place.lease = lease.place = lease.match_key = ""
         self._give_back(lease)
         lease.fence, lease.expires = 0, self.now + lease.ttl if lease.peer == "portcall" else 0
@@ -558,6 +636,8 @@ class State:
         if place is not None and place.lease == lease.id:
             place.lease = ""
             self.changed[place.id] = place
+            if reason == "released":
+                place.cycles = 0
             if place.state in ("offered", "leased"):
                 self._set_place(place, "cleaning", f"the lease of {lease.user} ended: {reason}")
                 self._say("end", lease, place, fence=place.fence)
@@ -591,7 +671,9 @@ class State:
 
     def _load_lease(self, lease: Lease, place: Place | None) -> None:
         waiting = lease.state in ("queued", "offered")
-        if (waiting and lease.peer == "TVM") or (not waiting and (place is None or place.lease != lease.id)):
+        if (waiting and (lease.check or lease.peer == "TVM")) or (
+            not waiting and (place is None or place.lease != lease.id)
+        ):
             lease.reason = "farm restarted"
             return self._set_lease(lease, "ended", lease.reason)
         self.leases[lease.id] = lease

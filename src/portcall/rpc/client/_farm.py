@@ -128,6 +128,22 @@ class Farm:
         self._keep(lease)
         return lease
 
+    def check(self, place: str, ttl: float = 60) -> Lease:
+        """Lease an idle place for a check, whatever its health; ``Lease.checked`` takes the result.
+
+        Raises:
+            FarmError: it is not idle (``reason`` is ``busy``), does not take the lease, or is not there.
+        """
+        secret = secrets.token_hex(32)
+        view = self._again("check", hold=HOLD, place=place, secret=secret, ttl=ttl)
+        while view["state"] not in ("active", "ended"):
+            view = self._again("wait", hold=HOLD, lease=view["lease"], secret=secret)
+        if view["state"] == "ended":
+            raise FarmError(f"{place} does not take a check: {said(view)}", peer=self.address, reason=view["reason"])
+        lease = Lease(self, view, secret)
+        self._keep(lease)
+        return lease
+
     # ---- The API of TVM's tracker clients ----
 
     def request(
@@ -228,6 +244,10 @@ class Farm:
         if self._thread is not None:
             self._thread.join(timeout=5)
         self._channel.close()
+
+    def use_token(self, token: str) -> None:
+        """Show this token from now on."""
+        self._channel.token = token
 
     def __enter__(self) -> Farm:
         return self
@@ -385,6 +405,17 @@ class Lease:
         else:
             return float(view["ttl"]) / _BEATS
         return HOLD
+
+    def checked(self, job: str, seconds: float = 0, why: str = "", tolerance: float = 1.5) -> str:
+        """Say how the check of ``Farm.check`` went; return why the place failed it, or an empty text.
+
+        Args:
+            job: what was done.
+            seconds: that it took, which are compared with its first time on this place; 0: not timed.
+            why: it failed.
+            tolerance: by which factor the seconds may be longer.
+        """
+        return str(self._ask("checked", job=job, seconds=seconds, why=why, tolerance=tolerance)["failed"])
 
     def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
         if self._over:

@@ -15,8 +15,10 @@ import os
 import platform
 import random
 import secrets
+import shutil
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +29,7 @@ from portcall._core import __version__
 from portcall.errors import AuthenticationError, FarmError, RPCError
 from portcall.rpc.client._farm_channel import FarmChannel
 from portcall.rpc.client._socket import as_descriptor, open_socket
+from portcall.rpc.server._hooks import run_hook
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     AGENT_REPORTS,
@@ -46,6 +49,7 @@ from portcall.rpc.wire._handshake import server_reply
 HOLD = 15.0  # seconds for which the farm may hold an answer back
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts to reach a farm that is away
 RELAY_TIMEOUT = 10.0
+LEAST_DISK = 16 << 20  # bytes that must be free for a lease
 LINK_TIMEOUT = 15.0  # seconds until the end of a server is noticed at the latest
 
 OnReady = Callable[[Address], None]
@@ -62,12 +66,24 @@ class PlaceOptions:
         tags: labels beside the facts that are measured.
         relay: clients come through the farm, over connections that the agent makes. By default they do unless the
             server listens where they can reach it.
+        check, prepare: commands of the shell that run before a lease; where one fails, the request goes elsewhere.
+        clean: one that runs after it. They see PORTCALL_PLACE, PORTCALL_USER and PORTCALL_LEASE_ID.
+        hook_limit: seconds for each of them.
     """
 
     id: str
     keys: tuple[str, ...]
     tags: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     relay: bool | None = None
+    check: str = ""
+    prepare: str = ""
+    clean: str = ""
+    hook_limit: float = 60
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the hooks on one side of a lease may take."""
+        return self.hook_limit * max(bool(self.check) + bool(self.prepare), bool(self.clean))
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -113,6 +129,7 @@ class Agent:
         self._sessions: dict[str, int] = {}  # fences
         self._waiting: dict[socket.socket, int] = {}  # relayed connections without a client, and their fences
         self._registered = ""
+        self._last: Mapping[str, Any] = {}  # the last offer
         self._instance = secrets.token_hex(16)
         self._server: Server | None = None
 
@@ -188,6 +205,7 @@ class Agent:
         answer = self._channel.call(
             "register", place=self._place.id, keys=list(self._place.keys), tags={**facts(), **self._place.tags},
             host=host, port=port, fence=fence, sessions=sessions, instance=self._instance,
+            patience=self._place.patience,
         )  # fmt: skip
         self._registered = answer["agent"]
 
@@ -207,14 +225,12 @@ class Agent:
     def _obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """Do what the farm wants; return the immediate answer."""
         what, fence = order["do"], int(order["fence"])
+        if what == "offer" and (self._place.check or self._place.prepare):
+            threading.Thread(target=self._prepare, args=(order,), name="portcall-prepare", daemon=True).start()
+            return None
         try:
             if what in ("offer", "admit"):
-                with self._lock:
-                    self._fence = max(self._fence, fence)
-                self._link.send(AdmitClient(order["key"], fence, float(order.get("limit", 0))))
-                if self._route()[1] == 0:
-                    self._connect_relay(order["key"], fence)
-                return {"what": "accepted" if what == "offer" else "admitted", "fence": fence, "key": order["key"]}
+                return self._admit(order)
             if what == "end":
                 for sock in [sock for sock, of in list(self._waiting.items()) if of <= fence]:
                     with contextlib.suppress(OSError):
@@ -223,6 +239,47 @@ class Agent:
         except (OSError, RPCError) as error:
             return {"what": "declined", "fence": fence, "why": str(error)} if what == "offer" else None
         return None
+
+    def _admit(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Let the client of an order in, unless the place is not fit for a new lease; return the answer.
+
+        Raises:
+            OSError, RPCError: the server, or the farm, is not there.
+        """
+        fence = int(order["fence"])
+        trouble = self._trouble() if order["do"] == "offer" else ""
+        if trouble:
+            return {"what": "declined", "fence": fence, "why": trouble}
+        with self._lock:
+            self._fence = max(self._fence, fence)
+        self._link.send(AdmitClient(order["key"], fence, float(order.get("limit", 0))))
+        if self._route()[1] == 0:
+            self._connect_relay(order["key"], fence)
+        return {"what": "accepted" if order["do"] == "offer" else "admitted", "fence": fence, "key": order["key"]}
+
+    def _trouble(self) -> str:
+        """Return why this place cannot be used, as far as it is known at once."""
+        if self._server is None or not self._server.running:
+            return "its server has ended"
+        folder = self._options.work_dir or tempfile.gettempdir()
+        free = shutil.disk_usage(folder).free
+        return f"only {free} bytes are free in {folder}" if free < LEAST_DISK else ""
+
+    def _prepare(self, order: dict[str, Any]) -> None:
+        """Run what comes before a lease, and answer the offer."""
+        why = ""
+        for hook in filter(None, (self._place.check, self._place.prepare)):
+            why = why or run_hook(hook, self._place.hook_limit, self._variables(order))
+        try:
+            report = {"what": "declined", "fence": order["fence"], "why": why} if why else self._admit(order)
+        except (OSError, RPCError) as error:
+            report = {"what": "declined", "fence": order["fence"], "why": str(error)}
+        self._report(report)
+
+    def _variables(self, order: Mapping[str, Any]) -> dict[str, str]:
+        self._last = order
+        return {"PORTCALL_PLACE": self._place.id, "PORTCALL_USER": str(order.get("user", "")),
+                "PORTCALL_LEASE_ID": str(order.get("lease", ""))}  # fmt: skip
 
     # ---- Connections through the farm ----
 
@@ -255,15 +312,22 @@ class Agent:
             message = received[0]
             with self._lock:
                 report = self._note(message)
-            while report is not None and self._registered and not self._stopping.is_set():
-                try:
-                    self._channel.call("report", place=self._place.id, agent=self._registered, done=[report])
-                    break
-                except FarmError:
-                    break  # it knows another agent, or none: it hears all when we register
-                except RPCError:
-                    time.sleep(FIRST_PAUSE)
+            if isinstance(message, LeaseEnded) and self._place.clean and report is not None:
+                report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(self._last))
+            if report is not None:
+                self._report(report)
         self._channel.close()
+
+    def _report(self, report: dict[str, Any]) -> None:
+        """Tell the farm; where it is away, until it is back."""
+        while self._registered and not self._stopping.is_set():
+            try:
+                self._channel.call("report", place=self._place.id, agent=self._registered, done=[report])
+                return
+            except FarmError:
+                return  # it knows another agent, or none: it hears all when we register
+            except RPCError:
+                time.sleep(FIRST_PAUSE)
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:
