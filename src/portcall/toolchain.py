@@ -136,7 +136,7 @@ def create_shared(
 ) -> Path:
     """Compile ``sources`` and link them into the shared library ``output``; return its absolute path.
 
-    Args:
+    Parameters:
         sources: C (.c) and C++ (.cc .cpp .cxx) sources, objects (.o) and archives (.a) to link, and tar files (.tar) of
             those; one or several.
         output: the file to make; its folder must exist. ``load_module`` wants the suffix ``.so``.

@@ -45,7 +45,7 @@ class Finding:
 def check_conditions(result: BenchmarkResult, repeat_seconds: float, root: Path = Path("/")) -> list[Finding]:
     """Return what may have spoiled ``result``; empty when nothing was found.
 
-    Args:
+    Parameters:
         result: what was measured.
         repeat_seconds: how long the shortest repeat lasted, all of its calls together.
         root: the folder in which ``proc`` and ``sys`` lie.

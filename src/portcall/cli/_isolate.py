@@ -33,7 +33,7 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 def isolate(ctx: click.Context, work: str, timeout: float | None) -> None:
     """Return in a child process; the parent ends the command as the child ends.
 
-    Args:
+    Parameters:
         ctx: the command's context; where its settings do not ask for isolation, this returns at once.
         work: what is done, for messages, such as ``add_one of kernels.so``.
         timeout: seconds after which the child is killed; None waits forever.

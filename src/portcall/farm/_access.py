@@ -76,7 +76,7 @@ class Token:
 class Access:
     """The tokens of a farm.
 
-    Args:
+    Parameters:
         store: keeps them.
         required: whether callers need one.
     """
@@ -90,7 +90,7 @@ class Access:
     def caller(self, token: str, user: str) -> Token | None:
         """Return what a caller may do; None where it needs a token and has none that counts.
 
-        Args:
+        Parameters:
             token: as the caller sent it, or empty.
             user: the name that the caller gives, which counts only where no tokens are needed.
         """

@@ -76,7 +76,7 @@ class Agent:
 class Api:
     """Answers commands.
 
-    Args:
+    Parameters:
         hub: the farm.
         access: who may do what.
     """

@@ -50,7 +50,7 @@ def bearer(header: str) -> str:
 class Commands(asyncio.Protocol):
     """A connection that begins with a command.
 
-    Args:
+    Parameters:
         api: answers.
         http: makes the protocol that takes over all other requests.
         all: all such connections; this one is added while it lasts.

@@ -35,7 +35,7 @@ class Executor(concurrent.futures.Executor):
     A board is leased when there is work for it, and given back when there is none. A task whose session was lost, by a
     crash too, is tried again, on another board where there is one.
 
-    Args:
+    Parameters:
         farm: from ``portcall.rpc.connect_farm``.
         want: what to lease.
         boards: places at once, at most.
@@ -166,7 +166,7 @@ def measure(
 ) -> list[Any]:  # fmt: skip
     """Build candidates on one executor while another measures those that are built; return the results in order.
 
-    Args:
+    Parameters:
         candidates: what ``build``, or without one ``work``, is called with.
         work: called with a session, where ``executor`` is of a farm, and what was built.
         executor: measures: an ``Executor`` of a farm, or any other of the standard kind.

@@ -33,7 +33,7 @@ class DeposedError(Exception):
 class Hub:
     """The farm without its protocols.
 
-    Args:
+    Parameters:
         store: what outlives the process.
         rules: what the state machine goes by.
         log: called with a kind and a text.

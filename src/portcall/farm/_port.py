@@ -32,7 +32,7 @@ FORWARDED = b"\x01portcall"  # begins a connection that another process of the s
 class Sniffer(asyncio.Protocol):
     """Waits for the first bytes, and hands the connection on.
 
-    Args:
+    Parameters:
         protocols: what makes the protocol for each beginning: a magic number, ``b"POST"``, or else ``b"HTTP"``.
         patience: seconds for the first bytes.
         secure: whether TLS is around it.
@@ -85,7 +85,7 @@ def hand_over(protocol: Any, data: bytes) -> None:
 class Port:
     """A listening socket that recognises the protocol of each connection.
 
-    Args:
+    Parameters:
         listener: as ``listen`` returns it; it is closed at the end.
         protocols: as of ``Sniffer``.
         tls: speak TLS with who begins so.

@@ -51,7 +51,7 @@ return 1
 class RedisStore:
     """The store, and the right to write it.
 
-    Args:
+    Parameters:
         url: ``redis://host:port/0``, ``rediss://…`` or ``unix:///path``.
         address: of this process, for the others.
 

@@ -62,7 +62,7 @@ class End:
 class Relay:
     """All peers of the proxy.
 
-    Args:
+    Parameters:
         hub: the farm.
         allowed: whether TVM's ends may come from an address.
     """

@@ -29,7 +29,7 @@ async def start(options: FarmOptions) -> tuple[Address, Access | None, Callable[
 def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any]) -> int:
     """Run a farm in this process until SIGTERM or SIGINT, and return the signal's number.
 
-    Args:
+    Parameters:
         options: what it is told.
         on_ready: called once peers can connect, with its address, and its tokens unless another process decides.
 

@@ -97,7 +97,7 @@ class FarmOptions:
 class Server:
     """A farm in the running event loop.
 
-    Args:
+    Parameters:
         options: what it is told.
         store, listener, secret: of one of several processes; by default it has a store and a socket of its own.
 

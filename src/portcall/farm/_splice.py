@@ -51,7 +51,7 @@ class Pipes:
 class Spliced:
     """Two connected sockets, each of which gets what the other sends, until one of them ends.
 
-    Args:
+    Parameters:
         pipes: to pass bytes through.
         one, two: sockets, which are closed at the end.
         passed: called with the number of bytes that went on.

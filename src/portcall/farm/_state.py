@@ -50,7 +50,7 @@ def hash_secret(secret: str) -> str:
 class State:
     """The places, leases and waiting requests of a farm.
 
-    Args:
+    Parameters:
         rules: what it goes by.
         random_text: makes ids and match keys: given a number of bytes, twice as many hexadecimal digits.
 
@@ -377,7 +377,7 @@ class State:
     ) -> Lease:
         """Ask for a place; the lease is offered at once where a place is free. The same secret gives the same lease.
 
-        Args:
+        Parameters:
             want: a constraint; with ``key_only`` a TVM client's key.
             wait: seconds to wait at most; 0 for ever.
             most: how many leases the user may have at once; further requests wait. 0: any number.

@@ -35,7 +35,7 @@ class StoreError(OSError):
 class Store:
     """One file, which one process has open.
 
-    Args:
+    Parameters:
         path: of the file, which is made; ``:memory:`` keeps nothing.
 
     Raises:

@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 class Tracker(asyncio.Protocol):
     """One connection of a TVM server, client or proxy.
 
-    Args:
+    Parameters:
         hub: the farm.
         trackers: all such connections; this one is added while it lasts.
         allowed: whether TVM's ends may come from an address.

@@ -103,7 +103,7 @@ class MemoryReport:
 def memory_report(plan: Plan, parameters: Collection[str] = ()) -> MemoryReport:
     """Return where the memory of a plan goes.
 
-    Args:
+    Parameters:
         plan: the plan.
         parameters: the names of the placeholders that are parameters, which a graph itself does not tell.
     """

@@ -78,7 +78,7 @@ class Plan:
 def plan(graph: Graph, storage: Storage = "given") -> Plan:
     """Plan the memory of a graph.
 
-    Args:
+    Parameters:
         graph: the graph.
         storage: "given" uses the graph's storage ids, if it has them and they are sound; "own" plans again, which packs
             tighter; "none" shares no memory, so that every value can be looked at after a run.

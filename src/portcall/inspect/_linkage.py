@@ -36,7 +36,7 @@ CORE = "libportcall.so"
 class Linkage:
     """The libraries that one library would bring into this process, found by name and read once each.
 
-    Args:
+    Parameters:
         file: where the library lies, or will; it is not read.
         needed, runpath: what it asks for, and the folders in which to look first.
 

@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions | None = None, user: str = "") -> Farm:
-    """Return a farm, whose places can be leased.
+    """Return a farm, whose places can be leased::
 
         farm = portcall.rpc.connect_farm("lab:9190")
         with farm.lease("rasp4 & ram>=4GiB", on_wait=print) as lease, lease.session() as session:
             session.upload("kernels.so")
 
-    Args:
+    Parameters:
         address: ``host:port``; several of one farm with commas between them. By default that of the environment
             variable PORTCALL_FARM, else of TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
@@ -80,7 +80,7 @@ class Farm:
     ) -> Lease:
         """Wait for a place, and lease it.
 
-        Args:
+        Parameters:
             want: a key, or a constraint such as ``rasp4 & ram>=4GiB & !flaky``; by default that of the environment
                 variable PORTCALL_KEY, else TVM_TRACKER_KEY.
             ttl: seconds after which the farm takes the place back when this process is gone.
@@ -152,7 +152,7 @@ class Farm:
     ) -> Session:  # fmt: skip
         """Wait for a place, and return a session with it; the lease ends with the session.
 
-        Args:
+        Parameters:
             key: what ``lease`` takes.
             priority: the larger is served earlier; 1 is usual.
             session_timeout: seconds that the session may last; 0 for any time.
@@ -339,7 +339,7 @@ class Lease:
     ) -> Session:  # fmt: skip
         """Open a session with the place; a lease may have several, one after the other or at the same time.
 
-        Args:
+        Parameters:
             timeout, call_timeout, on_wait: as of ``portcall.rpc.connect``.
             constructor_args: its ``session_constructor_args``.
 

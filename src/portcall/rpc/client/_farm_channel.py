@@ -27,7 +27,7 @@ _PIECE = 256 << 10
 class FarmChannel:
     """Asks a farm. Threads may share it: each has a connection of its own.
 
-    Args:
+    Parameters:
         address: ``host:port``; the port may be left out. A farm of several processes has several, separated by commas.
             By default that of the environment: PORTCALL_FARM, else TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
@@ -55,7 +55,7 @@ class FarmChannel:
     def call(self, what: str, hold: float = 0, **fields: Any) -> dict[str, Any]:
         """Give a command, and return the answer.
 
-        Args:
+        Parameters:
             hold: seconds for which the farm may hold the answer back.
 
         Raises:

@@ -56,7 +56,7 @@ class Owner(Protocol):
 class Admission:
     """Takes connections in and makes sessions of them.
 
-    Args:
+    Parameters:
         options: which clients are admitted, and how many.
         listener: the socket that clients connect to; does not block.
         base: the directory that the sessions' directories are in.

@@ -109,7 +109,7 @@ def facts() -> dict[str, str | int | float | bool]:
 class Agent:
     """Serves one place until ``stop`` is called, or its server ends.
 
-    Args:
+    Parameters:
         channel: to the farm.
         place: what the farm is informed of.
         options: of the server.

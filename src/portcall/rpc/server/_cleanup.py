@@ -24,7 +24,7 @@ DISK_INTERVAL = 1.0
 class Cleanup:
     """Ends connections whose process has ended.
 
-    Args:
+    Parameters:
         connections: all of them; one that is cleaned up has been removed.
         ended: gets the endings that clients may ask for.
         on_disk_limit: called with a connection whose files take too much.
@@ -48,7 +48,7 @@ class Cleanup:
     def finish(self, connection: Connection, status: int) -> None:
         """Note how a session ended, tell its client where that is possible, and release everything that it had.
 
-        Args:
+        Parameters:
             status: the wait status of its process.
         """
         progress = Progress()

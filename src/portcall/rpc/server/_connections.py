@@ -139,7 +139,7 @@ class Connection:
 class Connections:
     """All connections, by number, and their deadlines.
 
-    Args:
+    Parameters:
         loop: keeps the deadlines.
         on_deadline: called with a connection whose time is over.
     """

@@ -28,7 +28,7 @@ class DirectoryProcess:
 
     A process that ends is started again, with the orders that it had; where that fails, at the next order.
 
-    Args:
+    Parameters:
         watch: called with a descriptor, and what to call with it once it can be read.
         forget: called with a descriptor that need not be watched any more.
         on_counted: called with a directory and the bytes that its files take.

@@ -57,7 +57,7 @@ _LINKED = (".o", ".a")
 class Folder:
     """A directory that nothing leads out of.
 
-    Args:
+    Parameters:
         root: its absolute path.
         limit: bytes that its files may take; 0 for no limit.
     """

@@ -37,7 +37,7 @@ class Admission:
 class Gate:
     """The keys that are good now.
 
-    Args:
+    Parameters:
         link: to the agent.
         connections: all connections of the server.
         kill: ends a session.

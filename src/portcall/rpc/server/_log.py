@@ -48,7 +48,7 @@ class Log:
     def write(self, event: str, text: str, session: int | None = None, **facts: object) -> None:
         """Log an event. It neither waits nor fails: what cannot be written is counted.
 
-        Args:
+        Parameters:
             event: its name for programs.
             text: a sentence for people.
             session: the session's number, if it is about one.

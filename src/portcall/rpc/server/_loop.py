@@ -50,7 +50,7 @@ class Timer:
 class Loop:
     """Waits for descriptors and times, and calls what was asked for.
 
-    Args:
+    Parameters:
         on_error: called with each error that an action raised.
     """
 

@@ -27,7 +27,7 @@ def serve(options: ServerOptions, on_ready: Callable[[Address], None], *, progra
 
     Call it from the main thread of a process that has no other thread.
 
-    Args:
+    Parameters:
         options: how to serve.
         on_ready: called with the address once clients can connect.
         program: id of a process to end with; 0 for none.

@@ -63,7 +63,7 @@ class StartError(Exception):
 class Supervisor:
     """Runs a server until a signal stops it.
 
-    Args:
+    Parameters:
         options: the server's.
         log: where it says what happens.
         on_ready: called with the address once clients can connect.

@@ -53,7 +53,7 @@ class Owner(Protocol):
 class ZygoteProcess:
     """Starts the process that sessions come from, again and again, and speaks with it.
 
-    Args:
+    Parameters:
         options: the server's, without secrets.
         base: the directory that it deletes when the supervisor is gone.
         output: descriptor that it and its sessions write to.

@@ -159,7 +159,7 @@ def error_of(words: dict[str, str], peer: str) -> errors.RPCError | None:
 def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> Ending:
     """Return how a process ended.
 
-    Args:
+    Parameters:
         status: its wait status.
         progress: how far it said it was.
         kill_reason: why the server killed it, if it did.
@@ -183,7 +183,7 @@ def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:
 
     A portcall client asks for everything but the end of its time.
 
-    Args:
+    Parameters:
         peer_kind: ``portcall`` or ``TVM``.
         seconds: the time that the session had.
     """
