@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call a function written in one language from any other, on this machine or on a device across a wire.
+"""Call a function written in one language from any other, on this machine or on a device across a wire::
 
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
     lib["add_one"](x, y)                          # x, y: anything that speaks DLPack

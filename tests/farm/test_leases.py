@@ -81,7 +81,7 @@ def test_lease_end_ends_its_sessions_with_the_reason(farm: RunningFarm) -> None:
         with client(farm, user="bob") as boss:
             boss.command("kick", lease=lease.id, why="demo at ten")
         with pytest.raises(errors.RPCError):
-            list(iter(machine, "for ever"))
+            list(iter(machine, "forever"))
         with pytest.raises(errors.FarmError, match="demo at ten"):
             lease.session()
         farm.until(lambda: farm.state.places["board"].state == "idle")

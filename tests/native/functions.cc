@@ -186,7 +186,7 @@ PORTCALL_EXPORT_TYPED(call_in_thread, [](PackedFunc func, Any argument) -> Any {
   return result;
 })
 
-// Waits until another thread opens the gate: for ever, if the interpreter lock is held meanwhile. The limit turns that
+// Waits until another thread opens the gate: forever, if the interpreter lock is held meanwhile. The limit turns that
 // into a failing test.
 PORTCALL_EXPORT_TYPED(wait_at_gate, [] {
   std::unique_lock<std::mutex> lock(gate_mutex);

@@ -370,7 +370,7 @@ def token_options(function: Decorated) -> Decorated:
         click.option("--role", default="user", show_default=True,
                      type=click.Choice(["viewer", "user", "agent", "operator", "admin"]), help="What it allows."),
         click.option("--key", "keys", multiple=True, help="For this key only. Can be repeated."),
-        click.option("--days", default=0.0, help="How long it is good for; 0 for ever."),
+        click.option("--days", default=0.0, help="How long it is good for; 0 forever."),
         click.option("--most-leases", default=0, help="Leases at once; 0 for any number."),
         click.option("--top-class", default="normal", show_default=True,
                      type=click.Choice(["urgent", "normal", "batch"]), help="The most urgent class to ask for."),

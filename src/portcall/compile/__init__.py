@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile a model: ONNX in, one file out, which portcall runs anywhere, without what compiled it.
+"""Compile a model: ONNX in, one file out, which portcall runs anywhere, without what compiled it::
 
     portcall.compile.from_onnx("resnet50.onnx").save("resnet50.so")
 

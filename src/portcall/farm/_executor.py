@@ -26,7 +26,7 @@ class _Task:
 
 
 class Executor(concurrent.futures.Executor):
-    """Runs ``work(session, *args)`` on places of a farm; a context manager.
+    """Runs ``work(session, *args)`` on places of a farm; a context manager::
 
         with portcall.rpc.connect_farm("lab:9190") as farm, portcall.farm.Executor(farm, "rasp4", boards=4) as executor:
             for seconds in executor.map(measure, candidates):

@@ -379,7 +379,7 @@ class State:
 
         Parameters:
             want: a constraint; with ``key_only`` a TVM client's key.
-            wait: seconds to wait at most; 0 for ever.
+            wait: seconds to wait at most; 0 forever.
             most: how many leases the user may have at once; further requests wait. 0: any number.
             hopeless: wait even where no known place could ever match.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models: a graph of kernels, run here or on a device across a wire.
+"""Compiled models: a graph of kernels, run here or on a device across a wire::
 
     m = portcall.graph.create(Path("m.json"), portcall.load_module("kernels.so"), portcall.cpu(0))
     m.load_params(Path("m.params"))

@@ -178,7 +178,7 @@ def fields(obj: Object | type[Object]) -> dict[str, _core.FieldAccess]:
 def register_value_type(
     cls: type, type_key: str, *, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
 ) -> None:
-    """Let values of an existing Python type travel through calls, and live in fields and containers.
+    """Let values of an existing Python type travel through calls, and live in fields and containers::
 
         portcall.ir.register_value_type(pathlib.PurePath, "demo.Path", encode=str, decode=pathlib.PurePath)
 

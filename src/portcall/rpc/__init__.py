@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with other processes and devices: upload a library, load it, allocate, copy, call, time it there.
+"""Sessions with other processes and devices: upload a library, load it, allocate, copy, call, time it there::
 
     with portcall.rpc.connect("board.local", 9090, key="rasp") as remote:
         remote.upload("kernels.so")

@@ -29,7 +29,7 @@ class PopenSession(Session):
 
     Parameters:
         binary: a program that is started as ``binary READ_FD WRITE_FD`` and serves there; this Python by default.
-        timeout: seconds until the child must have answered; None to wait for ever.
+        timeout: seconds until the child must have answered; None to wait forever.
         call_timeout: seconds that one request may take; 0 for no limit.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that TVM compiled for its Relax virtual machine, run here or on a device across a wire.
+"""Models that TVM compiled for its Relax virtual machine, run here or on a device across a wire::
 
     m = portcall.vm.create(portcall.load_module("m.so"), portcall.cpu(0))
     y = m(x)                          # the function "main"

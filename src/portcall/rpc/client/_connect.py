@@ -41,7 +41,7 @@ def connect(
     Parameters:
         url, port: ``"board.local"`` and 9090, ``"board.local:9090"``, ``"[::1]:9090"`` or ``"unix:/run/portcall"``.
         key: the key that the server was started with.
-        timeout: seconds until the session must be open, the time in the server's queue included; None to wait for ever.
+        timeout: seconds until the session must be open, the time in the server's queue included; None to wait forever.
         session_timeout: seconds that the session may last, on the server's clock; 0 for the server's own limit.
         session_constructor_args: the name of a session constructor of the server, and its arguments:
             ``["rpc.Connect", host, port, key, False]`` goes one hop further.

@@ -26,7 +26,7 @@ class Deadline:
         self._on_wait = on_wait
 
     def remaining(self) -> float | None:
-        """Return the seconds that are left; None for ever.
+        """Return the seconds that are left; None forever.
 
         Raises:
             SessionTimeoutError: there are none.

@@ -84,7 +84,7 @@ class Farm:
             want: a key, or a constraint such as ``rasp4 & ram>=4GiB & !flaky``; by default that of the environment
                 variable PORTCALL_KEY, else TVM_TRACKER_KEY.
             ttl: seconds after which the farm takes the place back when this process is gone.
-            wait: seconds to wait at most; None for ever.
+            wait: seconds to wait at most; None forever.
             limit: seconds that the lease may last; 0 for any time.
             priority: -10 to 10; a step is worth a minute of waiting.
             class_: ``urgent``, ``normal`` or ``batch``.

@@ -2,7 +2,7 @@
 """The agent of a farm's place: runs a server that lets in only clients that the farm sends, and reports to the farm.
 
 The agent asks the farm for orders again and again; a question is answered when there is something to do. Sessions do
-not depend on it: while the farm is away they go on, and the agent tries again for ever, after growing pauses.
+not depend on it: while the farm is away they go on, and the agent tries again forever, after growing pauses.
 
 An offer is accepted once the server knows the key of its client. When a lease ends, all its sessions do, and the farm
 hears when nothing of it is left.

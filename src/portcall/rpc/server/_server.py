@@ -43,7 +43,7 @@ class Server:
     """A server in a process of its own; a context manager. It ends with this process, whatever happens; processes that
     are forked from this one may use it, but do not end it.
 
-    Takes the options of ``ServerOptions`` by name; by default it takes a free port, and logs nothing.
+    Takes the options of ``ServerOptions`` by name; by default it takes a free port, and logs nothing::
 
         with portcall.rpc.Server(key="rasp", imports=["my_functions.py"]) as server:
             remote = portcall.rpc.connect(server.host, server.port, key="rasp")
