@@ -80,7 +80,7 @@ HOUSE = [
     ("rpc", "_local _popen _transport", "__init__"),
     (
         "farm",
-        "_constraints _executor _splice _tracker_wire",
+        "_constraints _device_page _executor _splice _tracker_wire",
         "_model",
         "_queue _store",
         "_redis _state",

@@ -93,21 +93,42 @@ describe("in Chromium", () => {
     await runPythonClient("portcall", "proven", { PORTCALL_TOKEN: TOKEN });
   });
 
-  test("a tab runs kernels that clients of portcall and apache-tvm send", async () => {
-    await open("key=kernels");
-    await state("waiting");
+  async function sendKernels(to: string, key: string, ...clients: string[]): Promise<void> {
     const folder = mkdtempSync(join(tmpdir(), "portcall-tab-"));
     const library = join(folder, "kernels.wasm");
-    const include = fileURLToPath(new URL("core/include", ROOT));
     const sources = [`${HERE}test/wasm/kernels.py`, `${HERE}test/wasm/kernels.c`];
-    await ended((await start(PYTHON, [...sources, include, library])).process);
-    for (const who of ["portcall", "tvm"]) {
-      const words = [`${HERE}test/wasm/kernel_client.py`, who, "127.0.0.1", port, "kernels", library];
+    await ended((await start(PYTHON, [...sources, library])).process);
+    for (const who of clients) {
+      const words = [`${HERE}test/wasm/kernel_client.py`, who, "127.0.0.1", to, key, library];
       const client = await start(PYTHON, words);
       assert.equal(client.line, "done");
       await ended(client.process);
     }
     rmSync(folder, { recursive: true });
+  }
+
+  test("a tab runs kernels that clients of portcall and apache-tvm send", async () => {
+    await open("key=kernels");
+    await state("waiting");
+    await sendKernels(port, "kernels", "portcall", "tvm");
+  });
+
+  test("a farm serves the page, and its clients use the tab", async () => {
+    const words = ["-m", "portcall", "farm", "--port", "0", "--store", ":memory:", "--silent", "--npm-package", HERE];
+    const farm = await start(PYTHON, words);
+    const address = farm.line.split(" ").at(-1)!; // listening on ADDRESS
+    await page.goto(`http://${address}/device?key=of-farm`);
+    await state("waiting");
+    await sendKernels(address.split(":")[1]!, "of-farm", "farm", "tvm");
+    await page.reload();
+    await state("waiting");
+    await page.setViewportSize({ width: 1280, height: 800 });
+    await page.screenshot({ path: `${SCREENS}farm-1280.png` });
+    await page.setViewportSize({ width: 400, height: 780 });
+    await page.screenshot({ path: `${SCREENS}farm-400.png` });
+    await page.goto("about:blank");
+    farm.process.kill("SIGTERM");
+    await ended(farm.process);
   });
 
   test("the button stops and starts", async () => {

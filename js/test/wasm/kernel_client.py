@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send a library of kernels to a server in JavaScript and run it there.
 
-Usage: kernel_client.py portcall|tvm HOST PORT KEY LIBRARY. Prints ``done``.
+Usage: kernel_client.py portcall|farm|tvm HOST PORT KEY LIBRARY. Prints ``done``.
 """
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -44,8 +45,13 @@ def check_upload(remote, library):
 if __name__ == "__main__":
     who, host, port, key, library = sys.argv[1:]
     data = np.linspace(-1, 1, 1000, dtype="float32")
-    if who == "portcall":
-        with portcall.rpc.connect(host, int(port), key) as remote:
+    if who != "tvm":
+        with contextlib.ExitStack() as stack:
+            if who == "farm":
+                farm = stack.enter_context(portcall.rpc.connect_farm(f"{host}:{port}"))
+                remote = stack.enter_context(stack.enter_context(farm.lease(key)).session())
+            else:
+                remote = stack.enter_context(portcall.rpc.connect(host, int(port), key))
             assert (remote.machine().target, remote.machine().portcall) == ("wasm32", portcall.__version__)
             remote.upload(library, "k.wasm")
             check_upload(remote, Path(library).with_name("lacking.wasm"))

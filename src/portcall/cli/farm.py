@@ -84,6 +84,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         tls_key=given["tls_key"], insecure=given["insecure"],
         require_tokens=given["require_tokens"], tvm_networks=tuple(networks), silent=given["silent"],
         power=given["power_cycle"], cycles=given["power_cycles"], webhooks=given["webhook"],
+        npm_package=given["npm_package"],
     )  # fmt: skip
 
     def say_ready(address: Any, access: Any) -> None:
@@ -543,6 +544,8 @@ SUMMARIES: dict[Command, str] = {
 @click.option("--power-cycles", type=click.IntRange(1, 1000), default=3, show_default=True, help="So often in a row.")
 @click.option("--webhook", multiple=True, metavar="URL", help="Gets a POST when a board is quarantined, a key has no "
               "board left, or somebody waits for long. Can be repeated.")  # fmt: skip
+@click.option("--npm-package", default="", type=click.Path(), metavar="FOLDER", help="Serve the npm package's page at "
+              "/device?key=KEY, which makes a browser's tab a place.")  # fmt: skip
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
 @click.option("--silent", is_flag=True, help="Log nothing.")

@@ -15,6 +15,7 @@ from portcall.farm import _page
 from portcall.farm._access import Token
 from portcall.farm._api import Api
 from portcall.farm._commands import MOST_BODY, answer, bearer
+from portcall.farm._device_page import add_device_page
 from portcall.farm._model import Event
 from portcall.farm._relay import Relay
 from portcall.farm._websocket import join
@@ -32,7 +33,7 @@ _HEADERS = {
 }
 
 
-def make_app(api: Api, relay: Relay) -> web.Application:
+def make_app(api: Api, relay: Relay, npm_package: str = "") -> web.Application:
     """Return the application."""
     app = web.Application(client_max_size=MOST_BODY)
     pages = Pages(api, relay)
@@ -53,6 +54,7 @@ def make_app(api: Api, relay: Relay) -> web.Application:
         ("/metrics", pages.metrics),
     ):
         app.router.add_get(path, handler)
+    add_device_page(app, npm_package)
     return app
 
 

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from portcall.farm import _tracker_wire
 from portcall.farm._access import Access
 from portcall.farm._api import Api
 from portcall.farm._commands import Commands
+from portcall.farm._device_page import PAGE
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Rules
@@ -55,6 +57,7 @@ class FarmOptions:
             ``cycles`` times in a row.
         webhooks: URLs that are told what people should know at once.
         rules: what the state machine goes by.
+        npm_package: the folder of the npm package, whose page at /device makes tabs devices; empty for no such page.
         silent: log nothing.
     """
 
@@ -70,6 +73,7 @@ class FarmOptions:
     cycles: int = 3
     webhooks: tuple[str, ...] = ()
     rules: Rules = field(default_factory=Rules)
+    npm_package: str = ""
     silent: bool = False
 
     def __post_init__(self) -> None:
@@ -77,6 +81,8 @@ class FarmOptions:
             raise ValueError(f"invalid port {self.port} (must be 0-65535)")
         for network in self.tvm_networks:
             ipaddress.ip_network(network)
+        if self.npm_package and not Path(self.npm_package, PAGE).is_file():
+            raise ValueError(f"'{self.npm_package}' is not the built npm package: it has no {PAGE}")
         if not (self.local or self.tls_certificate or self.insecure):
             raise ValueError(
                 f"tokens would cross the network in clear on {self.host}: give --tls-cert and --tls-key, or say "
@@ -132,7 +138,7 @@ class Server:
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
         self._runner = web.AppRunner(
-            make_app(self.api, self.relay),
+            make_app(self.api, self.relay, options.npm_package),
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=120,
