@@ -147,8 +147,8 @@ def test_create_shared_link_error_names_the_output(tmp_path: Path) -> None:
     ("sources", "output", "kind", "text"),
     [
         ([], "a.so", ValueError, "no sources"),
-        (["kernel.rs"], "a.so", ValueError, r"'\.rs' is none of \.c"),
-        (["kernel"], "a.so", ValueError, "its suffix '' is none of"),
+        (["kernel.rs"], "a.so", ValueError, r"'\.rs' is not one of \.c"),
+        (["kernel"], "a.so", ValueError, "its suffix ''"),
         (["missing.cc"], "a.so", FileNotFoundError, "'missing.cc' does not exist"),
         (["folder.c"], "a.so", FileNotFoundError, "folder.c"),
         (["good.c"], "no/such/a.so", FileNotFoundError, "the folder .* does not exist"),

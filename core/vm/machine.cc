@@ -420,12 +420,12 @@ class Machine::Interpreter {
   void AddNotes(const Error& error) const {
     error.AddNote(machine_.Describe(*frames_.now().routine, step_));
     const auto& callers = frames_.callers();
-    size_t told = std::min(callers.size(), kMostNotes);
-    for (size_t i = 0; i < told; ++i) {
+    size_t shown = std::min(callers.size(), kMostNotes);
+    for (size_t i = 0; i < shown; ++i) {
       const Frames::Frame& caller = callers[callers.size() - 1 - i];
       error.AddNote(machine_.Describe(*caller.routine, caller.step));
     }
-    if (callers.size() > told) error.AddNote(Join({"and through ", callers.size() - told, " more calls"}));
+    if (callers.size() > shown) error.AddNote(Join({"and through ", callers.size() - shown, " more calls"}));
   }
 
   Machine& machine_;

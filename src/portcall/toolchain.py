@@ -253,7 +253,7 @@ def check_sources(sources: StrPath | Iterable[StrPath], folder: StrPath) -> Sour
         elif path.suffix in LANGUAGE_OF_SUFFIX:
             compiled.append((path.resolve(), LANGUAGE_OF_SUFFIX[path.suffix]))
         elif path.suffix != ".tar":
-            raise ValueError(f"cannot compile '{path}': its suffix '{path.suffix}' is none of {' '.join(SUFFIXES)}")
+            raise ValueError(f"cannot compile '{path}': its suffix '{path.suffix}' is not one of {' '.join(SUFFIXES)}")
         if not path.is_file():
             raise FileNotFoundError(f"source '{path}' does not exist or is not a file")
         if path.suffix == ".tar":

@@ -73,7 +73,9 @@ class World:
         place, lease = effect.place, effect.lease
         if place is not None and lease is not None and place.lease == lease.id:  # else the same turn has taken it back
             stored = {p.id: p for p in self.reader.load()[0]}[place.id]
-            assert (stored.lease, stored.fence) == (lease.id, lease.fence), "somebody was told what is not stored"
+            assert (stored.lease, stored.fence) == (lease.id, lease.fence), (
+                "somebody was notified of what is not stored"
+            )
         if effect.what == "offer" and place is not None and lease is not None and lease.fence:
             known = self.given.setdefault((place.id, lease.fence), lease.id)
             assert known == lease.id, "a fence was given twice"

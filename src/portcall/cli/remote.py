@@ -47,7 +47,7 @@ portcall remote remove rasp
 @click.option("--tls-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority.")
 @click.option("--tls-cert", default="", type=click.Path(), metavar="FILE", help="Your certificate and key (PEM).")
 def add(json_to: str | None, name: str, address: str, token_file: str | None, **given: Any) -> None:
-    """A name that is there already gets the new address. The token is kept in a file that only you can read."""
+    """An existing name gets the new address. The token is kept in a file that only you can read."""
     from portcall.rpc import parse_address
 
     if not NAME.fullmatch(name):

@@ -155,7 +155,7 @@ def _analyzer(extents: dict[Index, int]) -> Any:
 
 
 def _boundaries(condition: Expr, variable: Any, last: int) -> set[int]:
-    """Return the places of ``variable`` where a comparison with it changes; none if it cannot be told."""
+    """Return the places of ``variable`` where a comparison with it changes; none if they are unknown."""
     kind = type(condition).__name__
     if kind in ("And", "Or"):
         return _boundaries(condition.a, variable, last) | _boundaries(condition.b, variable, last)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state machine with a clock, a store and listeners: what the protocols of a farm work on.
 
-Each change is a *turn*: time passes, the state changes, the change is stored, and then those concerned are told.
+Each change is a *turn*: time passes, the state changes, the change is stored, and then those concerned are notified.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Hub:
         power: cycles the power of places.
         session_keys: the lease of each match key that an agent of portcall has received and no session has used yet.
         watchers: called after each turn with its events.
-        deposed: a turn could not be written to a store that others write, too; nobody was told of it.
+        deposed: a turn could not be written to a store that others write, too; nobody was notified.
     """
 
     def __init__(

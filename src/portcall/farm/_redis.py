@@ -4,7 +4,7 @@
 One process leads: it has the state and decides. The others pass connections on to it, and one of them takes over when
 it is gone. Who leads is said by a key that expires, and that key is not trusted: each turn is one script, which writes
 only while the number of its process is the highest that was ever given. What a process decides after another has taken
-over is refused whole, and nobody is told of it. So two processes never give one place to two people.
+over is refused whole, and nobody is notified. So two processes never give one place to two people.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any
     """Run a farm in this process until SIGTERM or SIGINT, and return the signal's number.
 
     Parameters:
-        options: what it is told.
+        options: its settings.
         on_ready: called once peers can connect, with its address, and its tokens unless another process decides.
 
     Raises:

@@ -55,7 +55,7 @@ class FarmOptions:
         tvm_networks: from where TVM's servers and clients, which know no tokens, may come.
         power: command of the shell that cycles the power of the place PORTCALL_PLACE, which is away; it is used at most
             ``cycles`` times in a row.
-        webhooks: URLs that are told what people should know at once.
+        webhooks: URLs that get what people should know at once.
         rules: what the state machine goes by.
         npm_package: the folder of the npm package, whose page at /device makes tabs devices; empty for no such page.
         silent: log nothing.
@@ -104,7 +104,7 @@ class Server:
     """A farm in the running event loop.
 
     Parameters:
-        options: what it is told.
+        options: its settings.
         store, listener, secret: of one of several processes; by default it has a store and a socket of its own.
 
     Raises:

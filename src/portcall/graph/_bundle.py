@@ -230,7 +230,7 @@ def _copy_library(library: Path, file: BinaryIO) -> None:
 def _library(
     lib: Module | StrPath | Iterable[StrPath], folder: Path, target: str | None, options: Sequence[str]
 ) -> Path:
-    """Return the file of a shared library, linked in ``folder`` unless it is there already."""
+    """Return the file of a shared library, linked in ``folder`` unless it exists."""
     if isinstance(lib, Module):
         return _file_of(lib)
     paths = [Path(lib)] if isinstance(lib, (str, os.PathLike)) else [Path(each) for each in lib]

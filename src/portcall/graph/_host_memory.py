@@ -32,7 +32,7 @@ class HostMemory(Protocol):
         """Return a tensor there with the elements, which is used again for the same input."""
 
     def sent(self, tensor: Any) -> Any:
-        """Return a tensor there with the elements; one that is there already as it is."""
+        """Return a tensor there with the elements, or the given one if it is there."""
 
     def keep(self, tensors: Iterable[Any], sizes: Sequence[int], ours: bool) -> list[Any]:
         """Return tensors there for good: copies, unless they are ``ours``. ``sizes`` has the bytes of each."""
@@ -98,7 +98,7 @@ class SessionMemory:
         return stage
 
     def sent(self, tensor: Any) -> Any:
-        """Return a new tensor of the server with the elements; one that is there already as it is."""
+        """Return a new tensor of the server with the elements, or the given one if it is there."""
         if is_remote(tensor):
             return tensor
         made = self.empty(tensor)

@@ -50,7 +50,7 @@ export class Endpoint implements FrameHandler {
     if (rest.length) this.#feed(rest);
   }
 
-  /** End the session, since its time is over; the client is told. */
+  /** End the session, since its time is over, and notify the client. */
   expire(seconds: number): void {
     if (this.#ended) return;
     this.#write(Code.Exception, [`RPCSessionTimeoutError: the session's time of ${seconds} s is over`]);

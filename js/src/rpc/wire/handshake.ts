@@ -194,7 +194,7 @@ export function checkAccepted(code: number, key: string): void {
     throw new KeyMismatchError(`the server ${asked}`, { reason: "key-mismatch" });
   }
   if (code === DUPLICATE) {
-    throw new KeyMismatchError(`a server with the key '${key}' is there already`, { reason: "duplicate" });
+    throw new KeyMismatchError(`a server with the key '${key}' is already registered`, { reason: "duplicate" });
   }
 }
 

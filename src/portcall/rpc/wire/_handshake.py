@@ -283,7 +283,7 @@ class ReplyReader:
             asked = f"does not have the key {self._key!r}" if self._key else "has a key, and none was given"
             raise KeyMismatchError(f"the server {asked}")
         if code == DUPLICATE:
-            raise KeyMismatchError(f"a server with the key {self._key!r} is there already")
+            raise KeyMismatchError(f"a server with the key {self._key!r} is already registered")
         if code not in (MAGIC, NOTICE):
             raise RemoteProtocolError("the peer is not an RPC server (wrong magic number)")
         if len(self.rest) < _HEAD.size:
