@@ -18,10 +18,11 @@ import tvm
 import portcall
 from portcall import toolchain
 from portcall.bench import format_size
-from portcall.compile import _lower
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
+from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
+from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, check_operators, fix_inputs, load
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
@@ -159,9 +160,9 @@ def from_onnx(
     with steps.step("simplify"):
         proto = simplify(proto)
     with steps.step("import"), _as_model_error("imported"):
-        module = _lower.import_model(proto, fixed)
+        module = import_model(proto, fixed)
     with steps.step("lower"), _as_model_error("lowered"):
-        program = read_program(_lower.lower(module, machine))
+        program = read_program(lower(module, machine))
     with steps.step("kernels"):
         rules = Rules(program, machine, winograd, threads > 1)
         fold_layout_changes(program, rules.reading_of, rules.product_of)

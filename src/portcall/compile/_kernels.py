@@ -14,6 +14,7 @@ from portcall.compile._chain import Chain
 from portcall.compile._convolution import Variant, choose_tile, weights_of, write_convolution
 from portcall.compile._default import schedule
 from portcall.compile._elementwise import write_elementwise
+from portcall.compile._integers import plan_integers, read_integers, write_integers
 from portcall.compile._matmul import read_batched, write_batched
 from portcall.compile._products import Product, read_convolution, read_product
 from portcall.compile._program import Call, Program
@@ -139,6 +140,9 @@ class Rules:
         function = self._function(call.function)
         if reading is not None and product is not None:
             return self._write_products([call], [product], name, shape_of(reading.result)[-1])
+        integers = self._integers_of(reading, call)
+        if integers is not None:
+            return self._write_integers(integers, name)
         if reading is not None:
             for rule, write in _RULES.items():
                 try:
@@ -148,6 +152,20 @@ class Rules:
         if _EXTERNAL in function.script():
             raise ModelError(f"{call.function} needs a function of TVM's own library, which bundles do not have")
         return Kernel(name, "default", schedule(function, self.target, self.parallel), flat=False)
+
+    def _integers_of(self, reading: Reading | None, call: Call) -> Product | None:
+        """Return a call's product of bytes with constants; None if it is none."""
+        try:
+            product = read_integers(reading) if reading is not None else None
+        except NotThisKindError:
+            return None
+        return product if product is not None and call.inputs[product.weights].data is not None else None
+
+    def _write_integers(self, product: Product, name: str) -> Kernel:
+        plan = plan_integers(product, self.target)
+        rule = "convolution of bytes" if product.stage.kinds == "SSSSRRR" else "matrix product of bytes"
+        function = write_integers(product, plan, self.parallel)
+        return Kernel(name, rule, function, {product.weights: plan.pack})
 
     def _write_chain(self, call: Call, name: str) -> Kernel:
         readings = [self.reading_of(part.function) for part in (*(part for part, _ in call.behind), call)]

@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ONNX to functions of TVM's: import, decomposition, layout, legalization, fusion."""
+"""From a module of Relax to functions of TVM's: decomposition, layout, legalization, fusion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.frontend.onnx import from_onnx
 
 from portcall.compile._constants import FoldWithNumPy
 from portcall.compile._target import Target
 
 _LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}  # which makes the channels, the vector axis, lie in a row
-
-
-def import_model(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Return an ONNX model as a module of Relax, with its weights as constants."""
-    shape_dict = {name: list(shape) for name, shape in shapes.items()}
-    return from_onnx(model, shape_dict=shape_dict, keep_params_in_input=False, sanitize_input_names=False)
 
 
 def lower(module: Any, target: Target) -> Any:

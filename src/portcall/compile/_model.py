@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import defs, helper, numpy_helper, shape_inference
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from portcall.compile._quantized import OPERATORS
 from portcall.errors import ModelError
 
 Model = Any
@@ -243,7 +244,7 @@ def check_operators(model: Model) -> None:
 
 def supported() -> set[str]:
     """Return the operators that can be imported."""
-    return set(onnx_frontend._get_convert_map()) - set(_REFUSED)
+    return (set(onnx_frontend._get_convert_map()) | OPERATORS) - set(_REFUSED)
 
 
 def _flaws(model: Model) -> Iterator[str]:

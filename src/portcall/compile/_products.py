@@ -230,11 +230,11 @@ def _only_reduction(reading: Reading, kinds: str) -> Stage:
 
 
 def _factors(stage: Stage) -> tuple[Any, Any]:
-    """Return the two loads of a sum of float32 products."""
+    """Return the two loads of a sum of products, also of narrower numbers than the sum has."""
     value = stage.value
-    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul" or str(stage.buffer.dtype) != "float32":
+    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul":
         raise NotThisKindError("no sum of products")
-    x, w = value.b.a, value.b.b
+    x, w = (factor.value if type(factor).__name__ == "Cast" else factor for factor in (value.b.a, value.b.b))
     if type(x).__name__ != "TensorLoad" or type(w).__name__ != "TensorLoad":
         raise NotThisKindError("factors that are computed")
     return x, w

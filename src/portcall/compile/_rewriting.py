@@ -69,6 +69,15 @@ class Graph:
         self.constants[name] = array
         return name
 
+    def drop_unused(self) -> None:
+        """Remove nodes whose results nobody reads."""
+        needed, kept = set(self.outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(_all_inputs(node))
+                kept.append(node)
+        self.nodes = kept[::-1]
+
     def rename(self, names: dict[str, str]) -> None:
         """Let readers of some values read others."""
 

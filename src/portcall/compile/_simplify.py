@@ -8,6 +8,7 @@ what is added to it, goes into the convolution in front.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._model import infer_shapes, supported
 from portcall.compile._operators import replace_shifts
+from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._resize import replace_resizes
 from portcall.compile._rewriting import Graph, attribute_of
 from portcall.errors import ModelError
@@ -33,6 +35,8 @@ _DEFAULT_EPSILON = 1e-5
 def simplify(model: Model) -> Model:
     """Return the simplified model, its shapes inferred."""
     model = decompose(model)
+    if is_quantized(model):
+        model = _with_integers(model)
     model = infer_shapes(model)
     for _ in range(_ROUNDS):
         changed = Graph(model)
@@ -49,6 +53,15 @@ def simplify(model: Model) -> Model:
     changed = Graph(model)
     fold_scales(changed)
     return infer_shapes(changed.model())
+
+
+def _with_integers(model: Model) -> Model:
+    """Return a quantized model with products of integers and arithmetic in the place of what quantizes."""
+    changed = Graph(infer_shapes(new_enough(model)))
+    drop_identities(changed)
+    fold_constants(changed, but=("QuantizeLinear", "DequantizeLinear"))
+    replace_quantized(changed)
+    return changed.model()
 
 
 def decompose(model: Model) -> Model:
@@ -125,11 +138,11 @@ def split_sums(graph: Graph) -> None:
 # ---- Constants -------------------------------------------------------------------------------------------------------
 
 
-def fold_constants(graph: Graph) -> int:
-    """Compute what depends on constants and shapes alone; return how many nodes that were."""
+def fold_constants(graph: Graph, but: Sequence[str] = ()) -> int:
+    """Compute what depends on constants and shapes alone, but not some operators; return how many nodes that were."""
     kept, count = [], 0
     for node in graph.nodes:
-        found = _computed(graph, node)
+        found = None if node.op_type in but else _computed(graph, node)
         if found is None or (node.op_type == "Identity" and node.output[0] in graph.outputs):
             kept.append(node)
             continue

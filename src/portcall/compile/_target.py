@@ -34,6 +34,7 @@ class Target:
 
     Attributes:
         name: as it was asked for.
+        machine: the kind of processor: x86_64, aarch64, arm or riscv64.
         triple: machine-system-abi for the linker; empty for this machine.
         cpu: the processor, by LLVM's name.
         lanes: how many float32 a vector has.
@@ -43,6 +44,7 @@ class Target:
     """
 
     name: str
+    machine: str
     triple: str
     cpu: str
     lanes: int
@@ -87,7 +89,7 @@ def find_target(name: str) -> Target:
     )
     made = tvm.target.Target(keys)
     lanes, registers = _vectors(machine, made)
-    return Target(name, "" if native else where, cpu, lanes, registers, _l2(native), made)
+    return Target(name, machine, "" if native else where, cpu, lanes, registers, _l2(native), made)
 
 
 def _vectors(machine: str, target: Any) -> tuple[int, int]:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from portcall.compile._model import bind_shapes, load
+from portcall.compile._quantized import is_quantized
 from portcall.compile._simplify import decompose
 from portcall.errors import ModelError
 from portcall.graph import GraphModule, GraphModuleDebug
@@ -26,6 +27,7 @@ from portcall.graph import GraphModule, GraphModuleDebug
 Array = Any
 TOLERANCE = 1e-4  # of the largest value
 _OF_HALVES = 2e-2
+_OF_BYTES = 2e-2  # a sum that lies between two steps of quantization is rounded up or down
 _SMALLEST = 1e-30
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
@@ -88,7 +90,8 @@ def verify(
         executor: of a bundle, here or in a session.
         model: a path, the bytes of a file, or an ``onnx.ModelProto``.
         inputs: arrays by name; random numbers for all others.
-        tolerance: how far values may be from each other, relative to the largest one; for float16 at least 0.02.
+        tolerance: how far values may be from each other, relative to the largest one; for float16 and
+            quantized models at least 0.02.
 
     Raises:
         ModelError: the model is damaged, or has other inputs.
@@ -97,6 +100,7 @@ def verify(
     shapes, types = executor.get_input_info()
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)
+    tolerance = max(tolerance, _OF_BYTES) if is_quantized(proto) else tolerance
     fixed = bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in _inputs_of(proto)})
     feeds = {**random_inputs(fixed, types, seed), **(inputs or {})}
     expected = _reference(proto, feeds)

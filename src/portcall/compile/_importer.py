@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's importer of ONNX, with products of integers that it lacks, or computes in 32 bits throughout.
+
+Weights are constant, and get their zero points subtracted; the zero point of what they are multiplied with becomes
+something to subtract for each channel, since it is a factor of the sum of the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from portcall.compile._program import is_constant
+
+Array = Any
+Expr = Any
+_CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
+
+
+def import_model(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """Return an ONNX model as a module of Relax, with its weights as constants."""
+    importer = _Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
+        return importer.from_onnx(model.graph, opset)
+
+
+class _Importer(ONNXGraphImporter):  # type: ignore[misc]
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        """Do nothing: that was checked before, with the operators below."""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        convert = _OWN.get(op_name)
+        made = convert(self.bb, list(inputs), attrs) if convert is not None else None
+        return super()._convert_operator(op_name, inputs, attrs, opset) if made is None else self.bb.emit(made)
+
+
+def _array(inputs: list[Any], place: int) -> Array | None:
+    """Return a constant operand; None if it is not constant."""
+    if place >= len(inputs) or inputs[place] is None:
+        return np.zeros((), "int32")
+    return inputs[place].value.numpy() if is_constant(inputs[place]) else None
+
+
+def _narrow(weights: Array) -> Array:
+    """Return integers in the smallest type that holds them."""
+    fits = all(np.iinfo("int8").min <= each <= np.iinfo("int8").max for each in (weights.min(), weights.max()))
+    return np.ascontiguousarray(weights).astype("int8" if fits else "int16")
+
+
+def _weights(inputs: list[Any], along: Sequence[int]) -> Array | None:
+    """Return the second operand less its zero point, as 32-bit integers."""
+    weights, zero = _array(inputs, 1), _array(inputs, 3)
+    if weights is None or zero is None or not weights.size:
+        return None
+    return weights.astype("int32") - (
+        zero.astype("int32").reshape(along) if zero.size > 1 else int(zero.reshape(-1)[0])
+    )
+
+
+def _convolution(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr:
+    x, rank = inputs[0], len(inputs[0].ty.shape)
+    along = [-1, *[1] * (rank - 1)]
+    weights = _weights(inputs, along)
+    if weights is None or rank - 2 not in _CONVOLUTIONS:
+        raise ValueError("ConvInteger needs constant weights, and 1 to 3 axes of space")
+    zero = _array(inputs, 2)
+    kernel = _narrow(weights)
+    if zero is None:  # it is computed, and padding means that
+        x = bb.emit(relax.op.astype(x, "int32"))
+        x = bb.emit(relax.op.subtract(x, bb.emit(relax.op.astype(inputs[2], "int32"))))
+        kernel, zero = weights, np.zeros((), "int32")
+    fill = int(zero.reshape(-1)[0])
+    dilations = [int(each) for each in attrs.get("dilations", [1] * (rank - 2))]
+    strides = [int(each) for each in attrs.get("strides", [1] * (rank - 2))]
+    pads = _pads(x, weights.shape[2:], strides, dilations, attrs)
+    if any(pads):
+        widths = [0, 0, 0, 0, *(pads[k + side * (rank - 2)] for k in range(rank - 2) for side in (0, 1))]
+        x = bb.emit(relax.op.nn.pad(x, widths, "constant", fill))
+    sums = _CONVOLUTIONS[rank - 2](
+        x, relax.const(kernel), strides, 0, dilations, int(attrs.get("group", 1)), out_dtype="int32"
+    )
+    if not fill:
+        return sums
+    each = fill * weights.sum(axis=tuple(range(1, rank)), dtype="int32").reshape([1, -1, *[1] * (rank - 2)])
+    return relax.op.subtract(bb.emit(sums), relax.const(each))
+
+
+def _pads(x: Expr, window: Sequence[int], strides: list[int], dilations: list[int], attrs: dict[str, Any]) -> list[int]:
+    """Return the padding in front of each axis, then that behind them."""
+    auto = attrs.get("auto_pad", b"NOTSET")
+    auto = auto.decode() if isinstance(auto, bytes) else auto
+    if auto in ("NOTSET", "VALID"):
+        return [int(each) for each in attrs.get("pads", ())] if auto == "NOTSET" else []
+    front, behind = [], []
+    for extent, size, stride, dilation in zip(list(x.ty.shape)[2:], window, strides, dilations, strict=True):
+        turns = -(-int(extent) // stride)
+        total = max(0, (turns - 1) * stride + (size - 1) * dilation + 1 - int(extent))
+        small = total // 2
+        front.append(small if auto == "SAME_UPPER" else total - small)
+        behind.append(total - front[-1])
+    return front + behind
+
+
+def _product(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return a product with a constant matrix [steps, columns]; None for others, which TVM's importer takes."""
+    weights = _weights(inputs, [1, -1])
+    if weights is None or weights.ndim != 2:
+        return None
+    a, zero = inputs[0], _array(inputs, 2)
+    sums = bb.emit(relax.op.matmul(a, relax.const(_narrow(weights)), out_dtype="int32"))
+    columns = weights.sum(axis=0, dtype="int32")
+    if zero is not None and not zero.any():
+        return sums
+    point = relax.const(zero.astype("int32")) if zero is not None else bb.emit(relax.op.astype(inputs[2], "int32"))
+    if len(point.ty.shape) == 1 and int(point.ty.shape[0]) != 1:  # one for each row
+        point = bb.emit(relax.op.expand_dims(point, -1))
+    return relax.op.subtract(sums, bb.emit(relax.op.multiply(point, relax.const(columns))))
+
+
+def _largest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return a maximum of two; TVM's importer puts them into one tensor first."""
+    return relax.op.maximum(*inputs) if len(inputs) == 2 else None
+
+
+def _smallest(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    return relax.op.minimum(*inputs) if len(inputs) == 2 else None
+
+
+def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
+    """Return floats between two constants as integers; TVM's importer looks for NaN and for what does not fit."""
+    dtype = helper.tensor_dtype_to_np_dtype(attrs["to"])
+    if dtype.kind not in "iu" or dtype.itemsize > 2:
+        return None
+    value, bounds = inputs[0], {}
+    for name in ("relax.minimum", "relax.maximum"):
+        value = bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+        if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != name or not is_constant(value.args[1]):
+            return None
+        bounds[name] = value.args[1].value.numpy()
+        value = value.args[0]
+    limits = np.iinfo(dtype)
+    if bounds["relax.maximum"].min() < limits.min or bounds["relax.minimum"].max() > limits.max:
+        return None
+    return relax.op.astype(inputs[0], str(dtype))
+
+
+_OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
+    "ConvInteger": _convolution,
+    "MatMulInteger": _product,
+    "Max": _largest,
+    "Min": _smallest,
+    "Cast": _cast,
+}
