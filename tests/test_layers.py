@@ -52,7 +52,7 @@ HOUSE = [
         "_kernels _verify",
         "_emit",
         "_compile",
-        "_vm",
+        "_vm _relax",
         "_cache",
         "__init__",
     ),

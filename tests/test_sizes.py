@@ -27,7 +27,7 @@ BUDGET = {
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,
-    "src/portcall/compile": 6_200,
+    "src/portcall/compile": 6_750,
     "src/portcall/farm": 5_200,
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_500,  # reads WebAssembly, too

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from portcall.compile._compile import CompiledModel as CompiledModel
     from portcall.compile._compile import Winograd as Winograd
     from portcall.compile._compile import from_onnx as from_onnx
+    from portcall.compile._relax import from_relax as from_relax
     from portcall.compile._verify import Verification as Verification
     from portcall.compile._verify import verify as verify
     from portcall.compile._vm import CompiledExecutable as CompiledExecutable
@@ -30,6 +31,7 @@ _NAMES = {
     "Winograd": "portcall.compile._compile",
     "cached": "portcall.compile._cache",
     "from_onnx": "portcall.compile._compile",
+    "from_relax": "portcall.compile._relax",
     "Verification": "portcall.compile._verify",
     "verify": "portcall.compile._verify",
     "CompiledExecutable": "portcall.compile._vm",

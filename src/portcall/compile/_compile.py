@@ -91,7 +91,7 @@ class CompiledModel:
 
 
 @dataclass
-class _Steps:
+class Steps:
     """Tells what is done, and keeps how long it took."""
 
     progress: Progress | None
@@ -141,12 +141,9 @@ def from_onnx(
         ValueError: an unknown target, or unknown options.
         OSError: the file cannot be read.
     """
-    if winograd not in ("auto", "off", "f2", "f4"):
-        raise ValueError(f"winograd is 'auto', 'off', 'f2' or 'f4', not {winograd!r}")
-    if threads < 1:
-        raise ValueError(f"threads is at least 1, not {threads}")
+    check_options(winograd, threads)
     machine = find_target(target)
-    steps = _Steps(progress)
+    steps = Steps(progress)
     with steps.step("read"):
         loaded = load(model)
         proto = onnx.ModelProto()
@@ -161,28 +158,46 @@ def from_onnx(
         proto = simplify(proto)
     with steps.step("import"), _as_model_error("imported"):
         module = import_model(proto, fixed)
-    with steps.step("lower"), _as_model_error("lowered"):
-        program = read_program(lower(module, machine))
-    with steps.step("kernels"):
-        rules = Rules(program, machine, winograd, threads > 1)
-        fold_layout_changes(program, rules.reading_of, rules.product_of)
-        fold_shuffles(program, rules.reading_of, rules.product_of)
-        join_local_sums(program, rules.reading_of)
-        join_concatenations(program, rules.reading_of, rules.product_of)
-        metadata = {
-            "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
-            "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
-        }  # fmt: skip
-        made, params = emit(program, rules, [value.name for value in proto.graph.output], metadata)
-    with steps.step("machine code"), _as_model_error("turned into machine code"):
-        objects = _machine_code(rules, machine)
-    compiled = CompiledModel(
-        made, params, target, machine.triple, objects, steps.seconds, dict(rules.counts().most_common())
-    )
+    metadata = {
+        "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
+        "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
+    }  # fmt: skip
+    compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps)
     if check and target == "native" and importlib.util.find_spec("onnxruntime") is not None:
         with steps.step("check"):
             _check(compiled, given)
     return compiled
+
+
+def check_options(winograd: str, threads: int) -> None:
+    if winograd not in ("auto", "off", "f2", "f4"):
+        raise ValueError(f"winograd is 'auto', 'off', 'f2' or 'f4', not {winograd!r}")
+    if threads < 1:
+        raise ValueError(f"threads is at least 1, not {threads}")
+
+
+def compile_module(
+    module: Any, machine: Target, outputs: Sequence[str], metadata: Mapping[str, Any], steps: Steps
+) -> CompiledModel:
+    """Compile the function ``main`` of a module of Relax.
+
+    Parameters:
+        outputs: the names of its results.
+        metadata: kept in the graph; ``target``, ``threads`` and ``winograd`` among it are the options.
+    """
+    with steps.step("lower"), _as_model_error("lowered"):
+        program = read_program(lower(module, machine))
+    with steps.step("kernels"):
+        rules = Rules(program, machine, metadata["winograd"], metadata["threads"] > 1)
+        fold_layout_changes(program, rules.reading_of, rules.product_of)
+        fold_shuffles(program, rules.reading_of, rules.product_of)
+        join_local_sums(program, rules.reading_of)
+        join_concatenations(program, rules.reading_of, rules.product_of)
+        made, params = emit(program, rules, outputs, metadata)
+    with steps.step("machine code"), _as_model_error("turned into machine code"):
+        objects = _machine_code(rules, machine)
+    kernels = dict(rules.counts().most_common())
+    return CompiledModel(made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels)
 
 
 def _check(compiled: CompiledModel, model: Any) -> None:

@@ -23,7 +23,7 @@ from tvm.relax.frontend.onnx import from_onnx as import_onnx
 import portcall
 from portcall import toolchain
 from portcall.bench import format_size
-from portcall.compile._compile import CompiledModel, Progress, StrPath, Winograd, _as_model_error, _Steps, from_onnx
+from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, _as_model_error, from_onnx
 from portcall.compile._model import _bound, _set_shape, fix_inputs, inputs_of, load
 from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
@@ -156,7 +156,7 @@ def for_vm(
         OSError: the file cannot be read.
     """
     machine = find_target(target)
-    steps = _Steps(progress)
+    steps = Steps(progress)
     given = None
     if isinstance(model, tvm.IRModule):
         name, module, inputs = "model", model, {}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of Relax, compiled, say what NumPy and onnxruntime say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from onnx import helper
+from tvm import relax
+from tvm.relax.frontend import nn
+
+import portcall
+from compile.reference import TOLERANCE, largest_error, make, onnxruntime_outputs
+from compile.test_models import random
+from portcall.errors import ModelError
+
+pytestmark = pytest.mark.peers
+
+
+class Perceptron(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 40), nn.Linear(40, 10)
+
+    def forward(self, x: Any) -> Any:
+        return nn.op.softmax(self.second(nn.op.relu(self.first(x))))
+
+
+def perceptron() -> tuple[Any, dict[str, Any]]:
+    """Return a module whose batch is a symbol, and its parameters by the frontend's names."""
+    spec = {"forward": {"x": nn.spec.Tensor(("n", 24), "float32")}}
+    module, params = Perceptron().export_tvm(spec=spec)
+    values = {name: random(*map(int, value.shape), seed=k) / 5 for k, (name, value) in enumerate(params)}
+    return module, values
+
+
+def test_a_perceptron_of_the_frontend() -> None:
+    module, params = perceptron()
+    made = portcall.compile.from_relax(module, params=params, shapes={"x": (3, 24)})
+    x = random(3, 24)
+    executor = made.load()
+    executor.run(x=x)
+    hidden = np.maximum(x @ params["first.weight"].T + params["first.bias"], 0)
+    scores = hidden @ params["second.weight"].T + params["second.bias"]
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    assert largest_error(executor.get_output(0).numpy(), powers / powers.sum(axis=-1, keepdims=True)) <= TOLERANCE
+    assert list(executor.get_output_info()[0]) == ["output"]
+    assert made.kernels.get("default", 0) == 0
+    assert made.graph.metadata["model"] == "forward"
+
+
+def test_a_convolutional_network_of_the_block_builder() -> None:
+    weights, bias = random(32, 3, 3, 3) / 5, random(32, seed=1)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3, 20, 22), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.conv2d(x, relax.const(weights), padding=1, strides=2))
+            y = builder.emit(relax.op.nn.relu(relax.op.add(y, relax.const(bias.reshape(1, -1, 1, 1)))))
+            pooled = builder.emit(relax.op.mean(y, [2, 3]))
+            results = builder.emit_output(relax.Tuple([y, pooled]))
+        builder.emit_func_output(results)
+    module = builder.get()
+    text = module.script()
+    made = portcall.compile.from_relax(module, threads=2, winograd="off")
+    assert module.script() == text
+    executor = made.load()
+    feeds = {"x": random(1, 3, 20, 22)}
+    executor.run(**feeds)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["y"]),
+        helper.make_node("ReduceMean", ["y"], ["m"], axes=[2, 3], keepdims=0),
+    ]
+    expected = onnxruntime_outputs(make(nodes, {"x": [1, 3, 20, 22]}, ["y", "m"], {"w": weights, "b": bias}), feeds)
+    for number, right in enumerate(expected):
+        assert largest_error(executor.get_output(number).numpy(), right) <= TOLERANCE
+    assert list(executor.get_output_info()[0]) == ["output_0", "output_1"]
+    assert "convolution" in made.kernels
+
+
+def test_what_is_missing_or_wrong_is_said() -> None:
+    module, params = perceptron()
+    with pytest.raises(ModelError, match="'x'") as caught:
+        portcall.compile.from_relax(module, params=params)
+    assert len(caught.value.problems) == 1
+    for options in ({"params": {"third": params["first.bias"]}}, {"shapes": {"q": (1, 2)}}, {"function": "backward"}):
+        with pytest.raises(ValueError, match="there is"):
+            portcall.compile.from_relax(module, **options)
+    for shape in ((3, 25), (3,)):
+        with pytest.raises(ModelError, match="shape"):
+            portcall.compile.from_relax(module, params=params, shapes={"x": shape})
+    with pytest.raises(TypeError, match="IRModule"):
+        portcall.compile.from_relax(b"", "native")
+    assert isinstance(module, tvm.IRModule)
