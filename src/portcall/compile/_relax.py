@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 import portcall
 from portcall.compile._compile import CompiledModel, Progress, Steps, Winograd, check_options, compile_module
+from portcall.compile._program import is_constant
 from portcall.compile._target import find_target
 from portcall.errors import ModelError
 
@@ -59,7 +60,7 @@ def from_relax(
             del prepared[name]
         prepared["main"] = main
         prepared = _bound(prepared, params, shapes or {})
-        digest = hashlib.sha256(tvm.ir.save_json(prepared).encode()).hexdigest()
+        digest = _digest(prepared)
         count = _results(prepared["main"])
     outputs = ["output"] if count is None else [f"output_{number}" for number in range(count)]
     metadata = {
@@ -115,6 +116,18 @@ def _bound(module: Any, params: Any, shapes: Mapping[str, Sequence[int]]) -> Any
     if open_inputs:
         raise ModelError("; ".join(open_inputs), problems=open_inputs)
     return module
+
+
+def _digest(module: Any) -> str:
+    """Return SHA-256 of a module's text and of its constants, which the text leaves out."""
+    found = hashlib.sha256(module.script().encode())
+
+    def visit(e: Any) -> None:
+        if is_constant(e):
+            found.update(e.value.numpy().tobytes())
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return found.hexdigest()
 
 
 def _results(function: Any) -> int | None:
