@@ -7,10 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from onnx import helper
-from tvm import relax
-from tvm.relax.frontend import nn
 
 import portcall
 from compile.reference import TOLERANCE, largest_error, make, onnxruntime_outputs
@@ -20,17 +17,18 @@ from portcall.errors import ModelError
 pytestmark = pytest.mark.peers
 
 
-class Perceptron(nn.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(24, 40), nn.Linear(40, 10)
-
-    def forward(self, x: Any) -> Any:
-        return nn.op.softmax(self.second(nn.op.relu(self.first(x))))
-
-
 def perceptron() -> tuple[Any, dict[str, Any]]:
     """Return a module whose batch is a symbol, and its parameters by the frontend's names."""
+    from tvm.relax.frontend import nn
+
+    class Perceptron(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(24, 40), nn.Linear(40, 10)
+
+        def forward(self, x: Any) -> Any:
+            return nn.op.softmax(self.second(nn.op.relu(self.first(x))))
+
     spec = {"forward": {"x": nn.spec.Tensor(("n", 24), "float32")}}
     module, params = Perceptron().export_tvm(spec=spec)
     values = {name: random(*map(int, value.shape), seed=k) / 5 for k, (name, value) in enumerate(params)}
@@ -53,6 +51,8 @@ def test_a_perceptron_of_the_frontend() -> None:
 
 
 def test_a_convolutional_network_of_the_block_builder() -> None:
+    from tvm import relax
+
     weights, bias = random(32, 3, 3, 3) / 5, random(32, seed=1)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 3, 20, 22), "float32"))
@@ -95,4 +95,3 @@ def test_what_is_missing_or_wrong_is_said() -> None:
             portcall.compile.from_relax(module, params=params, shapes={"x": shape})
     with pytest.raises(TypeError, match="IRModule"):
         portcall.compile.from_relax(b"", "native")
-    assert isinstance(module, tvm.IRModule)

@@ -66,6 +66,7 @@ def steps(path: str) -> Iterator[Callable[[str, float], None]]:
             else:
                 total += seconds
 
+        shown.enter_context(status.expect("loading the compiler", 0))  # until the first step: TVM takes seconds
         yield step
     if total:
         echo_error(f"compiled {path} in {format_duration(total)}")

@@ -145,6 +145,8 @@ class StatusLine:
         bar = self._bar
         if bar is not None and self._terminal:
             return bar.line(activity.sent if activity else 0), 0
+        if bar is not None and bar.timed and not bar.total:  # elsewhere a line now and then is enough
+            return bar.text, time.monotonic() - bar.since
         if self._text:
             text, seconds = self._text, time.monotonic() - self._since
         else:

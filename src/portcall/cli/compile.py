@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,12 @@ import click
 from portcall.bench import format_duration, format_size
 from portcall.cli._call import check_exists
 from portcall.cli._command import Command
+from portcall.cli._errors import CommandError
 from portcall.cli._onnx import SUFFIX, shape_option, steps
 from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
+from portcall.cli._remote import open_session
+from portcall.cli._store import read_remotes
 
 if TYPE_CHECKING:
     from portcall.compile import CompiledExecutable, CompiledModel
@@ -25,8 +30,10 @@ portcall compile bert.onnx -o bert.so --shape ids=1x128 --threads 4
 portcall compile m.onnx -o m.so --target aarch64-linux-gnu         for another machine
 portcall compile bert.onnx -o bert.so --runtime vm                 for TVM's Relax VM, its shapes not fixed
 portcall compile kernels.cc -o kernels.so                          C or C++
+portcall compile kernels.cc -o kernels.so --for pi.local:9090      for the machine of a server
 portcall run resnet50.so --input data=@x.npy                       what to do with it
 """
+NO_OPTIONS = {"tls_ca": None, "tls_cert": None, "token_file": None, "connect_timeout": 10.0}  # of a session
 ALGORITHMS = ("auto", "off", "f2", "f4")
 RUNTIMES = ("auto", "graph", "vm")
 
@@ -36,6 +43,8 @@ RUNTIMES = ("auto", "graph", "vm")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="The file to write; by default NAME.so.")
 @click.option("--target", default="native", show_default=True, metavar="TRIPLE[:CPU]",
               help="The machine to compile for, such as aarch64-linux-gnu, or native:haswell.")  # fmt: skip
+@click.option("--for", "server", metavar="REMOTE|HOST:PORT|TRIPLE",
+              help="Compile for the machine of this server, which is asked for it; or for a target.")  # fmt: skip
 @shape_option
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
               help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
@@ -45,14 +54,19 @@ RUNTIMES = ("auto", "graph", "vm")
 @click.option("--winograd", default="auto", show_default=True, type=click.Choice(ALGORITHMS),
               help="For 3x3 convolutions: less work, larger weights, more rounding.")  # fmt: skip
 def command(
-    files: tuple[str, ...], output: str | None, target: str, no_check: bool, json_to: str | None, **options: Any
-) -> None:
+    files: tuple[str, ...], output: str | None, target: str, server: str | None, no_check: bool, json_to: str | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. Shapes that are not
     fixed, or depend on values, are for the Relax VM: the file is then a library with an executable. SOURCES are .c,
     .cc, .cpp, .cxx, and .o, .a and .tar files to link.
     """
     for path in files:
         check_exists(path)
+    if server is not None:
+        if target != "native":
+            raise click.UsageError("--for and --target both say for which machine: give one")
+        target = target_for(server)
     output = output or f"{Path(files[0]).stem}.so"
     if any(path.endswith(SUFFIX) for path in files):
         if len(files) > 1:
@@ -62,6 +76,20 @@ def command(
         if options != {"shapes": {}, "threads": 1, "winograd": "auto", "runtime": "auto"}:
             raise click.UsageError("--shape, --threads, --winograd and --runtime are for ONNX models")
         compile_sources(files, output, target, json_to)
+
+
+def target_for(place: str) -> str:
+    """Return the target of a server's machine; what is neither a saved remote nor has a port is a target itself."""
+    if place not in read_remotes() and not re.fullmatch(r".*:\d+", place):
+        return place
+    with open_session(place, {**NO_OPTIONS, "key": os.environ.get("PORTCALL_KEY", "")}) as (session, _):
+        machine = session.machine()
+    if machine is None:
+        raise CommandError(
+            f"the server {place} does not say what machine it runs on", "it is not one of portcall's",
+            "--target TRIPLE, such as aarch64-linux-gnu", kind="RPCError",
+        )  # fmt: skip
+    return machine.target
 
 
 def compile_model(path: str, output: str, target: str, options: dict[str, Any], json_to: str | None) -> None:
