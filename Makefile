@@ -139,6 +139,13 @@ test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and o
 	cd js && npm run --silent test:wasm
 	cd js && npm run --silent test:browser
 
+.PHONY: bench-js
+bench-js: js wasm build ## what calls of the core in WebAssembly cost, beside koffi
+	mkdir -p build/bench/js
+	npm install --prefix build/bench/js --no-package-lock --no-audit --no-fund --loglevel=error koffi@3.3.4
+	$(PY) js/bench/kernels.py build/bench/js
+	node js/bench/run.mjs build/bench/js $$($(PY) -c "from portcall.toolchain import library_path as p; print(p())")
+
 bench: venv build ## ratios against the peers
 	mkdir -p build/bench
 	$(PY) benchmarks/run.py --markdown build/bench/results.md

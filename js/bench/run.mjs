@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What calls of the core in WebAssembly cost, beside koffi, which calls the native core: `make bench-js`.
+//
+//   node js/bench/run.mjs FOLDER LIBPORTCALL [--json]
+//
+// FOLDER has node_modules/koffi, kernels.wasm and kernels.so. Both sides take turns in this process; the best turn counts,
+// since other programs only ever add to a time.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { resolve } from "node:path";
+import { gzipSync } from "node:zlib";
+import { load } from "../build/src/index.js";
+
+const CELL = 16; // bytes
+const ROUNDS = 300;
+const CALLS = 2000; // in one turn
+const FLOATS = 4 << 20;
+const PEER_SIZE = 1_280_771; // bytes, compressed: tvmjs_runtime.wasm of apache-tvm 0.27, made by emcc 3.1.6
+
+const [folder, libportcall] = process.argv.slice(2);
+const core = await load();
+const koffi = createRequire(resolve(folder, "package.json"))("koffi");
+const native = koffi.load(resolve(libportcall));
+
+/** Return a loop of its own for each function: V8 optimizes one for the function that it calls. */
+function loopOf(f) {
+  const loop = new Function("f", "calls", "for (let i = 0; i < calls; ++i) f();");
+  return (calls) => {
+    const start = process.hrtime.bigint();
+    loop(f, calls);
+    return Number(process.hrtime.bigint() - start) / calls;
+  };
+}
+
+/** Return the nanoseconds of both, or of the first alone. */
+function measure(ours, theirs, calls = CALLS, rounds = ROUNDS) {
+  const best = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  const loops = [ours, theirs].filter(Boolean).map(loopOf);
+  for (let round = 0; round < rounds; ++round) {
+    for (const [i, loop] of loops.entries()) best[i] = Math.min(best[i], loop(calls));
+  }
+  return best;
+}
+
+/** Functions of the native core, by koffi: cells are written here, as a binding does. */
+function nativeCore() {
+  const call = native.func("int TVMFFIFunctionCall(void* f, void* args, int n, void* result)");
+  const find = native.func("int TVMFFIFunctionGetGlobal(void* name, _Out_ void** f)");
+  const [args, result] = [Buffer.alloc(CELL * 3), Buffer.alloc(CELL)];
+  const get = (name) => {
+    const text = Buffer.from(`${name}\0`);
+    const view = Buffer.alloc(CELL);
+    view.writeBigUInt64LE(koffi.address(text), 0);
+    view.writeBigUInt64LE(BigInt(name.length), 8);
+    const out = [null];
+    if (find(view, out) !== 0) throw new Error(`there is no function ${name}`);
+    return out[0];
+  };
+  return { args, get, call: (f, n) => call(f, args, n, result) };
+}
+
+function rows() {
+  const theirs = nativeCore();
+  const theirNop = theirs.get("testing.nop");
+  const put = (i, value) => {
+    theirs.args.writeInt32LE(1, CELL * i);
+    theirs.args.writeBigInt64LE(BigInt(value), CELL * i + 8);
+  };
+  const [nop, echo] = ["testing.nop", "testing.echo"].map((name) => core.getGlobalFunc(name));
+  core.registerFunc("bench.add", (a, b) => a + b);
+  const add = core.getGlobalFunc("bench.add");
+  const tensor = core.empty([4]);
+  const three = () => {
+    for (let i = 0; i < 3; ++i) put(i, i + 1);
+    theirs.call(theirNop, 3);
+  };
+  const kernels = core.loadModuleSync(new Uint8Array(readFileSync(resolve(folder, "kernels.wasm"))));
+  const addOne = kernels.get("add_one");
+  const nativeAddOne = koffi.load(resolve(folder, "kernels.so")).func("void add_one(void* x, void* y, int64 n)");
+  const [x, y] = [core.empty([FLOATS]), core.empty([FLOATS])];
+  const [a, b] = [new Float32Array(FLOATS), new Float32Array(FLOATS)];
+  const wasm = readFileSync(new URL("../core.wasm", import.meta.url));
+  const most = (what, limit, [ours, peer]) => ({ what, ours, peer: Number.isFinite(peer) ? peer : null, limit });
+  return [
+    most(
+      "nop(), ns",
+      { ours: 20 },
+      measure(
+        () => nop(),
+        () => theirs.call(theirNop, 0),
+      ),
+    ),
+    most(
+      "nop(1, 2, 3), ns",
+      {},
+      measure(() => nop(1, 2, 3), three),
+    ),
+    most(
+      "echo of a short string, ns",
+      {},
+      measure(() => echo("short")),
+    ),
+    most(
+      "nop of a tensor of the core, ns",
+      {},
+      measure(() => nop(tensor)),
+    ),
+    most(
+      "JavaScript, C++, JavaScript: add(1, 2), ns",
+      { ours: 100 },
+      measure(() => add(1, 2)),
+    ),
+    most(
+      "add_one of 4 M floats, ns",
+      { ratio: 1.2 },
+      measure(
+        () => addOne(x, y),
+        () => nativeAddOne(a, b, FLOATS),
+        1,
+        60,
+      ),
+    ),
+    most("core.wasm compressed, bytes", { ratio: 0.2 }, [gzipSync(wasm, { level: 9 }).length, PEER_SIZE]),
+  ];
+}
+
+const found = rows().map(({ limit, ...row }) => {
+  const ratio = row.peer === null ? null : row.ours / row.peer;
+  const met = limit.ours ? row.ours <= limit.ours : limit.ratio ? ratio <= limit.ratio : null;
+  return { ...row, ratio, target: limit.ours ?? (limit.ratio ? `${limit.ratio} x` : null), met };
+});
+if (process.argv.includes("--json")) console.log(JSON.stringify({ node: process.version, rows: found }, null, 2));
+else {
+  console.log(`Node ${process.version}; the peers are koffi, a native function by koffi, and apache-tvm's runtime\n`);
+  for (const { what, ours, peer, ratio, target, met } of found) {
+    const number = (value) => (value === null ? "" : value < 1000 ? value.toFixed(1) : Math.round(value).toString());
+    const verdict = met === null ? "" : `${met ? "met" : "MISSED"} (${target})`;
+    const cells = [number(ours).padStart(9), number(peer).padStart(9), (ratio?.toFixed(3) ?? "").padStart(7), verdict];
+    console.log(`${what.padEnd(44)}${cells.join("  ")}`);
+  }
+}
