@@ -102,7 +102,7 @@ def test_from_onnx_random_poolings() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_local_response_normalization_is_one_kernel(threads: int) -> None:
+def test_from_onnx_makes_lrn_one_kernel(threads: int) -> None:
     generator = np.random.default_rng(3)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),

@@ -53,7 +53,7 @@ def found() -> Any:
 
 
 @pytest.mark.parametrize("make", [product, found])
-def test_what_a_graph_cannot_hold_is_compiled_for_the_machine(make: Any) -> None:
+def test_compile_onnx_uses_the_machine_for_what_graphs_lack(make: Any) -> None:
     with pytest.raises(errors.ModelError):
         compile.compile_onnx(make(), runtime="graph")
     made = compile.compile_onnx(make())
@@ -66,7 +66,7 @@ def test_what_a_graph_cannot_hold_is_compiled_for_the_machine(make: Any) -> None
         np.testing.assert_allclose(machine(x).numpy(), expected, rtol=1e-6)
 
 
-def test_a_graph_is_made_where_one_can_be_made() -> None:
+def test_compile_onnx_prefers_a_graph() -> None:
     assert isinstance(compile.compile_onnx(product(2), check=False), compile.CompiledModel)
     assert isinstance(compile.compile_onnx(product(), shapes={"x": (2, 4)}, check=False), compile.CompiledModel)
     made = compile.compile_onnx(product(2), runtime="vm")
@@ -84,7 +84,7 @@ def test_shapes_may_be_given_for_some_inputs() -> None:
             compile.for_vm(product(), shapes=shapes)
 
 
-def test_what_neither_can_run_is_refused_with_both_reasons(tmp_path: Path) -> None:
+def test_compile_onnx_refusal_has_both_reasons(tmp_path: Path) -> None:
     lstm = model("LSTM", ["n", 4], ["n", 3], weight=True)
     with pytest.raises(errors.ModelError, match=r"(?s)as a graph: .*for the Relax VM: .*LSTM"):
         compile.compile_onnx(lstm)
@@ -95,7 +95,7 @@ def test_what_neither_can_run_is_refused_with_both_reasons(tmp_path: Path) -> No
         compile.compile_onnx(product(), runtime="other")  # type: ignore[arg-type]
 
 
-def test_a_wrong_executable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_vm_checks_the_executable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile.CompiledExecutable, "load", lambda self: lambda x: portcall.tensor(x @ WEIGHT + 1))
     with pytest.raises(errors.ModelError, match="onnxruntime"):
         compile.for_vm(product())
@@ -152,7 +152,7 @@ def command(*words: object) -> dict[str, Any]:
     return facts
 
 
-def test_the_command_compiles_verifies_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_command_compiles_verifies_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     onnx.save(product(), tmp_path / "m.onnx")
     facts = command("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so")

@@ -28,7 +28,7 @@ def idle(farm: RunningFarm) -> None:
     farm.until(lambda: farm.state.places["board"].state == "idle")
 
 
-def test_a_session_of_request_ends_its_lease_when_it_is_closed_and_when_it_is_forgotten(farm: RunningFarm) -> None:
+def test_request_session_ends_its_lease_when_closed_or_collected(farm: RunningFarm) -> None:
     with client(farm) as lab:
         with lab.request("k", session_timeout=30) as session:
             assert session["portcall.rpc.machine"] is not None
@@ -60,7 +60,7 @@ def test_request_and_run_tries_again_after_a_lost_session_only(farm: RunningFarm
         assert calls[2:] == ["fail"]
 
 
-def test_the_summary_has_the_form_of_tvms(farm: RunningFarm) -> None:
+def test_text_summary_has_the_form_of_tvms(farm: RunningFarm) -> None:
     idle(farm)
     with client(farm) as lab:
         summary = lab.summary()
@@ -83,12 +83,12 @@ def test_variables_name_the_farm_and_the_key(
         assert lease.place == "board"
 
 
-def test_the_second_address_counts_where_the_first_does_not_answer(farm: RunningFarm) -> None:
+def test_connect_farm_tries_the_second_address(farm: RunningFarm) -> None:
     with rpc.connect_farm(f"127.0.0.1:9,{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
         assert lease.place == "board"
 
 
-def test_an_async_program_leases_uses_and_gives_back(farm: RunningFarm) -> None:
+def test_connect_farm_async_leases_uses_and_releases(farm: RunningFarm) -> None:
     async def use() -> tuple[str, bool]:
         async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k") as lease:
             async with lease.session() as one, lease.session() as two:
@@ -99,7 +99,7 @@ def test_an_async_program_leases_uses_and_gives_back(farm: RunningFarm) -> None:
     idle(farm)
 
 
-def test_a_cancelled_async_request_is_withdrawn(farm: RunningFarm) -> None:
+def test_connect_farm_async_cancelled_request_is_withdrawn(farm: RunningFarm) -> None:
     async def use() -> None:
         async with rpc.connect_farm_async(f"{farm.host}:{farm.port}", token="") as lab, lab.lease("k"):
 
@@ -118,14 +118,14 @@ def test_a_cancelled_async_request_is_withdrawn(farm: RunningFarm) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(30, ["-timeout=30"]), (2.5, ["-seconds=2.5", "-timeout=3"])])
-def test_a_timeout_is_whole_seconds_and_the_last_word(seconds: float, words: list[str]) -> None:
+def test_client_hello_timeout_is_whole_seconds_and_last(seconds: float, words: list[str]) -> None:
     text = _handshake.client_hello("k", session_timeout=seconds, nonce="0" * 32)[8:].decode().split()
     assert text[-1] == words[-1]
     assert [word for word in text if "seconds=" in word or "timeout=" in word] == words
     assert _handshake.parse_words(" ".join(text).encode(), "client").timeout == seconds
 
 
-def test_a_server_that_answers_with_our_own_words_is_one_of_tvm() -> None:
+def test_connect_recognises_a_tvm_server_that_repeats_our_options() -> None:
     """TVM's server in Java does."""
     seen: list[Any] = []
 

@@ -43,7 +43,7 @@ def check(desk: Desk, seconds: float = 0, why: str = "") -> str:
     return failed
 
 
-def test_a_check_takes_an_idle_place_whatever_its_health_and_nobody_elses(desk: Desk) -> None:
+def test_check_takes_idle_places_of_any_health(desk: Desk) -> None:
     state: Any = desk.state
     place = state.places["b"]
     for health in ("good", "suspect", "quarantined", "bad"):
@@ -61,7 +61,7 @@ def test_a_check_takes_an_idle_place_whatever_its_health_and_nobody_elses(desk: 
     assert place.health == "maintenance"  # which a person ends
 
 
-def test_a_failed_check_quarantines_at_once_and_a_request_goes_on_waiting(desk: Desk) -> None:
+def test_check_failure_quarantines_and_keeps_requests(desk: Desk) -> None:
     place = desk.state.places["b"]
     assert check(desk, why="wrong result") == "wrong result"
     assert (place.health, "wrong result" in place.health_reason) == ("quarantined", True)
@@ -72,14 +72,14 @@ def test_a_failed_check_quarantines_at_once_and_a_request_goes_on_waiting(desk: 
     assert lease.state == "active"
 
 
-def test_a_place_that_becomes_slower_than_it_was_fails(desk: Desk) -> None:
+def test_check_fails_for_a_place_that_became_slower(desk: Desk) -> None:
     assert check(desk, 1.0) == ""
     assert check(desk, 1.4) == ""
     assert "1.60 times" in check(desk, 1.6)
     assert desk.state.places["b"].usual == {"job": 1.0}
 
 
-def test_a_check_that_an_agent_declines_ends_and_waits_for_nothing(desk: Desk) -> None:
+def test_check_declined_by_the_agent_ends(desk: Desk) -> None:
     lease = desk.state.check("b", "health", "s" * 32)
     desk.take()
     desk.state.declined("b", lease.fence, "hot")
@@ -88,7 +88,7 @@ def test_a_check_that_an_agent_declines_ends_and_waits_for_nothing(desk: Desk) -
     assert desk.state.places["b"].state == "idle"
 
 
-def test_the_power_of_an_absent_place_is_cycled_so_often_and_no_more(desk: Desk) -> None:
+def test_power_cycles_of_an_absent_place_are_limited(desk: Desk) -> None:
     place = desk.state.places["b"]
     desk.state.lost("b", "gone")
     said = [effect.what for effect in desk.pass_time(1000)]
@@ -101,7 +101,7 @@ def test_the_power_of_an_absent_place_is_cycled_so_often_and_no_more(desk: Desk)
     assert [effect.what for effect in desk.pass_time(150)].count("cycle") == 1
 
 
-def test_a_place_that_left_or_is_in_maintenance_is_not_cycled(desk: Desk) -> None:
+def test_power_is_not_cycled_for_places_that_left_or_in_maintenance(desk: Desk) -> None:
     desk.state.set_health("b", "maintenance", "new fan")
     desk.state.lost("b", "gone")
     assert "cycle" not in [effect.what for effect in desk.pass_time(1000)]
@@ -131,26 +131,26 @@ def test_hooks_run_around_a_lease_and_a_failing_one_sends_the_request_elsewhere(
         assert farm.state.places["b1"].health == "suspect"
 
 
-def test_a_hook_that_hangs_is_ended_and_named(farm: RunningFarm) -> None:
+def test_hook_that_hangs_is_ended_and_named(farm: RunningFarm) -> None:
     with board(farm, "b1", prepare="sleep 1000", hook_limit=0.1), client(farm) as lab:
         with pytest.raises(errors.SessionTimeoutError):
             lab.lease("k", wait=3)
         assert "longer than 0.1 s" in json.dumps(farm.do(lambda: farm.server.hub.store.history(place="b1")))
 
 
-def test_a_clean_up_that_fails_counts_against_the_place(farm: RunningFarm) -> None:
+def test_hook_failure_in_clean_up_counts_against_the_place(farm: RunningFarm) -> None:
     with board(farm, "b1", clean="false"), client(farm) as lab:
         with lab.lease("k"):
             pass
         farm.until(lambda: farm.state.places["b1"].health == "suspect")
 
 
-def test_a_lease_can_ask_for_one_place_by_its_name(farm: RunningFarm) -> None:
+def test_lease_of_one_place_by_name(farm: RunningFarm) -> None:
     with board(farm, "b1"), board(farm, "b2"), client(farm) as lab, lab.lease("k & place=b2") as lease:
         assert lease.place == "b2"
 
 
-def test_the_command_checks_idle_places_and_compares_their_times(tmp_path: Path) -> None:
+def test_farm_check_command_compares_times(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         _, farm = stack.enter_context(started("farm", "--port", 0, "--store", ":memory:"))
         with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):
@@ -209,7 +209,7 @@ def test_webhooks_tell_of_a_quarantine_an_empty_key_and_a_long_wait() -> None:
         thread.join()
 
 
-def test_a_power_command_gets_the_name_of_the_place(tmp_path: Path) -> None:
+def test_power_command_gets_the_name_of_the_place(tmp_path: Path) -> None:
     note = tmp_path / "note"
     with running_farm(power=f"echo $PORTCALL_PLACE > {note}.new; mv {note}.new {note}") as farm:
 

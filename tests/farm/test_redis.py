@@ -25,13 +25,13 @@ def redis() -> Iterator[str]:
         yield url
 
 
-def test_no_place_is_given_twice_when_one_of_two_processes_is_killed(redis: str) -> None:
+def test_redis_store_never_gives_a_place_twice_after_a_kill(redis: str) -> None:
     found = [run_history(redis, seed) for seed in range(60)]
     assert sum(grants for grants, _ in found) > 60
     assert sum(takeovers for _, takeovers in found) > 60
 
 
-def test_what_a_deposed_process_decides_is_not_written(redis: str) -> None:
+def test_redis_store_refuses_writes_of_a_deposed_process(redis: str) -> None:
     with contextlib.closing(RedisStore(redis, "a:1")) as old, contextlib.closing(RedisStore(redis, "b:1")) as new:
         old._redis.flushall()
         assert old.lead()

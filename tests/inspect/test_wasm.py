@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toolchain.create_shared(folder / "k.c", folder / "k.wasm", target="wasm32")
 
 
-def test_a_library_for_wasm32_is_reported_with_its_exports_and_imports(library: Path) -> None:
+def test_inspect_library_reports_wasm32_exports_and_imports(library: Path) -> None:
     report = portcall.inspect.inspect_library(library)
     assert (report.machine, report.kind, report.abi, report.functions) == ("wasm32", "shared", "modern", ("exp",))
     assert (report.runtime_imports, report.other_imports) == (("TVMFFIErrorSetRaisedFromCStr",), 1)
@@ -71,7 +71,7 @@ def test_modules_that_are_no_libraries_are_told_apart() -> None:
 
 
 @given(data=st.data())
-def test_no_bytes_break_the_reader(library: Path, data: st.DataObject) -> None:
+def test_read_wasm_of_any_bytes_is_a_file_or_an_error(library: Path, data: st.DataObject) -> None:
     code = bytearray(library.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         code[data.draw(st.integers(8, len(code) - 1))] = data.draw(st.integers(0, 255))

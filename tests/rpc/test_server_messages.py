@@ -133,7 +133,7 @@ def test_encode_refuses_what_a_link_does_not_carry() -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\0", "\U0001f600", "\udc80"])
-def test_a_failed_import_fits_into_a_message(character: str) -> None:
+def test_import_failed_message_is_shortened_to_fit(character: str) -> None:
     ours, theirs = Link.pair()
     with ours, theirs:
         sent = ImportFailed.of(character * 100_000, character * 100_000)
@@ -151,7 +151,7 @@ def raw_pair() -> tuple[Link, socket.socket]:
     return Link(ours), theirs
 
 
-def test_a_link_closes_the_descriptors_of_a_refused_message() -> None:
+def test_link_closes_the_descriptors_of_a_refused_message() -> None:
     link, peer = raw_pair()
     with link, peer:
         before = len(os.listdir("/proc/self/fd"))
@@ -169,7 +169,7 @@ def test_a_link_closes_the_descriptors_of_a_refused_message() -> None:
             os.close(descriptor)
 
 
-def test_a_link_whose_other_end_is_closed_receives_none() -> None:
+def test_link_receive_returns_none_after_the_other_end_closed() -> None:
     link, peer = raw_pair()
     with link:
         peer.close()
@@ -186,7 +186,7 @@ def test_link_receive_returns_messages_of_an_end_that_closed_without_reading_our
         assert link.receive(ZYGOTE_REPORTS) is None
 
 
-def test_the_program_for_directories_reads_and_writes_the_same_messages(tmp_path: object) -> None:
+def test_directory_process_uses_the_same_messages(tmp_path: object) -> None:
     ours, theirs = Link.pair()
     with ours:
         with theirs:
