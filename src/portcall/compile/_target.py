@@ -7,9 +7,10 @@ processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cortex-a72``.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from tvm.target import codegen
 
 _KIB = 1024
 _SMALLEST_L2, _USUAL_L2 = 256 * _KIB, 512 * _KIB
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 # The machines that are compiled for: LLVM's triple, the processor if none is named, and further words for LLVM.
 _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "x86_64": ("x86_64-linux-gnu", "x86-64-v3", {}),
@@ -103,8 +105,8 @@ def _vectors(machine: str, target: Any) -> tuple[int, int]:
 
 def _l2(native: bool) -> int:
     """Return the bytes of the second-level cache; a usual size where nobody says."""
-    try:
-        found = os.sysconf("SC_LEVEL2_CACHE_SIZE") if native else 0
-    except (ValueError, OSError):
-        found = 0
-    return found if found >= _SMALLEST_L2 else _USUAL_L2
+    for cache in _CACHES.glob("index*") if native else ():
+        with contextlib.suppress(OSError, ValueError):
+            if (cache / "level").read_text().strip() == "2":
+                return max(_SMALLEST_L2, int((cache / "size").read_text().strip().removesuffix("K")) * _KIB)
+    return _USUAL_L2

@@ -27,8 +27,8 @@ from portcall.compile._writer import Buffer, Expr, Index, Writer, at_most, float
 Array = Any
 _FEWEST_CHANNELS = 32
 _SMALLEST_MAP = 10  # of results; below it the weights take longer than what is saved
-# The share of the second-level cache for the transformed input and output of a block.
-_CACHE_SHARE = 0.6
+# The share of the second-level cache for the transformed input and output of a block; weights pass through it too.
+_CACHE_SHARE = 0.3
 _AHEAD = 96  # steps of the reduction by which weights are fetched ahead
 # Estimates of what it takes, relative to each other: multiply-adds in a second, bytes in a second from beyond the
 # second-level cache, and seconds to transform one vector of a tile.
