@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from portcall.compile._products import Place, Product, Window
+from portcall.compile._products import Place, Product, Window, unravel
 from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
 from portcall.compile._target import Target
 from portcall.compile._tiles import Columns, Segment, Tile, best_tile, few_channels, segments, split_evenly
@@ -179,13 +179,11 @@ def _tile(job: _Job, group: Index, block: Block, pixels: _Pixels) -> None:
         _sum_window(job, group, block, pixels, sums)
 
     def store(t: int, channel: Index, total: Expr) -> None:
-        here = first + t
+        n, h, w = pixels.n, pixels.oh, pixels.ow + t
         if pixels.oh is None:
-            row = floormod(floordiv(here, window.ow), window.oh)
-            place = Place(here, floordiv(here, window.oh * window.ow), row, floormod(here, window.ow), channel)
-        else:
-            place = Place(here, pixels.n, pixels.oh, pixels.ow + t, channel)
-        job.result.store(job.w, here, channel, job.product.value(job.buffers, total, place))
+            n, h, w = unravel(first + t, (window.n, window.oh, window.ow))
+        value = job.product.value(job.buffers, total, Place(first + t, n, h, w, channel))
+        job.result.store(job.w, first + t, channel, value)
 
     sums.each(store)
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from portcall.compile._products import Place, epilogue
+from portcall.compile._products import Place, epilogue, factors, unravel
 from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, walk
 from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
 from portcall.compile._target import Target
 from portcall.compile._tiles import Columns, Segment, best_tile, segments, split_evenly
-from portcall.compile._writer import Buffer, Expr, Index, Writer, float32, floordiv, floormod
+from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
 
 _FEWEST_COLUMNS = 4
 
@@ -53,12 +53,7 @@ def read_batched(reading: Reading) -> Batched:
     stage = stages[0]
     if not stage.kinds.endswith("SSR"):
         raise NotThisKindError("the steps are not the last axis")
-    value = stage.value
-    if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul":
-        raise NotThisKindError("no sum of products")
-    a, b = value.b.a, value.b.b
-    if type(a).__name__ != "TensorLoad" or type(b).__name__ != "TensorLoad":
-        raise NotThisKindError("factors that are computed")
+    a, b = factors(stage)
     row, column = stage.axes[-3], stage.axes[-2]
     if _mentions(a, column) or _mentions(b, row) or stage.extents[-2] < _FEWEST_COLUMNS:
         raise NotThisKindError("rows and columns in both factors")
@@ -91,21 +86,15 @@ class _Job:
     result: Result
 
     def load(self, operand: Any, batch: Index, row: Index, column: Index, step: Index) -> Any:
-        names: dict[str, Index] = dict(zip(self.what.stage.axes, [*self._batch(batch), row, column, step], strict=True))
+        names: dict[str, Index] = dict(
+            zip(self.what.stage.axes, [*unravel(batch, self.what.batch), row, column, step], strict=True)
+        )
 
         def unknown(buffer: Buffer, at: list[Index]) -> Any:
             raise NotThisKindError("an index that is read")
 
         indices = [self.what.reading.rewrite(index, names, unknown) for index in operand.indices]
         return self.buffers[operand.source.name][flat_index(operand.source, indices)]
-
-    def _batch(self, number: Index) -> list[Index]:
-        found: list[Index] = []
-        step = 1
-        for extent in reversed(self.what.batch):
-            found.append(floormod(floordiv(number, step), extent))
-            step *= extent
-        return found[::-1]
 
 
 def _panel(job: _Job, batch: Index, block: Block) -> None:

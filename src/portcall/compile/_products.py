@@ -149,11 +149,15 @@ def _unravel(shape: Sequence[int], place: Place, channels: int, picture: bool) -
         raise NotThisKindError("the result has another last axis")
     if picture and len(shape) == 4:
         return [place.n, place.h, place.w, place.channel]
-    indices: list[Index] = [place.channel]
-    step = 1
-    for extent in reversed(shape[:-1]):
-        indices.append(floormod(floordiv(place.pixel, step), extent))
-        step *= extent
+    return [*unravel(place.pixel, shape[:-1]), place.channel]
+
+
+def unravel(number: Index, extents: Sequence[int]) -> list[Index]:
+    """Return the indices of an element, given its number in a row of all."""
+    indices: list[Index] = []
+    for extent in reversed(extents):
+        indices.append(floormod(number, extent))
+        number = floordiv(number, extent)
     return indices[::-1]
 
 
@@ -171,7 +175,7 @@ def read_convolution(reading: Reading) -> Product:
         NotThisKindError: it is something else.
     """
     stage = _only_reduction(reading, "SSSSRRR")
-    x, w = _factors(stage)
+    x, w = factors(stage)
     names = stage.axes
 
     def at(index: Any, axis: int | None = None, value: int = 1) -> int:
@@ -209,7 +213,7 @@ def read_product(reading: Reading) -> Product:
     stage = next(iter(reading.reductions), None)
     if stage is None or len(reading.reductions) != 1 or stage.kinds.strip("S") != "R" or len(stage.kinds) < 3:
         raise NotThisKindError("no matrix product")
-    x, w = _factors(stage)
+    x, w = factors(stage)
     axes = stage.axes
     if [str(index) for index in w.indices] != [axes[-1], axes[-2]]:
         raise NotThisKindError("no matrix of two axes on the right")
@@ -229,7 +233,7 @@ def _only_reduction(reading: Reading, kinds: str) -> Stage:
     return reading.reductions[0]
 
 
-def _factors(stage: Stage) -> tuple[Any, Any]:
+def factors(stage: Stage) -> tuple[Any, Any]:
     """Return the two loads of a sum of products, also of narrower numbers than the sum has."""
     value = stage.value
     if type(value).__name__ != "Add" or type(value.b).__name__ != "Mul":
