@@ -41,6 +41,17 @@ def test_site_has_each_page() -> None:
     assert {path.stem for path in docs.glob("*.md")} - {"index"} <= listed
 
 
+def test_security_page_names_existing_tests() -> None:
+    root = PAGES.parents[1]
+    files = [*(root / "tests").rglob("test_*.py"), *(root / "core" / "tests").rglob("test_*.cc")]
+    existing = {path.name for path in files}
+    for path in files:
+        existing.update(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+    named = re.findall(r"\b(test_\w+(?:\.\w+)?)`", (PAGES.parent / "security.md").read_text())
+    assert [name for name in named if name not in existing] == []
+    assert len(named) > 30
+
+
 def files_by_folder() -> dict[str, set[str]]:
     """The words that the section "Files" of docs/architecture.md has for each folder."""
     section = (PAGES.parent / "architecture.md").read_text().partition("## Files")[2].partition("### Rules")[0]
