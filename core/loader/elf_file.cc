@@ -70,7 +70,7 @@ class Reader {
       if (sections[i].sh_link >= header->e_shnum) continue;
       uint64_t strings = sections[sections[i].sh_link].sh_offset;
       if (sections[i].sh_type == SHT_DYNAMIC && !std::exchange(dynamic, true)) ReadDynamic(sections[i], strings);
-      if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections[i], strings);
+      if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections, i, strings);
     }
     ReadFooter();
     return std::move(out_);
@@ -116,7 +116,8 @@ class Reader {
     }
   }
 
-  void ReadSymbols(const Elf64_Shdr& section, uint64_t strings) {
+  void ReadSymbols(const Elf64_Shdr* sections, int number, uint64_t strings) {
+    const Elf64_Shdr& section = sections[number];
     const auto* symbols = file_.At<Elf64_Sym>(section.sh_offset, section.sh_size / sizeof(Elf64_Sym));
     if (!symbols) Fail("its symbol table lies outside the file");
     for (size_t i = 1; i < section.sh_size / sizeof(Elf64_Sym); ++i) {
@@ -128,9 +129,21 @@ class Reader {
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC || ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) {
         out_.functions.push_back(std::move(name));
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
+        if (name == kBlobs[0].first && symbol.st_shndx < file_.At<Elf64_Ehdr>(0)->e_shnum) {
+          NoteBlob(symbol, sections[symbol.st_shndx]);
+        }
         out_.objects.push_back(std::move(name));
       }
     }
+  }
+
+  void NoteBlob(const Elf64_Sym& symbol, const Elf64_Shdr& section) {
+    uint64_t at = symbol.st_value - section.sh_addr;
+    bool constant = section.sh_type == SHT_PROGBITS && section.sh_flags == SHF_ALLOC;
+    bool inside = at < section.sh_size && symbol.st_size <= section.sh_size - at;
+    if (!constant || !inside || !file_.At<char>(section.sh_offset, section.sh_size)) return;
+    out_.blob_offset = section.sh_offset + at;
+    out_.blob_bytes = symbol.st_size;
   }
 
   const std::string& path_;

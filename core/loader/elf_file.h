@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace portcall::loader {
@@ -15,6 +16,9 @@ struct ElfFile {
   std::vector<std::string> functions;  // functions that it defines and exports
   std::vector<std::string> objects;    // variables that it defines and exports
   bool bind_now = false;               // every symbol must be there at load time
+  // Where in the file the modules lie that a compiler embedded, their length in front; 0 where that is not known.
+  uint64_t blob_offset = 0;
+  uint64_t blob_bytes = 0;
   // The library is the file's first bytes. What follows it in a bundle, docs/graph.md says; its index is empty elsewhere.
   uint64_t library_bytes = 0;
   uint64_t index_offset = 0;
@@ -24,6 +28,10 @@ struct ElfFile {
   bool Imports(const char* symbol) const;
   bool Defines(const char* symbol) const;
 };
+
+// Names of the variable that holds embedded modules, and whether its format is that of TVM before 0.7.
+constexpr std::pair<const char*, bool> kBlobs[] = {
+    {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
 
 // Throws ModuleLoadError when the file is missing, is not a shared library, or is for another machine.
 ElfFile ReadElfFile(const std::string& path);

@@ -24,6 +24,7 @@
 #include "classic/adapter.h"
 #include "loader/abi.h"
 #include "loader/elf_file.h"
+#include "loader/mapped_file.h"
 #include "loader/module.h"
 #include "loader/symbols.h"
 #include "runtime/library_globals.h"
@@ -273,14 +274,15 @@ size_t SymbolSize(void* address) {
   return static_cast<const ElfW(Sym)*>(extra)->st_size;
 }
 
-Module AttachEmbedded(const Library& library, const Module& module) {
-  static constexpr std::pair<const char*, bool> kSymbols[] = {
-      {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
-  for (const auto& [name, classic] : kSymbols) {
+// `file`: the library's file where its mapping lacks the embedded modules, else null.
+Module AttachEmbedded(const Library& library, const MappedFile* file, const Module& module) {
+  for (const auto& [name, classic] : kBlobs) {
     auto* blob = static_cast<const char*>(library.Find(name));
     if (!blob) continue;
     uint64_t nbytes = 0;
     size_t size = SymbolSize(const_cast<char*>(blob));
+    if (file) blob = file->At<char>(library.elf().blob_offset, size);
+    if (!blob) FailToLoad(library.path(), "its file was changed meanwhile");
     if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);
     if (size && (size < 8 || nbytes > size - 8))
       FailToLoad(library.path(), std::string(name) + " is damaged: it is shorter than it says");
@@ -406,6 +408,7 @@ class SystemNode : public ModuleNode {
 }  // namespace
 
 Module LoadLibrary(const std::string& path) {
+  constexpr uint64_t kFewBytes = 1 << 16;
   std::lock_guard<std::recursive_mutex> lock(load_mutex);
   ElfFile elf = ReadElfFile(path);
   std::string real = RealPath(path);
@@ -418,13 +421,21 @@ Module LoadLibrary(const std::string& path) {
   // What fills variables of the library belongs to one module; another one needs another mapping.
   bool has_context = HasContext(elf);
   std::shared_ptr<Library> library = same && !has_context ? known->second.library.lock() : nullptr;
+  std::unique_ptr<MappedFile> file;
   if (!library) {
     // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
     // the same variables with what is its own.
     // A library that is linked with this runtime belongs to it, even if another mapped it first.
     bool ours = known == MappedTable().end() && elf.Needs("libportcall.so");
     bool alone = !has_context && (ours || !IsMapped(real));
-    std::unique_ptr<PrivateCopy> copy = alone ? nullptr : std::make_unique<PrivateCopy>(real, elf.library_bytes);
+    std::unique_ptr<PrivateCopy> copy;
+    if (!alone) {
+      // Embedded modules may be most of a file: they are read from there, and not copied.
+      bool large = elf.blob_bytes > kFewBytes;
+      if (large) file = std::make_unique<MappedFile>(real);
+      uint64_t from = large ? elf.blob_offset + sizeof(uint64_t) : 0;
+      copy = std::make_unique<PrivateCopy>(real, elf.library_bytes, from, large ? elf.blob_offset + elf.blob_bytes : 0);
+    }
     const std::string& mapped = copy ? copy->path() : real;
     void* owner = Open(real, mapped, elf);
     library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
@@ -432,7 +443,7 @@ Module LoadLibrary(const std::string& path) {
   }
   Module module(std::make_unique<LibraryNode>(library));
   FillContext(*library, module);
-  Module root = AttachEmbedded(*library, module);
+  Module root = AttachEmbedded(*library, file.get(), module);
   if (library->elf().index_bytes) root = AttachBundle(real, library->elf(), root);
   MappedTable()[real] = {identity, library, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {

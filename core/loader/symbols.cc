@@ -152,20 +152,23 @@ void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   return handle;
 }
 
-PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes) {
-  int to = -1;
+PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes, uint64_t from, uint64_t to) {
+  int out = -1;
   std::string name = path.substr(path.rfind('/') + 1);
-  path_ = TemporaryPath(name.substr(0, name.rfind('.')), &to);
-  int from = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  path_ = TemporaryPath(name.substr(0, name.rfind('.')), &out);
+  int in = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   uint64_t done = 0;
-  ssize_t copied = from < 0 ? -1 : 1;
+  ssize_t copied = in < 0 || ftruncate(out, static_cast<off_t>(nbytes)) != 0 ? -1 : 1;
   while (copied > 0 && done < nbytes) {
-    copied = sendfile(to, from, nullptr, nbytes - done);
+    if (done == from) done = to;
+    auto at = static_cast<off_t>(done);
+    lseek(out, at, SEEK_SET);
+    copied = sendfile(out, in, &at, (done < from ? from : nbytes) - done);
     if (copied > 0) done += static_cast<uint64_t>(copied);
   }
   int error = errno;
-  if (from >= 0) close(from);
-  close(to);
+  if (in >= 0) close(in);
+  close(out);
   if (done == nbytes) return;
   unlink(path_.c_str());
   PORTCALL_THROW(ModuleLoadError) << "cannot copy '" << path

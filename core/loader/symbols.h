@@ -27,10 +27,11 @@ std::string BesideCore(const char* library);
 std::string IrLibraryFor(const std::vector<std::string>& undefined);
 
 // A copy of the first `nbytes` of a file under a name of its own, for a library that the process has mapped already on
-// somebody else's behalf. Removed from the file system by the destructor; the mapping stays.
+// somebody else's behalf, without what lies from `from` to `to`: zeros are there. Removed from the file system by the
+// destructor; the mapping stays.
 class PrivateCopy {
  public:
-  PrivateCopy(const std::string& path, uint64_t nbytes);
+  PrivateCopy(const std::string& path, uint64_t nbytes, uint64_t from, uint64_t to);
   PrivateCopy(const PrivateCopy&) = delete;
   PrivateCopy& operator=(const PrivateCopy&) = delete;
   ~PrivateCopy();
