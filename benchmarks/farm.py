@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import statistics
 import struct
@@ -166,6 +167,22 @@ def peak(pid: int) -> float:
     return int(text.partition("VmHWM:")[2].split()[0]) / 1024
 
 
+def load(address: str, pid: int, *words: object) -> str:
+    """Return words on many agents and clients at a farm: grants, and the CPU time of the farm for each."""
+
+    def seconds() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    command = [sys.executable, ROOT / "benchmarks" / "farm_load.py", address, *words]
+    begin = seconds()
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
+    rate, median, count, failed = map(float, done.stdout.split())
+    cost = (seconds() - begin) / count
+    return (f"{rate:.0f} grants/s, median {median:.1f} ms, {cost * 1e3:.2f} ms of the farm's CPU time for each, "
+            f"{failed:.0f} failed")  # fmt: skip
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = (sys.executable, "-m", "portcall", "farm", "--port", 0, "--store", f"{folder}/farm.db", "--silent")
@@ -186,6 +203,7 @@ def main() -> None:
             through, direct = proxied(port, 256 << 20)
             print(f"256 MiB through the farm       {0.25 / through:8.2f} GiB/s  a socket {0.25 / direct:8.2f} GiB/s"
                   f"   {direct / through:.2f} x")  # fmt: skip
+            print(f"1,000 agents, 2,000 clients    {load(address, farm.pid, 1000, 2000, 10, 500)}")
             print(f"greatest memory of the farm    {peak(farm.pid):8.0f} MB")
         finally:
             stop(farm)

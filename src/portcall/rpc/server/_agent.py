@@ -106,6 +106,10 @@ def facts() -> dict[str, str | int | float | bool]:
     }
 
 
+class ServerEnded(RPCError):
+    """The server of a place is gone."""
+
+
 class Agent:
     """Serves one place until ``stop`` is called, or its server ends.
 
@@ -132,13 +136,33 @@ class Agent:
         self._last: Mapping[str, Any] = {}  # the last offer
         self._instance = secrets.token_hex(16)
         self._server: Server | None = None
+        self._ready = False
 
     def run(self, on_ready: OnReady) -> None:
         """Serve the place. ``on_ready`` is called with the server's address once the farm knows the place.
 
+        A server that ends is started again, after growing pauses.
+
         Raises:
-            RPCError: the server does not start or has ended, or the farm refuses us for good.
+            RPCError: the server does not start, or the farm refuses us for good.
         """
+        pause = FIRST_PAUSE
+        while not self._stopping.is_set():
+            begin = time.monotonic()
+            try:
+                self._run_server(on_ready)
+            except ServerEnded as error:
+                if time.monotonic() - begin > LONGEST_PAUSE:
+                    pause = FIRST_PAUSE
+                self._log(f"{error}; starting it again in {pause:.1f} s")
+                self._stopping.wait(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                self._channel = self._channel.clone()
+                self._sessions.clear()
+                self._registered = ""
+
+    def _run_server(self, on_ready: OnReady) -> None:
+        """Serve the place until ``stop`` is called, or the server has ended."""
         ours, theirs = Link.pair()
         with ours:
             with theirs:
@@ -147,15 +171,22 @@ class Agent:
             self._link = ours
             follower = threading.Thread(target=self._follow_server, name="portcall-agent", daemon=True)
             follower.start()
+            comes_back = False
             try:
                 self._ask_for_orders(on_ready)
+            except ServerEnded:
+                comes_back = True
+                raise
             finally:
                 self._channel.close()
-                if self._registered:
+                if self._registered and not comes_back:
                     with contextlib.suppress(RPCError), contextlib.closing(self._channel.clone()) as channel:
                         channel.call("leave", place=self._place.id, agent=self._registered)
                 self._server.terminate()
-                self._stopping.set()
+                if comes_back:
+                    self._registered = ""
+                else:
+                    self._stopping.set()
                 follower.join(LINK_TIMEOUT)  # it ends with the server
 
     def stop(self) -> None:
@@ -167,19 +198,18 @@ class Agent:
 
     def _ask_for_orders(self, on_ready: OnReady) -> None:
         pause = FIRST_PAUSE
-        ready = False
         done: list[dict[str, Any]] = []
         assert self._server is not None
         while not self._stopping.is_set():
             if not self._server.running:
-                raise RPCError("the server of this place has ended", reason="server")
+                raise ServerEnded("the server of this place has ended", reason="server")
             try:
                 if not self._registered:
                     self._register()
                     done = []
                     self._log(f"registered with the farm {self._channel.address} as {self._place.id}")
-                if not ready:
-                    ready = True
+                if not self._ready:
+                    self._ready = True
                     on_ready(Address(self._server.host, self._server.port))
                 answer = self._channel.call("next", hold=HOLD, place=self._place.id, agent=self._registered, done=done)
                 pause = FIRST_PAUSE

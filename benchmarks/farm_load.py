@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many agents and clients at one farm: ``python benchmarks/farm_load.py ADDRESS AGENTS CLIENTS SECONDS RATE``.
+
+All are made up, in one process; the clients ask RATE times a second, if the farm answers so fast. It prints grants a
+second, the median milliseconds of a request, all grants, and the peers that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+
+class Channel(asyncio.Protocol):
+    """Commands to a farm, one after the other."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        head, end, body = self._data.partition(b"\r\n\r\n")
+        if end and len(body) >= int(head.rpartition(b"Length: ")[2]):
+            self._data = b""
+            assert self._answer is not None
+            if not self._answer.done():
+                self._answer.set_result(json.loads(body))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error or EOFError())
+
+    async def ask(self, what: str, **fields: Any) -> dict[str, Any]:
+        body = json.dumps({"do": what, "user": "load", **fields}).encode()
+        head = f"POST /api HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(head.encode() + body)
+        answer = await self._answer
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+
+class Load:
+    """Agents that accept and clean up at once, and clients that give back at once what they get."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._where = host, port
+        self._numbers = itertools.count()
+        self.grants = self.all = 0
+        self.times: list[float] = []
+
+    async def connect(self) -> Channel:
+        _, channel = await asyncio.get_running_loop().create_connection(Channel, *self._where)
+        return channel
+
+    async def agent(self, number: int, ready: asyncio.Event) -> None:
+        channel, name = await self.connect(), f"board{number}"
+        secret = (await channel.ask("register", place=name, keys=[f"k{number % 10}"], host="127.0.0.1", port=9))[
+            "agent"
+        ]
+        ready.set()
+        done: list[dict[str, Any]] = []
+        while True:
+            orders = (await channel.ask("next", place=name, agent=secret, done=done, hold=15))["orders"]
+            done = [{"what": "accepted" if o["do"] == "offer" else "cleaned", "fence": o["fence"]} for o in orders]
+
+    async def client(self, number: int, share: float) -> None:
+        """Ask, give back, and rest for so long that all clients together ask as often as is wanted."""
+        channel = await self.connect()
+        await asyncio.sleep(share * (number % 997) / 997)
+        while True:
+            begin, secret = time.perf_counter(), f"{next(self._numbers):064}"
+            view = await channel.ask("request", want=f"k{number % 10}", secret=secret, hold=15)
+            while view["state"] == "queued":
+                view = await channel.ask("wait", lease=view["lease"], secret=secret, hold=15, seen=view["position"])
+            self.times.append(time.perf_counter() - begin)
+            self.grants += 1
+            self.all += 1
+            await channel.ask("release", lease=view["lease"], secret=secret)
+            await asyncio.sleep(max(0.0, share - (time.perf_counter() - begin)))
+
+
+async def main(address: str, agents: int, clients: int, seconds: float, rate: float) -> None:
+    host, _, port = address.rpartition(":")
+    load = Load(host, int(port))
+    ready = [asyncio.Event() for _ in range(agents)]
+    tasks = []
+    for number in range(agents):
+        tasks.append(asyncio.create_task(load.agent(number, ready[number])))
+        await ready[number].wait()
+    tasks += [asyncio.create_task(load.client(number, clients / rate)) for number in range(clients)]
+    await asyncio.sleep(clients / rate)
+    load.grants, load.times = 0, []
+    begin = time.perf_counter()
+    await asyncio.sleep(seconds)
+    took = time.perf_counter() - begin
+    failed = [task for task in tasks if task.done()]
+    print(f"{load.grants / took:.0f} {statistics.median(load.times) * 1e3:.2f} {load.all} {len(failed)}", flush=True)
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))
