@@ -47,7 +47,12 @@ REDIS ?= /usr/bin/redis-server
 $(REDIS):
 	apt-get update -q && apt-get install -q -y --no-install-recommends redis-server
 
-test: venv build lint core-test core-test-asan core-test-tsan test-node $(REDIS) ## everything that CI runs: half an hour on 2 cores
+# The driver that the tests of OpenCL run on: kernels on the processor.
+POCL := /etc/OpenCL/vendors/pocl.icd
+$(POCL): | $(REDIS)
+	apt-get update -q && apt-get install -q -y --no-install-recommends pocl-opencl-icd ocl-icd-libopencl1
+
+test: venv build lint core-test core-test-asan core-test-tsan test-node $(REDIS) $(POCL) ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.

@@ -17,7 +17,7 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "errors _html _input _signature _timing", "_archive", "toolchain"),
+    ("", "errors _html _input _signature _timing", "_archive _plugins", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
     ("", "_core", "_dtype _container _function", "_device _arraylike", "_tensor _module"),
     (
@@ -344,7 +344,7 @@ HEADER_LAYERS = [
     ["value.h"],
     ["container.h", "device.h", "signature.h"],
     ["function.h", "tensor.h"],
-    ["module.h", "reflection.h"],
+    ["module.h", "payload.h", "reflection.h"],
     ["ir.h"],
     ["portcall.h"],
 ]
@@ -352,7 +352,7 @@ HEADER_LAYERS = [
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
 FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
 # Libraries of their own: they include public headers, core/bytes (headers alone) and their own files.
-LIBRARY_FOLDERS = ["ir", "vm"]
+LIBRARY_FOLDERS = ["devices", "ir", "vm"]
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
 

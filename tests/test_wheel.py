@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 WHEEL_LIMIT = 2_000_000
 CORE_LIMIT = 600_000
 VM_LIMIT = 130_000
+OPENCL_LIMIT = 100_000
 BINARIES = Path(sys.executable).parent
 
 pytestmark = pytest.mark.timeout(600)
@@ -72,7 +73,10 @@ def test_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size <= WHEEL_LIMIT
 
 
-@pytest.mark.parametrize(("library", "limit"), [("libportcall.so", CORE_LIMIT), ("libportcall_vm.so", VM_LIMIT)])
+@pytest.mark.parametrize(
+    ("library", "limit"),
+    [("libportcall.so", CORE_LIMIT), ("libportcall_vm.so", VM_LIMIT), ("libportcall_opencl.so", OPENCL_LIMIT)],
+)
 def test_stripped_libraries_are_small(library: str, limit: int, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         path = Path(archive.extract(f"portcall/lib/{library}", tmp_path))

@@ -2,7 +2,7 @@
 #include "graph/views.h"
 
 #include <algorithm>
-#include <utility>
+
 #include "runtime/tensor_view.h"
 
 namespace portcall::graph {
@@ -14,19 +14,7 @@ std::string Describe(const DLTensor& tensor) {
 
 }  // namespace
 
-bool HasPlainAddresses(Device device) {
-  switch (device.device_type) {
-    case kDLCPU:
-    case kDLCUDA:
-    case kDLCUDAHost:
-    case kDLCUDAManaged:
-    case kDLROCM:
-    case kDLROCMHost:
-      return true;
-    default:
-      return false;
-  }
-}
+bool HasPlainAddresses(Device device) { return DeviceApiOf(device).flags & kPortcallDevicePlainAddresses; }
 
 Tensor AllocBytes(uint64_t nbytes, Device device) {
   return Tensor::Empty({static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, device);
@@ -35,9 +23,6 @@ Tensor AllocBytes(uint64_t nbytes, Device device) {
 Tensor View(const Tensor& base, uint64_t offset, const Entry& entry, bool flat) {
   DLTensor view = *base.dl_tensor();
   view.byte_offset += offset;
-  if (HasPlainAddresses(view.device)) {
-    view.data = static_cast<char*>(view.data) + std::exchange(view.byte_offset, 0);
-  }
   int64_t size = 1;
   view.dtype = entry.dtype;
   view.ndim = static_cast<int32_t>(entry.shape.size());
@@ -48,7 +33,7 @@ Tensor View(const Tensor& base, uint64_t offset, const Entry& entry, bool flat) 
     view.ndim = 1;
     view.shape = &size;
   }
-  return ViewInto(base, view, PortcallTensorGetFlags(base.get()));
+  return ViewOf(base, view);
 }
 
 std::string Describe(const Entry& entry) { return DescribeTensor(entry.dtype, entry.shape.data(), entry.shape.size()); }

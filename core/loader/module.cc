@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "loader/embedded.h"
+#include "loader/plugins.h"
 #include "loader/symbols.h"
 #include "runtime/node.h"
 
@@ -95,15 +96,11 @@ void ImportModule(const Module& module, const Module& other) {
 
 // ---- Embedded modules ---------------------------------------------------------------------------------------------
 
-// Kinds of modules whose loader is in a library beside the core, which is opened when the first one comes.
-constexpr std::pair<const char*, const char*> kLibraryOfKind[] = {{"relax.VMExecutable", "libportcall_vm.so"}};
-
 Module MakeModule(const std::string& kind, std::string_view payload) {
   std::string loader = "ffi.Module.load_from_bytes." + kind;
   PackedFunc load = Registry::Get(loader);
-  for (const auto& [known, library] : kLibraryOfKind) {
-    if (load.defined() || kind != known) continue;
-    Module::LoadFromFile(BesideCore(library));
+  if (!load.defined()) {
+    LoadPlugin(kind);
     load = Registry::Get(loader);
   }
   if (load.defined()) {  // the bytes are lent: they may be many

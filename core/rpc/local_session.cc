@@ -34,15 +34,12 @@ void ReleaseBlock(void* owner) {
   api.free(api.ctx, block->device, block->data);
 }
 
-Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) {
-  const PortcallDeviceAPI& api = DeviceApiOf(device);
-  auto block = std::make_unique<Block>(Block{device, nullptr});
-  Check(api.alloc(api.ctx, device, std::max<uint64_t>(nbytes, 1), std::max<uint64_t>(alignment, kTensorAlignment), hint,
-                  &block->data));
+// A tensor of the bytes of a block, which it owns.
+Tensor BytesOf(std::unique_ptr<Block> block, uint64_t nbytes) {
   auto extent = static_cast<int64_t>(nbytes);
   DLTensor description{};
   description.data = block->data;
-  description.device = device;
+  description.device = block->device;
   description.ndim = 1;
   description.dtype = {kDLUInt, 8, 1};
   description.shape = &extent;
@@ -50,6 +47,28 @@ Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataTy
   Check(PortcallTensorFromMemory(&description, 0, block.get(), ReleaseBlock, &handle));
   (void)block.release();
   return ObjectRef::Steal<Tensor>(handle);
+}
+
+Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) {
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  auto block = std::make_unique<Block>(Block{device, nullptr});
+  Check(api.alloc(api.ctx, device, std::max<uint64_t>(nbytes, 1), std::max<uint64_t>(alignment, kTensorAlignment), hint,
+                  &block->data));
+  return BytesOf(std::move(block), nbytes);
+}
+
+Tensor AllocScope(const WireTensor& like, const std::string& scope) {
+  const PortcallDeviceAPI& api = DeviceApiOf(like.device);
+  PORTCALL_CHECK(api.alloc_scope, ValueError)
+      << "memory scope '" << scope << "' does not exist on " << ToString(like.device);
+  DLTensor tensor{};
+  tensor.device = like.device;
+  tensor.dtype = like.dtype;
+  tensor.ndim = static_cast<int32_t>(like.shape.size());
+  tensor.shape = const_cast<int64_t*>(like.shape.data());
+  auto block = std::make_unique<Block>(Block{like.device, nullptr});
+  Check(api.alloc_scope(api.ctx, like.device, &tensor, scope.c_str(), &block->data));
+  return BytesOf(std::move(block), like.NumBytes());
 }
 
 class LocalSession : public Session {
@@ -83,9 +102,10 @@ class LocalSession : public Session {
   }
 
   uint64_t Alloc(const WireTensor& like, std::optional<std::string_view> scope) override {
-    PORTCALL_CHECK(!scope || scope->empty() || *scope == "global", ValueError)
-        << "memory scope '" << *scope << "' does not exist on " << ToString(like.device);
-    return AllocData(like.device, like.NumBytes(), kTensorAlignment, like.dtype);
+    if (!scope || scope->empty() || *scope == "global") {
+      return AllocData(like.device, like.NumBytes(), kTensorAlignment, like.dtype);
+    }
+    return handles_.Add(HandleTable::kMemory, AllocScope(like, std::string(*scope)));
   }
 
   uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {
@@ -222,8 +242,10 @@ class LocalSession : public Session {
     }
   }
 
-  // A view of the memory that a tensor names, after a check that it lies within it.
-  Tensor View(const WireTensor& tensor, const std::vector<int64_t>& shape, DLDataType dtype, uint64_t nbytes) const {
+  // A view of the memory that a tensor names, after a check that it lies within it. Copies take an offset on a device;
+  // functions do not.
+  Tensor View(const WireTensor& tensor, const std::vector<int64_t>& shape, DLDataType dtype, uint64_t nbytes,
+              bool for_copy) const {
     Tensor block = handles_.GetMemory(tensor.data).cast<Tensor>();
     const DLTensor& dl = *block.dl_tensor();
     uint64_t size = portcall::NumBytes(dl);
@@ -235,14 +257,11 @@ class LocalSession : public Session {
     view.shape = const_cast<int64_t*>(shape.data());
     view.strides = nullptr;
     view.dtype = dtype;
-    if (dl.device.device_type == kDLCPU) {  // compiled code takes no offsets
-      view.data = static_cast<char*>(view.data) + view.byte_offset;
-      view.byte_offset = 0;
-    }
-    return ViewInto(block, view, PortcallTensorGetFlags(block.get()));
+    const bool as_it_is = for_copy && dl.device.device_type != kDLCPU;
+    return as_it_is ? ViewInto(block, view, PortcallTensorGetFlags(block.get())) : ViewOf(block, view);
   }
   Tensor Bytes(const WireTensor& tensor, uint64_t nbytes) const {
-    return View(tensor, {static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, nbytes);
+    return View(tensor, {static_cast<int64_t>(nbytes)}, {kDLUInt, 8, 1}, nbytes, true);
   }
   static DLTensor HostBytes(const void* data, const Tensor& like) {
     DLTensor host = *like.dl_tensor();
@@ -265,7 +284,7 @@ class LocalSession : public Session {
         const WireTensor& tensor = *value.tensor;
         uint64_t nbytes = tensor.NumBytes();
         if (tensor.data == 0 && nbytes == 0) return Tensor::Empty(tensor.shape, tensor.dtype, tensor.device);
-        return View(tensor, tensor.shape, tensor.dtype, nbytes);
+        return View(tensor, tensor.shape, tensor.dtype, nbytes, false);
       }
       default:
         return Pointer(value.v_handle, library);

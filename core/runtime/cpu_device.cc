@@ -101,6 +101,7 @@ const DeviceRegistration registration(kDLCPU, [] {
   api.alloc = Alloc;
   api.free = Free;
   api.copy = Copy;
+  api.flags = kPortcallDevicePlainAddresses | kPortcallDeviceHostReadable;
   return api;
 }());
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "portcall/function.h"
+#include "runtime/device_table.h"
 
 namespace portcall {
 namespace {
@@ -27,16 +28,24 @@ DeviceTable& Devices() {
   return *table;
 }
 
-const PortcallDeviceAPI* FindApi(int32_t device_type) {
+const PortcallDeviceAPI* Registered(int32_t device_type) {
   return device_type > 0 && device_type < kMaxDeviceType ? Devices().apis[device_type].load() : nullptr;
+}
+
+// Null, after a search for a plug-in, if there is none. Throws what loading the plug-in throws.
+const PortcallDeviceAPI* FindApi(int32_t device_type) {
+  const PortcallDeviceAPI* api = Registered(device_type);
+  if (api || device_type <= 0 || device_type > kDLTrn) return api;
+  Registry::Get("portcall.LoadPlugin")(DeviceKindName(device_type));
+  return Registered(device_type);
 }
 
 using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
 
 PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
-  if (attr == kPortcallAttrExist && !FindApi(type)) return Any(false);
   Device device{type, id};
+  if (attr == kPortcallAttrExist && !FindDeviceApi(type)) return Any(false);
   const PortcallDeviceAPI& api = DeviceApiOf(device);
   Any value;
   if (attr < kPortcallAttrExist || attr > kPortcallAttrAvailableGlobalMemory) return value;  // nobody knows it
@@ -50,7 +59,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.DeviceKindName").set_body_typed(DeviceKindNam
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceTypes").set_body_typed([]() {
   std::vector<int64_t> types;
   for (int32_t i = 0; i < kMaxDeviceType; ++i) {
-    if (FindApi(i)) types.push_back(i);
+    if (Registered(i)) types.push_back(i);
   }
   return types;
 });
@@ -61,6 +70,15 @@ PORTCALL_REGISTER_GLOBAL("__tvm_set_device").set_body_typed([](int32_t type, int
 });
 
 }  // namespace
+
+const PortcallDeviceAPI* FindDeviceApi(int32_t device_type) {
+  try {
+    return FindApi(device_type);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 }  // namespace portcall
 
 using namespace portcall;
@@ -87,7 +105,7 @@ int PortcallDeviceGetAPI(int32_t device_type, const PortcallDeviceAPI** out) {
   return Guard([&] {
     const PortcallDeviceAPI* api = FindApi(device_type);
     PORTCALL_CHECK(api, DeviceError) << "this process has no support for device kind '" << DeviceKindName(device_type)
-                                     << "'; it registered none";
+                                     << "'; load a plug-in for it";
     *out = api;
   });
 }

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "portcall/function.h"
+#include "runtime/device_table.h"
 #include "runtime/node.h"
 
 namespace portcall {
@@ -81,6 +83,41 @@ TensorImpl* NewTensor(const DLTensor& description) {
 }
 
 // ---- Copies -------------------------------------------------------------------------------------------------------
+
+// Memory that a device made of a part of a tensor's.
+struct DevicePart {
+  const PortcallDeviceAPI* api = nullptr;
+  DLDevice device{};
+  void* data = nullptr;
+  TVMFFIObjectHandle source = nullptr;
+
+  ~DevicePart() {
+    if (data) api->free(api->ctx, device, data);
+    if (source) TVMFFIObjectDecRef(source);
+  }
+};
+
+// Returns the memory that the view has of its own now, if any.
+std::unique_ptr<DevicePart> FoldOffset(DLTensor* view) {
+  const PortcallDeviceAPI* api = FindDeviceApi(view->device.device_type);
+  if (!api) return nullptr;
+  if (api->flags & kPortcallDevicePlainAddresses) {
+    view->data = static_cast<char*>(view->data) + std::exchange(view->byte_offset, 0);
+    return nullptr;
+  }
+  if (!api->view) return nullptr;
+  uint64_t elements = view->strides ? 1 : NumElements(*view);
+  for (int32_t i = 0; view->strides && i < view->ndim; ++i) {
+    elements += static_cast<uint64_t>((view->shape[i] - 1) * view->strides[i]);
+  }
+  auto part = std::make_unique<DevicePart>();
+  part->api = api;
+  part->device = view->device;
+  Check(api->view(api->ctx, view->device, view->data, std::exchange(view->byte_offset, 0),
+                  NumBytes(view->dtype, elements), &part->data));
+  view->data = part->data;
+  return part;
+}
 
 bool IsHost(const DLTensor& tensor) { return tensor.device.device_type == kDLCPU; }
 
@@ -264,12 +301,21 @@ int TVMFFITensorToDLPackVersioned(TVMFFIObjectHandle from, DLManagedTensorVersio
   });
 }
 
+// Compiled code takes no offsets: where the device has a way, the offset becomes part of the view's address.
 int TVMFFITensorCreateUnsafeView(TVMFFIObjectHandle source, const DLTensor* prototype, TVMFFIObjectHandle* out) {
   return Guard([&] {
-    TensorImpl* impl = NewTensor(*prototype);
+    DLTensor view = *prototype;
+    std::unique_ptr<DevicePart> part;
+    if (view.byte_offset && view.data) part = FoldOffset(&view);
+    TensorImpl* impl = NewTensor(view);
     impl->flags = PortcallTensorGetFlags(source);
     impl->owner = source;
     impl->release = [](void* owner) { TVMFFIObjectDecRef(owner); };
+    if (part) {
+      part->source = source;
+      impl->owner = part.release();
+      impl->release = [](void* owner) { delete static_cast<DevicePart*>(owner); };
+    }
     TVMFFIObjectIncRef(source);
     *out = impl;
   });

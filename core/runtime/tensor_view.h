@@ -15,5 +15,12 @@ inline Tensor ViewInto(const ObjectRef& owner, const DLTensor& description, uint
   return ObjectRef::Steal<Tensor>(handle);
 }
 
+// A part of a tensor. Its offset becomes part of the address where the device has a way.
+inline Tensor ViewOf(const Tensor& base, const DLTensor& description) {
+  TVMFFIObjectHandle handle = nullptr;
+  Check(TVMFFITensorCreateUnsafeView(base.get(), &description, &handle));
+  return ObjectRef::Steal<Tensor>(handle);
+}
+
 }  // namespace portcall
 #endif  // PORTCALL_RUNTIME_TENSOR_VIEW_H_

@@ -77,6 +77,45 @@ inline void CheckOptions(const TimingOptions& options) {
   CheckAtLeast("cache_flush_bytes", options.cache_flush_bytes, 0);
 }
 
+// Measures from its construction to Stop: by the device's own clock where it has one, otherwise by ours around a wait for
+// the device's work. A clock that is passed in goes before both.
+class Stopwatch {
+ public:
+  Stopwatch(Device device, int64_t (*now_ns)())
+      : device_(device), now_ns_(now_ns ? now_ns : SteadyNow), api_(DeviceApiOf(device)) {
+    stream_ = TVMFFIEnvGetStream(device.device_type, device.device_id);
+    if (!now_ns && api_.start_timer && api_.stop_timer) {
+      Check(api_.start_timer(api_.ctx, device_, stream_, &timer_));
+    } else {
+      Check(PortcallDeviceSync(device_, stream_));
+      start_ = now_ns_();
+    }
+  }
+  ~Stopwatch() {
+    if (timer_) api_.stop_timer(api_.ctx, device_, stream_, timer_, nullptr);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  int64_t Stop() {
+    int64_t nanoseconds = 0;
+    if (timer_) {
+      Check(api_.stop_timer(api_.ctx, device_, stream_, std::exchange(timer_, nullptr), &nanoseconds));
+      return nanoseconds;
+    }
+    Check(PortcallDeviceSync(device_, stream_));
+    return now_ns_() - start_;
+  }
+
+ private:
+  Device device_;
+  int64_t (*now_ns_)();
+  const PortcallDeviceAPI& api_;
+  void* stream_ = nullptr;
+  void* timer_ = nullptr;
+  int64_t start_ = 0;
+};
+
 // Pushes everything else out of the device's cache by copying one large array onto another.
 class CacheFlusher {
  public:
@@ -100,7 +139,6 @@ class Evaluator {
  public:
   Evaluator(PackedFunc func, Device device, const TimingOptions& options)
       : func_(std::move(func)), device_(device), options_(options), number_(options.number) {
-    if (!options_.now_ns) options_.now_ns = SteadyNow;
     if (!options_.sleep_ms) options_.sleep_ms = SleepMilliseconds;
     PortcallFunctionGetInfo(func_.get(), &info_);
   }
@@ -160,11 +198,9 @@ inline double Evaluator::SecondsPerCall(const std::vector<TVMFFIAny>& args, cons
     Check(TVMFFIEnvCheckSignals());  // a user may interrupt a long measurement between two loops
     const int64_t number = number_.load(std::memory_order_relaxed);
     flusher.Flush();
-    Sync();
-    const int64_t start = options_.now_ns();
+    Stopwatch stopwatch(device_, options_.now_ns);
     for (int64_t i = 0; i < number; ++i) Call(args);
-    Sync();
-    const int64_t elapsed = options_.now_ns() - start;
+    const int64_t elapsed = stopwatch.Stop();
     const double elapsed_ms = static_cast<double>(elapsed) / 1e6;
     if (elapsed == 0) ++zeros;
     if (elapsed_ms >= options_.min_repeat_ms || zeros >= options_.limit_zero_time_iterations) {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from portcall import _core, errors
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import In, Object, PackedFunc, __version__
-from portcall._device import Device, cpu, cuda, device
+from portcall._device import Device, cpu, cuda, device, opencl
 from portcall._dtype import DataType, dtype
 from portcall._function import (
     convert,
@@ -24,7 +24,7 @@ from portcall._function import (
     register_func,
     remove_global_func,
 )
-from portcall._module import GRAPH_KINDS, Module, load_module, system_lib
+from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib
 from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ __all__ = [
     "get_global_func",
     "list_global_func_names",
     "load_module",
+    "load_plugin",
+    "opencl",
     "register_error",
     "register_func",
     "register_object",
@@ -106,6 +108,7 @@ _core.provide(
     deep_copy=_later("portcall.ir._operations", "deep_copy"),
     reduce=_later("portcall.ir._operations", "reduce"),
 )
+register_func("portcall.FindPlugin", _later("portcall._plugins", "find_plugin"), override=True)
 for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libraries with the kernels
     register_func(f"ffi.Module.load_from_bytes.{_kind}", _later("portcall.graph._factory", "from_bytes"), override=True)
 del _kind

@@ -151,3 +151,8 @@ def cpu(device_id: int = 0) -> Device:
 def cuda(device_id: int = 0) -> Device:
     """Return an NVIDIA GPU."""
     return Device(_KINDS["cuda"], device_id)
+
+
+def opencl(device_id: int = 0) -> Device:
+    """Return an OpenCL device; clinfo lists them."""
+    return Device(_KINDS["opencl"], device_id)

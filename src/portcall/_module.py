@@ -200,6 +200,9 @@ def _listed(names: list[str], most: int) -> str:
 _core.register_class(_core.TYPE_INDEX["Module"], Module)
 
 
+_plugins: list[Module] = []
+
+
 def load_module(path: str | os.PathLike[str]) -> Module:
     """Load a shared library compiled by TVM (0.6 and later), by a tvm-ffi compiler, or with portcall's headers.
 
@@ -223,6 +226,21 @@ def load_module(path: str | os.PathLike[str]) -> Module:
         if _FOREIGN_RUNTIME in str(error) and _load_foreign_runtime():
             return _load(text)
         raise errors.ModuleLoadError(str(error), path=text) from None
+
+
+def load_plugin(path: str | os.PathLike[str]) -> Module:
+    """Load a library that registers a kind of device or of module, and keep it for the life of the process.
+
+    Other plug-ins are loaded when their kind is first used: those that come with portcall, those that the variable
+    ``PORTCALL_DEVICES=kind=path:kind=path`` lists, and those of installed packages (entry points of the group
+    ``portcall.devices``).
+
+    Raises:
+        ModuleLoadError: as ``load_module``.
+    """
+    plugin = load_module(path)
+    _plugins.append(plugin)
+    return plugin
 
 
 def _linked(path: str) -> str:

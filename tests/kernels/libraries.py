@@ -55,6 +55,7 @@ GROUPS = {
         ),
         ("apache-tvm-ffi",),
     ),
+    "devices": Group("device_kernels.py", packages=("apache-tvm", "apache-tvm-ffi")),
     "c": Group("c_kernels.py", ("classic_abi.h", "classic_kernels.c", "classic06_kernels.c", "modern_kernels.c")),
 }
 

@@ -289,19 +289,6 @@ class SystemLib:
         return T.call_packed("portcall_test.twice", x)
 
 
-@I.ir_module
-class Device:
-    @T.prim_func
-    def vadd(a: T.handle, b: T.handle, s: T.float32):
-        n = T.int32()
-        A = T.match_buffer(a, (n,), "float32")
-        B = T.match_buffer(b, (n,), "float32")
-        for bx in T.thread_binding((n + 127) // 128, thread="blockIdx.x"):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
-                if bx * 128 + tx < n:
-                    B[bx * 128 + tx] = A[bx * 128 + tx] + s
-
-
 def dtype_copies() -> tvm.IRModule:
     """Return ``copy_<dtype>(A: <dtype>[n], B: <dtype>[n])`` for every dtype of COPIED_DTYPES."""
     functions = {}
@@ -330,7 +317,6 @@ ELEMENTWISE = {
     "scale": "(A: float32[n], B: float32[n], factor: float32, shift: int32): B = A * factor + shift",
     "exp": "(A: float32[n], B: float32[n]): B = exp(A), through libm",
 }
-VADD = "(A: float32[n], B: float32[n], s: float32): B = A + s, by a packed call of vadd_kernel in the {0} module"
 
 RECIPES = {
     "elementwise": Recipe(Elementwise, ELEMENTWISE),
@@ -419,18 +405,6 @@ RECIPES = {
             "portcall_sys_twice": "(x: int32) -> int: portcall_test.twice(x)",
         },
         "a system library: its constructors call TVMFFIEnvModRegisterSystemLibSymbol; prefix portcall_sys_",
-    ),
-    "opencl_host": Recipe(
-        Device,
-        {"vadd": VADD.format("opencl")},
-        "host code plus an embedded opencl module; loading needs a loader of that kind, calling a device",
-        Target("opencl", host="llvm"),
-    ),
-    "cuda_host": Recipe(
-        Device,
-        {"vadd": VADD.format("cuda")},
-        "host code plus an embedded cuda module; loading needs a loader of that kind, calling a device",
-        Target("cuda", host="llvm"),
     ),
 }
 

@@ -464,6 +464,11 @@ typedef enum {
   kPortcallAttrAvailableGlobalMemory = 15,
 } PortcallDeviceAttr;
 
+typedef enum {
+  kPortcallDevicePlainAddresses = 1,  // an address is a number: adding n to it names the memory n bytes further
+  kPortcallDeviceHostReadable = 2,    // the host may read and write the memory by the same address
+} PortcallDeviceFlags;
+
 // One kind of device. Every function returns 0, or -1 with a raised error. `ctx` is handed back to each of them.
 // Copies: at least one side is this kind, the other this kind or the host; offsets are in bytes.
 typedef struct PortcallDeviceAPI {
@@ -479,6 +484,17 @@ typedef struct PortcallDeviceAPI {
   int (*free_stream)(void* ctx, DLDevice device, void* stream);           // optional
   int (*sync_stream)(void* ctx, DLDevice device, void* stream);           // NULL: work is always finished
   int (*sync_streams)(void* ctx, DLDevice device, void* from, void* to);  // optional
+  uint64_t flags;                                                         // PortcallDeviceFlags
+  // The device's own clock; optional, both or none. start makes *timer. stop waits for the work that this thread has put
+  // on the stream since, gives the nanoseconds from the begin of the first to the end of the last of it, and frees the
+  // timer; with NULL for `nanoseconds` it only frees it.
+  int (*start_timer)(void* ctx, DLDevice device, void* stream, void** timer);
+  int (*stop_timer)(void* ctx, DLDevice device, void* stream, void* timer, int64_t* nanoseconds);
+  // Memory that is `nbytes` of `ptr` from `offset` on, to be freed like any other; for kinds without plain addresses.
+  // Optional: without it, compiled code takes no tensors that begin inside of an allocation.
+  int (*view)(void* ctx, DLDevice device, void* ptr, size_t offset, size_t nbytes, void** out);
+  // Memory of another kind than global, such as "global.texture"; optional. `like` has shape and dtype of the tensor.
+  int (*alloc_scope)(void* ctx, DLDevice device, const DLTensor* like, const char* scope, void** out);
 } PortcallDeviceAPI;
 
 // The table is copied. A kind is registered once; a second registration is an error.

@@ -79,9 +79,6 @@ cdef class Tensor(Object):
             description.strides = steps
         description.dtype = dtype.value
         description.byte_offset += byte_offset
-        if description.device.device_type == kDLCPU and description.data != NULL:  # kernels of TVM take no offset
-            description.data = <char*>description.data + description.byte_offset
-            description.byte_offset = 0
         if core.tensor_create_view(self.handle, &description, &handle) != 0:
             raise_raised(None)
         return wrap(classes[kTVMFFITensor], handle)

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the OpenCL 1.2 interface that the plug-in uses, declared from the Khronos specification: building needs no
+// headers of OpenCL. The library itself is opened at first use, so that a machine without OpenCL has no error before.
+#ifndef PORTCALL_DEVICES_OPENCL_API_H_
+#define PORTCALL_DEVICES_OPENCL_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace portcall::opencl {
+
+using Platform = struct PlatformBody*;
+using DeviceId = struct DeviceIdBody*;
+using Context = struct ContextBody*;
+using Queue = struct QueueBody*;
+using Memory = struct MemoryBody*;
+using Program = struct ProgramBody*;
+using Kernel = struct KernelBody*;
+using Event = struct EventBody*;
+
+using Status = int32_t;
+using Number = uint32_t;
+using Bits = uint64_t;
+
+constexpr Status kSuccess = 0, kDeviceNotFound = -1, kMemObjectAllocationFailure = -4, kOutOfResources = -5,
+                 kOutOfHostMemory = -6, kMisalignedSubBufferOffset = -13, kInvalidBufferSize = -61;
+constexpr Bits kAnyDevice = 0xFFFFFFFF, kProfiling = 1 << 1, kReadWrite = 1 << 0;
+constexpr Number kRegion = 0x1220, kBuildLog = 0x1183, kCommandStart = 0x1282, kCommandEnd = 0x1283;
+// Of clGetDeviceInfo.
+constexpr Number kComputeUnits = 0x1002, kMaxWorkItemSizes = 0x1005, kMaxWorkGroupSize = 0x1004,
+                 kClockFrequency = 0x100C, kAddressAlignBits = 0x1019, kGlobalMemory = 0x101F, kLocalMemory = 0x1023,
+                 kName = 0x102B, kDriverVersion = 0x102D, kVersion = 0x102F;
+
+struct Region {
+  size_t origin, size;
+};
+
+// X(name without "cl", result, arguments)
+#define PORTCALL_OPENCL_FUNCTIONS(X)                                                                                \
+  X(GetPlatformIDs, Status, (Number, Platform*, Number*))                                                           \
+  X(GetDeviceIDs, Status, (Platform, Bits, Number, DeviceId*, Number*))                                             \
+  X(GetDeviceInfo, Status, (DeviceId, Number, size_t, void*, size_t*))                                              \
+  X(CreateContext, Context,                                                                                         \
+    (const intptr_t*, Number, const DeviceId*, void (*)(const char*, const void*, size_t, void*), void*, Status*))  \
+  X(CreateCommandQueue, Queue, (Context, DeviceId, Bits, Status*))                                                  \
+  X(ReleaseCommandQueue, Status, (Queue))                                                                           \
+  X(CreateBuffer, Memory, (Context, Bits, size_t, void*, Status*))                                                  \
+  X(CreateSubBuffer, Memory, (Memory, Bits, Number, const void*, Status*))                                          \
+  X(ReleaseMemObject, Status, (Memory))                                                                             \
+  X(EnqueueReadBuffer, Status, (Queue, Memory, Number, size_t, size_t, void*, Number, const Event*, Event*))        \
+  X(EnqueueWriteBuffer, Status, (Queue, Memory, Number, size_t, size_t, const void*, Number, const Event*, Event*)) \
+  X(EnqueueCopyBuffer, Status, (Queue, Memory, Memory, size_t, size_t, size_t, Number, const Event*, Event*))       \
+  X(EnqueueMarkerWithWaitList, Status, (Queue, Number, const Event*, Event*))                                       \
+  X(EnqueueBarrierWithWaitList, Status, (Queue, Number, const Event*, Event*))                                      \
+  X(Finish, Status, (Queue))                                                                                        \
+  X(Flush, Status, (Queue))                                                                                         \
+  X(CreateProgramWithSource, Program, (Context, Number, const char**, const size_t*, Status*))                      \
+  X(CreateProgramWithBinary, Program,                                                                               \
+    (Context, Number, const DeviceId*, const size_t*, const unsigned char**, Status*, Status*))                     \
+  X(BuildProgram, Status, (Program, Number, const DeviceId*, const char*, void (*)(Program, void*), void*))         \
+  X(GetProgramBuildInfo, Status, (Program, DeviceId, Number, size_t, void*, size_t*))                               \
+  X(ReleaseProgram, Status, (Program))                                                                              \
+  X(CreateKernel, Kernel, (Program, const char*, Status*))                                                          \
+  X(ReleaseKernel, Status, (Kernel))                                                                                \
+  X(SetKernelArg, Status, (Kernel, Number, size_t, const void*))                                                    \
+  X(EnqueueNDRangeKernel, Status,                                                                                   \
+    (Queue, Kernel, Number, const size_t*, const size_t*, const size_t*, Number, const Event*, Event*))             \
+  X(GetEventProfilingInfo, Status, (Event, Number, size_t, void*, size_t*))                                         \
+  X(ReleaseEvent, Status, (Event))
+
+struct Api {
+#define PORTCALL_OPENCL_MEMBER(name, result, arguments) result(*name) arguments = nullptr;
+  PORTCALL_OPENCL_FUNCTIONS(PORTCALL_OPENCL_MEMBER)
+#undef PORTCALL_OPENCL_MEMBER
+  std::string missing;  // why there is no OpenCL; empty: there is
+};
+
+// Opens the library: PORTCALL_LIBOPENCL, or libOpenCL.so.1.
+const Api& Cl();
+
+// Throws what a status means: MemoryError or DeviceError, with the name that the specification has for it.
+void CheckStatus(Status status, const char* function);
+
+#define PORTCALL_CL(name, ...) ::portcall::opencl::CheckStatus(::portcall::opencl::Cl().name(__VA_ARGS__), "cl" #name)
+
+}  // namespace portcall::opencl
+#endif  // PORTCALL_DEVICES_OPENCL_API_H_

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The modules of device kernels that TVM's compilers embed in libraries, kinds "opencl", "cuda" and "hip", for plug-ins
+// that run them: what the payload holds, and how the arguments of a call become those of a launch.
+//
+//   payload  text format, then a count of kernels, each (text key, INFO), then text code
+//   INFO     text name, list of argument types (code u8, bits u8, lanes u16), list of launch parameters (text), and since
+//            TVM 0.21 a list of u32, one an argument: 1 is a tensor map
+//
+// A text is a u64 length and its bytes, a list a u64 count and its items; numbers are little-endian.
+#ifndef PORTCALL_PAYLOAD_H_
+#define PORTCALL_PAYLOAD_H_
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "function.h"
+
+namespace portcall::payload {
+
+// How a kernel takes an argument, which is 64 bits in its cell.
+enum class Argument : uint8_t {
+  kBuffer,     // the pointer in the cell
+  kWord64,     // the cell's bits: int64, float64
+  kInt32,      // their lower half: int32, uint32
+  kFloat32,    // the cell's double, rounded
+  kTensorMap,  // 128 bytes, which the pointer in the cell points to
+};
+
+struct Kernel {
+  std::vector<Argument> arguments;
+  std::vector<uint8_t> axes;  // value i of a launch sets Launch::extents[axes[i]]
+  uint32_t work_dim = 1;      // the highest axis that is named, and 1
+  bool dynamic_shared = false;
+  bool cooperative = false;
+  bool programmatic_dependent = false;
+  bool cluster = false;
+};
+
+struct Payload {
+  std::string format;  // "cl", "cuda", "ptx", "cubin", …: what `code` is
+  std::string code;
+  std::map<std::string, Kernel> kernels;
+};
+
+// The extents of a launch and its bytes of dynamic shared memory.
+struct Launch {
+  enum : uint8_t { kGrid = 0, kBlock = 3, kCluster = 6, kPreferredCluster = 9, kExtents = 12 };
+  size_t extents[kExtents] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};  // x, y, z of each
+  size_t dynamic_shared = 0;
+};
+
+namespace detail {
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T> T Take() {
+    T value;
+    std::memcpy(&value, Bytes(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  std::string_view Bytes(uint64_t n) {
+    PORTCALL_CHECK(n <= bytes_.size(), ModuleLoadError)
+        << "the module of kernels is damaged: a length goes past the end";
+    std::string_view part = bytes_.substr(0, n);
+    bytes_.remove_prefix(n);
+    return part;
+  }
+  std::string_view Text() { return Bytes(Take<uint64_t>()); }
+  bool done() const { return bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+};
+
+inline Argument ArgumentOf(DLDataType type) {
+  if (type.lanes == 1) {
+    bool whole = type.code == kDLInt || type.code == kDLUInt;
+    if (type.code == kDLOpaqueHandle) return Argument::kBuffer;
+    if (type.bits == 64 && (whole || type.code == kDLFloat)) return Argument::kWord64;
+    if (type.bits == 32 && whole) return Argument::kInt32;
+    if (type.bits == 32 && type.code == kDLFloat) return Argument::kFloat32;
+  }
+  PORTCALL_THROW(ModuleLoadError) << "a kernel takes an argument of type (" << int{type.code} << ", " << int{type.bits}
+                                  << ", " << int{type.lanes} << "), which no launch passes";
+}
+
+inline void AddLaunchParameter(Kernel* kernel, std::string_view name) {
+  static constexpr std::pair<std::string_view, uint8_t> kAxes[] = {
+      {"blockIdx.", Launch::kGrid},
+      {"threadIdx.", Launch::kBlock},
+      {"clusterCtaIdx.", Launch::kCluster},
+      {"preferredClusterCtaIdx.", Launch::kPreferredCluster}};
+  for (auto [prefix, first] : kAxes) {
+    auto axis = static_cast<uint8_t>(name.size() == prefix.size() + 1 ? name.back() - 'x' : 3);
+    if (name.substr(0, prefix.size()) != prefix || axis > 2) continue;
+    kernel->axes.push_back(static_cast<uint8_t>(first + axis));
+    if (first <= Launch::kBlock) kernel->work_dim = std::max<uint32_t>(kernel->work_dim, axis + 1u);
+    kernel->cluster = kernel->cluster || first == Launch::kCluster;
+    return;
+  }
+  std::string_view tag = name.substr(name.find('.') + 1);  // after "tir." or "tirx."
+  if (tag == "use_dyn_shared_memory") {
+    kernel->dynamic_shared = true;  // its value is the last one
+  } else if (tag == "use_cooperative_launch") {
+    kernel->cooperative = true;
+  } else if (tag == "use_programtic_dependent_launch") {  // sic
+    kernel->programmatic_dependent = true;
+  } else {
+    PORTCALL_THROW(ModuleLoadError) << "unknown launch parameter '" << name << "' of a kernel";
+  }
+}
+
+inline Payload Decode(std::string_view bytes, bool with_tags) {
+  Reader reader(bytes);
+  Payload payload;
+  payload.format = reader.Text();
+  for (auto n = reader.Take<uint64_t>(); n > 0; --n) {
+    std::string name(reader.Text());
+    reader.Text();  // the name once more
+    Kernel kernel;
+    for (auto m = reader.Take<uint64_t>(); m > 0; --m)
+      kernel.arguments.push_back(ArgumentOf(reader.Take<DLDataType>()));
+    for (auto m = reader.Take<uint64_t>(); m > 0; --m) AddLaunchParameter(&kernel, reader.Text());
+    auto tags = with_tags ? reader.Take<uint64_t>() : 0;
+    for (uint64_t i = 0; i < tags; ++i) {
+      if (reader.Take<uint32_t>() && i < kernel.arguments.size()) kernel.arguments[i] = Argument::kTensorMap;
+    }
+    payload.kernels.emplace(std::move(name), std::move(kernel));
+  }
+  payload.code = reader.Text();
+  PORTCALL_CHECK(reader.done(), ModuleLoadError) << "the module of kernels is damaged: bytes follow its end";
+  return payload;
+}
+
+}  // namespace detail
+
+// Throws a ModuleLoadError for damaged bytes, and for kernels that no launch can pass their arguments to. The bytes do not
+// say whether tags are in them: only one reading ends where they end.
+inline Payload Decode(std::string_view bytes) {
+  try {
+    return detail::Decode(bytes, true);
+  } catch (const Error&) {
+    return detail::Decode(bytes, false);
+  }
+}
+
+// The launch that the values after the kernel's arguments describe. An extent of 0, of a dynamic shape, counts as 1.
+inline Launch ReadLaunch(const Kernel& kernel, Args args) {
+  const size_t count = kernel.arguments.size() + kernel.axes.size() + kernel.dynamic_shared;
+  if (static_cast<size_t>(args.size()) != count) {
+    portcall::detail::ThrowCountError(args.function(), static_cast<int>(count), args.size());
+  }
+  const TVMFFIAny* values = args.cells() + kernel.arguments.size();
+  Launch launch;
+  for (size_t i = 0; i < kernel.axes.size(); ++i) {
+    if (values[i].v_int64 > 0) launch.extents[kernel.axes[i]] = static_cast<size_t>(values[i].v_int64);
+  }
+  if (kernel.dynamic_shared) launch.dynamic_shared = static_cast<size_t>(values[kernel.axes.size()].v_int64);
+  return launch;
+}
+
+// Where a launch finds the bytes of its arguments: in their cells, or in narrower copies here.
+class ArgumentAddresses {
+ public:
+  ArgumentAddresses(const Kernel& kernel, Args args) : addresses_(kernel.arguments.size()), narrow_(addresses_.size()) {
+    const TVMFFIAny* cells = args.cells();
+    for (size_t i = 0; i < addresses_.size(); ++i) {
+      addresses_[i] = const_cast<int64_t*>(&cells[i].v_int64);
+      if (kernel.arguments[i] == Argument::kTensorMap) addresses_[i] = cells[i].v_ptr;
+      if (kernel.arguments[i] == Argument::kInt32) narrow_[i] = static_cast<uint32_t>(cells[i].v_int64);
+      if (kernel.arguments[i] == Argument::kFloat32) {
+        auto rounded = static_cast<float>(cells[i].v_float64);
+        std::memcpy(&narrow_[i], &rounded, sizeof(rounded));
+      }
+      if (IsNarrow(kernel, i)) addresses_[i] = &narrow_[i];
+    }
+  }
+  static bool IsNarrow(const Kernel& kernel, size_t i) {
+    return kernel.arguments[i] == Argument::kInt32 || kernel.arguments[i] == Argument::kFloat32;
+  }
+  void** data() { return addresses_.data(); }
+
+ private:
+  std::vector<void*> addresses_;
+  std::vector<uint32_t> narrow_;
+};
+
+}  // namespace portcall::payload
+#endif  // PORTCALL_PAYLOAD_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/plugins.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+#include "loader/symbols.h"
+#include "portcall/module.h"
+
+namespace portcall::loader {
+namespace {
+
+constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
+                                                               {"opencl", "libportcall_opencl.so"}};
+
+std::string FindInEnvironment(const std::string& kind) {
+  const char* given = std::getenv("PORTCALL_DEVICES");
+  std::string list = given ? given : "";
+  for (size_t at = 0, end = 0; at < list.size(); at = end + 1) {
+    end = std::min(list.find(':', at), list.size());
+    if (list.compare(at, kind.size() + 1, kind + "=") == 0) {
+      return list.substr(at + kind.size() + 1, end - at - kind.size() - 1);
+    }
+  }
+  return {};
+}
+
+std::string FindPlugin(const std::string& kind) {
+  std::string path = FindInEnvironment(kind);
+  for (const auto& [known, library] : kBesideCore) {
+    if (path.empty() && kind == known) path = BesideCore(library);
+  }
+  PackedFunc front_end = Registry::Get("portcall.FindPlugin");
+  if (path.empty() && front_end.defined()) path = front_end(kind).cast<std::string>();
+  return path;
+}
+
+PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
+
+}  // namespace
+
+void LoadPlugin(const std::string& kind) {
+  static std::recursive_mutex mutex;  // a plug-in may ask for other kinds while it is loaded
+  static auto* done = new std::set<std::string>();
+  std::lock_guard<std::recursive_mutex> lock(mutex);
+  if (done->count(kind)) return;
+  std::string path = FindPlugin(kind);
+  if (!path.empty()) {
+    static auto* loaded = new std::vector<Module>();  // tables of devices must never go
+    loaded->push_back(Module::LoadFromFile(path));
+  }
+  done->insert(kind);
+}
+
+}  // namespace portcall::loader

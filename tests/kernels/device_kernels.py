@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries with kernels for devices, compiled by apache-tvm: host code and a module of the device's kind inside.
+
+Run as ``python device_kernels.py OUTDIR [NAME...]``, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import _build
+import tvm
+from tvm.script import ir as I
+from tvm.script import tirx as T
+from tvm.target import Target
+
+FUNCTIONS = {
+    "add": "(A: float32[n], B: float32[n], C: float32[n]): C = A + B",
+    "matmul": "(A: float32[64, 128], B: float32[128, 96], C: float32[64, 96]): C = A @ B",
+}
+TWO = "(A: float32[256], C: float32[256], k: int32, f: float32, q: int64): each 64 reversed, times f, plus k and q"
+
+
+@I.ir_module
+class Simple:
+    @T.prim_func
+    def add(a: T.handle, b: T.handle, c: T.handle):
+        n = T.int32()
+        A = T.match_buffer(a, (n,), "float32")
+        B = T.match_buffer(b, (n,), "float32")
+        C = T.match_buffer(c, (n,), "float32")
+        for bx in T.thread_binding((n + 63) // 64, thread="blockIdx.x"):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                if bx * 64 + tx < n:
+                    C[bx * 64 + tx] = A[bx * 64 + tx] + B[bx * 64 + tx]
+
+    @T.prim_func
+    def matmul(A: T.Buffer((64, 128), "float32"), B: T.Buffer((128, 96), "float32"), C: T.Buffer((64, 96), "float32")):
+        for by in T.thread_binding(8, thread="blockIdx.y"):
+            for bx in T.thread_binding(12, thread="blockIdx.x"):
+                for ty in T.thread_binding(8, thread="threadIdx.y"):
+                    for tx in T.thread_binding(8, thread="threadIdx.x"):
+                        C[by * 8 + ty, bx * 8 + tx] = T.float32(0)
+                        for k in range(128):
+                            C[by * 8 + ty, bx * 8 + tx] = (
+                                C[by * 8 + ty, bx * 8 + tx] + A[by * 8 + ty, k] * B[k, bx * 8 + tx]
+                            )
+
+
+def two_kernels(scope: str) -> Any:
+    """Two kernels with a workspace between them, memory that a block shares, and scalars of three types."""
+
+    @I.ir_module
+    class Two:
+        @T.prim_func
+        def two(A: T.Buffer((256,), "float32"), C: T.Buffer((256,), "float32"), k: T.int32, f: T.float32, q: T.int64):
+            B = T.alloc_buffer((256,), "float32")
+            for bx in T.thread_binding(4, thread="blockIdx.x"):
+                for tx in T.thread_binding(64, thread="threadIdx.x"):
+                    B[bx * 64 + tx] = A[bx * 64 + tx] * f
+            for bx in T.thread_binding(4, thread="blockIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope=scope)
+                for tx in T.thread_binding(64, thread="threadIdx.x"):
+                    S[tx] = B[bx * 64 + tx]
+                    T.tvm_storage_sync("shared")
+                    C[bx * 64 + tx] = S[63 - tx] + T.cast(k, "float32") + T.cast(q, "float32")
+
+    return Two
+
+
+MODULES = {
+    "": (lambda: Simple, FUNCTIONS),
+    "_two": (lambda: two_kernels("shared"), {"two": TWO}),
+    "_dynamic": (lambda: two_kernels("shared.dyn"), {"two": TWO + ", with dynamic shared memory"}),
+}
+TARGETS = {"opencl": {"kind": "opencl"}, "cuda": {"kind": "cuda", "arch": "sm_80"}, "metal": {"kind": "metal"}}
+HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
+
+
+def build(name: str, outdir: Path) -> _build.Library:
+    kind, _, which = name.partition("_")
+    make, functions = MODULES[f"_{which}" if which else ""]
+    executable = tvm.compile(make(), target=Target(TARGETS[kind], host=HOST))
+    executable.export_library(str(outdir / f"{name}.so"), cc=_build.CXX)
+    return _build.Library(f"{name}.so", functions)
+
+
+NAMES = [f"{kind}{which}" for kind in ("opencl", "cuda") for which in MODULES] + ["metal"]
+
+if __name__ == "__main__":
+    _build.main(dict.fromkeys(NAMES, build), sys.argv[1:])
