@@ -18,7 +18,7 @@ BUDGET = {
     "core/graph": 2_220,
     "core/include/portcall": 4_450,
     "core/ir": 3_850,
-    "core/loader": 1_650,
+    "core/loader": 1_750,
     "core/rpc": 3_750,
     "core/runtime": 4_150,
     "core/vm": 2_850,
