@@ -35,7 +35,7 @@ def perceptron() -> tuple[Any, dict[str, Any]]:
     return module, values
 
 
-def test_a_perceptron_of_the_frontend() -> None:
+def test_from_relax_perceptron_of_the_frontend() -> None:
     module, params = perceptron()
     made = portcall.compile.from_relax(module, params=params, shapes={"x": (3, 24)})
     x = random(3, 24)
@@ -50,7 +50,7 @@ def test_a_perceptron_of_the_frontend() -> None:
     assert made.graph.metadata["model"] == "forward"
 
 
-def test_a_convolutional_network_of_the_block_builder() -> None:
+def test_from_relax_convolutional_network_of_the_block_builder() -> None:
     from tvm import relax
 
     weights, bias = random(32, 3, 3, 3) / 5, random(32, seed=1)
@@ -82,7 +82,7 @@ def test_a_convolutional_network_of_the_block_builder() -> None:
     assert "convolution" in made.kernels
 
 
-def test_what_is_missing_or_wrong_is_said() -> None:
+def test_from_relax_names_what_is_missing_or_wrong() -> None:
     module, params = perceptron()
     with pytest.raises(ModelError, match="'x'") as caught:
         portcall.compile.from_relax(module, params=params)

@@ -38,7 +38,7 @@ def command(*words: object, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_bundle_says_the_same_on_a_server(server: Serving, tmp_path: Path) -> None:
+def test_remote_bundle_computes_the_same_on_a_server(server: Serving, tmp_path: Path) -> None:
     model = branches()
     feeds = {"a": random(3, 12), "b": random(3, 12, seed=1)}
     place = portcall.compile.from_onnx(model).save(tmp_path / "m.so")
@@ -52,7 +52,7 @@ def test_a_bundle_says_the_same_on_a_server(server: Serving, tmp_path: Path) -> 
         assert portcall.compile.verify(executor, model).ok
 
 
-def test_the_command_runs_a_bundle_on_a_server(server: Serving, tmp_path: Path) -> None:
+def test_run_remote_runs_a_bundle(server: Serving, tmp_path: Path) -> None:
     portcall.compile.from_onnx(branches()).save(tmp_path / "m.so")
     for name, seed in (("a", 0), ("b", 1)):
         np.save(tmp_path / f"{name}.npy", random(3, 12, seed=seed))
