@@ -2,12 +2,23 @@
 // The client with servers as users start them: of portcall and of apache-tvm.
 
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { FunctionNotFoundError, RemoteError, RPCError, rpc, SessionClosedError } from "../src/index.js";
-import { portcallServer, portcallServerWith, type Running, tvmServer } from "./servers.js";
+import { ROOT } from "./captures.js";
+import { ended, PYTHON, portcallServer, portcallServerWith, type Running, start, tvmServer } from "./servers.js";
+
+async function makeCertificates(): Promise<string> {
+  const folder = mkdtempSync(join(tmpdir(), "portcall-tls-"));
+  await ended((await start(PYTHON, [fileURLToPath(new URL("js/test/certificates.py", ROOT)), folder])).process);
+  return folder;
+}
 
 const KINDS = { portcall: () => portcallServer("--key", "k"), TVM: () => tvmServer("k") };
 
@@ -367,5 +378,40 @@ describe("with other peers", () => {
     const { server, address } = await answering((socket) => socket.resume());
     await assert.rejects(rpc.connect(address, { timeout: 0.1 }), { name: "SessionTimeoutError", reason: "no-session" });
     await new Promise((resolve) => server.close(resolve));
+  });
+});
+
+describe("with TLS", () => {
+  let folder: string;
+  before(async () => {
+    folder = await makeCertificates();
+  });
+  after(() => rmSync(folder, { recursive: true }));
+
+  test("a session opens, is explained when it ends, and shows our certificate where the server asks", async () => {
+    const ca = join(folder, "ca.pem");
+    const certificate = join(folder, "127.0.0.1.pem");
+    const server = await portcallServer("--tls-cert", certificate, "--tls-ca", ca);
+    const session = await rpc.connect(server.address, { tls: { ca, certificate } });
+    const large = new Uint8Array(3_000_000).fill(7);
+    assert.deepEqual(await (await session.tensor(large)).data(), large);
+    await assert.rejects((await session.getFunction("demo.crash"))(), { name: "RemoteCrashError" });
+    await assert.rejects(rpc.connect(server.address, { tls: { ca } }), { name: "ConnectError" });
+    await server.stop();
+  });
+
+  test("certificates of others and of other hosts are refused, and so is a server without TLS", async () => {
+    const ca = join(folder, "ca.pem");
+    const server = await portcallServer("--tls-cert", join(folder, "elsewhere.pem"));
+    await assert.rejects(rpc.connect(server.address, { tls: true }), { reason: "certificate" });
+    await assert.rejects(rpc.connect(server.address, { tls: { ca } }), { reason: "certificate-name" });
+    (await rpc.connect(server.address, { tls: { ca, serverName: "elsewhere" } })).close();
+    await assert.rejects(rpc.connect(server.address), { name: "ConnectError" });
+    await server.stop();
+    const plain = await portcallServer();
+    await assert.rejects(rpc.connect(plain.address, { tls: { ca } }), { reason: "no-tls" });
+    await plain.stop();
+    await assert.rejects(rpc.connect("unix:/nowhere", { tls: true }), TypeError);
+    await assert.rejects(rpc.connect("ws://127.0.0.1:1/ws", { tls: true }), TypeError);
   });
 });

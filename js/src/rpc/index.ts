@@ -19,4 +19,5 @@ export { type JoinOptions, type JoinState, join } from "./server/join.js";
 export { type ListenOptions, listen, type Server } from "./server/listen.js";
 export type { ServedFunction } from "./server/local_session.js";
 export type { Functions, ServeOptions } from "./server/serving.js";
+export type { TLSOptions } from "./transport/transport.js";
 export { Pointer } from "./wire/values.js";

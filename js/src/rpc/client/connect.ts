@@ -14,7 +14,14 @@ import {
 import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { openTransport } from "../transport/open.js";
-import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
+import {
+  type Address,
+  addressText,
+  parseAddress,
+  type TLSOptions,
+  type Transport,
+  withTls,
+} from "../transport/transport.js";
 import { decodeLeniently } from "../wire/bytes.js";
 import { Code, PROTOCOL_VERSION } from "../wire/frames.js";
 import {
@@ -42,6 +49,8 @@ export interface ConnectOptions {
   /** The server's token; in Node that of the environment variable PORTCALL_TOKEN unless given. With one, a server that
    * does not prove that it knows it is refused. */
   token?: string;
+  /** Speak TLS with `host:port`, in Node; a `wss://` address says so itself. */
+  tls?: boolean | TLSOptions;
   /** Seconds until the session must be open, the time in the server's queue included; 10 unless given, 0 for no limit. */
   timeout?: number;
   /** Seconds that the session may last, on the server's clock; 0 for the server's own limit. */
@@ -103,7 +112,7 @@ class Deadline {
  * @throws KeyMismatchError, AuthenticationError, VersionMismatchError The server refused, or is not to be trusted.
  * @throws SessionTimeoutError No session in time. */
 export async function connect(address: string, options: ConnectOptions = {}): Promise<Session> {
-  const target = parseAddress(address);
+  const target = withTls(parseAddress(address), options.tls ?? false);
   const peer = addressText(target);
   const key = checkKey(options.key ?? "");
   const timeout = checkSeconds(options.timeout ?? 10, "timeout");

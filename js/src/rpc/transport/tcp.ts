@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP and Unix sockets, in Node.
+// TCP, with TLS or without, and Unix sockets, in Node.
 
-import { createConnection, type Socket } from "node:net";
-import { ConnectError } from "../../errors.js";
-import { type Address, addressText, Inbox, type Receiver, type Transport } from "./transport.js";
+import { readFile } from "node:fs/promises";
+import { createConnection, isIP, type Socket } from "node:net";
+import { type ConnectionOptions, connect as connectTls } from "node:tls";
+import { AuthenticationError, ConnectError } from "../../errors.js";
+import { type Address, addressText, Inbox, type Receiver, type TLSOptions, type Transport } from "./transport.js";
 
 const KEEP_ALIVE = 20_000; // milliseconds of silence after which a dead peer is looked for
 
@@ -61,10 +63,10 @@ export async function openSocket(
 ): Promise<Transport> {
   const peer = addressText(address);
   signal.throwIfAborted();
+  const secure = address.kind === "tcp" && address.tls ? await secureOptions(address.tls) : undefined;
+  signal.throwIfAborted();
   return new Promise((resolve, reject) => {
-    const socket = createConnection(
-      address.kind === "unix" ? { path: address.path } : { host: address.host, port: address.port },
-    );
+    const socket = begin(address, secure);
     const abandon = () => {
       socket.destroy();
       reject(signal.reason);
@@ -75,7 +77,7 @@ export async function openSocket(
     };
     signal.addEventListener("abort", abandon, { once: true });
     socket.once("error", fail);
-    socket.once("connect", () => {
+    socket.once(secure ? "secureConnect" : "connect", () => {
       signal.removeEventListener("abort", abandon);
       socket.off("error", fail);
       resolve(new SocketTransport(socket, peer));
@@ -83,7 +85,39 @@ export async function openSocket(
   });
 }
 
+function begin(address: Exclude<Address, { kind: "websocket" }>, secure: ConnectionOptions | undefined): Socket {
+  if (address.kind === "unix") return createConnection({ path: address.path });
+  const place = { host: address.host, port: address.port };
+  if (!secure) return createConnection(place);
+  const name = isIP(address.host) ? {} : { servername: address.host };
+  return connectTls({ ...place, ...name, ...secure });
+}
+
+async function secureOptions(tls: TLSOptions): Promise<ConnectionOptions> {
+  const files = { ca: tls.ca, cert: tls.certificate, key: tls.key ?? tls.certificate };
+  const options: ConnectionOptions = { minVersion: "TLSv1.2" };
+  for (const [name, path] of Object.entries(files)) {
+    if (path) options[name as "ca" | "cert" | "key"] = await readFile(path);
+  }
+  if (tls.serverName) options.servername = tls.serverName;
+  return options;
+}
+
 function asConnectError(error: NodeJS.ErrnoException, address: Address, peer: string): ConnectError {
+  if (error.code === "ERR_TLS_CERT_ALTNAME_INVALID") {
+    const text = `the certificate of ${peer} has another name: ${error.message}; tls: { serverName } has the name to expect`;
+    return new AuthenticationError(text, { peer, reason: "certificate-name" });
+  }
+  if (/CERT|SIGNATURE/.test(error.code ?? "")) {
+    const text = `the certificate of ${peer} is not to be trusted: ${error.message}; tls: { ca } is the file of its authority`;
+    return new AuthenticationError(text, { peer, reason: "certificate" });
+  }
+  if (address.kind === "tcp" && address.tls && !/^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN)$/.test(error.code ?? "")) {
+    return new ConnectError(`TLS with ${peer} failed: ${error.message}; does it speak TLS?`, {
+      peer,
+      reason: "no-tls",
+    });
+  }
   if (error.code === "ENOTFOUND" || error.code === "EAI_AGAIN") {
     return new ConnectError(`cannot connect to ${peer}: the host name is not known`, { peer, reason: "unknown-host" });
   }

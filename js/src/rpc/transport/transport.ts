@@ -51,8 +51,19 @@ export class Inbox {
   }
 }
 
+/** How to check a server, and how to show who we are; all are files (PEM) for Node. */
+export interface TLSOptions {
+  /** Certificates to trust; those that Node comes with unless given. */
+  ca?: string;
+  /** Our own certificate, where the server asks for one, and its key, where that is not in the same file. */
+  certificate?: string;
+  key?: string;
+  /** The name to expect in the server's certificate; the host's unless given. */
+  serverName?: string;
+}
+
 export type Address =
-  | { readonly kind: "tcp"; readonly host: string; readonly port: number }
+  | { readonly kind: "tcp"; readonly host: string; readonly port: number; readonly tls?: TLSOptions }
   | { readonly kind: "unix"; readonly path: string }
   | { readonly kind: "websocket"; readonly url: string };
 
@@ -70,6 +81,15 @@ export function parseAddress(text: string): Address {
   const port = match[3] === undefined ? DEFAULT_PORT : Number(match[3]);
   if (port < 1 || port > 65535) throw new TypeError(`invalid port ${port} in the address '${text}' (must be 1-65535)`);
   return { kind: "tcp", host: match[1] ?? match[2]!, port };
+}
+
+/** Return an address to which connections speak TLS.
+ * @throws TypeError It is that of a WebSocket, or of this machine. */
+export function withTls(address: Address, tls: boolean | TLSOptions): Address {
+  if (!tls) return address;
+  if (address.kind === "tcp") return { ...address, tls: tls === true ? {} : tls };
+  const why = address.kind === "unix" ? "has no TLS" : "begins with wss:// for TLS";
+  throw new TypeError(`the address '${addressText(address)}' ${why}; leave out tls`);
 }
 
 export function addressText(address: Address): string {
