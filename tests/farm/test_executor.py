@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,13 @@ def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path) -> Non
                         assert session["portcall.rpc.machine"] is not None
         with pytest.raises(errors.ConnectError), client(farm) as lab:
             lab.status()
+
+
+@pytest.mark.peers
+def test_measure_builds_on_dask_while_boards_measure() -> None:
+    script = Path(__file__).parents[1] / "scripts" / "dask_measure.py"
+    with running_farm() as farm, board(farm):
+        command = [sys.executable, str(script), f"{farm.host}:{farm.port}", "k"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "[24, 8, 16]\n"
