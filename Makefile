@@ -201,6 +201,16 @@ test-models: venv build ## all light models of the onnx package beside onnxrunti
 test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
 	$(PY) tests/compile/node_tests.py --write
 
+CROSS_TRIPLES ?= aarch64-linux-gnu
+# The C libraries of the machines that models are compiled for; qemu runs their programs.
+/usr/bin/qemu-aarch64-static:
+	apt-get update -q && apt-get install -q -y --no-install-recommends qemu-user-static \
+		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross
+
+.PHONY: test-cross
+test-cross: venv build /usr/bin/qemu-aarch64-static ## models for CROSS_TRIPLES under qemu; what was found is kept
+	PYTHONPATH=tests $(PY) tests/compile/cross.py --write $(CROSS_TRIPLES)
+
 bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding
 	$(PY) benchmarks/models.py
 

@@ -10,12 +10,14 @@ else is wrong, and a bug. ``--write`` writes the names of those that pass into t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import functools
 import os
 import sys
 import warnings
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -97,26 +99,35 @@ def _work(chunk: list[str], pipe: Any) -> None:
     pipe.close()
 
 
-def run_all(wanted: list[str]) -> dict[str, str]:
-    """Run tests in processes of their own, some in each."""
+def run_all(wanted: list[str], jobs: int) -> dict[str, str]:
+    """Run tests in processes of their own, some in each, several at a time."""
+    import portcall.compile._compile  # noqa: F401 - so that each process has it
+
+    chunks = [wanted[k : k + PER_PROCESS] for k in range(0, len(wanted), PER_PROCESS)]
+    found: dict[str, str] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        for verdicts in pool.map(_run_chunk, chunks):
+            found |= verdicts
+            print(f"{len(found)} of {len(wanted)}", file=sys.stderr)
+    return found
+
+
+def _run_chunk(names: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     context = get_context("fork")
-    while left := [name for name in wanted if name not in found]:
+    while left := [name for name in names if name not in found]:
         reader, writer = context.Pipe(duplex=False)
-        chunk = left[:PER_PROCESS]
-        child = context.Process(target=_work, args=(chunk, writer))
+        child = context.Process(target=_work, args=(left, writer))
         child.start()
         writer.close()
-        try:
+        with contextlib.suppress(EOFError):
             while True:
                 name, verdict = reader.recv()
                 found[name] = verdict
-        except EOFError:
-            child.join()
-        missing = [name for name in chunk if name not in found]
+        child.join()
+        missing = [name for name in left if name not in found]
         if missing:
             found[missing[0]] = f"wrong: the process ended with {child.exitcode}"
-        print(f"{len(found)} of {len(wanted)}", file=sys.stderr)
     return found
 
 
@@ -124,8 +135,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pattern", nargs="?", default="*")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    found = run_all(fnmatch.filter(cases(), given.pattern))
+    found = run_all(fnmatch.filter(cases(), given.pattern), given.jobs)
     reasons: dict[str, list[str]] = defaultdict(list)
     for name, verdict in found.items():
         if verdict != "passed":
