@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channel: what carries the bytes of a session. Blocking, with a deadline; used by one thread at a time.
+// Channel: what carries the bytes of a session. Blocking, with a deadline; one thread may send while another receives.
 #ifndef PORTCALL_RPC_CHANNEL_H_
 #define PORTCALL_RPC_CHANNEL_H_
 
@@ -26,12 +26,16 @@ class Channel {
   virtual size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) = 0;
   // Receives between one byte and `size`; 0 when the peer has closed.
   virtual size_t Receive(void* data, size_t size, Deadline deadline) = 0;
+  // The same without waiting; 0: there is no room now. Only of channels that keep deadlines, as WaitFor is.
+  virtual size_t TrySend(const std::vector<Chunk>& chunks) { return Send(chunks, kNoDeadline); }
+  // Waits until there is room to send or, if asked for, something to receive: returns whether that is so.
+  virtual bool WaitFor(bool receive, Deadline) { return receive; }
   // Acknowledges what has arrived without delay: before a wait for the second of several answers, since a peer that
   // gathers small messages (TVM's server does) keeps that back until the first is acknowledged.
   virtual void Acknowledge() {}
   // Whether deadlines are kept while bytes are waited for, not only before.
   virtual bool KeepsDeadlines() const { return true; }
-  // Wakes a thread that is sending or receiving, which then fails. The one call that may come from another thread.
+  // Wakes threads that are sending or receiving, which then fail. May come from any thread.
   virtual void Interrupt() = 0;
   virtual void Close() noexcept = 0;
 };

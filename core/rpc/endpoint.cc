@@ -2,11 +2,13 @@
 #include "rpc/endpoint.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxTraceback = 16 << 10;  // bytes
+constexpr size_t kMaxTraceback = 16 << 10;                   // bytes
+constexpr auto kMostDelay = std::chrono::microseconds(500);  // of an answer, by the requests behind it
 
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
 
@@ -51,11 +53,13 @@ Endpoint::Endpoint(std::shared_ptr<Session> session, EndpointOptions options)
     : session_(std::move(session)), options_(std::move(options)), frames_(options_.max_frame) {}
 
 bool Endpoint::Serve() {
+  auto until = std::chrono::steady_clock::now() + kMostDelay;
   try {
     while (!closed_ && !output_.full()) {
       FrameReader::Event event = frames_.Next();
       if (event == FrameReader::kNeedBytes) return false;
       Step(event);
+      if (!output_.empty() && std::chrono::steady_clock::now() > until) break;
     }
   } catch (const Error& error) {  // only frames_ throws here: where the next message starts is not known any more
     Exception(error);

@@ -46,11 +46,14 @@ class FdChannel : public Channel {
 
   size_t Send(const std::vector<Chunk>& chunks, Deadline deadline) override {
     iovec parts[kMaxChunks];
-    size_t count = std::min(chunks.size(), kMaxChunks);
-    for (size_t i = 0; i < count; ++i) parts[i] = {const_cast<void*>(chunks[i].data), chunks[i].size};
+    size_t count = std::min(chunks.size(), kMaxChunks), size = 0;
+    for (size_t i = 0; i < count; ++i) {
+      parts[i] = {const_cast<void*>(chunks[i].data), chunks[i].size};
+      size += chunks[i].size;
+    }
     for (;;) {
       CheckOpen();
-      ssize_t n = Write(parts, count, deadline);
+      ssize_t n = Write(parts, count, FlagsFor(size, deadline));
       if (n > 0) return Moved(n);
       if (n < 0 && !MayTryAgain()) Lost("sending");
       Wait(write_fd_, POLLOUT, deadline);
@@ -69,6 +72,23 @@ class FdChannel : public Channel {
       if (!MayTryAgain()) Lost("receiving");
       Wait(read_fd_, POLLIN, deadline);
     }
+  }
+
+  size_t TrySend(const std::vector<Chunk>& chunks) override {
+    iovec parts[kMaxChunks];
+    size_t count = std::min(chunks.size(), kMaxChunks);
+    for (size_t i = 0; i < count; ++i) parts[i] = {const_cast<void*>(chunks[i].data), chunks[i].size};
+    CheckOpen();
+    ssize_t n = Write(parts, count, MSG_DONTWAIT);
+    if (n < 0 && !MayTryAgain()) Lost("sending");
+    return n > 0 ? Moved(n) : 0;
+  }
+
+  bool WaitFor(bool receive, Deadline deadline) override {
+    CheckOpen();
+    pollfd entries[] = {{write_fd_, POLLOUT, 0}, {receive ? read_fd_ : -1, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+    Poll(entries, 3, deadline);
+    return entries[1].revents != 0;
   }
 
   void Acknowledge() override {
@@ -102,13 +122,11 @@ class FdChannel : public Channel {
     return longest_wait_ > 0 && deadline > std::chrono::steady_clock::now() + longest ? 0 : MSG_DONTWAIT;
   }
 
-  ssize_t Write(iovec* parts, size_t count, Deadline deadline) const {
+  ssize_t Write(iovec* parts, size_t count, int flags) const {
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
-    size_t size = 0;
-    for (size_t i = 0; i < count; ++i) size += parts[i].iov_len;
-    if (socket_) return sendmsg(write_fd_, &message, MSG_NOSIGNAL | FlagsFor(size, deadline));
+    if (socket_) return sendmsg(write_fd_, &message, MSG_NOSIGNAL | flags);
     ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL);
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
   }
@@ -140,23 +158,26 @@ class FdChannel : public Channel {
   }
 
   void Wait(int fd, short events, Deadline deadline) const {
+    PORTCALL_CHECK(deadline > std::chrono::steady_clock::now(), SessionTimeoutError) << kTimeIsUp;
+    pollfd entries[] = {{fd, events, 0}, {wake_fd_, POLLIN, 0}};
+    Poll(entries, 2, deadline);
+  }
+  // Those with a negative number are passed over.
+  void Poll(pollfd* entries, nfds_t count, Deadline deadline) const {
     int timeout = longest_wait_;
     if (deadline != kNoDeadline) {
-      Deadline now = std::chrono::steady_clock::now();
-      PORTCALL_CHECK(deadline > now, SessionTimeoutError) << kTimeIsUp;
-      int64_t left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
-      timeout = static_cast<int>(std::min<int64_t>(left, longest_wait_ < 0 ? 1 << 30 : longest_wait_));
+      auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      timeout = static_cast<int>(std::clamp<int64_t>(left, 0, longest_wait_ < 0 ? 1 << 30 : longest_wait_));
     }
-    pollfd entries[2] = {{fd, events, 0}, {wake_fd_, POLLIN, 0}};  // a negative one is passed over
     // A signal may belong to the embedding language, which then has something to raise.
-    if (poll(entries, 2, timeout) <= 0) Check(TVMFFIEnvCheckSignals());
+    if (poll(entries, count, timeout) <= 0) Check(TVMFFIEnvCheckSignals());
   }
 
   int read_fd_, write_fd_;
   bool socket_;  // one socket, which blocks; otherwise pipes, which do not
   const int longest_wait_;
-  size_t unseen_ = 0;  // bytes since a look for signals
-  int wake_fd_ = -1;   // of an interrupt, where there is no socket to shut down
+  std::atomic<size_t> unseen_{0};  // bytes since a look for signals
+  int wake_fd_ = -1;               // of an interrupt, where there is no socket to shut down
   std::atomic<bool> interrupted_{false};
   std::mutex mutex_;  // of Interrupt against Close: a number that was closed may be somebody else's at once
 };

@@ -5,6 +5,7 @@
 //  * Local tensors may be given to a remote function: they are sent, and those that are not read-only are copied back.
 #include "rpc/remote_objects.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -217,6 +218,7 @@ class Outgoing {
     return GivePlain(cell, &plain) ? Push(std::move(plain)) : AddObject(cell, position);
   }
   const Sequence& values() const { return values_; }
+  bool has_local() const { return !sent_.empty(); }  // arrays of this process, which may be copied back
 
   // What keeps the memory of an argument, for a function that returns the tensor it was given; null for no argument's.
   std::shared_ptr<void> OwnerOf(uint64_t data) const {
@@ -334,6 +336,91 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
     if (result.value.tensor && !result.handle) lender = outgoing.OwnerOf(result.value.tensor->data);
     *out = Incoming(session, &result, std::move(lender)).release();
   });
+}
+
+// ---- Calls whose results come later -------------------------------------------------------------------------------
+
+struct FutureObj : Object {
+  static constexpr const char* kTypeKey = "portcall.Future";
+  std::mutex mutex;
+  std::shared_ptr<RemoteSession> session;
+  std::shared_ptr<Pending> call;  // null: the result is known
+  std::unique_ptr<Outgoing> outgoing;
+  Any value;
+  std::optional<Error> failure;
+
+  ~FutureObj() {
+    if (!call || !session->IsDone(call.get())) return;
+    try {
+      Take(kNoDeadline);      // a result that nobody took is freed
+    } catch (const Error&) {  // and this is of no interest
+    }
+  }
+  // Whether the result is there.
+  bool Take(Deadline until) {
+    std::shared_ptr<Pending> waiting;
+    {
+      std::lock_guard<std::mutex> guard(mutex);
+      waiting = call;
+    }
+    if (!waiting) return true;
+    CallResult* result = nullptr;
+    std::optional<Error> error;
+    try {
+      result = session->WaitFor(waiting.get(), until);
+    } catch (const Error& thrown) {
+      if (!session->IsDone(waiting.get())) throw;
+      error = thrown;
+    }
+    if (!result && !error) return false;
+    std::lock_guard<std::mutex> guard(mutex);
+    if (!call) return true;  // another thread has taken it
+    if (result) {
+      std::shared_ptr<void> lender;
+      if (result->value.tensor && !result->handle) lender = outgoing->OwnerOf(result->value.tensor->data);
+      value = Incoming(session, result, std::move(lender));
+    }
+    failure = std::move(error);
+    call = nullptr;
+    outgoing = nullptr;
+    return true;
+  }
+};
+using Future = Given<FutureObj>;
+
+// Calls a function; a function of a session that takes several calls at once is not waited for. Local arrays are: their
+// bytes are sent, and copied back.
+Future StartCall(const TVMFFIAny* args, int32_t count) {
+  PORTCALL_CHECK(count > 0 && args[0].type_index == kTVMFFIFunction, TypeError) << "StartCall() takes a function";
+  auto func = ObjectRef::Borrow<PackedFunc>(args[0].v_obj);
+  auto future = Make<Future>();
+  if (RemoteFunction* remote = RemoteFunctionOf(func)) {
+    auto session = std::dynamic_pointer_cast<RemoteSession>(remote->handle->session());
+    if (session && session->pipelined()) {
+      auto outgoing = std::make_unique<Outgoing>(session);
+      for (int32_t i = 1; i < count; ++i) outgoing->Add(args[i], i - 1);
+      if (!outgoing->has_local()) {
+        future->call = session->CallLater(remote->handle->value(), outgoing->values());
+        future->session = std::move(session);
+        future->outgoing = std::move(outgoing);
+        return future;
+      }
+    }
+  }
+  try {
+    future->value = func.CallPacked(args + 1, count - 1);
+  } catch (const Error& error) {  // without the exception of a language, whose traceback may know this future
+    future->failure = Error(error.kind(), error.message(), error.backtrace());
+  }
+  return future;
+}
+
+// `seconds` that are negative: without a limit.
+Any FutureResult(Future future, double seconds) {
+  bool there = future->Take(seconds < 0 ? kNoDeadline : DeadlineIn(std::max(seconds, 1e-6)));
+  PORTCALL_CHECK(there, TimeoutError) << "the result did not come within " << seconds << " s";
+  if (future->failure) throw Error(*future->failure);
+  return future->value;
 }
 
 void Outgoing::AddFunction(TVMFFIObject* object, int position) {
@@ -500,6 +587,20 @@ Any DeviceAttr(Module root, int32_t type, int32_t id, int64_t attr) {
   return Incoming(session, &result);
 }
 
+PORTCALL_REGISTER_GLOBAL("portcall.StartCall").set_body([](Args args, RetValue* result) {
+  *result = StartCall(args.cells(), args.size());
+});
+PORTCALL_REGISTER_GLOBAL("portcall.FutureResult").set_body_typed(FutureResult);
+// The session of a result that is on its way; 0 for one that has come.
+PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future future) {
+  std::lock_guard<std::mutex> guard(future->mutex);
+  bool done = !future->call || future->session->IsDone(future->call.get());
+  return done ? 0 : reinterpret_cast<int64_t>(future->session.get());
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module root, std::vector<std::string> features) {
+  auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
+  if (remote) remote->set_pipelined(std::find(features.begin(), features.end(), "pipeline") != features.end());
+});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFds").set_body_typed(ConnectFds);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFunctions").set_body_typed(ConnectFunctions);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession").set_body_typed([](std::vector<std::string> patterns) {

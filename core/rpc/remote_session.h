@@ -6,40 +6,26 @@
 #include <string>
 
 #include "rpc/channel.h"
+#include "rpc/client_facts.h"
 #include "rpc/session.h"
 
 namespace portcall::rpc {
 
-struct RemoteOptions {
-  std::string name;         // for messages: "127.0.0.1:9090"
-  double call_timeout = 0;  // seconds for one request and its answer; not positive: no limit
-  uint64_t max_frame = uint64_t{1} << 34;
-};
+struct Pending;  // a call on its way
 
-// Counts of a session's life, for its user. Times are seconds.
-struct SessionStats {
-  uint64_t requests = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_received = 0;
-  double waited = 0;                    // on the channel, of which
-  double run = 0, copy = 0, fetch = 0;  // calls, copies to the session and within it, copies from it
-};
-
-// The request that is on its way, for those who wonder what it waits for.
-struct Activity {
-  Code code = Code::kNone;  // kNone: there is none
-  const char* what = "";    // the code in words
-  double seconds = 0;       // since it began
-  double silent = 0;        // since bytes came or went
-  uint64_t sent = 0, to_send = 0;
-  uint64_t received = 0, to_receive = 0;  // 0: nobody knows
-};
-
-// A session on the other end of a channel. Thread-safe: one request at a time is on its way. Frees never wait: they go
-// out in front of the next request. A request that fails halfway (timeout, interrupt, lost connection, an answer that
-// the protocol does not allow) closes the session, so that no answer is ever taken for another's.
+// A session on the other end of a channel. Thread-safe. Frees never wait: they go out in front of the next request. A
+// request that fails halfway (timeout, interrupt, lost connection, an answer that the protocol does not allow) closes
+// the session, so that no answer is ever taken for another's.
 class RemoteSession : public Session {
  public:
+  // Sends a call, and waits for its answer later: null if it has not come in time; throws what the call threw.
+  virtual std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) = 0;
+  virtual CallResult* WaitFor(Pending* call, Deadline until) = 0;
+  virtual bool IsDone(const Pending* call) = 0;
+  // Whether several requests may be on their way at once; otherwise they go one after the other.
+  virtual bool pipelined() const = 0;
+  virtual void set_pipelined(bool on) = 0;
+
   virtual void InitServer(const std::vector<Any>& constructor_args) = 0;
   virtual const RemoteOptions& options() const = 0;
   virtual SessionStats stats() const = 0;

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from portcall import testing as testing
     from portcall import toolchain as toolchain
     from portcall import vm as vm
+    from portcall._future import Future
     from portcall.ir._annotations import field
     from portcall.ir._classes import register_object
 
@@ -45,6 +46,7 @@ __all__ = [
     "DataType",
     "Device",
     "Dict",
+    "Future",
     "In",
     "List",
     "Map",
@@ -78,7 +80,7 @@ __all__ = [
     "tensor",
 ]
 
-# These load on first use: subpackages, and two names that are defined in one.
+# These load on first use: subpackages, and names that few programs need.
 _SUBPACKAGES = {
     "bench": "portcall.bench",
     "compile": "portcall.compile",
@@ -90,7 +92,11 @@ _SUBPACKAGES = {
     "toolchain": "portcall.toolchain",
     "vm": "portcall.vm",
 }
-_NAMES = {"field": "portcall.ir._annotations", "register_object": "portcall.ir._classes"}
+_NAMES = {
+    "Future": "portcall._future",
+    "field": "portcall.ir._annotations",
+    "register_object": "portcall.ir._classes",
+}
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -107,6 +113,7 @@ _core.provide(
     class_of_type=_later("portcall.ir._classes", "class_of_type"),
     deep_copy=_later("portcall.ir._operations", "deep_copy"),
     reduce=_later("portcall.ir._operations", "reduce"),
+    start_call=_later("portcall._future", "start_call"),
 )
 register_func("portcall.FindPlugin", _later("portcall._plugins", "find_plugin"), override=True)
 for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libraries with the kernels

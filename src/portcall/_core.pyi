@@ -5,6 +5,8 @@ from typing import Any
 
 from typing_extensions import Buffer, Self
 
+from portcall._future import Future
+
 __version__: str
 
 # Numbers of the ABI, by their names in c_api.h and dlpack.h without what these begin with.
@@ -29,6 +31,8 @@ class PackedFunc(Object):
     @property
     def holds_gil(self) -> bool: ...
     def __call__(self, *args: Any) -> Any: ...
+    def future(self, *args: Any) -> Future: ...
+    async def aio(self, *args: Any) -> Any: ...
 
 class Module(Object): ...
 

@@ -30,7 +30,7 @@ cdef dict later = {}  # what upper layers do for objects, by name: they are load
 
 
 def provide(**functions):
-    """Set functions of upper layers that this one calls: ``class_of_type``, ``deep_copy`` and ``reduce``."""
+    """Set functions of upper layers that this one calls: ``class_of_type``, ``deep_copy``, ``reduce``, ``start_call``."""
     later.update(functions)
 
 

@@ -252,14 +252,14 @@ class Registry {
 
   // What PORTCALL_REGISTER_GLOBAL declares: a name that waits for its body.
   static Registry Register(std::string name, bool can_override = false) { return {std::move(name), can_override}; }
+  [[gnu::noinline]] static Registry RegisterOwn(const char* name) { return {name, false}; }  // of the runtime
 
   template <typename F> Registry& set_body(F body) {
     static_assert(std::is_invocable_v<F, Args, RetValue*>,
                   "set_body takes a callable of (Args, RetValue*); one with a signature goes to set_body_typed");
-    PackedFunc func(std::move(body), name_ + signature_, flags_ | (signature_.empty() ? 0 : kPortcallFunctionSigned));
-    TVMFFIByteArray key = ToByteArray(name_);
-    CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), can_override_ ? 1 : 0));
-    return *this;
+    using Closure = detail::Closure<F>;
+    auto* closure = new Closure{std::move(body), {}};
+    return SetClosure(closure, Closure::Call, Closure::Delete, &closure->name);
   }
   template <typename F> Registry& set_body_typed(F body) { return set_body(detail::Unpack(std::move(body))); }
   // A method of a value type or of a reference class: the object is the first argument.
@@ -291,6 +291,21 @@ class Registry {
   void set_signature(std::string signature) { signature_ = std::move(signature); }
 
  private:
+  // Out of line: there are hundreds of bodies. The closure is owned from now on.
+  [[gnu::noinline]] Registry& SetClosure(void* closure, TVMFFISafeCallType call, void (*del)(void*),
+                                         std::string* name) {
+    std::unique_ptr<void, void (*)(void*)> owner(closure, del);
+    *name = name_ + signature_;
+    int32_t flags = flags_ | (signature_.empty() ? 0 : kPortcallFunctionSigned);
+    TVMFFIObjectHandle handle = nullptr;
+    Check(runtime::FunctionCreate(closure, call, del, flags, name->c_str(), &handle));
+    (void)owner.release();
+    auto func = ObjectRef::Steal<PackedFunc>(handle);
+    TVMFFIByteArray key = ToByteArray(name_);
+    CheckAtLoad(TVMFFIFunctionSetGlobal(&key, func.get(), can_override_ ? 1 : 0));
+    return *this;
+  }
+
   template <typename T> using Receiver = T;
   template <typename T> static T& Deref(T& self) {
     if constexpr (std::is_base_of_v<ObjectRef, T>) {
@@ -338,7 +353,7 @@ template <typename Name> class Registration : public Registry {
 #ifdef PORTCALL_BUILDING  // the runtime's own need no text
 #define PORTCALL_REGISTER_GLOBAL_(name, number)                                                  \
   [[maybe_unused]] static ::portcall::Registry PORTCALL_CONCAT(portcall_registration_, number) = \
-      ::portcall::Registry::Register(name)
+      ::portcall::Registry::RegisterOwn(name)
 #else
 #define PORTCALL_REGISTER_GLOBAL_(name, number)                                                  \
   namespace {                                                                                    \

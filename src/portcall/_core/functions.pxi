@@ -16,6 +16,18 @@ cdef class PackedFunc(Object):
         """Call the function. Its errors arrive as exceptions of their kind."""
         return call_long(self, args)
 
+    def future(self, *args):
+        """Call the function without waiting for its result, and return a ``portcall.Future`` of it.
+
+        A call of a session goes out at once, and many may be on their way: results come in the order of the calls.
+        Any other call, and one with arrays of this process, is over when this returns.
+        """
+        return later["start_call"](self, *args)
+
+    async def aio(self, *args):
+        """Call the function as ``future`` does, and await its result."""
+        return await self.future(*args)
+
     @property
     def name(self) -> str:
         """The function's name in messages; empty when it has none."""

@@ -19,6 +19,7 @@ from portcall.rpc.client._session import Session
 from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._standard_names import register_standard_names
+from portcall.rpc.wire._handshake import FEATURES
 
 _CHILD = "from portcall.rpc._popen import main; main()"
 _EXIT_TIMEOUT = 1.0  # seconds for a child to end by itself, once the pipe has
@@ -66,6 +67,9 @@ class PopenSession(Session):
             raise why or error from None
         super().__init__(root, name, functools.partial(_how_it_ended, self._child))
         self.set_call_timeout(call_timeout)
+        if binary is None:
+            self.features = frozenset(FEATURES)
+            get_global_func("portcall.rpc.UseFeatures")(root, sorted(FEATURES))
 
     @property
     def pid(self) -> int:

@@ -81,6 +81,7 @@ def connect(
             pump.join(timeout=1.0)
         raise
     get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
+    get_global_func("portcall.rpc.UseFeatures")(root, sorted(reply.features if reply.is_portcall else ()))
     clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
     session = Session(root, name, end_reason, clocks, pump)
     session.peer_kind = "portcall" if reply.is_portcall else "TVM"

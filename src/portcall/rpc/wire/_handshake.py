@@ -36,7 +36,10 @@ NOTICE = 0x000F_F274
 MOST_SECONDS = 1e9  # of any duration: 31 years
 OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
 # The extensions that both may have: each is used if client and server name it.
-FEATURES = {"traceback": "an Exception has a second value: where it was raised"}
+FEATURES = {
+    "pipeline": "the server answers in time while many requests are on their way",
+    "traceback": "an Exception has a second value: where it was raised",
+}
 PROOF_BYTES = 32
 SHORT_TOKEN = 16  # characters; a shorter one may be guessed
 _MAX_KEY_BYTES = 4096

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests on their way to a peer, and their answers, which come in the same order. Many threads may have requests on
+// their way; where the peer does not take several at once they go one after the other.
+//
+// A request that fails halfway (timeout, interrupt, lost connection, an answer that the protocol does not allow) closes
+// the session, so that no answer is ever taken for another's.
+#ifndef PORTCALL_RPC_REQUESTS_H_
+#define PORTCALL_RPC_REQUESTS_H_
+
+#include <unistd.h>
+
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "rpc/client_facts.h"
+#include "rpc/link.h"
+
+namespace portcall::rpc {
+
+using WriteBody = std::function<void(Writer&)>;
+using ReadBody = std::function<void(std::string_view)>;
+
+// A request that was not answered yet. Whoever waits for it has it, or it has itself.
+struct Pending {
+  Code code = Code::kNone;
+  ReadBody read;       // gets the body of a Return
+  void* to = nullptr;  // where a CopyAck of `to_size` bytes goes; null: nowhere
+  uint64_t to_size = 0;
+
+  bool done = false, lost = false;  // answered; or never to be
+  std::optional<Error> failure;     // what the peer answered
+  std::shared_ptr<Pending> self;    // until it is answered
+  std::chrono::steady_clock::time_point began;
+  uint64_t size = 0, sent_before = 0, received_before = 0;
+};
+
+class Requests {
+ public:
+  Requests(std::unique_ptr<Channel> channel, const RemoteOptions& options);
+  ~Requests();
+
+  // Sends a request and waits for its answer. Throws what the peer answered, or how the session ended.
+  void Do(Code code, const WriteBody& write, const ReadBody& read = {}, void* to = nullptr, uint64_t to_size = 0);
+  // Sends a request, now or soon, and does not wait. The request keeps itself.
+  void Post(const std::shared_ptr<Pending>& request, const WriteBody& write);
+  // Waits for a request's answer; returns whether it has come before the time.
+  bool Wait(Pending* request, Deadline until);
+  bool Done(const Pending* request);
+  // Sends a request whose answer nobody wants, in front of the next one.
+  void FreeLater(Code code, DLDevice device, uint64_t handle);
+
+  void Close();
+  bool IsOurs() const { return getpid() == process_; }  // a child process must not end what is its parent's
+  bool closed() const { return closed_ || !IsOurs(); }
+  bool pipelined() const { return pipelined_; }
+  void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
+  SessionStats stats();
+  Activity activity();
+  void set_call_timeout(double seconds) { call_timeout_ = seconds; }
+  void set_explain(PackedFunc explain) { explain_ = std::move(explain); }
+  FrameReader& frames() { return link_.frames(); }  // of whoever reads an answer
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Lock = Link::Lock;
+
+  struct End {
+    std::string kind, text;
+  };
+  struct PendingFree {
+    Code code;
+    DLDevice device;
+    uint64_t handle;
+  };
+
+  void Abandon(Lock& lock, Pending* request, const Error& error);
+  void Admit(Lock& lock);
+  void Submit(Lock& lock, Pending* request, const WriteBody& write);
+  void WriteFrees();
+  void Flush(Lock& lock);
+  bool Await(Lock& lock, Pending* request, Deadline until);
+  void ReadOn(Lock& lock, Deadline until);
+  Deadline FrontDeadline() const;
+  void FlushSoon();
+  void FlushLoop();
+  void CheckDone(Lock& lock, Pending* request);
+
+  bool Handle(FrameReader::Event event);
+  bool HandleMessage(Pending* front, Code code);
+  bool Finish(Pending* front);
+  Error RemoteErrorOf(std::string_view body) const;
+
+  // How the session ended.
+  void CheckOurs() const;
+  void CheckOpen(Lock& lock) const;
+  End Closed() const { return {"SessionClosedError", "the session with " + options_.name + " is closed"}; }
+  [[noreturn]] void ThrowEnd(Lock& lock, const End& end) const;
+  Error EndReason(Lock& lock, const Error& lost);
+  [[noreturn]] void Fail(Lock& lock, const Error& error);
+  bool RecordEnd(const Error& error, bool by_us);
+  Error ErrorOf(std::string_view kind, std::string_view message, std::string_view backtrace = {}) const;
+  Activity Describe(const Pending& request) const;
+  std::string WaitSummary(const Activity& front) const;
+
+  const pid_t process_ = getpid();
+  const RemoteOptions options_;
+  Link link_;                     // its lock is that of all the following
+  std::deque<Pending*> pending_;  // null: an answer that nobody wants
+  uint64_t pending_bytes_ = 0;    // of those
+  Clock::time_point last_answer_;
+  SessionStats stats_;
+  End later_, now_;  // what using the session raises, where it was not simply closed; and in requests on their way
+  std::unique_ptr<std::thread> flusher_;  // sends what was posted and nobody waits for
+  std::condition_variable flush_;
+  bool flush_wanted_ = false;
+
+  std::mutex frees_mutex_;  // an object may go while the lock is held
+  std::vector<PendingFree> frees_;
+  PackedFunc explain_;
+  std::atomic<double> call_timeout_;
+  std::atomic<bool> closed_{false}, pipelined_{false};
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_REQUESTS_H_

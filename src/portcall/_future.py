@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that come later: of calls to other processes, many of which are on their way at once."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import threading
+from collections.abc import Generator
+from typing import Any, ClassVar
+
+from portcall import _core
+from portcall._function import get_global_func
+
+start_call = get_global_func("portcall.StartCall")
+_result = get_global_func("portcall.FutureResult")
+_session = get_global_func("portcall.FutureSession")
+
+
+class Future(_core.Object):
+    """The result of ``f.future(...)``. Thread-safe, and awaitable."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result and return it, or raise what the call raised.
+
+        Parameters:
+            timeout: seconds to wait; None to wait for ever. The call goes on, and may be waited for again.
+
+        Raises:
+            TimeoutError: the result has not come in time.
+        """
+        return _result(self, -1.0 if timeout is None else max(timeout, 0.0))
+
+    def done(self) -> bool:
+        """Return whether the result, or an error, has come. What has arrived is seen while somebody waits."""
+        return not _session(self)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the result and return what the call raised; None for a call that succeeded.
+
+        Raises:
+            TimeoutError: the result has not come in time.
+        """
+        try:
+            self.result(timeout)
+        except BaseException as error:
+            if not self.done():
+                raise
+            return error
+        return None
+
+    def as_concurrent(self) -> concurrent.futures.Future[Any]:
+        """Return the result as a ``concurrent.futures.Future``: a thread waits for it."""
+        made: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        made.set_running_or_notify_cancel()
+        session = _session(self)
+        if session:
+            _Watcher.watch(session, self, made)
+        else:
+            _settle(self, made)
+        return made
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.as_concurrent()).__await__()
+
+    def __repr__(self) -> str:
+        return f"<portcall.Future, {'done' if self.done() else 'pending'}>"
+
+
+def _settle(future: Future, target: concurrent.futures.Future[Any]) -> None:
+    try:
+        value = future.result()
+    except BaseException as error:
+        target.set_exception(error)
+    else:
+        target.set_result(value)
+
+
+class _Watcher:
+    """A thread that waits for the results of one session, in the order of the calls. It ends once there are none."""
+
+    _lock = threading.Lock()
+    _all: ClassVar[dict[int, _Watcher]] = {}
+
+    def __init__(self) -> None:
+        self._waiting: collections.deque[tuple[Future, concurrent.futures.Future[Any]]] = collections.deque()
+
+    @classmethod
+    def watch(cls, session: int, future: Future, target: concurrent.futures.Future[Any]) -> None:
+        with cls._lock:
+            watcher = cls._all.get(session)
+            if watcher is None:
+                watcher = cls._all[session] = cls()
+                threading.Thread(target=watcher._run, args=(session,), name="portcall-results", daemon=True).start()
+            watcher._waiting.append((future, target))
+
+    def _run(self, session: int) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    del self._all[session]
+                    return
+                future, target = self._waiting.popleft()
+            _settle(future, target)
+            del future, target
+
+
+_core.register_object_class("portcall.Future", Future)
+_core.provide(start_call=start_call)  # instead of what loads this module
