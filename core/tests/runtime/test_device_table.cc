@@ -18,7 +18,7 @@ struct Calls {
 } calls;
 
 char memory[4096];
-constexpr int32_t kWithViews = 100, kPlain = 101;  // kinds of this file
+constexpr int32_t kWithViews = 100, kPlain = 103;  // kinds of this file
 
 int GetAttr(void*, DLDevice, PortcallDeviceAttr, TVMFFIAny* out) {
   *out = Any(true).release();
