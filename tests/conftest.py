@@ -66,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def opencl_plugin() -> None:
+    """Load the plug-in before a test that uses it: it stays in the process, with what its driver starts."""
+    assert portcall.opencl().exist, "no OpenCL: apt install pocl-opencl-icd ocl-icd-libopencl1"
+
+
+@pytest.fixture(scope="session")
 def cache_dir() -> Path:
     """Where compiled libraries are kept from run to run, by content."""
     return Path(os.environ.get("PORTCALL_TEST_CACHE") or ROOT / "build" / "test-libraries")

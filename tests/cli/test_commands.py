@@ -62,6 +62,7 @@ def test_inspect_lists_many_functions_only_when_asked(invoke: Invoke, tmp_path: 
     assert ("and 60 more" in result.output) != bool(words)
 
 
+@pytest.mark.usefixtures("opencl_plugin")
 def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, invoke_json: InvokeJson) -> None:
     result = invoke("doctor")
     assert result.exit_code == 0, result.output
@@ -73,6 +74,7 @@ def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, inv
     assert answer["packages"]["numpy"]
 
 
+@pytest.mark.usefixtures("opencl_plugin")
 def test_doctor_reports_a_variable_that_names_a_missing_compiler(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,7 +254,7 @@ def test_connect_wrong_key_error_names_the_peer(port: int) -> None:
 def test_connect_session_timeout_ends_the_session(port: int) -> None:
     with rpc.connect("127.0.0.1", port, key="k", session_timeout=0.5) as session:
         for _ in range(2):  # and later uses fail alike
-            with pytest.raises(errors.SessionTimeoutError, match=r"0\.5s session has expired") as raised:
+            with pytest.raises(errors.SessionTimeoutError, match="session has expired") as raised:
                 session["demo.nap"](100.0)
             assert raised.value.peer == session.name
         assert session.closed

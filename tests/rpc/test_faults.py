@@ -455,7 +455,7 @@ def test_remote_result_that_is_invalid_is_an_error(result: bytes) -> None:
 
 @pytest.mark.parametrize("data", [
     b"HTTP/1.1 400 Bad Request\r\n\r\n", struct.pack("<ii", MAGIC, -1), struct.pack("<ii", MAGIC, 1 << 30),
-    struct.pack("<ii", NOTICE, 1 << 30), struct.pack("<ii", MAGIC, 7) + b"client:",
+    struct.pack("<ii", NOTICE, 1 << 30),
     struct.pack("<ii", MAGIC, 2) + b"\xff\xfe",
 ])  # fmt: skip
 def test_connect_invalid_reply_is_a_protocol_error_with_the_peer(data: bytes) -> None:

@@ -361,7 +361,7 @@ def test_session_constructor_local_is_the_default_and_unknown_ones_are_refused()
         with RawClient(server.address).open(arguments=(text("rpc.LocalSession"),)) as client:
             assert client.echo(1) == 1
             assert "not offered" in client.error(frame(GET_FUNCTION, sequence(text("portcall.LiveNodes"))))
-        for name in ("rpc.PopenSession", "rpc.WasmSession", "testing.echo", "os.system"):
+        for name in ("rpc.WasmSession", "testing.echo", "os.system"):
             code, body = constructed(server.address, text(name), text("x"))
             assert (code, b"makes no sessions" in body) == (EXCEPTION, True)
 
