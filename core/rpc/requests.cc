@@ -129,7 +129,7 @@ void Requests::Abandon(Lock& lock, Pending* request, const Error& error) {
   nobody->began = request->began;
   nobody->size = request->size;
   *place = nobody.get();
-  nobody->self = nobody;
+  (*place)->self = std::move(nobody);
 }
 
 // Waits until another request may be on its way.
@@ -385,7 +385,7 @@ void Requests::CheckOpen(Lock& lock) const {
 }
 
 void Requests::ThrowEnd(Lock& lock, const End& end) const {
-  End copy = end;
+  const End copy = end;  // NOLINT(performance-unnecessary-copy-initialization): it may change without the lock
   if (lock.owns_lock()) lock.unlock();
   if (copy.kind == "SessionBrokenError" && explain_.defined()) explain_();
   throw ErrorOf(copy.kind, copy.text);

@@ -145,7 +145,7 @@ class ErrorText {
     } else if constexpr (std::is_pointer_v<T>) {
       return AppendAddress(reinterpret_cast<uintptr_t>(value));
     } else {
-      std::conditional_t<(sizeof(T) > 0), std::ostringstream, T> out;  // include <sstream> for these
+      std::enable_if_t<!std::is_void_v<T>, std::ostringstream> out;  // include <sstream> for these
       out << value;
       return Append(std::string_view(out.str()));
     }
