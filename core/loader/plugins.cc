@@ -41,15 +41,18 @@ PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
 }  // namespace
 
 void LoadPlugin(const std::string& kind) {
-  static std::recursive_mutex mutex;  // a plug-in may ask for other kinds while it is loaded
+  static std::mutex mutex;  // not held while a library is loaded: that takes a lock under which plug-ins are looked for
   static auto* done = new std::set<std::string>();
-  std::lock_guard<std::recursive_mutex> lock(mutex);
-  if (done->count(kind)) return;
-  std::string path = FindPlugin(kind);
-  if (!path.empty()) {
-    static auto* loaded = new std::vector<Module>();  // tables of devices must never go
-    loaded->push_back(Module::LoadFromFile(path));
+  static auto* loaded = new std::vector<Module>();  // tables of devices must never go
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (done->count(kind)) return;
   }
+  std::string path = FindPlugin(kind);
+  Module plugin;
+  if (!path.empty()) plugin = Module::LoadFromFile(path);  // a file that is loaded already is not loaded again
+  std::lock_guard<std::mutex> lock(mutex);
+  if (plugin.defined()) loaded->push_back(plugin);
   done->insert(kind);
 }
 
