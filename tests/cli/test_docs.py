@@ -50,6 +50,7 @@ def test_command_line_page_lists_the_exit_codes() -> None:
     assert {int(code) for code in table("Exit codes")} == codes
 
 
+@pytest.mark.usefixtures("opencl_plugin")  # of doctor
 @pytest.mark.parametrize(("row", "words"), [
     ("`run`, a function", ("run", "KERNELS", *ADD_ONE)),
     ("`bench`, a function", ("bench", "KERNELS", *ADD_ONE)),
