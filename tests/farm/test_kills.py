@@ -72,13 +72,10 @@ def parties() -> Iterator[Parties]:
     [
         ("agent", "place offered"),
         ("agent", "lease active"),
-        ("agent", "session opened"),
         ("agent", "place cleaning"),
         ("server", "place offered"),
-        ("server", "session opened"),
         ("client", "lease queued"),
         ("client", "lease active"),
-        ("client", "session opened"),
         ("client", "place cleaning"),
     ],
 )
