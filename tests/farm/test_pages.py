@@ -8,6 +8,7 @@ import csv
 import http.client
 import io
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,6 +146,17 @@ def test_farm_page_accepts_a_cookie(locked: RunningFarm) -> None:
                 assert "HttpOnly" in cookie
                 assert "SameSite=Strict" in cookie
     assert get(locked, "/", Cookie=f"portcall-farm={viewer}")[0] == 200
+
+
+def test_farm_page_reads_a_body_that_comes_after_its_head(locked: RunningFarm) -> None:
+    form = "Content-Type: application/x-www-form-urlencoded\r\n"
+    head = f"POST /login HTTP/1.1\r\nHost: x\r\n{form}Content-Length: 7\r\n\r\n"
+    with socket.create_connection((locked.host, locked.port), timeout=20) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(head.encode())
+        locked.pass_time(0)  # the farm has read the head
+        sock.sendall(b"token=x")
+        assert sock.recv(12) == b"HTTP/1.1 401"
 
 
 @pytest.mark.parametrize("role", ROLES)

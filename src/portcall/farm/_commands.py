@@ -104,6 +104,7 @@ class Commands(asyncio.Protocol):
         end = self._data.find(b"\r\n\r\n")
         if not self._data.startswith(_BEGIN[: len(self._data)]) or (end < 0 and len(self._data) > _MOST_HEAD):
             self._leave_to_http()
+            return
         if end < 0:
             return
         lines = self._data[len(_BEGIN) : end].decode("latin-1").split("\r\n")
