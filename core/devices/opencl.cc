@@ -169,10 +169,9 @@ int MakeView(void*, DLDevice device, void* data, size_t offset, size_t nbytes, v
     Status status = kSuccess;
     Region region{offset, std::max<size_t>(nbytes, 1)};
     *out = Cl().CreateSubBuffer(static_cast<Memory>(data), kReadWrite, kRegion, &region, &status);
-    const size_t alignment = DeviceAt(device.device_id).Info<Number>(kAddressAlignBits) / 8;
     PORTCALL_CHECK(status != kMisalignedSubBufferOffset, ValueError)
         << ToString(device) << " cannot view memory at byte " << offset << ": views begin at multiples of "
-        << alignment;
+        << DeviceAt(device.device_id).Info<Number>(kAddressAlignBits) / 8;
     CheckStatus(status, "clCreateSubBuffer");
   });
 }

@@ -23,8 +23,8 @@ using Status = int32_t;
 using Number = uint32_t;
 using Bits = uint64_t;
 
-constexpr Status kSuccess = 0, kDeviceNotFound = -1, kMemObjectAllocationFailure = -4, kOutOfResources = -5,
-                 kOutOfHostMemory = -6, kMisalignedSubBufferOffset = -13, kInvalidBufferSize = -61;
+constexpr Status kSuccess = 0, kMemObjectAllocationFailure = -4, kOutOfHostMemory = -6,
+                 kMisalignedSubBufferOffset = -13, kInvalidBufferSize = -61;
 constexpr Bits kAnyDevice = 0xFFFFFFFF, kProfiling = 1 << 1, kReadWrite = 1 << 0;
 constexpr Number kRegion = 0x1220, kBuildLog = 0x1183, kCommandStart = 0x1282, kCommandEnd = 0x1283;
 // Of clGetDeviceInfo.

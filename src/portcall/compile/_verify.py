@@ -105,12 +105,17 @@ def verify(
     feeds = {**random_inputs(fixed, types, seed), **(inputs or {})}
     expected = _reference(proto, feeds)
     executor.run(**feeds)
-    found = []
-    for number, (name, theirs) in enumerate(expected.items()):
-        error = relative_error(executor.get_output(number).numpy(), theirs)
-        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance)))
-    made = Verification(tuple(found))
+    made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
     return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
+
+
+def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: float) -> Verification:
+    """Return how far results are from those of the reference, which are in the same order."""
+    found = []
+    for value, (name, theirs) in zip(values, expected.items(), strict=True):
+        error = relative_error(value, theirs)
+        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance)))
+    return Verification(tuple(found))
 
 
 def random_inputs(shapes: Mapping[str, Sequence[int]], types: Mapping[str, Any], seed: int) -> dict[str, Array]:

@@ -29,13 +29,11 @@ from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
 from portcall.compile._verify import (
     TOLERANCE,
-    OutputError,
     ReferenceFailedError,
     Verification,
-    _allowed,
     _reference,
+    compare,
     random_inputs,
-    relative_error,
 )
 from portcall.errors import ModelError
 from portcall.vm import VirtualMachine, create
@@ -210,11 +208,7 @@ def verify_executable(
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
         raise ModelError(f"the executable returns {len(values)} values, the model {len(expected)}")
-    found = []
-    for (name, theirs), value in zip(expected.items(), values, strict=True):
-        error = relative_error(value.numpy(), theirs)
-        found.append(OutputError(name, error, error <= _allowed(theirs, tolerance)))
-    return Verification(tuple(found))
+    return compare([value.numpy() for value in values], expected, tolerance)
 
 
 def _check(made: CompiledExecutable, model: Any) -> None:
