@@ -91,3 +91,14 @@ def test_endless_bodies_are_refused(farm: RunningFarm) -> None:
             sock.sendall(os.urandom(1 << 20))
         assert sock.recv(100) == b""
     assert is_served(farm)
+
+
+def test_farm_stop_ends_connections_that_said_nothing() -> None:
+    farm = RunningFarm()
+    with socket.create_connection((farm.host, farm.port), timeout=20) as sniffed:
+        farm.until(lambda: farm.server._port._silent)
+        with socket.create_connection((farm.host, farm.port), timeout=20) as accepted:
+            farm.stop()
+            for sock in (sniffed, accepted):
+                with contextlib.suppress(ConnectionResetError):
+                    assert sock.recv(1) == b""

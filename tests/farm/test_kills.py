@@ -23,6 +23,8 @@ from portcall import rpc
 with rpc.connect_farm(sys.argv[1], token="", user="ann") as farm, farm.lease("k", ttl=2) as lease:
     with lease.session() as session:
         assert session["portcall.rpc.machine"] is not None
+        while sys.argv[2:] == ["keep"]:
+            session["portcall.rpc.machine"]
 print("done", flush=True)
 """
 
@@ -37,8 +39,7 @@ class Parties:
         self.board = self.start_board()
 
     def _start(self, *words: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True,
-                                   stderr=subprocess.DEVNULL)  # fmt: skip
+        process = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True)
         self._stack.callback(self._end, process)
         return process
 
@@ -52,8 +53,8 @@ class Parties:
         assert board.stdout.readline().startswith("listening")
         return board
 
-    def start_client(self) -> subprocess.Popen[str]:
-        return self._start("-c", CLIENT, self.address)
+    def start_client(self, *options: str) -> subprocess.Popen[str]:
+        return self._start("-c", CLIENT, self.address, *options)
 
     def server(self) -> int:
         """Return the process that the agent serves with."""
@@ -72,10 +73,13 @@ def parties() -> Iterator[Parties]:
     [
         ("agent", "place offered"),
         ("agent", "lease active"),
+        ("agent", "session opened"),
         ("agent", "place cleaning"),
         ("server", "place offered"),
+        ("server", "session opened"),
         ("client", "lease queued"),
         ("client", "lease active"),
+        ("client", "session opened"),
         ("client", "place cleaning"),
     ],
 )
@@ -89,7 +93,7 @@ def test_killed_party_leaves_a_farm_that_serves_the_next_client(parties: Parties
             os.kill(victims[party], signal.SIGKILL)
             killed.append(step)
 
-    client = parties.start_client()
+    client = parties.start_client(*["keep"] * (step == "session opened"))
     victims["client"] = client.pid
     farm.do(lambda: farm.server.hub.watchers.append(kill))
     farm.until(lambda: killed)

@@ -153,6 +153,21 @@ def test_farm_restart_keeps_leases_sessions_and_the_queue(tmp_path: Any) -> None
         assert agent is not None
 
 
+@pytest.mark.parametrize("relay", [False, True])
+def test_lease_opens_its_first_session_after_a_farm_restart(tmp_path: Any, relay: bool) -> None:
+    store = str(tmp_path / "farm.db")
+    with contextlib.ExitStack() as stack:
+        farm = RunningFarm(store=store)
+        stack.callback(lambda: farm.stop())
+        stack.enter_context(board(farm, relay=relay))
+        lease = stack.enter_context(client(farm)).lease("k", ttl=30)
+        port = farm.port
+        farm.stop()
+        farm = RunningFarm(store=store, port=port)
+        with lease.session() as session:  # it may come before the agent does
+            assert session["portcall.rpc.machine"] is not None
+
+
 def test_agent_gone_makes_its_place_offline(farm: RunningFarm) -> None:
     with client(farm) as lab:
         with board(farm):

@@ -186,6 +186,32 @@ def test_state_offer_expires_without_answer(desk: Desk) -> None:
     assert (lease.state, state.places["board"].state, state.places["board"].health) == ("queued", "offline", "suspect")
 
 
+@pytest.mark.parametrize("answer", ["accepted", "declined"])
+def test_state_agent_that_answers_an_offer_too_late_serves_again(desk: Desk, answer: str) -> None:
+    state = desk.state
+    place = state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    fence = lease.fence
+    state.advance(state.rules.offer)
+    desk.take()
+    getattr(state, answer)("board", fence, *["why"] * (answer == "declined"))
+    assert (place.state, [e.what for e in desk.take()]) == ("cleaning", ["end"])
+    state.cleaned("board", fence)
+    assert (place.state, lease.state, lease.fence > fence) == ("offered", "offered", True)
+
+
+def test_state_agent_that_cleans_up_too_late_serves_again(desk: Desk) -> None:
+    state = desk.state
+    place = state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    state.accepted("board", lease.fence)
+    state.release(lease.id)
+    state.advance(state.now + state.rules.clean)
+    assert place.state == "offline"
+    state.cleaned("board", lease.fence)
+    assert place.state == "idle"
+
+
 def test_state_failures_quarantine_a_place(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
@@ -367,6 +393,7 @@ def test_state_restores_leases_queue_and_places(desk: Desk) -> None:
     again.state.load(places, leases, state.queue.use.to_dict(), state.now + 5)
     state = again.state
     assert {lease.state for lease in state.leases.values()} == {"active", "queued"}
+    assert state.leases[held.id].match_key == ""  # it may have been used after the last turn
     assert tvm.id not in state.leases
     assert state.request("k", "ann", secret="s" * 32).id == held.id
     state.register("board", ["k"], BOARD, fence=1)

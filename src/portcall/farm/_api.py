@@ -204,7 +204,7 @@ class Api:
             left = until - time.monotonic()
             if lease.state in ("active", "ended") or left <= 0 or view.get("position", seen) != seen:
                 break
-            await self._news_of(lease, min(left, LOOK))
+            await self._news_of(lease, min(left, LOOK, lease.ttl / 2))
         if lease.state == "ended":
             self._news.pop(lease.id, None)
         if lease.state == "active":
@@ -272,12 +272,10 @@ class Api:
         lease = self._lease(command, caller)
         if lease.state != "active":
             raise ApiError(f"the lease {lease.id} is {lease.state}", lease.state, 409)
+        if not lease.match_key:
+            await self._for_next_session(lease, _number(command, "hold", HOLD, 0, HOLD))
         agent = self._agents.get(lease.place)
-        if lease.match_key:
-            pass
-        elif agent is None:
-            await self._key_of_tvm(lease)
-        else:
+        if not lease.match_key and agent is not None:
             with self.hub.turn() as state:
                 key = state.admit(lease.id)
             told = agent.admitted[key] = asyncio.Event()
@@ -292,10 +290,10 @@ class Api:
         lease.match_key = ""
         return view
 
-    async def _key_of_tvm(self, lease: Lease) -> None:
-        """Wait until a TVM server is ready for the next session of its lease."""
-        until = time.monotonic() + HOLD
-        while not lease.match_key and lease.state == "active":
+    async def _for_next_session(self, lease: Lease, seconds: float) -> None:
+        """Wait until the agent of a lease is here, or its TVM server is ready for another session."""
+        until = time.monotonic() + seconds
+        while not lease.match_key and lease.place not in self._agents and lease.state == "active":
             if not await self._news_of(lease, max(0.0, until - time.monotonic())):
                 raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503)
         if lease.state != "active":
@@ -357,6 +355,9 @@ class Api:
                 patience=_number(command, "patience", 0, 0, 86400),
             )  # fmt: skip
         self._expect(id, agent)
+        news = self._news.get(state.places[id].lease)
+        if news is not None:
+            news.set()  # its holder may wait for another session
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
 
     def _agent_of(self, command: Mapping[str, Any]) -> tuple[str, Agent]:

@@ -37,10 +37,15 @@ class Sniffer(asyncio.Protocol):
         patience: seconds for the first bytes.
         secure: whether TLS is around it.
         address: where the peer comes from.
+        silent: the connections that have said nothing yet.
     """
 
-    def __init__(self, protocols: dict[bytes, Maker], patience: float, secure: bool, address: str) -> None:
+    def __init__(
+        self, protocols: dict[bytes, Maker], patience: float, secure: bool, address: str,
+        silent: set[asyncio.Transport],
+    ) -> None:  # fmt: skip
         self._protocols = protocols
+        self._silent = silent
         self._patience = patience
         self._secure, self._address = secure, address
         self._data = b""
@@ -48,15 +53,18 @@ class Sniffer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._silent.add(transport)
         self._timer = asyncio.get_running_loop().call_later(self._patience, transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._silent.discard(self._transport)
         self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._data += data
         if len(self._data) < _SNIFFED:
             return
+        self._silent.discard(self._transport)
         self._timer.cancel()
         first = self._data[:_SNIFFED]
         make = self._protocols.get(first) or self._protocols.get(b"HTTP" if first in _HTTP else b"")
@@ -107,7 +115,8 @@ class Port:
         self._tls, self._secret = tls, secret.encode()
         self._patience = patience
         self._log = log
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], socket.socket] = {}
+        self._silent: set[asyncio.Transport] = set()
         self._socket = listener
         self.host, self.port = self._socket.getsockname()[:2]
         self._loop = asyncio.get_running_loop()
@@ -128,8 +137,13 @@ class Port:
             with contextlib.suppress(OSError):
                 tune(sock)
             task = self._loop.create_task(self._begin(sock))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = sock
+            task.add_done_callback(self._begun)
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        sock = self._tasks.pop(task)
+        if task.cancelled():  # maybe before its first step
+            sock.close()
 
     def _resume(self) -> None:
         if self._socket.fileno() >= 0:
@@ -144,7 +158,7 @@ class Port:
                 first = await self._first_byte(sock)
             secure = self._tls is not None and first == b"\x16"
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._protocols, self._patience, secure, address),
+                lambda: Sniffer(self._protocols, self._patience, secure, address, self._silent),
                 sock,
                 ssl=self._tls if secure else None,
                 ssl_handshake_timeout=self._patience if secure else None,
@@ -190,6 +204,8 @@ class Port:
             self._socket.close()
         for task in list(self._tasks):
             task.cancel()
+        for transport in list(self._silent):
+            transport.abort()
 
 
 def listen(host: str, port: int) -> socket.socket:

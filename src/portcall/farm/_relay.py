@@ -72,9 +72,16 @@ class Relay:
         self.allowed = allowed
         self.waiting: dict[str, Peer] = {}  # servers, by the match key of their client
         self.early: dict[str, Peer] = {}  # clients whose agent has not joined yet
+        self.peers: set[Peer] = set()
         self.passed = 0  # bytes
         self.pairs = 0
         self.pipes = Pipes()
+
+    def close(self) -> None:
+        """End all connections."""
+        for peer in list(self.peers):
+            peer.end.finish()
+        self.pipes.close()
 
 
 class Peer:
@@ -84,6 +91,7 @@ class Peer:
         self._relay = relay
         self._hub = relay.hub
         self.end = end
+        relay.peers.add(self)
         self.hello = b""
         self.text = b""
         self.partner: Peer | None = None
@@ -134,6 +142,7 @@ class Peer:
 
     def lost(self) -> None:
         """The connection has ended."""
+        self._relay.peers.discard(self)
         self._wait(None)
         partner, self.partner = self.partner, None
         if partner is not None:

@@ -210,10 +210,10 @@ class Server:
             tracker.close()
         if self._webhooks is not None:
             await self._webhooks.close()
+        self.relay.close()
         for commands in list(self._commands):
             await commands.close()
         await self._runner.cleanup()
-        self.relay.pipes.close()
         self.hub.close()
 
 

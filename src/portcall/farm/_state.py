@@ -249,8 +249,7 @@ class State:
         if lease is not None:
             self._end(lease, "agent lost", detail="its agent started again")
         if sessions:
-            self._set_place(place, "cleaning", "its agent has sessions of a lease that is over")
-            self._say("end", place=place, fence=place.fence)
+            self._clean_up(place, "its agent has sessions of a lease that is over")
             return
         self._set_place(place, "idle", "registered")
         self._serve(place)
@@ -302,24 +301,35 @@ class State:
 
     def accepted(self, id: str, fence: int) -> None:
         """Take an agent's word that it is ready for the lease that it was offered."""
-        place = self.places.get(id)
-        if place is not None and place.state == "offered" and place.fence == fence:
+        place = self._offered(id, fence)
+        if place is not None:
             self._activate(place, self.leases[place.lease])
 
     def declined(self, id: str, fence: int, why: str) -> None:
         """Take an agent's word that its place cannot be used: the request goes back to where it stood."""
+        place = self._offered(id, fence)
+        if place is not None:
+            self._requeue(self.leases[place.lease], why)
+            self._clean_up(place, why)
+            self.failed(id, why)
+
+    def _offered(self, id: str, fence: int) -> Place | None:
+        """Return the place whose agent answers an offer; one that answers too late is cleaned up."""
         place = self.places.get(id)
-        if place is None or place.state != "offered" or place.fence != fence:
-            return
-        self._requeue(self.leases[place.lease], why)
+        if place is None or place.fence != fence or place.state not in ("offered", "offline"):
+            return None
+        if place.state == "offline" and not place.lease:
+            self._clean_up(place, "its agent answered an offer too late")
+        return place if place.state == "offered" else None
+
+    def _clean_up(self, place: Place, why: str, lease: Lease | None = None) -> None:
         self._set_place(place, "cleaning", why)
-        self.failed(id, why)
-        self._say("end", place=place, fence=fence)
+        self._say("end", lease, place, fence=place.fence)
 
     def cleaned(self, id: str, fence: int) -> None:
-        """Take an agent's word that nothing of the leases up to this fence is left."""
+        """Take an agent's word that nothing of the leases up to this fence is left. It may come late."""
         place = self.places.get(id)
-        if place is not None and place.state == "cleaning" and place.fence == fence:
+        if place is not None and place.fence == fence and place.state in ("cleaning", "offline") and not place.lease:
             self._set_place(place, "idle", "cleaned up")
             self._serve(place)
 
@@ -360,21 +370,10 @@ class State:
     # ---- Requests and leases ----
 
     def request(
-        self,
-        want: str,
-        user: str,
-        *,
-        peer: Peer = "portcall",
-        secret: str = "",
-        priority: float = 0,
-        class_: Class = "normal",
-        ttl: float = 60,
-        ceiling: float = 0,
-        wait: float = 0,
-        most: int = 0,
-        key_only: bool = False,
-        hopeless: bool = False,
-    ) -> Lease:
+        self, want: str, user: str, *, peer: Peer = "portcall", secret: str = "", priority: float = 0,
+        class_: Class = "normal", ttl: float = 60, ceiling: float = 0, wait: float = 0, most: int = 0,
+        key_only: bool = False, hopeless: bool = False,
+    ) -> Lease:  # fmt: skip
         """Ask for a place; the lease is offered at once where a place is free. The same secret gives the same lease.
 
         Parameters:
@@ -639,8 +638,7 @@ class State:
             if reason == "released":
                 place.cycles = 0
             if place.state in ("offered", "leased"):
-                self._set_place(place, "cleaning", f"the lease of {lease.user} ended: {reason}")
-                self._say("end", lease, place, fence=place.fence)
+                self._clean_up(place, f"the lease of {lease.user} ended: {reason}", lease)
             else:
                 self._arm(place)
         self._say("ended", lease, place)
@@ -690,6 +688,7 @@ class State:
             return self.queue.enter(lease)
         lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
         lease.claimed = True
+        lease.match_key = ""  # nobody knows whether its holder has used it: the next session gets another
         self._held[lease.user] = self._held.get(lease.user, 0) + 1
         self.changed[lease.id] = lease
         return self._arm(lease)

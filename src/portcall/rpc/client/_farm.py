@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from portcall.errors import (
     ConnectError,
     FarmError,
+    KeyMismatchError,
     RemoteCrashError,
     RPCError,
     SessionBrokenError,
@@ -347,10 +348,16 @@ class Lease:
             FarmError: the lease is over.
             ConnectError: the place, or the farm, does not answer.
         """
-        host, port, key, relayed = self._route()
-        tls = self._farm._channel.tls if relayed else None
-        return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls, call_timeout=call_timeout,
-                       name=self.place, on_wait=on_wait)  # fmt: skip
+        while True:
+            may_be_old = bool(self._unused_key)
+            host, port, key, relayed = self._route()
+            tls = self._farm._channel.tls if relayed else None
+            try:
+                return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls,
+                               call_timeout=call_timeout, name=self.place, on_wait=on_wait)  # fmt: skip
+            except KeyMismatchError:
+                if not may_be_old:
+                    raise  # the key of the grant may be from before a restart of the farm; another one is not
 
     def _route(self) -> tuple[str, int, str, bool]:
         with self._lock:
