@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import statistics
 import struct
@@ -101,23 +100,31 @@ def portcall_leases(address: str, count: int) -> tuple[float, float]:
     return statistics.median(leases), statistics.median(sessions)
 
 
-def decisions(waiting: int, count: int) -> float:
-    """Return the median seconds of a release and the decision after it, in the state machine alone."""
+def decisions(places: int, waiting: int, wants: int, count: int) -> tuple[float, float]:
+    """Return the median seconds of a release with the decision after it, and of one more request.
+
+    In the state machine alone. The requests ask for so many different things; every place has all of them.
+    """
     state = State()
-    for number in range(waiting):
-        state.request("k", f"user{number % 500}", hopeless=True, ttl=1e9)
-    state.register("board", ["k"])
-    took = []
-    for _ in range(count):
-        state.accepted("board", state.places["board"].fence)
+    for number in range(places):
+        state.register(f"board{number}", ["k"], {"size": wants})
+    for number in range(places + waiting):
+        state.request(f"k & size>{number % wants}", f"user{number % 500}", hopeless=True, ttl=1e9)
+    released, asked = [], []
+    for number in range(count):
+        place = state.places[f"board{number * 7 % places}"]
+        state.accepted(place.id, place.fence)
         begin = time.perf_counter()
-        state.release(state.places["board"].lease)
-        state.cleaned("board", state.places["board"].fence)
-        took.append(time.perf_counter() - begin)
-        state.effects.clear()
-        state.events.clear()
-        state.changed.clear()
-    return statistics.median(took)
+        state.release(place.lease)
+        state.cleaned(place.id, place.fence)
+        released.append(time.perf_counter() - begin)
+        assert place.state == "offered"
+        begin = time.perf_counter()
+        state.request(f"k & size>{number % wants}", "another", hopeless=True, ttl=1e9)
+        asked.append(time.perf_counter() - begin)
+        for done in (state.effects, state.events, state.changed):
+            done.clear()
+    return statistics.median(released), statistics.median(asked)
 
 
 def pump(source: socket.socket, sink: socket.socket, size: int) -> float:
@@ -168,19 +175,12 @@ def peak(pid: int) -> float:
 
 
 def load(address: str, pid: int, *words: object) -> str:
-    """Return words on many agents and clients at a farm: grants, and the CPU time of the farm for each."""
-
-    def seconds() -> float:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    command = [sys.executable, ROOT / "benchmarks" / "farm_load.py", address, *words]
-    begin = seconds()
+    """Return words on many agents and clients at a farm."""
+    command = [sys.executable, ROOT / "benchmarks" / "farm_load.py", address, pid, *words]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True)
-    rate, median, count, failed = map(float, done.stdout.split())
-    cost = (seconds() - begin) / count
-    return (f"{rate:.0f} grants/s, median {median:.1f} ms, {cost * 1e3:.2f} ms of the farm's CPU time for each, "
-            f"{failed:.0f} failed")  # fmt: skip
+    rate, median, cost, share, failed = map(float, done.stdout.split())
+    return (f"{rate:.0f} grants/s, median {median:.1f} ms; {cost:.2f} ms of the farm's CPU time for each, which had "
+            f"{share:.0%} of a CPU; {failed:.0f} failed")  # fmt: skip
 
 
 def main() -> None:
@@ -199,11 +199,14 @@ def main() -> None:
             print(
                 f"ten sessions of TVM's ends     {ours:8.3f} s    TVM's tracker {theirs:8.3f} s  {ours / theirs:.2f} x"
             )
-            print(f"decision with 10,000 waiting   {decisions(10_000, 500) * 1e3:8.3f} ms")
+            for places, wants in ((1, 1), (1000, 100)):
+                freed, asked = decisions(places, 10_000, wants, 500)
+                print(f"10,000 wait for {wants:3} wants, {places:4} places   decision {freed * 1e3:8.3f} ms   "
+                      f"request {asked * 1e3:8.3f} ms")  # fmt: skip
             through, direct = proxied(port, 256 << 20)
             print(f"256 MiB through the farm       {0.25 / through:8.2f} GiB/s  a socket {0.25 / direct:8.2f} GiB/s"
                   f"   {direct / through:.2f} x")  # fmt: skip
-            print(f"1,000 agents, 2,000 clients    {load(address, farm.pid, 1000, 2000, 10, 500)}")
+            print(f"1,000 agents, 2,000 clients    {load(address, farm.pid, 1000, 2000, 20, 500)}")
             print(f"greatest memory of the farm    {peak(farm.pid):8.0f} MB")
         finally:
             stop(farm)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many agents and clients at one farm: ``python benchmarks/farm_load.py ADDRESS AGENTS CLIENTS SECONDS RATE``.
+"""Many agents and clients at one farm: ``python benchmarks/farm_load.py ADDRESS PID AGENTS CLIENTS SECONDS RATE``.
 
-All are made up, in one process; the clients ask RATE times a second, if the farm answers so fast. It prints grants a
-second, the median milliseconds of a request, all grants, and the peers that failed.
+All are made up, in one process; the clients ask RATE times a second, if the farm answers so fast. Once all are there,
+it prints grants a second, the median milliseconds of a request, the milliseconds of CPU time of the farm PID for each
+grant, the share of its time for which the farm had a CPU, and the peers that failed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -56,7 +59,7 @@ class Load:
     def __init__(self, host: str, port: int) -> None:
         self._where = host, port
         self._numbers = itertools.count()
-        self.grants = self.all = 0
+        self.grants = 0
         self.times: list[float] = []
 
     async def connect(self) -> Channel:
@@ -85,12 +88,17 @@ class Load:
                 view = await channel.ask("wait", lease=view["lease"], secret=secret, hold=15, seen=view["position"])
             self.times.append(time.perf_counter() - begin)
             self.grants += 1
-            self.all += 1
             await channel.ask("release", lease=view["lease"], secret=secret)
             await asyncio.sleep(max(0.0, share - (time.perf_counter() - begin)))
 
 
-async def main(address: str, agents: int, clients: int, seconds: float, rate: float) -> None:
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def main(address: str, pid: int, agents: int, clients: int, seconds: float, rate: float) -> None:
     host, _, port = address.rpartition(":")
     load = Load(host, int(port))
     ready = [asyncio.Event() for _ in range(agents)]
@@ -101,14 +109,15 @@ async def main(address: str, agents: int, clients: int, seconds: float, rate: fl
     tasks += [asyncio.create_task(load.client(number, clients / rate)) for number in range(clients)]
     await asyncio.sleep(clients / rate)
     load.grants, load.times = 0, []
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), cpu_seconds(pid)
     await asyncio.sleep(seconds)
-    took = time.perf_counter() - begin
+    took, used = time.perf_counter() - begin, cpu_seconds(pid) - used
     failed = [task for task in tasks if task.done()]
-    print(f"{load.grants / took:.0f} {statistics.median(load.times) * 1e3:.2f} {load.all} {len(failed)}", flush=True)
+    median, grants = statistics.median(load.times) * 1e3, load.grants
+    print(f"{grants / took:.0f} {median:.2f} {used / grants * 1e3:.3f} {used / took:.2f} {len(failed)}", flush=True)
     for task in tasks:
         task.cancel()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:5]), *map(float, sys.argv[5:])))

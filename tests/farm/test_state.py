@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from farm.machine import Desk
@@ -373,6 +376,31 @@ def test_state_refuses_too_many_requests() -> None:
         with pytest.raises(Refused) as caught:
             state.request("k", user, hopeless=True)
         assert caught.value.reason == "full"
+
+
+def test_state_keeps_nothing_of_leases_that_ended(desk: Desk) -> None:
+    desk.state.register("board", ["k"])
+    first = weakref.ref(desk.state.request("k", "ann", ttl=86400))
+    for _ in range(1100):
+        desk.answer()
+        desk.state.release(desk.state.places["board"].lease)
+        desk.answer()
+        desk.ended.clear()
+        desk.state.request("k", "ann", ttl=86400)
+    gc.collect()
+    assert first() is None
+
+
+def test_state_counts_positions_without_those_that_left_or_are_set_aside(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    state.request("k", "ann", most=1)
+    waiting = [state.request("k", user, most=1) for user in ("bob", "ann", "eve", "joe")]
+    state.release(waiting[0].id)
+    state.queue.block(waiting[1])
+    assert [state.queue.position(lease) for lease in waiting[1:]] == [1, 1, 2]
+    state.queue.unblock("ann")
+    assert [state.queue.position(lease) for lease in waiting[1:]] == [1, 2, 3]
 
 
 # ---- Restarts ----

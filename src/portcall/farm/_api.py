@@ -28,6 +28,7 @@ LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
 AGENT_SILENCE = 10.0  # seconds between two questions of an agent
 ADMIT_PATIENCE = 5.0
 GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
+_NAMED = 5  # places that a waiting client hears of
 _MOST_TAGS = 100
 _MOST_TEXT = 500
 
@@ -498,19 +499,22 @@ class Api:
         state = self.hub.state
         if state.queue.is_blocked(lease):
             return f"{lease.user} has {lease.most} leases already, which is the limit"
-        said = []
-        for id in sorted(state.queue.line(lease.key_only, lease.want, state.places).places):
-            place = state.places[id]
-            holder = state.leases.get(place.lease)
-            if place.state == "offline":
-                said.append(f"{id} is offline for {age(state.now - place.since)} ({place.cause})")
-            elif holder is not None:
-                said.append(f"{id} has been with {holder.user} for {age(state.now - holder.since)}")
-            elif not place.free:
-                doing = "drained" if place.drain else place.health if place.state == "idle" else place.state
-                said.append(f"{id} is {doing}{f' ({place.health_reason})' if place.health_reason else ''}")
-        more = f" and {len(said) - 5} more" if len(said) > 5 else ""
-        return ("; ".join(said[:5]) + more) or "no place of this kind is there yet"
+        matching = state.queue.line(lease.key_only, lease.want, state.places).places
+        taken = [state.places[id] for id in sorted(matching) if not state.places[id].free]
+        said = [self._why_not(place) for place in taken[:_NAMED]]
+        more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
+        return ("; ".join(said) + more) or "no place of this kind is there yet"
+
+    def _why_not(self, place: Place) -> str:
+        """Say why a place is not handed out now."""
+        state = self.hub.state
+        holder = state.leases.get(place.lease)
+        if place.state == "offline":
+            return f"{place.id} is offline for {age(state.now - place.since)} ({place.cause})"
+        if holder is not None:
+            return f"{place.id} has been with {holder.user} for {age(state.now - holder.since)}"
+        doing = "drained" if place.drain else place.health if place.state == "idle" else place.state
+        return f"{place.id} is {doing}{f' ({place.health_reason})' if place.health_reason else ''}"
 
     def view_place(self, place: Place) -> dict[str, Any]:
         """Return what is shown of a place."""

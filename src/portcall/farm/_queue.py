@@ -9,7 +9,7 @@ request that came long enough ago is before every new one.
 
 from __future__ import annotations
 
-import heapq
+import bisect
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
@@ -25,15 +25,30 @@ class Line:
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
-        self.heap: list[tuple[float, int, Lease]] = []
-        self.waiting = 0
+        self._leases: list[tuple[float, int, Lease]] = []  # by -rank and -number: the first to serve is the last
+        self.waiting = 0  # those that are set aside, too
         self.places: set[str] = set()
 
+    def insert(self, lease: Lease) -> None:
+        bisect.insort(self._leases, (-lease.rank, -lease.number, lease))
+
+    def remove(self, lease: Lease) -> None:
+        """Remove a request, if it is there."""
+        at = self._index(lease)
+        if at < len(self._leases) and self._leases[at][2] is lease:
+            del self._leases[at]
+
+    def position(self, lease: Lease) -> int:
+        """Return the place of a request, from 1 on."""
+        at = self._index(lease)
+        return len(self._leases) - at + (at == len(self._leases) or self._leases[at][2] is not lease)
+
+    def _index(self, lease: Lease) -> int:
+        return bisect.bisect_left(self._leases, (-lease.rank, -lease.number))
+
     def head(self) -> Lease | None:
-        """Return the request to serve first; those that left are dropped."""
-        while self.heap and (self.heap[0][2].state != "queued" or self.heap[0][2].number != self.heap[0][1]):
-            heapq.heappop(self.heap)
-        return self.heap[0][2] if self.heap else None
+        """Return the request to serve first."""
+        return self._leases[-1][2] if self._leases else None
 
 
 class Use:
@@ -88,13 +103,15 @@ class Queue:
         line = self._lines[lease.key_only, lease.want]
         self._number += 1
         lease.number = self._number
-        heapq.heappush(line.heap, (lease.rank, lease.number, lease))
+        line.insert(lease)
         line.waiting += 1
         self._count(lease, 1)
 
     def leave(self, lease: Lease) -> None:
         """Forget a request; its state is no longer ``queued``."""
-        self._lines[lease.key_only, lease.want].waiting -= 1
+        line = self._lines[lease.key_only, lease.want]
+        line.remove(lease)
+        line.waiting -= 1
         self._count(lease, -1)
         if lease in self._blocked.get(lease.user, ()):
             self._blocked[lease.user].remove(lease)
@@ -115,21 +132,19 @@ class Queue:
 
     def block(self, lease: Lease) -> None:
         """Set the head of a line aside, until its user has one lease less."""
-        heapq.heappop(self._lines[lease.key_only, lease.want].heap)
+        self._lines[lease.key_only, lease.want].remove(lease)
         self._blocked[lease.user].append(lease)
 
     def unblock(self, user: str) -> list[Lease]:
         """Put back into line what waited for one of its user's leases to end; return it."""
         back = list(self._blocked.pop(user, ()))
         for lease in back:
-            heapq.heappush(self._lines[lease.key_only, lease.want].heap, (lease.rank, lease.number, lease))
+            self._lines[lease.key_only, lease.want].insert(lease)
         return back
 
     def position(self, lease: Lease) -> int:
         """Return the place in line, from 1 on, among the requests with the same constraint."""
-        line = self._lines[lease.key_only, lease.want]
-        mine = (lease.rank, lease.number)
-        return 1 + sum((rank, n) < mine and o.state == "queued" and o.number == n for rank, n, o in line.heap)
+        return self._lines[lease.key_only, lease.want].position(lease)
 
     def is_blocked(self, lease: Lease) -> bool:
         """Return whether only its user's own leases keep a request waiting."""

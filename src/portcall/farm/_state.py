@@ -39,6 +39,7 @@ from portcall.farm._model import (
 from portcall.farm._queue import Queue, settle_priority
 
 _NAMED = 3  # places that a refusal names as the nearest
+_SPARE_DEADLINES = 1000  # of leases that have ended
 _SUFFIX_BYTES = 16  # of a match key
 
 
@@ -101,6 +102,10 @@ class State:
             thing.armed = when
             self._armed += 1
             heapq.heappush(self._deadlines, (when, self._armed, thing))
+            if len(self._deadlines) > _SPARE_DEADLINES + 2 * (len(self.leases) + len(self.places)):
+                kept = [e for e in self._deadlines if e[2] in (self.places.get(e[2].id), self.leases.get(e[2].id))]
+                heapq.heapify(kept)
+                self._deadlines = kept
 
     def _place_deadline(self, place: Place) -> float:
         due = [place.health_until] if place.health == "quarantined" and place.health_until else []
