@@ -56,11 +56,11 @@ HOUSE = [
         "_cache",
         "__init__",
     ),
-    ("rpc/wire", "_address _endings _handshake _tls", "__init__"),
+    ("rpc/wire", "_address _endings _handshake _tls _values", "__init__"),
     (
         "rpc/client",
         "_activity _deadline _errors _library_check _socket",
-        "_end_reason _remote",
+        "_end_reason _output _remote",
         "_session",
         "_connect _farm_channel",
         "_farm",

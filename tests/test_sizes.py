@@ -19,7 +19,7 @@ BUDGET = {
     "core/include/portcall": 4_450,
     "core/ir": 3_850,
     "core/loader": 1_750,
-    "core/rpc": 4_350,
+    "core/rpc": 4_850,
     "core/runtime": 4_150,
     "core/vm": 2_850,
     "core/web": 240,
@@ -34,9 +34,9 @@ BUDGET = {
     "src/portcall/inspect": 1_500,  # reads WebAssembly, too
     "src/portcall/ir": 1_950,
     "src/portcall/rpc": 300,
-    "src/portcall/rpc/client": 2_250,
-    "src/portcall/rpc/server": 4_900,
-    "src/portcall/rpc/wire": 700,
+    "src/portcall/rpc/client": 3_200,
+    "src/portcall/rpc/server": 5_600,
+    "src/portcall/rpc/wire": 1_000,
     "src/portcall/vm": 800,
 }
 

@@ -73,6 +73,11 @@ WireValue WireValue::Bytes(std::string_view value) {
   out.type = kTVMFFIByteArrayPtr;
   return out;
 }
+WireValue WireValue::ByValue(std::string_view bytes) {
+  WireValue out = Text(bytes);
+  out.type = kByValue;
+  return out;
+}
 WireValue WireValue::Tensor(WireTensor value) {
   WireValue out;
   out.type = kTVMFFIDLTensorPtr;
@@ -170,6 +175,11 @@ void Writer::Tensor(const WireTensor& tensor) {
 }
 
 void Writer::Value(const WireValue& value, Form form) {
+  if (value.type == kByValue) {
+    Put<int32_t>(kByValue);
+    Put<int32_t>(kByValue);
+    return Text(value.text);
+  }
   bool text = value.type == kTVMFFIRawStr, bytes = value.type == kTVMFFIByteArrayPtr;
   if (value.type == kRemoteObject || (text && form == Form::kInitServer) || (bytes && form != Form::kReply)) {
     // ANY: an outer index that tells the sender's own form of the value, then the plain one.
@@ -222,6 +232,7 @@ WireValue Reader::AnyValue() {
   if (inner == kTVMFFIStr) return WireValue::Text(Text());
   if (inner == kTVMFFIBytes) return WireValue::Bytes(Text());
   if (inner == kRemoteObject) return WireValue::Handle(kRemoteObject, Take<uint64_t>());
+  if (inner == kByValue) return WireValue::ByValue(Text());
   ThrowProtocolError("a value of type " + std::to_string(inner) + " cannot be sent inside another");
 }
 

@@ -25,6 +25,7 @@ using bytes::OrderElements;
 
 constexpr std::string_view kProtocolVersion = "0.8.0";
 constexpr int32_t kRemoteObject = 115;  // type index of a reference to an object of the server
+constexpr int32_t kByValue = 116;       // of an object in the binary form of portcall/ir.h, between portcall peers
 constexpr int32_t kMaxDimensions = 64;
 
 enum class Code : int32_t {
@@ -50,6 +51,7 @@ enum class Code : int32_t {
   kDevFreeStream = 19,
   kDevSetStream = 20,
   kDevGetCurrentStream = 21,
+  kOutput = 32,  // between portcall peers: what the server's code printed
 };
 
 // The peer broke the protocol.
@@ -67,7 +69,7 @@ struct WireTensor {
 };
 
 // One value of a packed sequence. Text and bytes of every wire form are read as kTVMFFIRawStr and kTVMFFIByteArrayPtr;
-// references to objects as kRemoteObject. `text` points into the message.
+// references to objects as kRemoteObject, objects themselves as kByValue. `text` points into the message.
 struct WireValue {
   int32_t type = kTVMFFINone;
   union {
@@ -92,6 +94,7 @@ struct WireValue {
   static WireValue Text(std::string_view value);
   static WireValue Bytes(std::string_view value);
   static WireValue Tensor(WireTensor value);
+  static WireValue ByValue(std::string_view bytes);
 };
 
 // The value by itself: None, numbers, data types, devices, and copies of text and bytes. False for what names something of

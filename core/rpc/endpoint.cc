@@ -153,9 +153,9 @@ void Endpoint::CallFunc(Reader body) {
   Sequence reply;
   reply.reserve(3);
   reply.push_back(WireValue::Int(result.type));
-  bool tensor = result.value.type == kTVMFFIDLTensorPtr;
+  bool handle = result.value.type == kTVMFFIDLTensorPtr || result.handle;
   reply.push_back(std::move(result.value));
-  if (tensor) reply.push_back(PointerOf(result.handle));
+  if (handle) reply.push_back(PointerOf(result.handle));
   Return(reply, result.owner);
 }
 

@@ -73,7 +73,8 @@ Tensor AllocScope(const WireTensor& like, const std::string& scope) {
 
 class LocalSession : public Session {
  public:
-  explicit LocalSession(std::vector<std::string> patterns) : patterns_(std::move(patterns)) {}
+  LocalSession(std::vector<std::string> patterns, bool by_value, CallRecord* record)
+      : patterns_(std::move(patterns)), by_value_(by_value), record_(record) {}
   ~LocalSession() override { FreeStreams(); }
 
   uint64_t GetFunction(std::string_view name) override {
@@ -93,8 +94,12 @@ class LocalSession : public Session {
     PortcallFunctionInfo info;
     PortcallFunctionGetInfo(func.get(), &info);
     for (const WireValue& arg : args) cells.push_back(Argument(arg, info.flags & kPortcallFunctionLibrary));
-    SetResult(func.CallPacked(reinterpret_cast<const TVMFFIAny*>(cells.data()), static_cast<int32_t>(cells.size())),
-              result);
+    const auto* values = reinterpret_cast<const TVMFFIAny*>(cells.data());
+    Recording recording{record_};
+    if (record_) record_->Begin(info.name, values, cells.size());
+    Any value = func.CallPacked(values, static_cast<int32_t>(cells.size()));
+    SetResult(std::move(value), result,
+              info.flags & kPortcallFunctionPython ? Save::kWherePossible : Save::kWithoutTensors);
   }
 
   void Free(uint64_t handle) override {
@@ -204,6 +209,8 @@ class LocalSession : public Session {
         device, stream ? StreamOf(device, stream) : TVMFFIEnvGetStream(device.device_type, device.device_id)));
   }
 
+  bool by_value() const override { return by_value_; }
+
   void Close() override {
     closed_ = true;
     FreeStreams();
@@ -212,6 +219,13 @@ class LocalSession : public Session {
   bool closed() const override { return closed_; }
 
  private:
+  struct Recording {
+    CallRecord* record;
+    ~Recording() {
+      if (record) record->End();
+    }
+  };
+
   bool Offers(const std::string& name) const {
     return std::any_of(patterns_.begin(), patterns_.end(),
                        [&](const std::string& pattern) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
@@ -280,6 +294,9 @@ class LocalSession : public Session {
         return handles_.Get(value.v_handle, HandleTable::kModule);
       case kRemoteObject:
         return handles_.GetObject(value.v_handle);
+      case kByValue:
+        if (!by_value_) ThrowProtocolError("an object by value, which was not agreed upon");
+        return FromValueBytes(portcall::Bytes(value.text));
       case kTVMFFIDLTensorPtr: {
         const WireTensor& tensor = *value.tensor;
         uint64_t nbytes = tensor.NumBytes();
@@ -297,7 +314,7 @@ class LocalSession : public Session {
     return reinterpret_cast<void*>(value);
   }
 
-  void SetResult(Any value, CallResult* out) {
+  void SetResult(Any value, CallResult* out, Save save = Save::kWithoutTensors) {
     out->type = value.type_index();
     out->owner = std::move(value);  // text of a few bytes lies in the cell itself
     bool borrowed = out->type == kTVMFFIRawStr || out->type == kTVMFFIByteArrayPtr;  // which no result may be
@@ -316,8 +333,19 @@ class LocalSession : public Session {
       default:
         PORTCALL_CHECK(IsObject(value.cell()), TypeError)
             << "a result of type " << DescribeType(out->type) << " cannot leave the session";
+        if (by_value_ && SetByValue(value, save, out)) return;
         out->value = WireValue::Pointer(handles_.Add(HandleTable::kObject, value));
     }
+  }
+
+  // The first byte of the bytes says whether there are objects in them whose type the other side may not know.
+  bool SetByValue(const Any& value, Save save, CallResult* out) {
+    Any bytes = ToValueBytes(value.cell(), save);
+    if (bytes == nullptr) return false;
+    out->owner = std::move(bytes);
+    out->value = WireValue::ByValue(*TryBytes(out->owner.cell()));
+    if (!out->value.text.empty() && out->value.text[0]) out->handle = handles_.Add(HandleTable::kObject, value);
+    return true;
   }
 
   // Strides do not travel: a tensor that has some is copied first.
@@ -338,6 +366,8 @@ class LocalSession : public Session {
   }
 
   std::vector<std::string> patterns_;
+  bool by_value_;
+  CallRecord* record_;
   HandleTable handles_;
   mutable std::mutex streams_mutex_;
   std::map<uint64_t, DLDevice> stream_devices_;
@@ -347,8 +377,19 @@ class LocalSession : public Session {
 
 }  // namespace
 
-std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns) {
-  return std::make_shared<LocalSession>(std::move(patterns));
+std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value, CallRecord* record) {
+  return std::make_shared<LocalSession>(std::move(patterns), by_value, record);
+}
+
+Any ToValueBytes(const TVMFFIAny& value, Save save) {
+  PackedFunc to_bytes = Registry::Get("portcall.rpc.ValueToBytes");
+  return to_bytes.defined() ? to_bytes(Any::Copy(value), static_cast<int32_t>(save)) : Any(nullptr);
+}
+
+Any FromValueBytes(const Any& bytes) {
+  PackedFunc load = Registry::Get("portcall.rpc.ValueFromBytes");
+  PORTCALL_CHECK(load.defined(), RuntimeError) << "this process cannot read objects by value: import portcall.rpc";
+  return load(bytes);
 }
 
 }  // namespace portcall::rpc

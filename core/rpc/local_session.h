@@ -8,13 +8,21 @@
 #include <vector>
 
 #include "rpc/handles.h"
+#include "rpc/progress.h"
 #include "rpc/session.h"
 
 namespace portcall::rpc {
 
 // This process as a session. `patterns` name the global functions that it offers ("testing.*"); asking for another one
-// is an error that says how to offer it.
-std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns);
+// is an error that says how to offer it. `record` is told which call runs; `by_value`: results that can be
+// saved are sent as they are.
+std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value = false,
+                                          CallRecord* record = nullptr);
+
+// An object in its binary form, as Bytes; None where it has none. What Python registers makes it.
+enum class Save { kWithoutTensors, kWherePossible, kAlways };  // kAlways: an error says why it cannot be
+Any ToValueBytes(const TVMFFIAny& value, Save save);
+Any FromValueBytes(const Any& bytes);
 
 }  // namespace portcall::rpc
 #endif  // PORTCALL_RPC_LOCAL_SESSION_H_

@@ -272,8 +272,13 @@ class Outgoing {
     }
     if (cell.type_index == kTVMFFIModule) return AddModule(ObjectRef::Borrow<Module>(cell.v_obj), position);
     if (cell.type_index == kTVMFFIFunction) return AddFunction(cell.v_obj, position);
-    detail::ThrowArgumentError("", position, "None, a number, str, bytes, an array or an object of the session",
-                               DescribeType(cell.type_index));
+    if (!session_->by_value() || !IsObject(cell)) {
+      detail::ThrowArgumentError("", position, "None, a number, str, bytes, an array or an object of the session",
+                                 DescribeType(cell.type_index));
+    }
+    saved_.push_back(std::make_unique<Any>(ToValueBytes(cell, Save::kAlways)));
+    std::optional<std::string_view> bytes = TryBytes(saved_.back()->cell());
+    Push(WireValue::ByValue(bytes ? *bytes : std::string_view()));
   }
   void AddModule(const Module& module, int position) {
     RpcModule* remote = RpcModuleOf(module);
@@ -291,11 +296,28 @@ class Outgoing {
   Sequence values_;
   std::vector<Sent> sent_;
   std::map<uint64_t, std::shared_ptr<void>> owners_;
+  std::vector<std::unique_ptr<Any>> saved_;  // objects by value; short ones lie in the cell itself
 };
+
+// The object itself; a reference to it where its type is not known here.
+Any IncomingValue(const SessionPtr& session, CallResult* result) {
+  auto handle = std::make_shared<OwnedHandle>(session, result->handle);
+  if (!session->by_value()) ThrowProtocolError("an object by value, which was not agreed upon");
+  try {
+    return FromValueBytes(result->owner);
+  } catch (const Error&) {
+    if (handle->value() == 0) throw;
+  }
+  auto object = Make<RemoteObject>();
+  object->handle = std::move(handle);
+  object->remote_type = result->type;
+  return object;
+}
 
 // `lender` keeps the memory of a tensor that comes without a handle of its own.
 Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void> lender = nullptr) {
   WireValue& value = result->value;
+  if (value.type == kByValue) return IncomingValue(session, result);
   if (value.type == kTVMFFIDevice) return DeviceOf(session, value.v_device);
   if (result->owner != nullptr) return std::move(result->owner);
   if (Any plain; TakePlain(value, &plain)) return plain;
@@ -603,9 +625,10 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module ro
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFds").set_body_typed(ConnectFds);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFunctions").set_body_typed(ConnectFunctions);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession").set_body_typed([](std::vector<std::string> patterns) {
-  return RootModule(MakeLocalSession(std::move(patterns)));
-});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.LocalSession")
+    .set_body_typed([](std::vector<std::string> patterns, bool by_value) {
+      return RootModule(MakeLocalSession(std::move(patterns), by_value));
+    });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Close").set_body_typed([](Module root) { SessionOf(root)->Close(); });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.IsClosed").set_body_typed([](Module root) { return SessionOf(root)->closed(); });
 // A number that no other live session has.
@@ -637,6 +660,19 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetByValue").set_body_typed([](Module root, bool allowed) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_by_value(allowed);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
+  RemoteFunction* remote = RemoteFunctionOf(func);
+  return remote ? RootModule(remote->handle->session()) : Module();
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ObjectSession").set_body_typed([](RemoteObject object) {
+  return RootModule(object->handle->session());
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetOutput").set_body_typed([](Module root, PackedFunc output) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_output(std::move(output));
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
   return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();

@@ -149,6 +149,9 @@ class RemoteSessionImpl : public RemoteSession {
   Activity activity() const override { return requests_->activity(); }
   void set_call_timeout(double seconds) override { requests_->set_call_timeout(seconds); }
   void set_explain(PackedFunc explain) override { requests_->set_explain(std::move(explain)); }
+  void set_by_value(bool allowed) override { by_value_ = allowed; }
+  bool by_value() const override { return by_value_; }
+  void set_output(PackedFunc output) override { requests_->set_output(std::move(output)); }
 
  private:
   static constexpr uint64_t kUnknown = UINT64_MAX;
@@ -167,7 +170,7 @@ class RemoteSessionImpl : public RemoteSession {
     if (value->type == kTVMFFIRawStr) {
       *owner = String(value->text);
       value->text = *TryString(owner->cell());
-    } else if (value->type == kTVMFFIByteArrayPtr) {
+    } else if (value->type == kTVMFFIByteArrayPtr || value->type == kByValue) {
       *owner = requests_->frames().Lend(value->text);
       if (*owner == nullptr) *owner = Bytes(value->text);
       value->text = *TryBytes(owner->cell());
@@ -257,6 +260,7 @@ class RemoteSessionImpl : public RemoteSession {
 
   const RemoteOptions options_;
   std::unique_ptr<Requests> requests_;
+  bool by_value_ = false;
   std::atomic<uint64_t> packet_limit_{kUnknown};
 };
 

@@ -30,9 +30,13 @@ class RemoteSession : public Session {
   virtual const RemoteOptions& options() const = 0;
   virtual SessionStats stats() const = 0;
   virtual Activity activity() const = 0;
+  virtual void set_by_value(bool allowed) = 0;  // as the peers have agreed
   virtual void set_call_timeout(double seconds) = 0;
   // What is called when the session turns out to be broken, to throw what tells more: the peer may know how it ended.
   virtual void set_explain(PackedFunc explain) = 0;
+  // What is called with what the peer's code printed: (stream, lines dropped before, text), stream 1 or 2. It comes from
+  // within a request, and must not use the session.
+  virtual void set_output(PackedFunc output) = 0;
 };
 
 std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options);

@@ -271,7 +271,9 @@ bool Requests::Handle(FrameReader::Event event) {
   }
   switch (event) {
     case FrameReader::kMessage:
-      return HandleMessage(front, frames().code());
+      if (frames().code() != Code::kOutput || !output_.defined()) return HandleMessage(front, frames().code());
+      HandleOutput();
+      return true;
     case FrameReader::kPayload:
       if (frames().code() != Code::kCopyAck || !front || !front->to_size || frames().payload_size() != front->to_size) {
         ThrowProtocolError("a copy of " + std::to_string(front ? front->to_size : 0) + " bytes was answered with " +
@@ -303,6 +305,17 @@ bool Requests::HandleMessage(Pending* front, Code code) {
   }
   if (!front && frames().buffered() == 0) link_.channel().Acknowledge();
   return Finish(front);
+}
+
+// What the server's code printed comes between answers.
+void Requests::HandleOutput() {
+  Reader reader(frames().body());
+  auto stream = reader.Take<int32_t>();
+  auto dropped = reader.Take<uint64_t>();
+  std::string_view text = reader.Text();
+  reader.ExpectEnd();
+  if (stream != 1 && stream != 2) ThrowProtocolError("output of stream " + std::to_string(stream));
+  output_(stream, static_cast<int64_t>(dropped), Bytes(text));
 }
 
 // Returns whether there are more to answer.

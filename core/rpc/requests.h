@@ -59,6 +59,7 @@ class Requests {
   Activity activity();
   void set_call_timeout(double seconds) { call_timeout_ = seconds; }
   void set_explain(PackedFunc explain) { explain_ = std::move(explain); }
+  void set_output(PackedFunc output) { output_ = std::move(output); }
   FrameReader& frames() { return link_.frames(); }  // of whoever reads an answer
 
  private:
@@ -88,6 +89,7 @@ class Requests {
 
   bool Handle(FrameReader::Event event);
   bool HandleMessage(Pending* front, Code code);
+  void HandleOutput();
   bool Finish(Pending* front);
   Error RemoteErrorOf(std::string_view body) const;
 
@@ -117,7 +119,7 @@ class Requests {
 
   std::mutex frees_mutex_;  // an object may go while the lock is held
   std::vector<PendingFree> frees_;
-  PackedFunc explain_;
+  PackedFunc explain_, output_;
   std::atomic<double> call_timeout_;
   std::atomic<bool> closed_{false}, pipelined_{false};
 };

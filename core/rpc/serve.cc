@@ -13,6 +13,7 @@
 #include "rpc/channel.h"
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
+#include "rpc/outlet.h"
 #include "rpc/remote_objects.h"
 
 namespace portcall::rpc {
@@ -38,16 +39,6 @@ EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor, bool trac
   return options;
 }
 
-// What a supervisor in another process sees of a session, through memory that both map: whether all that was answered
-// has left this process whole, so that the supervisor may still say something after killing it, and how it ended.
-struct Progress {
-  enum State : uint32_t { kBusy = 0, kBetween = 1, kClosed = 2, kLost = 3 };
-  std::atomic<uint32_t> state{kBusy};
-  std::atomic<uint64_t> received{0};
-  std::atomic<uint64_t> sent{0};
-};
-static_assert(sizeof(Progress) == 24 && std::atomic<uint64_t>::is_always_lock_free);
-
 // Progress in the shared file `fd`, which is closed; or in memory of our own where there is none.
 class ProgressPage {
  public:
@@ -64,26 +55,16 @@ class ProgressPage {
   }
   ProgressPage(const ProgressPage&) = delete;
   ProgressPage& operator=(const ProgressPage&) = delete;
-  Progress* operator->() { return shared_ ? shared_ : &own_; }
+  Progress* get() { return shared_ ? shared_ : &own_; }
+  Progress* operator->() { return get(); }
 
  private:
   Progress own_;
   Progress* shared_ = nullptr;
 };
 
-void Flush(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
-  if (endpoint->output().empty()) return;
-  progress->state = Progress::kBusy;
-  while (!endpoint->output().empty()) {
-    size_t n = channel->Send(endpoint->output().Chunks(), kNoDeadline);
-    endpoint->output().Sent(n);
-    progress->sent += n;
-  }
-  progress->state = Progress::kBetween;
-}
-
 // Serves until either side ends the session; returns whether that was between two messages.
-bool Serve(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
+bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& progress) {
   progress->state = Progress::kBetween;
   while (!endpoint->closed()) {
     auto [space, room] = endpoint->Space();
@@ -94,19 +75,23 @@ bool Serve(Endpoint* endpoint, Channel* channel, ProgressPage& progress) {
     bool more;
     do {
       more = endpoint->Serve();
-      Flush(endpoint, channel, progress);
+      outlet->Flush(&endpoint->output());
     } while (more);
   }
   return true;
 }
 
 std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string> patterns, int64_t max_frame,
-                      PackedFunc constructor, int progress_fd, bool tracebacks = false) {
+                      PackedFunc constructor, int progress_fd, std::string_view features = {}, PrintPipes pipes = {}) {
+  auto has = [&](std::string_view name) { return features.find(name) != features.npos; };
   ProgressPage progress(progress_fd);
-  Endpoint endpoint(MakeLocalSession(std::move(patterns)), OptionsWith(max_frame, std::move(constructor), tracebacks));
+  Endpoint endpoint(MakeLocalSession(std::move(patterns), has("values"), &progress->call),
+                    OptionsWith(max_frame, std::move(constructor), has("traceback")));
+  pipes.to_client = has("output");
   bool whole = false;
   try {
-    whole = Serve(&endpoint, channel.get(), progress);
+    Outlet outlet(channel.get(), progress.get(), pipes);
+    whole = Serve(&endpoint, channel.get(), &outlet, progress);
   } catch (const Error& error) {
     if (error.kind() != "SessionBrokenError") throw;
   }
@@ -116,14 +101,15 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
 }
 
 std::string ServeSession(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
-                         PackedFunc constructor, int progress_fd, bool tracebacks) {
+                         PackedFunc constructor, int progress_fd, std::string features, int out_fd, int error_fd,
+                         int log_fd) {
   return ServeOver(MakeFdChannel(read_fd, write_fd), std::move(patterns), max_frame, std::move(constructor),
-                   progress_fd, tracebacks);
+                   progress_fd, features, {{out_fd, error_fd}, log_fd});
 }
 
 std::string ServeFds(int read_fd, int write_fd, std::vector<std::string> patterns, int64_t max_frame,
                      PackedFunc constructor) {
-  return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1, false);
+  return ServeSession(read_fd, write_fd, std::move(patterns), max_frame, std::move(constructor), -1, "", -1, -1, -1);
 }
 
 // Over a transport that somebody wrote in another language.
@@ -221,7 +207,9 @@ PackedFunc MakeEventDrivenServer(PackedFunc send, std::string remote_key, std::v
 
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFds").set_body_typed(ServeFds);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeFunctions").set_body_typed(ServeFunctions);
-// The same with a file of shared memory (24 bytes) through which another process sees the progress; -1 for none.
+// The same with a file of shared memory (a Progress) through which another process sees the progress; the extensions
+// that the peers have agreed upon; the ends to read of the pipes that stdout and stderr are, and where their text goes
+// beside the client; -1 for none of these.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ServeSession").set_body_typed(ServeSession);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.EventDrivenServer").set_body_typed(MakeEventDrivenServer);
 PORTCALL_REGISTER_GLOBAL("rpc.CreateEventDrivenServer")

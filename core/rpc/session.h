@@ -20,8 +20,8 @@ namespace portcall::rpc {
 struct CallResult {
   int32_t type = kTVMFFINone;
   WireValue value;
-  uint64_t handle = 0;
-  Any owner;  // keeps what value.text points to
+  uint64_t handle = 0;  // of a tensor; or of an object by value, for those who do not know its type
+  Any owner;            // keeps what value.text points to
 };
 
 enum class Access { kRead, kWrite };
@@ -51,6 +51,9 @@ class Session {
   virtual void SetStream(DLDevice device, uint64_t stream) = 0;
   virtual uint64_t GetStream(DLDevice device) = 0;
   virtual void SyncStream(DLDevice device, uint64_t stream) = 0;
+
+  // Whether objects may be arguments and results by themselves (kByValue).
+  virtual bool by_value() const { return false; }
 
   virtual void Close() = 0;
   virtual bool closed() const = 0;

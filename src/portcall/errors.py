@@ -269,11 +269,18 @@ class RemoteCrashError(RPCError):
 
     Attributes:
         signal: the signal's name, such as ``SIGSEGV``; empty when it exited by itself.
+        call: the function that ran, with the types of its arguments, such as ``add(float32[3, 4], int)``; empty where
+            that is not known.
+        stderr: the last lines that it printed on stderr.
     """
 
-    def __init__(self, message: str, *, peer: str = "", signal: str = "") -> None:
+    def __init__(self, message: str, *, peer: str = "", signal: str = "", call: str = "", stderr: str = "") -> None:
+        if stderr:
+            message += "\nThe last lines of its stderr:\n" + "\n".join(f"  {line}" for line in stderr.splitlines())
         super().__init__(message, peer=peer)
         self.signal = signal
+        self.call = call
+        self.stderr = stderr
 
 
 def printable(text: str) -> str:

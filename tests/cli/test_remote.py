@@ -18,6 +18,7 @@ import pytest
 from click.testing import Result
 
 from portcall import rpc, toolchain
+from portcall.cli._progress import MOST_LINES
 from portcall.inspect import this_machine
 
 Invoke = Callable[..., Result]
@@ -54,6 +55,19 @@ def test_run_remote_shows_local_results_and_both_clocks(invoke: Invoke, kernels:
     clocks = remote.stdout.splitlines()[-1]
     assert clocks.startswith(f"with {there[1]}: connect ")
     assert all(f" {name} " in clocks for name in ("connect", "upload", "load", "copy", "run", "fetch"))
+
+
+def test_run_remote_shows_what_the_library_prints(invoke: Invoke, there: tuple[str, ...], tmp_path: Path) -> None:
+    source = tmp_path / "talk.cc"
+    source.write_text(
+        "#include <cstdio>\n#include <portcall/portcall.h>\n"
+        'PORTCALL_EXPORT_TYPED(talk, [](int64_t n) { for (int i = 0; i < n; ++i) std::printf("line %d\\n", i); })\n'
+    )
+    library = str(toolchain.create_shared(source, tmp_path / "talk.so"))
+    few, many = (invoke("run", library, "talk", "--arg", count, *there) for count in ("2", "3000"))
+    assert (few.exit_code, many.exit_code) == (0, 0), few.output
+    assert [line for line in few.stderr.splitlines() if line.startswith("|")] == ["| line 0", "| line 1"]
+    assert len([line for line in many.stderr.splitlines() if line.startswith("|")]) == MOST_LINES
 
 
 def test_run_remote_json_describes_the_session(invoke_json: InvokeJson, kernels: str, there: tuple[str, ...]) -> None:

@@ -57,8 +57,10 @@ def remote(server: Serving) -> Iterator[rpc.Session]:
 # ---- Versions and features ----
 
 
-def test_negotiation_of_two_portcall_peers_has_all_features(remote: rpc.Session) -> None:
-    assert remote.features == set(_handshake.FEATURES)
+def test_negotiation_of_two_portcall_peers_has_all_features(server: Serving, remote: rpc.Session) -> None:
+    with rpc.connect(server.address, on_output=lambda *_: None) as asking:
+        assert asking.features == set(_handshake.FEATURES)
+    assert remote.features == asking.features - {"output"}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ VALUES = {
     float: st.floats(allow_nan=False),
     bytes: st.binary(max_size=50),
     dict: st.dictionaries(TEXTS, st.integers()),
+    list: st.lists(st.integers()),
 }
 
 
@@ -95,7 +96,7 @@ def test_decode_of_any_bytes_raises_message_error(data: bytes) -> None:
         decode(data, ALL)
 
 
-GOOD = {"message": "SessionEnded", "number": 1, "status": 0, "error": ""}
+GOOD = {"message": "SessionEnded", "number": 1, "status": 0, "error": "", "last_words": ""}
 
 
 @pytest.mark.parametrize(

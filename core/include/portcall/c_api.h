@@ -319,7 +319,8 @@ enum {
   kPortcallFunctionShort = 1,      // returns in well under a microsecond: the GIL may be kept
   kPortcallFunctionLibrary = 2,    // compiled code: tensors must be compact, 64-byte aligned and writable
   kPortcallFunctionGenerated = 4,  // made by a kernel compiler: takes numbers, pointers, strings and tensors only
-  kPortcallFunctionSigned = 8      // after the name and its NUL is the signature: C++ types, as their compiler has them
+  kPortcallFunctionSigned = 8,     // after the name and its NUL is the signature: C++ types, as their compiler has them
+  kPortcallFunctionPython = 16     // a Python function: tensors in its lists and dicts leave a session by value
 };
 
 typedef struct PortcallFunctionInfo {

@@ -35,6 +35,7 @@ cdef extern from "portcall/c_api.h" nogil:
         kPortcallFunctionLibrary
         kPortcallFunctionSigned
         kPortcallFunctionGenerated
+        kPortcallFunctionPython
         kDLCPU
         kDLUInt
         kDLComplex

@@ -183,7 +183,8 @@ cdef int give_value(value, TVMFFIAny* out) except -1:
 
 cdef void* function_handle(callable_, const char* name) except NULL:
     cdef void* handle
-    if core.function_create(<void*>callable_, call_python, release_python, kPortcallFunctionShort, name, &handle) != 0:
+    cdef int32_t flags = kPortcallFunctionShort | kPortcallFunctionPython
+    if core.function_create(<void*>callable_, call_python, release_python, flags, name, &handle) != 0:
         raise_raised(None)
     Py_INCREF(callable_)
     return handle

@@ -27,6 +27,7 @@ PATIENCE = 1.0  # seconds that need no explanation
 TICK = 0.1
 BAR_BYTES = 1 << 20  # smaller transfers are over before a bar is drawn
 BAR_CELLS = 20
+MOST_LINES = 1000  # of output that are printed
 USUAL_COLUMNS = 80
 
 
@@ -70,7 +71,7 @@ class StatusLine:
         self._session: Session | None = None
         self._text, self._since = "", time.monotonic()
         self._bar: Bar | None = None
-        self._lines, self._shown = 0, False
+        self._lines, self._shown, self._printed = 0, False, 0
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._terminal = sys.stderr.isatty()
@@ -84,6 +85,16 @@ class StatusLine:
         """Say from now on what the session waits for."""
         self._text = ""
         self._session = session
+
+    def print_output(self, line: str, stream: str) -> None:
+        """Print a line that the session's code printed: on standard error, since results go to standard output."""
+        with self._lock:
+            self._printed += 1
+            if self._printed > MOST_LINES:
+                return
+            if self._shown:
+                self._write("")
+            echo_error(f"| {line}" if self._printed < MOST_LINES else "| … and more, which is in the server's log")
 
     @contextlib.contextmanager
     def expect(self, text: str, seconds: float) -> Iterator[None]:

@@ -96,6 +96,7 @@ def open_session(
             tls=tls,
             call_timeout=call_timeout or 0,
             on_wait=status.wait_for,
+            on_output=status.print_output,
         )
         with session:
             status.watch(session)
@@ -133,7 +134,10 @@ def lease_session(given: dict[str, Any], call_timeout: float | None) -> Iterator
         with (
             lease,
             lease.session(
-                timeout=given["connect_timeout"], call_timeout=call_timeout or 0, on_wait=status.wait_for
+                timeout=given["connect_timeout"],
+                call_timeout=call_timeout or 0,
+                on_wait=status.wait_for,
+                on_output=status.print_output,
             ) as session,
         ):
             status.watch(session)

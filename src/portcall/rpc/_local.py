@@ -32,7 +32,7 @@ class LocalSession(Session):
 
     def __init__(self, expose: Sequence[str] = ("*",)) -> None:
         offered = [*expose, *_LOCAL_FUNCTIONS]
-        super().__init__(get_global_func("portcall.rpc.LocalSession")(offered), "this process")
+        super().__init__(get_global_func("portcall.rpc.LocalSession")(offered, True), "this process")
         self._folder: Folder | None = None
 
     def _find(self, name: str) -> PackedFunc | None:

@@ -66,6 +66,7 @@ class PopenSession(Session):
             self._end_child()
             raise why or error from None
         super().__init__(root, name, functools.partial(_how_it_ended, self._child))
+        get_global_func("portcall.rpc.SetByValue")(root, binary is None)
         self.set_call_timeout(call_timeout)
         if binary is None:
             self.features = frozenset(FEATURES)
@@ -114,6 +115,7 @@ def main() -> None:
     _files.register(directory, 0)
     register_standard_names()
     try:
-        get_global_func("portcall.rpc.ServeSession")(read_fd, write_fd, ["*"], 0, None, -1, True)
+        serve = get_global_func("portcall.rpc.ServeSession")
+        serve(read_fd, write_fd, ["*"], 0, None, -1, "traceback,values", -1, -1, -1)
     finally:
         delete_tree(directory)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from portcall import errors
@@ -15,6 +15,7 @@ from portcall._module import Module
 from portcall.rpc.client._deadline import Deadline, OnWait, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._errors import without_escapes
+from portcall.rpc.client._output import OnOutput
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
@@ -35,6 +36,8 @@ def connect(
     call_timeout: float = 0,
     name: str = "",
     on_wait: OnWait | None = None,
+    on_output: OnOutput | None = None,
+    _without: Iterable[str] = (),
 ) -> Session:
     """Open a session with a server of portcall or of TVM.
 
@@ -50,6 +53,10 @@ def connect(
         call_timeout: seconds that one request may take; 0 for no limit.
         name: for messages and logs, instead of the address.
         on_wait: called with what is waited for now, such as the server's words on its queue.
+        on_output: called with each line that the session's code prints on a server of portcall, and "stdout" or
+            "stderr": ``on_output=lambda line, stream: print(line)``. Lines come while a request waits for its answer,
+            and all that a call printed before its result. It must not use the session. A client that reads too slowly
+            misses lines; one line says how many.
 
     Raises:
         ConnectError: nobody listens there.
@@ -64,7 +71,8 @@ def connect(
     deadline.wait_for("the connection")
     sock = open_socket(address, timeout, tls)
     try:
-        reply, queued = _shake_hands(sock, deadline, key, session_timeout, secret)
+        features = _handshake.FEATURES.keys() - {*_without, *(["output"] if on_output is None else [])}
+        reply, queued = _shake_hands(sock, deadline, key, session_timeout, secret, features)
         left = deadline.remaining()
     except BaseException:
         sock.close()
@@ -84,6 +92,9 @@ def connect(
     get_global_func("portcall.rpc.UseFeatures")(root, sorted(reply.features if reply.is_portcall else ()))
     clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
     session = Session(root, name, end_reason, clocks, pump)
+    if on_output is not None and reply.is_portcall and "output" in reply.features:
+        session.read_output(on_output)
+    get_global_func("portcall.rpc.SetByValue")(root, reply.is_portcall and "values" in reply.features)
     session.peer_kind = "portcall" if reply.is_portcall else "TVM"
     session.features = reply.features if reply.is_portcall else frozenset()
     return session
@@ -105,11 +116,13 @@ def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_r
 
 
 def _shake_hands(
-    sock: socket.socket, deadline: Deadline, key: str, session_timeout: float, secret: str
+    sock: socket.socket, deadline: Deadline, key: str, session_timeout: float, secret: str, features: Iterable[str]
 ) -> tuple[_handshake.Hello, float]:
     """Say hello, wait in the queue, prove; return the reply that opens the session, and the seconds in the queue."""
     peer = deadline.peer
-    hello = _handshake.client_hello(key, session_timeout=session_timeout, nonce=_handshake.new_nonce())
+    hello = _handshake.client_hello(
+        key, session_timeout=session_timeout, nonce=_handshake.new_nonce(), features=features
+    )
     deadline.wait_for("the server's answer")
     queue = QueueClock()
     try:

@@ -24,6 +24,7 @@ from portcall.errors import (
 )
 from portcall.rpc.client._connect import connect
 from portcall.rpc.client._farm_channel import FarmChannel
+from portcall.rpc.client._output import OnOutput
 from portcall.rpc.client._session import Session
 from portcall.rpc.wire._tls import TLSOptions
 
@@ -336,12 +337,12 @@ class Lease:
 
     def session(
         self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None,
-        constructor_args: Sequence[Any] | None = None,
+        on_output: OnOutput | None = None, constructor_args: Sequence[Any] | None = None,
     ) -> Session:  # fmt: skip
         """Open a session with the place; a lease may have several, one after the other or at the same time.
 
         Parameters:
-            timeout, call_timeout, on_wait: as of ``portcall.rpc.connect``.
+            timeout, call_timeout, on_wait, on_output: as of ``portcall.rpc.connect``.
             constructor_args: its ``session_constructor_args``.
 
         Raises:
@@ -354,7 +355,7 @@ class Lease:
             tls = self._farm._channel.tls if relayed else None
             try:
                 return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls,
-                               call_timeout=call_timeout, name=self.place, on_wait=on_wait)  # fmt: skip
+                               call_timeout=call_timeout, name=self.place, on_wait=on_wait, on_output=on_output)  # fmt: skip
             except KeyMismatchError:
                 if not may_be_old:
                     raise  # the key of the grant may be from before a restart of the farm; another one is not

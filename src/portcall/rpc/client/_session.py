@@ -26,7 +26,9 @@ from portcall._tensor import array_like, tensor_over_array
 from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
+from portcall.rpc.client._output import OnOutput, OutputLines
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
+from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
 
 _PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
 _SMALL = 256 << 10  # and of one that goes as a message
@@ -90,6 +92,7 @@ class Session:
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
+        self._output: OutputLines | None = None
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
         self.at_close: Callable[[], object] | None = None  # what else ends with it
@@ -336,6 +339,11 @@ class Session:
 
     # ---- Life ----
 
+    def read_output(self, on_output: OnOutput) -> None:
+        """Give what the session's code prints to a function, if the server was told that somebody reads it."""
+        self._output = OutputLines(on_output)
+        get_global_func("portcall.rpc.SetOutput")(self.module, self._output)
+
     @property
     def closed(self) -> bool:
         """Whether the session is over, by our doing or the peer's."""
@@ -347,6 +355,8 @@ class Session:
         A request that is under way in another thread is cut off, and raises SessionClosedError there.
         """
         get_global_func("portcall.rpc.Close")(self.module)
+        if self._output is not None:
+            self._output.stop()
         if self._pump is not None:
             self._pump.join(timeout=1.0)
         if self.at_close is not None:

@@ -15,7 +15,7 @@ from portcall.rpc.server._ended_sessions import EndedSessions
 from portcall.rpc.server._log import Log
 from portcall.rpc.server._loop import Loop, run_all
 from portcall.rpc.server._options import ServerOptions
-from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending, Progress, ending_of, last_message
+from portcall.rpc.wire._endings import PROGRESS_BYTES, Ending, Progress, ending_of, last_message, told_by
 
 LINGER = 5.0  # seconds for a client to read the last message
 DISK_INTERVAL = 1.0
@@ -54,7 +54,8 @@ class Cleanup:
         progress = Progress()
         with contextlib.suppress(OSError):
             progress = Progress.from_bytes(os.pread(connection.progress, PROGRESS_BYTES, 0))
-        ending = connection.ending = ending_of(status, progress, connection.kill_reason)
+        ending = ending_of(status, progress, connection.kill_reason)
+        ending = connection.ending = told_by(ending, progress, connection.last_words)
         if connection.serving:
             self._ended.add(connection.number, connection.secret, ending)
         self._log_end(connection, ending, progress)

@@ -90,6 +90,7 @@ class Connection:
         deadline: when the connection is ended.
         fence: of the lease of a farm that it belongs to; 0 for none.
         ending: how it ended, once it has.
+        last_words: the last text of its stderr that it did not read itself.
     """
 
     number: int
@@ -108,6 +109,7 @@ class Connection:
     kill_reason: Ending | None = None
     queue_position: int = 0
     pid: int = 0
+    last_words: str = ""
     deadline: float | None = None
     fence: int = 0
     ending: Ending | None = None

@@ -100,11 +100,17 @@ class SessionKilled(Message):
 
 @dataclass(frozen=True)
 class SessionEnded(Message):
-    """A worker ended with a wait status. ``error`` says why it could not be started, if it could not."""
+    """A worker ended with a wait status.
+
+    Attributes:
+        error: why it could not be started, if it could not.
+        last_words: what it wrote to stderr at the very end, and did not read itself.
+    """
 
     number: int
     status: int
     error: str = ""
+    last_words: str = ""
 
 
 # ---- Worker and supervisor, during the handshake ----
@@ -168,6 +174,7 @@ class StartWorker(Message):
         link: descriptor of the link to the supervisor.
         progress: descriptor of the shared memory in which the supervisor reads how far the session is.
         parent: process id of the zygote. The worker ends with it.
+        stdout, stderr: pipes for what the session prints: the end to read and the end to write of each.
     """
 
     directory: str
@@ -175,6 +182,8 @@ class StartWorker(Message):
     link: int
     progress: int
     parent: int
+    stdout: list[int]
+    stderr: list[int]
 
 
 # ---- Supervisor and directory process ----

@@ -247,6 +247,7 @@ class Supervisor:
             return
         if report.error:
             connection.kill_reason = Ending("unstarted", detail=report.error)
+        connection.last_words = report.last_words
         self._finish(connection, report.status)
         self._admission.serve_queue()
         self._admission.accept_clients()

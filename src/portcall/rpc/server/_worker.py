@@ -27,7 +27,7 @@ import ssl
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +118,11 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     _files.register(os.getcwd(), options.disk_limit)
     call_hook("tvm.rpc.server.start")
     serve = get_global_func("portcall.rpc.ServeSession")
-    how = serve(
-        descriptor, descriptor, offered, options.max_frame, constructor(options, offered), start.progress,
-        "traceback" in features,
-    )  # fmt: skip
+    with redirected_output(start, features) as pipes:
+        how = serve(
+            descriptor, descriptor, offered, options.max_frame, constructor(options, offered, features), start.progress,
+            ",".join(features), *pipes,
+        )  # fmt: skip
     if how == "closed":
         call_hook("tvm.rpc.server.shutdown")
     wait_for_pump(pump)
@@ -153,6 +154,30 @@ def isolate_process(start: StartWorker) -> None:
     os.chdir(os.path.join(start.directory, "files"))
     os.environ["PWD"] = os.getcwd()
     os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(start.directory, "tmp")
+
+
+@contextlib.contextmanager
+def redirected_output(start: StartWorker, features: frozenset[str]) -> Iterator[tuple[int, int, int]]:
+    """Have stdout and stderr go through the session's pipes, where its client can read an account of its end.
+
+    Gives the ends of the pipes to read, and the descriptor of the log; -1 for each where the client cannot.
+    """
+    if not features:
+        yield -1, -1, -1
+        return
+    kept = os.dup(1), os.dup(2)
+    try:
+        for descriptor, (_, writing) in ((1, start.stdout), (2, start.stderr)):
+            os.dup2(writing, descriptor)
+            os.close(writing)
+        yield start.stdout[0], start.stderr[0], kept[1]
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        for descriptor, old in enumerate(kept, 1):
+            os.dup2(old, descriptor)
+            os.close(old)
 
 
 def die_with_parent(parent: int) -> None:
@@ -218,7 +243,7 @@ def shake_hands(client: socket.socket, link: Link) -> frozenset[str] | None:
         while (order := wait_for_order(client, link)) is not None:
             client.sendall(order.data)
             if order.then in ("serve", "end"):
-                return frozenset(order.features.split(",")) if order.then == "serve" else None
+                return frozenset(filter(None, order.features.split(","))) if order.then == "serve" else None
             if order.then == "proof":
                 proof = b""
                 while len(proof) < _handshake.PROOF_BYTES:
@@ -304,19 +329,19 @@ def call_hook(name: str) -> None:
         hook()
 
 
-def constructor(options: ServerOptions, patterns: list[str]) -> Any:
+def constructor(options: ServerOptions, patterns: list[str], features: frozenset[str]) -> Any:
     """Return the function that makes the session that a client asks for by name, instead of one of this process."""
 
     def construct(name: str, *args: Any) -> Module:
         if name == "rpc.LocalSession":
             if args:
                 raise ValueError("rpc.LocalSession takes no arguments")
-            local: Module = get_global_func("portcall.rpc.LocalSession")(patterns)
+            local: Module = get_global_func("portcall.rpc.LocalSession")(patterns, "values" in features)
             return local
         if name == "rpc.Connect":
             if not options.allow_connect:
                 raise PermissionError("this server does not go on to others for its clients; see --allow-connect")
-            return connect_further(*args)
+            return connect_further(features, *args)
         if name == _program.NAME:
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
                 raise PermissionError(f"this server starts no programs for its clients; see --expose {name}")
@@ -327,8 +352,12 @@ def constructor(options: ServerOptions, patterns: list[str]) -> Any:
     return convert(construct)
 
 
-def connect_further(url: str, port: int, key: str = "", logging: bool = False, *further: Any) -> Module:
-    return connect(url, port, key, session_constructor_args=further).module
+def connect_further(
+    features: frozenset[str], url: str, port: int, key: str = "", logging: bool = False, *further: Any
+) -> Module:
+    """Open the session that a client's requests go on to. What it sends by value, the client gets as it is."""
+    withheld = {"values"} - features
+    return connect(url, port, key, session_constructor_args=further, _without=withheld).module
 
 
 # ---- A process of its own -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from collections import deque
+from dataclasses import dataclass
 
 from portcall.inspect._machine import read_loaded_libraries
 from portcall.rpc.server._directories import delete_tree
@@ -40,7 +41,18 @@ from portcall.rpc.server._options import ServerOptions
 from portcall.rpc.server._worker import exit_with, line_buffer_output, load_user_code, run_session
 
 LOOK_AT_SUPERVISOR = 2.0  # seconds without an event
+_MOST_REST, _MOST_LAST_WORDS = 1 << 20, 2000  # bytes that a session left in a pipe; characters that are reported
 _SPAWN = b"from portcall.rpc.server._worker import main; main()"
+
+
+@dataclass(frozen=True)
+class Child:
+    """The process of a session, and the ends to read of the pipes for what it prints, which outlive it."""
+
+    pid: int
+    number: int
+    stdout: int
+    stderr: int
 
 
 class Zygote:
@@ -58,7 +70,7 @@ class Zygote:
         self._reason = ""  # why it spawns; empty: it forks
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
-        self._children: dict[int, tuple[int, int]] = {}  # by handle: process, number of the session
+        self._children: dict[int, Child] = {}  # by handle
         self._reports: deque[Message] = deque()
         self._supervisor_stopped = False
 
@@ -127,11 +139,14 @@ class Zygote:
 
     def _start(self, order: StartSession, descriptors: list[int]) -> None:
         pid, number = 0, order.number
+        pipes: list[int] = []
         try:
             if len(descriptors) != order.descriptors:
                 raise OSError(errno.EMFILE, "too many open files")
             client, link, progress = descriptors
-            start = StartWorker(order.directory, client, link, progress, os.getpid())
+            pipes += os.pipe()
+            pipes += os.pipe()
+            start = StartWorker(order.directory, client, link, progress, os.getpid(), pipes[:2], pipes[2:])
             pid = self._spawn(start) if self._reason else self._fork(start)
             handle = os.pidfd_open(pid)
         except OSError as error:
@@ -139,19 +154,21 @@ class Zygote:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
             self._report(SessionEnded(number, 1 << 8, f"cannot start a process: {error}"))
+            descriptors = [*descriptors, *pipes]
         else:
-            self._children[handle] = pid, number
+            self._children[handle] = Child(pid, number, pipes[0], pipes[2])
             self._poll.register(handle, select.POLLIN)
             self._report(SessionStarted(number, pid))
+            descriptors = [*descriptors, pipes[1], pipes[3]]
         for descriptor in descriptors:
             os.close(descriptor)
 
     def _kill(self, wanted: int) -> None:
-        for handle, (pid, number) in self._children.items():
-            if number == wanted:
-                kill_group(pid)
+        for handle, child in self._children.items():
+            if child.number == wanted:
+                kill_group(child.pid)
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                self._report(SessionKilled(number))
+                self._report(SessionKilled(wanted))
                 return
         self._report(SessionEnded(wanted, signal.SIGKILL.value))  # it has never begun, or its end was reported before
 
@@ -160,29 +177,31 @@ class Zygote:
         pid = os.fork()
         if pid == 0:
             self._link.close()
-            for handle in self._children:
-                os.close(handle)
+            for handle, child in self._children.items():
+                for descriptor in (handle, child.stdout, child.stderr):
+                    os.close(descriptor)
             exit_with(lambda: run_session(start, self._options, lambda: self._patterns))
         return pid
 
     def _spawn(self, start: StartWorker) -> int:
-        descriptors = (start.client, start.link, start.progress)
+        descriptors = (start.client, start.link, start.progress, *start.stdout, *start.stderr)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, True)
         facts = [encode(Configure(self._options.to_dict(), self._base)), encode(start)]
         return os.posix_spawn(sys.executable, [os.fsencode(sys.executable), b"-c", _SPAWN, *facts], os.environ)
 
     def _reap(self, handle: int) -> None:
-        pid, number = self._children.pop(handle)
-        kill_group(pid)  # before its number can be given to another: what the session started ends with it
-        status = os.waitpid(pid, 0)[1]
+        child = self._children.pop(handle)
+        kill_group(child.pid)  # before its number can be given to another: what the session started ends with it
+        status = os.waitpid(child.pid, 0)[1]
         self._poll.unregister(handle)
         os.close(handle)
-        self._report(SessionEnded(number, status))
+        _, last_words = log_rest_of(child.stdout), log_rest_of(child.stderr)
+        self._report(SessionEnded(child.number, status, last_words=last_words))
 
     def _end_all(self) -> None:
-        for handle, (pid, _) in list(self._children.items()):
-            kill_group(pid)
+        for handle, child in list(self._children.items()):
+            kill_group(child.pid)
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             self._reap(handle)
 
@@ -196,6 +215,20 @@ def log_line(text: str) -> None:
     """Write a line for the server's log."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
+
+
+def log_rest_of(pipe: int) -> str:
+    """Close a session's pipe, write what is still in it to the log, and return the last of that."""
+    os.set_blocking(pipe, False)
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while len(data) < _MOST_REST and (piece := os.read(pipe, _MOST_REST)):
+            data += piece
+    os.close(pipe)
+    text = data.decode(errors="backslashreplace")
+    if text:
+        log_line(text.removesuffix("\n"))
+    return text[-_MOST_LAST_WORDS:]
 
 
 def flush_output() -> None:

@@ -6,36 +6,78 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote
 
 from portcall import errors
 
-PROGRESS_BYTES = 24
 _PROGRESS = struct.Struct("<IxxxxQQ")
+_CALL = struct.Struct("<II96s")
+_ARGUMENT = struct.Struct("<iBBHixxxx5q")
+_MOST_ARGUMENTS = 8
+_LAST_WORDS = struct.Struct("<I2044s")
+_TYPES = {
+    0: "None", 1: "int", 2: "bool", 3: "float", 4: "pointer", 5: "dtype", 6: "device", 8: "str", 9: "bytes", 11: "str",
+    12: "bytes", 65: "str", 66: "bytes", 68: "function", 69: "Shape", 71: "Array", 72: "Map", 73: "module", 75: "List",
+    76: "Dict",
+}  # fmt: skip
+_CODES, _BOOL = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}, 6
+PROGRESS_BYTES = _PROGRESS.size + _CALL.size + _MOST_ARGUMENTS * _ARGUMENT.size + _LAST_WORDS.size
+_MOST_LINES, _MOST_LINE = 10, 200  # of the last words that a client is told
 _BETWEEN, _CLOSED, _LOST = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a session's process is, as it says itself: see ``Progress`` in core/rpc/serve.cc.
+    """How far a session's process is, as it says itself: see ``Progress`` in core/rpc/progress.h.
 
     Attributes:
         state: 1 when every answer has been sent whole, 2 and 3 once it ended, between messages or within one.
         received, sent: bytes.
+        call: the function that runs, with the types of its arguments: ``add(float32[3, 4], int)``; empty for none.
+        last_words: the last text that it printed on stderr.
     """
 
     state: int = 0
     received: int = 0
     sent: int = 0
+    call: str = ""
+    last_words: str = ""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Progress:
-        return cls(*_PROGRESS.unpack(data)) if len(data) == _PROGRESS.size else cls()
+        """Read what a process says. It may lie: any bytes give some Progress."""
+        if len(data) != PROGRESS_BYTES:
+            return cls()
+        size, text = _LAST_WORDS.unpack_from(data, len(data) - _LAST_WORDS.size)
+        words = text[: min(size, len(text))].decode(errors="backslashreplace")
+        state, received, sent = _PROGRESS.unpack_from(data)
+        return cls(state, received, sent, _call_in(data[_PROGRESS.size :]), words)
 
     @property
     def at_boundary(self) -> bool:
         """Whether a message may follow on the connection."""
         return self.state == _BETWEEN
+
+
+def _call_in(data: bytes) -> str:
+    depth, count, name = _CALL.unpack_from(data)
+    if not depth:
+        return ""
+    places = range(_CALL.size, _CALL.size + min(count, _MOST_ARGUMENTS) * _ARGUMENT.size, _ARGUMENT.size)
+    arguments = [_argument(*_ARGUMENT.unpack_from(data, place)) for place in places]
+    if count > _MOST_ARGUMENTS:
+        arguments.append("…")
+    shown = name.partition(b"\0")[0].decode(errors="replace") or "a function without a name"
+    return f"{shown}({', '.join(arguments)})"
+
+
+def _argument(kind: int, code: int, bits: int, lanes: int, ndim: int, *shape: int) -> str:
+    if bits == 0:
+        return _TYPES.get(kind, "object")
+    dtype = "bool" if code == _BOOL else f"{_CODES.get(code, f'code{code}_')}{bits}{f'x{lanes}' if lanes > 1 else ''}"
+    extents = [*map(str, shape[: max(0, ndim)]), *("…" for _ in range(ndim > len(shape)))]
+    return f"{dtype}[{', '.join(extents)}]"
 
 
 @dataclass(frozen=True)
@@ -103,6 +145,8 @@ KINDS = {
     "left": Kind("left during the handshake"),
     "unstarted": Kind("{detail}"),
 }  # fmt: skip
+_TOLD = ("crash", "exit", "expired", "abandoned")  # after these, what ran and what it printed are of interest
+_MOST_WORD = 1500  # characters of a word; a reply has 4096 at most
 UNKNOWN = "unknown"  # the answer to a client that asks about a session the server does not remember
 _OUT_OF_MEMORY = " (it was killed, possibly by the OOM killer)"
 
@@ -116,12 +160,16 @@ class Ending:
         signal: the name of the signal that it crashed with.
         code: the status that it exited with.
         detail: the limit that it exceeded, or what went wrong.
+        call: the function that ran, with the types of its arguments.
+        last_words: the last lines that it printed on stderr.
     """
 
     how: str
     signal: str = ""
     code: int = 0
     detail: str = ""
+    call: str = ""
+    last_words: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -131,7 +179,8 @@ class Ending:
     def text(self) -> str:
         """What the log says."""
         text = self.kind.log.format(signal=self.signal, code=self.code, detail=self.detail)
-        return text + _OUT_OF_MEMORY if self.signal == "SIGKILL" else text
+        text += _OUT_OF_MEMORY if self.signal == "SIGKILL" else ""
+        return f"{text} in {self.call}" if self.call else text
 
     def words(self) -> dict[str, str]:
         """Return the options of an answer to a client that asks."""
@@ -140,6 +189,9 @@ class Ending:
             words["signal"] = self.signal
         if self.how == "exit":
             words["code"] = str(self.code)
+        for name, text in (("call", self.call), ("stderr", self.last_words)):
+            if text:
+                words[name] = quote(text, safe="")[:_MOST_WORD]
         return words
 
 
@@ -150,9 +202,12 @@ def error_of(words: dict[str, str], peer: str) -> errors.RPCError | None:
     if kind is None or not kind.client:
         return None
     signal_name = words.get("signal", "")
+    call, stderr = (errors.printable(unquote(words.get(name, ""))) for name in ("call", "stderr"))
     text = kind.client.format(peer=peer, signal=signal_name, code=words.get("code", "?"))
+    if call:
+        text += f"; it ran {call}"
     if issubclass(kind.error, errors.RemoteCrashError):
-        return kind.error(text, peer=peer, signal=signal_name)
+        return kind.error(text, peer=peer, signal=signal_name, call=call, stderr=stderr)
     return kind.error(text, peer=peer, reason=how, hint=kind.hint)
 
 
@@ -176,6 +231,14 @@ def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> En
             name = f"SIG{-code}"
         return Ending("crash", signal=name)
     return Ending("exit", code=code)
+
+
+def told_by(ending: Ending, progress: Progress, rest: str) -> Ending:
+    """Return the ending with what the process said of itself; ``rest`` is text of stderr that nobody had read."""
+    if ending.how not in _TOLD:
+        return ending
+    lines = (progress.last_words + rest).splitlines()[-_MOST_LINES:]
+    return replace(ending, call=progress.call, last_words="\n".join(line[:_MOST_LINE] for line in lines))
 
 
 def last_message(ending: Ending, peer_kind: str, seconds: float) -> bytes:

@@ -37,8 +37,10 @@ MOST_SECONDS = 1e9  # of any duration: 31 years
 OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
 # The extensions that both may have: each is used if client and server name it.
 FEATURES = {
+    "output": "frames of code Output come between answers: what the server's code printed",
     "pipeline": "the server answers in time while many requests are on their way",
     "traceback": "an Exception has a second value: where it was raised",
+    "values": "objects are arguments and results by value: index 116",
 }
 PROOF_BYTES = 32
 SHORT_TOKEN = 16  # characters; a shorter one may be guessed
@@ -123,7 +125,9 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "") -> bytes:
+def client_hello(
+    key: str, *, session_timeout: float = 0, extended: bool = True, nonce: str = "", features: Iterable[str] = FEATURES
+) -> bytes:
     """Return the bytes that a client opens with.
 
     Raises:
@@ -136,7 +140,7 @@ def client_hello(key: str, *, session_timeout: float = 0, extended: bool = True,
     options: dict[str, str] = {}
     whole = math.ceil(session_timeout)
     if extended:
-        options.update(extension_options(FEATURES))
+        options.update(extension_options(features))
         if nonce:
             options["nonce"] = nonce
         if whole != session_timeout:

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/outlet.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "portcall/tensor.h"
+
+namespace portcall::rpc {
+namespace {
+
+constexpr size_t kChunk = 16 << 10;         // bytes read at once, and the longest line
+constexpr size_t kMostAtOnce = 1 << 20;     // before an answer goes out
+constexpr size_t kMostWaiting = 256 << 10;  // bytes for a client that does not read
+constexpr int kAgain = 50;                  // milliseconds until it is tried again
+
+void WriteWhole(int fd, std::string_view text) {
+  while (!text.empty()) {
+    ssize_t n = write(fd, text.data(), text.size());
+    if (n < 0 && errno == EAGAIN) {  // somebody has set it so
+      pollfd entry{fd, POLLOUT, 0};
+      poll(&entry, 1, kAgain);
+    } else if (n < 0 && errno != EINTR) {
+      return;
+    }
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  }
+}
+
+}  // namespace
+
+void CallRecord::Begin(std::string_view name, const TVMFFIAny* args, size_t num_args) {
+  if (depth_.fetch_add(1, std::memory_order_relaxed) > 0) return;
+  size_t size = std::min(name.size(), sizeof(name_) - 1);
+  std::memcpy(name_, name.data(), size);
+  name_[size] = '\0';
+  num_args_ = static_cast<uint32_t>(num_args);
+  for (size_t i = 0; i < std::min(num_args, std::size(args_)); ++i) {
+    Argument& arg = args_[i];
+    arg.type = args[i].type_index;
+    arg.ndim = 0;
+    const DLTensor* tensor = TryDLTensor(args[i]);
+    if (!tensor) continue;
+    arg.dtype = tensor->dtype;
+    arg.ndim = tensor->ndim;
+    std::copy_n(tensor->shape, std::min<int32_t>(tensor->ndim, std::size(arg.shape)), arg.shape);
+  }
+}
+
+void Progress::AddLastWords(std::string_view text) {
+  text = text.substr(text.size() - std::min(text.size(), sizeof(last_words)));
+  size_t kept = std::min<size_t>(last_words_size, sizeof(last_words) - text.size());
+  std::memmove(last_words, last_words + last_words_size - kept, kept);
+  std::memcpy(last_words + kept, text.data(), text.size());
+  last_words_size = static_cast<uint32_t>(kept + text.size());
+}
+
+Outlet::Outlet(Channel* channel, Progress* progress, PrintPipes pipes)
+    : channel_(channel), progress_(progress), pipes_(pipes) {
+  if (pipes_.log < 0) return;
+  for (int fd : pipes_.streams) fcntl(fd, F_SETFL, O_NONBLOCK);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  thread_ = std::thread([this] { Run(); });
+}
+
+Outlet::~Outlet() {
+  if (!thread_.joinable()) return;
+  eventfd_write(wake_, 1);
+  thread_.join();
+  close(wake_);
+  Read();
+  for (int i : {0, 1}) TakeLines(i, rest_[i]);
+}
+
+void Outlet::Flush(SendQueue* answers) {
+  if (answers->empty()) return;
+  std::lock_guard<std::mutex> lock(sending_);
+  progress_->state = Progress::kBusy;
+  if (thread_.joinable()) {
+    {
+      std::lock_guard<std::mutex> reading(reading_);
+      Read();
+    }
+    SendPrinted(kNoDeadline);
+  }
+  while (!answers->empty()) {
+    size_t n = channel_->Send(answers->Chunks(), kNoDeadline);
+    answers->Sent(n);
+    progress_->sent += n;
+  }
+  progress_->state = Progress::kBetween;
+}
+
+void Outlet::Run() {
+  bool waiting = false;
+  for (;;) {
+    pollfd entries[3] = {{pipes_.streams[0], POLLIN, 0}, {pipes_.streams[1], POLLIN, 0}, {wake_, POLLIN, 0}};
+    poll(entries, 3, waiting ? kAgain : -1);
+    if (entries[2].revents) return;
+    {
+      std::lock_guard<std::mutex> lock(reading_);
+      Read();
+    }
+    waiting = !TrySend();
+  }
+}
+
+// All that is in the pipes now.
+void Outlet::Read() {
+  pollfd entries[2] = {{pipes_.streams[0], POLLIN, 0}, {pipes_.streams[1], POLLIN, 0}};
+  char buffer[kChunk];
+  size_t most = kMostAtOnce;
+  while (most > 0 && poll(entries, 2, 0) > 0) {
+    for (int i : {0, 1}) {
+      if (!entries[i].revents) continue;
+      ssize_t n = read(entries[i].fd, buffer, std::min(sizeof(buffer), most));
+      if (n > 0) {
+        Take(i, {buffer, static_cast<size_t>(n)});
+        most -= static_cast<size_t>(n);
+      } else if (n == 0 || errno != EAGAIN) {
+        entries[i].fd = pipes_.streams[i] = -1;  // the session has closed it
+      }
+    }
+  }
+}
+
+void Outlet::Take(int stream, std::string_view text) {
+  if (stream == 1) progress_->AddLastWords(text);
+  std::string& rest = rest_[stream];
+  rest.append(text);
+  size_t end = rest.rfind('\n') + 1;  // 0 where there is none
+  if (end == 0 && rest.size() >= kChunk) end = rest.size();
+  TakeLines(stream, std::string_view(rest).substr(0, end));
+  rest.erase(0, end);
+  while (!text.empty()) {  // one at a time: short writes to a pipe are not torn apart by those of other processes
+    size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
+    WriteWhole(pipes_.log, text.substr(0, end));
+    text.remove_prefix(end);
+  }
+}
+
+void Outlet::TakeLines(int stream, std::string_view lines) {
+  if (lines.empty()) return;
+  if (pipes_.to_client && printed_.size() < kMostWaiting) {
+    Writer writer(&printed_);
+    writer.Begin(Code::kOutput);
+    writer.Put<int32_t>(stream + 1);
+    writer.Put<uint64_t>(dropped_[stream]);
+    writer.Text(lines);
+    writer.End();
+    dropped_[stream] = 0;
+  } else {
+    dropped_[stream] += static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n'));
+  }
+}
+
+// Sends what was printed; returns whether all is gone.
+bool Outlet::SendPrinted(Deadline deadline) {
+  for (;;) {
+    if (out_.empty()) {
+      std::lock_guard<std::mutex> lock(reading_);
+      out_.swap(printed_);
+    }
+    if (out_.empty()) return true;
+    progress_->state = Progress::kBusy;
+    try {
+      size_t n = channel_->Send({{out_.data(), out_.size()}}, deadline);
+      out_.erase(0, n);
+      progress_->sent += n;
+    } catch (const Error& error) {
+      if (error.kind() != "SessionTimeoutError") throw;
+      return false;
+    }
+  }
+}
+
+bool Outlet::TrySend() {
+  std::unique_lock<std::mutex> lock(sending_, std::try_to_lock);
+  if (!lock) return false;
+  try {
+    if (!SendPrinted(std::chrono::steady_clock::now())) return false;
+    progress_->state = Progress::kBetween;
+  } catch (const Error&) {  // the client is gone, which the other thread will see
+    pipes_.to_client = false;
+  }
+  return true;
+}
+
+}  // namespace portcall::rpc
