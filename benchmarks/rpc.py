@@ -58,6 +58,7 @@ PARTS = (
     Part("Copies, each end on its own core", ("portcall", "sockets"), rpc_rows.copy_rows, (COPIES, QUICK_COPIES)),
     Part("Byte strings, each end on its own core", ("portcall", "sockets"), rpc_rows.byte_rows, (COPIES, QUICK_COPIES)),
     Part("Files, each end on its own core", ("portcall", "sockets"), rpc_rows.file_rows, (COPIES, QUICK_COPIES)),
+    Part("Uploads by content", ("again", "first"), rpc_rows.again_rows, (COPIES, QUICK_COPIES)),
     Part("Small copies", ("portcall", "apache-tvm"), rpc_rows.small_copy_rows, (CALLS, QUICK_CALLS)),
     Part("Opening a session", ("portcall", "apache-tvm"), rpc_rows.open_rows, (OPENING, QUICK_OPENING)),
 )

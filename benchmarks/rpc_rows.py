@@ -8,8 +8,10 @@ is timed is a statement in a loop, as in calls.py. Ratios are of times: 0.85 of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ SMALL_COPY_TARGET = 1 / 5
 SMALL_COPY = 64 << 10
 MEDIUM_COPY, LARGE_COPY = 16 << 20, 256 << 20
 FILES = (1 << 20, 64 << 20)
+AGAIN, AGAIN_TARGET = 100 << 20, 0.05
 BYTES = (1 << 20, 16 << 20, 64 << 20)
 FUNCTIONS = Path(__file__).resolve().parent / "rpc_functions.py"
 ECHO = "testing.echo"  # every server has it
@@ -129,15 +132,48 @@ def file_rows(core: int) -> Iterator[Row]:
     ):
         sockets = RawClient(raw.port)
         for size in FILES:
-            content = np.ones(size, np.uint8).tobytes()
+            content, numbers = bytearray(size), itertools.count()  # new for each upload: the server keeps what it has
             session.upload(content, "file")
             put, get = loop("put(n)", put=sockets.put, n=size), loop("get(n)", get=sockets.get, n=size)
             n = format_size(size).replace(".0", "")
             key = n.replace(" ", "")
-            send = loop("send(content, 'file')", send=session.upload, content=content)
+            renew = "content[:8] = next(numbers).to_bytes(8, 'little'); send(content, 'file')"
+            send = loop(renew, send=session.upload, content=content, numbers=numbers)
             yield Row(f"upload-{key}", f"upload(bytes of {n})", send, put)
             yield Row(f"download-{key}", f"download(file of {n})", loop("fetch('file')", fetch=session.download), get)
         sockets.close()
+
+
+def again_rows(core: int) -> Iterator[Row]:
+    """Yield a file that the server has, sent again, against one that it does not have."""
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place,
+        our_server(core, "--work-dir", place) as ours,
+        our_session(ours) as session,
+    ):
+        file = Path(place, "sent")
+        file.write_bytes(bytes(AGAIN))
+        numbers = itertools.count()
+
+        def send_new(number: int) -> float:
+            total = 0.0
+            for _ in range(number):
+                with file.open("r+b") as opened:
+                    opened.write(next(numbers).to_bytes(8, "little"))
+                total += timeit.timeit(lambda: session.upload(file), number=1)
+            return total
+
+        send_new(1)
+        again = loop("send(file)", send=session.upload, file=file)
+        yield Row(
+            "upload-again",
+            "upload(file of 100 MB that the server has)",
+            again,
+            send_new,
+            AGAIN_TARGET,
+            "one that it has not",
+        )
 
 
 def small_copy_rows(core: int) -> Iterator[Row]:

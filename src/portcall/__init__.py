@@ -113,6 +113,7 @@ _core.provide(
     class_of_type=_later("portcall.ir._classes", "class_of_type"),
     deep_copy=_later("portcall.ir._operations", "deep_copy"),
     reduce=_later("portcall.ir._operations", "reduce"),
+    remote_caller=_later("portcall.rpc.client._session", "remote_caller"),
     start_call=_later("portcall._future", "start_call"),
 )
 register_func("portcall.FindPlugin", _later("portcall._plugins", "find_plugin"), override=True)

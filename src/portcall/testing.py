@@ -8,16 +8,29 @@ with more of them than it began with has lost a reference somewhere, in Python, 
 from __future__ import annotations
 
 import gc
+import os
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from portcall import _core
 from portcall._compare import ArrayComparison as ArrayComparison
 from portcall._compare import compare_arrays as compare_arrays
 from portcall._function import get_global_func
 
-__all__ = ["ArrayComparison", "MemoryTransport", "compare_arrays", "live_nodes", "memory_transports", "no_leaks"]
+if TYPE_CHECKING:
+    from portcall.rpc._replay import Replay
+
+__all__ = [
+    "ArrayComparison",
+    "MemoryTransport",
+    "compare_arrays",
+    "live_nodes",
+    "memory_transports",
+    "no_leaks",
+    "replay",
+]
 
 
 def live_nodes() -> dict[str, int]:
@@ -83,3 +96,19 @@ def memory_transports() -> tuple[MemoryTransport, MemoryTransport]:
     one: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     other: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     return MemoryTransport(one, other), MemoryTransport(other, one)
+
+
+def replay(path: str | os.PathLike[str]) -> Replay:
+    """Return a server that answers as the one did whose session ``connect(..., record=path)`` kept.
+
+        with portcall.testing.replay("session.rec") as server, portcall.rpc.connect(server.address) as remote: ...
+
+    Each client goes through the recording from its start. A request is answered as the first equal one that was not
+    used yet; one that the recording does not have is answered with an error.
+
+    Raises:
+        ValueError: the file is not a recording, or was cut off.
+    """
+    from portcall.rpc._replay import Replay
+
+    return Replay(path)

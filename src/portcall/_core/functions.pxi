@@ -86,7 +86,7 @@ cdef object call_function(object self, PyObject* const* args, size_t nargsf, PyO
     cdef int32_t size = <int32_t>PyVectorcall_NARGS(nargsf)
     cdef PackedFunc func = <PackedFunc>self
     if unlikely(keywords != NULL):
-        refuse_keywords(func, <object>keywords)
+        return call_with_names(func, [<object>args[i] for i in range(size + len(<object>keywords))], <object>keywords)
     if unlikely(size > kStackArgs):
         return call_long(func, [<object>args[i] for i in range(size)])
     frame.flags = func.flags
@@ -121,7 +121,18 @@ cdef object call_long(PackedFunc func, args):
     return finish(&cells.frame, &result, func)
 
 
-cdef refuse_keywords(PackedFunc func, names):
+cdef object call_with_names(PackedFunc func, list args, tuple names):
+    """Call a function of Python, here or in a session, with its last arguments by name."""
+    if <void*>func.call == <void*>call_python:
+        callable_, count = <object>func.self_, len(args) - len(names)
+
+        def call(*values):
+            return callable_(*values[:count], **dict(zip(names, values[count:])))
+
+        return call_long(make_function(call, func.name), args)
+    remote = later["remote_caller"](func)
+    if remote is not None:
+        return remote(func, list(names), *args)
     raise errors.ArgumentError(
         f"{func.name or 'a PackedFunc'}() takes positional arguments only, got {', '.join(names)}=", function=func.name,
         expected="positional arguments", got=f"keyword {names[0]!r}")

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from portcall import errors
+from portcall._compare import compare_arrays
 from portcall.graph._debug import known_values, value_of
 from portcall.graph._module import GraphModule
 from portcall.graph._profile import as_text, text_table
-from portcall.testing import compare_arrays
 
 if TYPE_CHECKING:
     from rich.table import Table

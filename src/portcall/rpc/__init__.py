@@ -26,6 +26,7 @@ from portcall.rpc.client._remote import RemoteDevice as RemoteDevice
 from portcall.rpc.client._remote import RemoteObject as RemoteObject
 from portcall.rpc.client._remote import RemoteTensor as RemoteTensor
 from portcall.rpc.client._session import Session as Session
+from portcall.rpc.client._upload_all import upload_all as upload_all
 from portcall.rpc.server._agent import Agent as Agent
 from portcall.rpc.server._agent import PlaceOptions as PlaceOptions
 from portcall.rpc.server._server import Server as Server

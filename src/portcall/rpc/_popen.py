@@ -18,6 +18,7 @@ from portcall._function import get_global_func
 from portcall.rpc.client._session import Session
 from portcall.rpc.server import _files
 from portcall.rpc.server._directories import delete_tree
+from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._standard_names import register_standard_names
 from portcall.rpc.wire._handshake import FEATURES
 
@@ -114,6 +115,7 @@ def main() -> None:
     read_fd, write_fd, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     _files.register(directory, 0)
     register_standard_names()
+    register_object_functions()
     try:
         serve = get_global_func("portcall.rpc.ServeSession")
         serve(read_fd, write_fd, ["*"], 0, None, -1, "traceback,values", -1, -1, -1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import time
@@ -16,6 +17,7 @@ from portcall.rpc.client._deadline import Deadline, OnWait, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._errors import without_escapes
 from portcall.rpc.client._output import OnOutput
+from portcall.rpc.client._record import keep_frames
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
@@ -37,6 +39,7 @@ def connect(
     name: str = "",
     on_wait: OnWait | None = None,
     on_output: OnOutput | None = None,
+    record: str | os.PathLike[str] | None = None,
     _without: Iterable[str] = (),
 ) -> Session:
     """Open a session with a server of portcall or of TVM.
@@ -57,6 +60,8 @@ def connect(
             "stderr": ``on_output=lambda line, stream: print(line)``. Lines come while a request waits for its answer,
             and all that a call printed before its result. It must not use the session. A client that reads too slowly
             misses lines; one line says how many.
+        record: a file that gets all frames of the session, which ``portcall.testing.replay`` serves again. It has what
+            is sent and received, files too; not the token.
 
     Raises:
         ConnectError: nobody listens there.
@@ -81,6 +86,9 @@ def connect(
     credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
     end_reason = None if credential is None else EndReasonQuery(address, name, tls, credential)
     descriptor, pump = as_descriptor(sock)
+    if record is not None:
+        facts = {"features": sorted(reply.features) if reply.is_portcall else [], "peer": name}
+        descriptor, pump = keep_frames(descriptor, record, facts)
     deadline.wait_for("the session to open")
     try:
         root = _open(descriptor, name, left, list(session_constructor_args or []), end_reason)

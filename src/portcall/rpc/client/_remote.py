@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from portcall import _core
@@ -16,6 +17,7 @@ from portcall._function import get_global_func
 from portcall._html import facts_as_html
 from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
+from portcall.errors import RPCError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +34,11 @@ class Session(Protocol):
     def close(self) -> None: ...
     def get_function(self, name: str) -> PackedFunc: ...
     def empty(self, shape: Any, dtype: Any = ..., device: Any = ...) -> RemoteTensor: ...
+    def _find_own(self, name: str) -> PackedFunc | None: ...
 
 
+_ITERATOR = -2  # the length that a server gives for what is iterated over
+_MOST_ITEMS = 256  # of an iterator that are fetched at once
 _finders: list[Callable[[Any], Session]] = []
 
 
@@ -184,9 +189,76 @@ class RemoteTensor(ArrayLike, _core.Object):
 
 
 class RemoteObject(_core.Object):
-    """An object of a session, which can be handed back to functions of the session."""
+    """An object of a session, which can be handed back to functions of the session.
+
+    With a server of portcall it shows what its type describes: fields and methods as attributes, items and a length. An
+    iterator of the server, such as a generator, is iterated over: ``for row in remote["sweep"](10)``. Items come in
+    groups of at most 256, 1 MiB, or what was ready after 20 ms; the loop's end ends the generator there.
+    """
 
     __slots__ = ()
+
+    @property
+    def session(self) -> Session:
+        """The session that owns the object."""
+        return _finders[0](get_global_func("portcall.rpc.ObjectSession")(self))
+
+    def _ask(self, what: str, *args: Any) -> Any:
+        function = self.session._find_own(f"portcall.rpc.object_{what}")
+        if function is None:
+            raise TypeError(f"{self.session.name} does not show its objects; it is not a server of this portcall")
+        return function(self, *args)
+
+    def _describe(self) -> Any:
+        return self._ask("describe")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a remote object has no attribute {name!r}", name=name, obj=self)
+        try:
+            facts = self._describe()
+        except TypeError as error:
+            raise AttributeError(str(error), name=name, obj=self) from None
+        if name in facts["methods"]:
+            return lambda *args: self._ask("call", name, *args)
+        if name not in facts["fields"]:
+            known = ", ".join((*facts["fields"], *(f"{method}()" for method in facts["methods"]))) or "none"
+            raise AttributeError(f"{facts['type']} has no attribute {name!r}; it has {known}", name=name, obj=self)
+        return self._ask("field", name)
+
+    def __dir__(self) -> list[str]:
+        facts = self._describe()
+        return sorted({*object.__dir__(self), *facts["fields"], *facts["methods"]})
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        facts = self._describe()
+        if facts["length"] < 0:
+            raise TypeError(f"{facts['type']} has no length")
+        return int(facts["length"])
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ask("item", key)
+
+    def __iter__(self) -> Iterator[Any]:
+        facts = self._describe()
+        if facts["length"] == _ITERATOR:
+            return self._stream()
+        return (self[i] for i in range(len(self)))
+
+    def _stream(self) -> Iterator[Any]:
+        most, done = 1, False
+        try:
+            while not done:
+                done, items = self._ask("next", most)
+                yield from items
+                most = min(2 * most, _MOST_ITEMS)
+        finally:
+            if not done and not self.session.closed:
+                with contextlib.suppress(RPCError):
+                    self._ask("close")
 
 
 class _DeviceStandIn(_core.Object):

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from portcall import _device, errors
 from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
@@ -26,11 +26,11 @@ from portcall._tensor import array_like, tensor_over_array
 from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
+from portcall.rpc.client._contents import PIECE, Content, Offer
 from portcall.rpc.client._output import OnOutput, OutputLines
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
 
-_PIECE = 4 << 20  # bytes of a file that are sent or fetched at once
 _SMALL = 256 << 10  # and of one that goes as a message
 _REQUESTS = ("copy", "run", "fetch")
 _CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
@@ -52,13 +52,6 @@ class Explanation:
         reason = self.find()
         if reason is not None:
             raise copy.copy(reason)
-
-
-def _pieces_of(file: BinaryIO) -> Iterator[memoryview]:
-    """Read a file; each piece is valid until the next."""
-    buffer = memoryview(bytearray(_PIECE))
-    while count := file.readinto(buffer):  # type: ignore[attr-defined]
-        yield buffer[:count]
 
 
 class Session:
@@ -194,6 +187,9 @@ class Session:
     ) -> str:  # fmt: skip
         """Send a local file, or bytes, to the session's directory, and return its name there.
 
+        A large file that the server has, from another session with the same token or certificate, is not sent again;
+        one of which an earlier session had sent a part is sent from there on.
+
         A library (``.so``, ``.o``, ``.tar``) is checked first: whether it is for the server's machine and, if it is
         a shared library, whether the server has what it needs. Servers of TVM cannot answer, and get it unchecked.
 
@@ -212,31 +208,36 @@ class Session:
                 raise errors.ArgumentError("upload() of bytes needs a name: target=", function="upload", position=1,
                                            expected="a name", got="None")  # fmt: skip
             data = memoryview(source).cast("B")
-            pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
             with self._clock("upload"):
                 if check:
                     _library_check.check(data, target, self.name, self._ask_machine)
-                self._upload(pieces, target, Transfer(f"upload of '{target}'", len(data), progress))
+                self._upload(Content(data), target, Transfer(f"upload of '{target}'", len(data), progress))
             return target
         path = Path(source)
         name = target or path.name
         with open_input(path) as file, self._clock("upload"):
             if check:
                 _library_check.check(path, name, self.name, self._ask_machine)
-            self._upload(_pieces_of(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
+            self._upload(Content(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
         return name
 
-    def _upload(self, pieces: Iterator[memoryview], name: str, transfer: Transfer) -> None:
-        """Send a file piece by piece; in one message where the server takes no pieces.
+    def _upload(self, content: Content, name: str, transfer: Transfer) -> None:
+        """Send a file piece by piece, unless the server has it; in one message where it takes no pieces.
 
         Messages are gathered before they are read, and tensors are not: larger pieces go through memory of the server.
         """
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
-            self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, pieces)))
+            self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, content.pieces())))
             transfer.advance(transfer.size)
             return
-        stage = None
+        shares = content.size > _SMALL and self._find_own("portcall.rpc.content_find") is not None
+        offer = Offer(content, name, self.get_function) if shares else None
+        if start := offer.begin() if offer else 0:
+            transfer.advance(start)
+        if offer and start == content.size:
+            return
+        stage, pieces = None, content.pieces(start)
         try:
             with self._transferring(transfer):
                 for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
@@ -248,6 +249,10 @@ class Session:
                         there = stage.view((len(piece),)).copyfrom(tensor_over_bytes(piece))
                         write(name, transfer.done, there)
                     transfer.advance(len(piece))
+                    if offer:
+                        offer.keep_part()
+                if offer:
+                    offer.keep()
         except BaseException:
             if transfer.done and not self.closed:  # part of a file is of no use
                 with contextlib.suppress(errors.RPCError):
@@ -308,12 +313,12 @@ class Session:
     def _fetch(self, path: str, transfer: Transfer) -> bytes:
         fill = self.get_function("portcall.rpc.file_fill")
         size = transfer.size
-        stage = self.empty(min(size, _PIECE), "uint8")
+        stage = self.empty(min(size, PIECE), "uint8")
         data, target = new_bytes(size)
         with self._transferring(transfer):
             done = 0
-            while done < size and (count := fill(path, done, stage.view((min(size - done, _PIECE),)))):
-                if not 0 < count <= min(size - done, _PIECE):
+            while done < size and (count := fill(path, done, stage.view((min(size - done, PIECE),)))):
+                if not 0 < count <= min(size - done, PIECE):
                     raise self._too_much(path, size)
                 stage.view((count,)).copyto(tensor_over_bytes(target[done : done + count]))
                 done += count
@@ -432,6 +437,23 @@ def session_of(module: Module) -> Session:
     """Return the Session of a module of type ``rpc``."""
     found = sessions.get(get_global_func("portcall.rpc.SessionId")(module))
     return found or Session(module, get_global_func("portcall.rpc.SessionName")(module))
+
+
+def remote_caller(func: PackedFunc) -> PackedFunc | None:
+    """Return what calls a function of a session with names for its last arguments; None for functions of this process.
+
+    Raises:
+        ArgumentError: the server takes positional arguments only.
+    """
+    root: Module | None = get_global_func("portcall.rpc.FunctionSession")(func)
+    if root is None:
+        return None
+    session = session_of(root)
+    caller = session._find_own("portcall.rpc.call_with_names")
+    if caller is None:
+        raise errors.ArgumentError(f"{session.name} takes positional arguments only", function=func.name,
+                                   expected="positional arguments", got="keywords")  # fmt: skip
+    return caller
 
 
 find_sessions_by(session_of)

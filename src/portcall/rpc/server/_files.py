@@ -60,11 +60,17 @@ class Folder:
     Parameters:
         root: its absolute path.
         limit: bytes that its files may take; 0 for no limit.
+
+    Attributes:
+        own_links: files that may have a second name, which is where contents are kept: (device, inode).
+        taken: of these, those that another session sent, with the SHA-256 that was asked for.
     """
 
     def __init__(self, root: str, limit: int = 0) -> None:
         self.root = os.path.realpath(root)
         self._limit = limit
+        self.own_links: set[tuple[int, int]] = set()
+        self.taken: dict[tuple[int, int], str] = {}
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
@@ -139,7 +145,9 @@ class Folder:
                     raise PermissionError(f"'{path}' is a link or not an ordinary file") from None
                 raise OSError(error.errno, f"cannot open '{path}': {error.strerror}") from None
         facts = os.fstat(file)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
+        identity = facts.st_dev, facts.st_ino
+        changed = flags & (os.O_WRONLY | os.O_RDWR) and identity in self.taken
+        if not stat.S_ISREG(facts.st_mode) or changed or (facts.st_nlink > 1 and identity not in self.own_links):
             os.close(file)
             raise PermissionError(f"'{path}' is not an ordinary file")
         return file
@@ -180,6 +188,31 @@ class Folder:
                 f"no room: the session's files take {used} bytes, {nbytes} more are over the limit of "
                 f"{self._limit} bytes (--disk-limit)",
             )
+
+    def verify(self, path: str) -> None:
+        """Replace a file that was taken by a copy of its own, which has the content that was asked for.
+
+        Raises:
+            ValueError: it has not: somebody wrote into it.
+        """
+        whole = self.checked(path)
+        facts = os.stat(whole)
+        digest = self.taken.get((facts.st_dev, facts.st_ino))
+        if digest is None:
+            return
+        found = hashlib.sha256()
+        handle, copy = tempfile.mkstemp(prefix=".copy-", dir=self.root)
+        with open(whole, "rb") as source, open(handle, "wb") as target:
+            while piece := source.read(_COPY_CHUNK):
+                found.update(piece)
+                target.write(piece)
+            os.fchmod(target.fileno(), 0o400)
+        if found.hexdigest() == digest:
+            os.replace(copy, whole)
+            return
+        os.unlink(copy)
+        os.unlink(whole)
+        raise ValueError(f"'{path}' was changed on the server after it had been sent; upload it again")
 
     def checked(self, path: str) -> str:
         """Return the absolute path of an ordinary file, for code that opens it by name."""
@@ -304,6 +337,7 @@ class Files:
             CompileError: the compiler said no; the message has its words.
         """
         whole = self._folder.checked(path)
+        self._folder.verify(path)
         suffix = os.path.splitext(path)[1]
         if suffix in _LIBRARIES:
             return whole
@@ -374,10 +408,12 @@ def relative(name: str) -> str:
     return name
 
 
-def register(directory: str, limit: int) -> None:
-    """Register the functions for the session whose directory this is; one for each process."""
-    files = Files(Folder(directory, limit))
+def register(directory: str, limit: int) -> Folder:
+    """Register the functions for the session whose directory this is, and return it; one for each process."""
+    folder = Folder(directory, limit)
+    files = Files(folder)
     for name in ("upload", "download", "remove", "listdir", "workpath", "load_module", "download_linked_module"):
         register_func(f"tvm.rpc.server.{name}", getattr(files, name), override=True)
     for name in ("file_write", "file_read", "file_fill", "file_size", "file_digest", "machine"):
         register_func(f"portcall.rpc.{name}", getattr(files, name), override=True)
+    return folder

@@ -17,6 +17,9 @@ LogStyle = Literal["text", "json", "none"]
 BASE_PATTERNS = (
     "tvm.rpc.server.*",
     "portcall.rpc.file_*",
+    "portcall.rpc.content_*",
+    "portcall.rpc.object_*",
+    "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",

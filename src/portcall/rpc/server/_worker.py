@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import fnmatch
 import gc
+import hashlib
 import importlib
 import importlib.util
 import io
@@ -36,6 +37,7 @@ from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect
 from portcall.rpc.server import _files, _program
+from portcall.rpc.server._contents import register_contents
 from portcall.rpc.server._link import Link
 from portcall.rpc.server._messages import (
     WORKER_ARGUMENTS,
@@ -48,6 +50,7 @@ from portcall.rpc.server._messages import (
     StartWorker,
     decode,
 )
+from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
 from portcall.rpc.server._standard_names import register_standard_names
 from portcall.rpc.wire import _handshake, _tls
@@ -111,11 +114,15 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     connection = admit_client(start, options)
     if connection is None:
         return 0
-    descriptor, pump, features = connection
+    descriptor, pump, features, credential = connection
     gc.collect()  # the key of TLS, too
     offered = list(patterns())
     limit_resources(options)
-    _files.register(os.getcwd(), options.disk_limit)
+    folder = _files.register(os.getcwd(), options.disk_limit)
+    if options.gate < 0:  # a farm's clients are many, who need not trust each other
+        store = os.path.join(os.path.dirname(start.directory), "contents", credential)
+        register_contents(folder, store, options.disk_limit)
+    register_object_functions()
     call_hook("tvm.rpc.server.start")
     serve = get_global_func("portcall.rpc.ServeSession")
     with redirected_output(start, features) as pipes:
@@ -129,8 +136,9 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
     return 0
 
 
-def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str]] | None:
-    """Shake hands; return the descriptor to serve, the process that pumps TLS, and the session's extensions.
+def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str], str] | None:
+    """Shake hands; return the descriptor to serve, the process that pumps TLS, the session's extensions, and a name for
+    what the client showed: those with one name may see each other's files, if they know them.
 
     None: the client is refused.
     """
@@ -139,7 +147,9 @@ def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, 
         features = None if client is None else shake_hands(client, link)
     if client is None or features is None:
         return None
-    return *detach_socket(client), features
+    certificate = client.getpeercert(binary_form=True) if isinstance(client, ssl.SSLSocket) else None
+    credential = hashlib.sha256(certificate).hexdigest() if certificate else "all"
+    return *detach_socket(client), features, credential
 
 
 def isolate_process(start: StartWorker) -> None:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server made of the recording of a session: tests run without the board."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from portcall.rpc.client._record import FIRST_LINE, FrameCutter
+from portcall.rpc.wire import _handshake
+
+_SHUTDOWN, _INIT, _RETURN, _EXCEPTION, _ACK, _FREE, _FREE_DATA = 1, 2, 4, 5, 8, 10, 14
+_REPLIES = (_RETURN, _EXCEPTION, _ACK)
+_NAMES = {3: "call", 6: "copy from the server", 7: "copy to the server", 9: "search for a function"}
+_DONE = struct.pack("<Qiii", 12, _RETURN, 1, 0)
+
+
+@dataclass
+class Exchange:
+    """A request, and what the server sent up to the end of its answer."""
+
+    request: bytes
+    answer: list[bytes] = field(default_factory=list)
+    used: bool = False
+
+
+@dataclass
+class Recording:
+    """What ``connect(record=path)`` wrote.
+
+    Raises:
+        ValueError: the file is not a recording, or was cut off within a frame.
+    """
+
+    facts: dict[str, Any]
+    exchanges: list[Exchange]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Recording:
+        first, _, rest = Path(path).read_bytes().partition(b"\n")
+        if first + b"\n" != FIRST_LINE:
+            raise ValueError(f"{os.fspath(path)} is not a recording of a session")
+        line, _, data = rest.partition(b"\n")
+        exchanges: list[Exchange] = []
+        waiting: deque[Exchange] = deque()
+        place = 0
+        while place < len(data):
+            mark, size = data[place], 8 + int.from_bytes(data[place + 1 : place + 9], "little")
+            frame = data[place + 1 : place + 1 + size]
+            if mark > 1 or len(frame) < size:
+                raise ValueError(f"{os.fspath(path)} ends within a frame; was the session still open?")
+            place += 1 + size
+            if mark == 0 and code_of(frame) != _SHUTDOWN:
+                exchanges.append(Exchange(frame))
+                waiting.append(exchanges[-1])
+            elif mark == 1 and waiting:
+                waiting[0].answer.append(frame)
+                if code_of(frame) in _REPLIES:
+                    waiting.popleft()
+        return cls(json.loads(line), exchanges)
+
+
+def code_of(frame: bytes) -> int:
+    """Return the code of a frame, 0 for an empty one."""
+    return int(struct.unpack_from("<i", frame, 8)[0]) if len(frame) >= 12 else 0
+
+
+class Replay:
+    """Serves a recording on a port of this machine; a context manager.
+
+    Requests are answered as ``portcall.testing.replay`` says. Handles that are freed need not match.
+
+    Attributes:
+        address: to connect to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        Recording.read(path)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()
+        self.address = f"{host}:{port}"
+        self._threads: list[threading.Thread] = []
+        self._clients: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self._accept, name="portcall-replay", daemon=True)
+        self._accepting.start()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and its sessions."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        for client in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._clients.append(client)
+                self._threads.append(threading.Thread(target=self._serve, args=(client,), daemon=True))
+                self._threads[-1].start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, EOFError):
+            recording = Recording.read(self._path)
+            features = _shake_hands(client, frozenset(recording.facts.get("features", ())))
+            for request in _requests(client):
+                if code_of(request) == _SHUTDOWN:
+                    return
+                for frame in _answer(request, recording.exchanges):
+                    if code_of(frame) in _REPLIES or "output" in features:
+                        client.sendall(frame)
+
+
+def _shake_hands(client: socket.socket, offered: frozenset[str]) -> frozenset[str]:
+    reader = _handshake.HelloReader()
+    while (hello := reader.feed(_some(client, reader.missing()))) is None:
+        pass
+    options: dict[str, str] = {}
+    common = hello.features & offered if hello.is_portcall else frozenset()
+    if hello.is_portcall:
+        options = _handshake.extension_options(common)
+    client.sendall(_handshake.server_reply(hello.key, options))
+    return common
+
+
+def _some(client: socket.socket, size: int) -> bytes:
+    data = client.recv(size)
+    if not data:
+        raise EOFError
+    return data
+
+
+def _requests(client: socket.socket) -> Iterator[bytes]:
+    cutter = FrameCutter()
+    while data := client.recv(1 << 20):
+        yield from cutter.feed(data)
+
+
+def _answer(request: bytes, exchanges: list[Exchange]) -> list[bytes]:
+    code = code_of(request)
+    if code == 0:
+        return []
+    for exchange in exchanges:
+        if not exchange.used and exchange.request == request:
+            exchange.used = True
+            return exchange.answer
+    if code in (_FREE, _FREE_DATA):
+        return [_DONE]
+    what = _NAMES.get(code, f"request of code {code}")
+    text = f"RuntimeError: the recording has no further {what} like this one; record the session again".encode()
+    body = struct.pack("<iiiQ", _EXCEPTION, 1, 8, len(text)) + text
+    return [struct.pack("<Q", len(body)) + body]

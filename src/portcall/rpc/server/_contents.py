@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files by content: what one session sent, another of the same credential need not send again.
+
+For portcall clients, all ``portcall.rpc.``; ``sample`` is what ``client/_contents.py`` computes, ``digest`` SHA-256:
+
+    content_find(size, sample) -> "complete", "part" or ""    what the server has
+    content_take(path, size, sample, digest) -> bool          gives the file this content, if it is there
+    content_begin(path, size, sample)                         keeps what has come so far of a file
+    content_resume(path, size, sample) -> size                gives the file what an earlier session had sent of it
+    content_keep(path, sample, digest)                        keeps a whole file
+
+A kept file and that of a session are the same file on the disk, so neither costs anything. Native code of a session may
+write into it: so what was taken is copied before it is loaded, and the copy must have the digest that was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from pathlib import Path
+
+from portcall._function import register_func
+from portcall.rpc.server._files import Folder, check_kind
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES = 2 << 30  # of all that is kept, unless the sessions' own limit is given
+
+
+class Contents:
+    """What a session's client may do with contents.
+
+    Args:
+        folder: the session's directory.
+        store: the folder for those with this client's credential.
+        limit: bytes that they may take together; the least recently used go first.
+    """
+
+    def __init__(self, folder: Folder, store: str, limit: int = 0) -> None:
+        self._folder = folder
+        self._store = Path(store)
+        self._limit = limit or _MOST_BYTES
+        self._locks: list[int] = []  # of parts that this session writes
+
+    def content_find(self, size: int, sample: str) -> str:
+        stem = _stem(size, sample)
+        if next(self._store.glob(f"{stem}-*"), None):
+            return "complete"
+        return "part" if (self._store / f"{stem}.part").exists() else ""
+
+    def content_take(self, path: str, size: int, sample: str, digest: str) -> bool:
+        kept = self._store / f"{_stem(size, sample)}-{_hex(digest)}"
+        with contextlib.suppress(FileNotFoundError):
+            self._link(kept, path)
+            os.utime(kept)
+            self._folder.taken[_identity(kept)] = digest
+            return True
+        return False
+
+    def content_begin(self, path: str, size: int, sample: str) -> None:
+        self._keep(path, self._store / f"{_stem(size, sample)}.part")
+        self._lock(self._folder.path(path))
+
+    def content_resume(self, path: str, size: int, sample: str) -> int:
+        part = self._store / f"{_stem(size, sample)}.part"
+        try:
+            if not self._lock(part):
+                return 0
+            self._link(part, path)
+            return part.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def content_keep(self, path: str, sample: str, digest: str) -> None:
+        stem = _stem(os.stat(self._folder.checked(path)).st_size, sample)
+        self._keep(path, self._store / f"{stem}-{_hex(digest)}")
+        (self._store / f"{stem}.part").unlink(missing_ok=True)
+        self._make_room()
+
+    def _keep(self, path: str, kept: Path) -> None:
+        """Give a file of the session a second name among what is kept."""
+        whole = self._folder.checked(path)
+        self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.own_links.add(_identity(Path(whole)))
+        with contextlib.suppress(FileNotFoundError):
+            kept.unlink()
+        os.link(whole, kept, follow_symlinks=False)
+
+    def _link(self, kept: Path, path: str) -> None:
+        """Give what is kept a name in the session's directory."""
+        facts = kept.stat(follow_symlinks=False)
+        self._folder.check_room(facts.st_size)
+        with self._folder.parent(path) as (folder, name):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            self._folder.own_links.add((facts.st_dev, facts.st_ino))
+            os.link(kept, name, dst_dir_fd=folder, follow_symlinks=False)
+
+    def _lock(self, path: str | Path) -> bool:
+        """Have a part for this session alone, as long as it lives."""
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._locks.append(file)
+        return True
+
+    def _make_room(self) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another session makes room, too
+            entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry) for entry in self._store.iterdir())
+            used = sum(size for _, size, _ in entries)
+            for _, size, entry in entries:
+                if used <= self._limit:
+                    return
+                entry.unlink(missing_ok=True)
+                used -= size
+
+
+def register_contents(folder: Folder, store: str, limit: int) -> None:
+    """Register the functions for the session with that directory, once for each process."""
+    contents = Contents(folder, store, limit)
+    for name in ("find", "take", "begin", "resume", "keep"):
+        register_func(f"portcall.rpc.content_{name}", getattr(contents, f"content_{name}"), override=True)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    facts = path.stat(follow_symlinks=False)
+    return facts.st_dev, facts.st_ino
+
+
+def _stem(size: int, sample: str) -> str:
+    check_kind(size, int, "a size")
+    return f"{max(size, 0)}-{_hex(sample)}"
+
+
+def _hex(text: str) -> str:
+    check_kind(text, str, "a digest")
+    if not _HEX.fullmatch(text):
+        raise ValueError(f"invalid digest {text[:80]!r} (must be 64 hexadecimal digits)")
+    return text

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uploads by content: what the server has is not sent again, what it loads is what was asked for, parts are resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portcall import errors, rpc
+from portcall.rpc.client._contents import Content
+from portcall.rpc.server._contents import Contents
+from portcall.rpc.server._files import Folder
+from rpc.serving import FUNCTIONS, Serving, serving
+
+WRITING = (
+    FUNCTIONS
+    + """
+@register("overwrite")
+def overwrite(path):
+    with open(path, "r+b") as file: file.seek(70_000); file.write(b"other")
+"""
+)
+SIZE = 12 << 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(functions=WRITING) as running:
+        yield running
+
+
+def some_bytes(name: str, size: int = SIZE) -> bytes:
+    return hashlib.shake_256(name.encode()).digest(1 << 20) * (size >> 20)
+
+
+def sent(session: rpc.Session, source: Any, name: str) -> int:
+    """Upload, and return how many bytes that took."""
+    before = session.stats()["bytes_sent"]
+    session.upload(source, name)
+    return int(session.stats()["bytes_sent"]) - before
+
+
+def test_upload_of_what_the_server_has_moves_no_data(server: Serving, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(some_bytes("one"))
+    for target in ("a.bin", "b.bin"):
+        with rpc.connect(server.address) as remote:
+            count = sent(remote, file, target)
+            assert (count > SIZE) == (target == "a.bin"), count
+            assert sent(remote, some_bytes("one"), "c.bin") < 10_000
+            assert remote.download(target) == remote.download("c.bin") == file.read_bytes()
+            assert remote.listdir() == [target, "c.bin"]
+
+
+def test_upload_sends_files_that_differ_in_the_middle(server: Serving) -> None:
+    data = bytearray(some_bytes("two"))
+    with rpc.connect(server.address) as remote:
+        assert sent(remote, data, "a") > SIZE
+        data[SIZE // 2] ^= 1
+        assert sent(remote, data, "b") > SIZE
+        assert remote.download("b") == data
+        assert remote.download("a") != data
+
+
+def test_upload_reports_progress_of_what_the_server_has(server: Serving) -> None:
+    steps: list[tuple[int, int]] = []
+    with rpc.connect(server.address) as remote:
+        for _ in range(2):
+            steps.clear()
+            remote.upload(some_bytes("three"), "a", progress=lambda done, size: steps.append((done, size)))
+            assert steps[-1] == (SIZE, SIZE)
+    assert len(steps) == 1
+
+
+def test_load_module_refuses_what_was_changed_on_the_server(
+    server: Serving, kernel_library: Path, tmp_path: Path
+) -> None:
+    padded = tmp_path / "kernels.so"
+    padded.write_bytes(kernel_library.read_bytes() + bytes(1 << 20))
+    with (
+        rpc.connect(server.address) as remote,
+        rpc.connect(server.address) as other,
+        rpc.connect(server.address) as third,
+    ):
+        remote.upload(padded)
+        assert sent(other, padded, "kernels.so") < 100_000
+        assert other.load_module("kernels.so")["add"](2, 3) == 5
+        remote["demo.overwrite"]("kernels.so")
+        assert sent(third, padded, "kernels.so") < 100_000
+        with pytest.raises(ValueError, match="upload it again"):
+            third.load_module("kernels.so")
+
+
+def test_upload_resumes_after_a_lost_connection(server: Serving) -> None:
+    data = some_bytes("resumed", 40 << 20)
+
+    class Lost(Exception):
+        pass
+
+    def lose(done: int, size: int) -> None:
+        if done >= 20 << 20:
+            os.kill(pid, 9)
+
+    with rpc.connect(server.address) as remote:
+        pid = remote["demo.pid"]()
+        with pytest.raises(errors.RPCError):
+            remote.upload(data, "big", progress=lose)
+    with rpc.connect(server.address) as again:
+        assert sent(again, data, "big") < 21 << 20
+        assert again.download("big") == data
+
+
+def test_upload_all_sends_to_several_sessions_with_one_progress(server: Serving, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(some_bytes("all"))
+    steps: list[tuple[int, int]] = []
+    with rpc.connect(server.address) as one, rpc.connect(server.address) as two:
+        rpc.upload_all([one, two], file, progress=lambda done, size: steps.append((done, size)))
+        assert one.download("file") == two.download("file") == file.read_bytes()
+        assert steps[-1] == (2 * SIZE, 2 * SIZE)
+        assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+        two.close()
+        with pytest.raises(errors.RPCError):
+            rpc.upload_all([one, two], file, "more")
+        assert "more" in one.listdir()
+
+
+# ---- What is kept ----
+
+
+@pytest.fixture
+def contents(tmp_path: Path) -> Iterator[tuple[Contents, Path]]:
+    (tmp_path / "session").mkdir()
+    folder = Folder(str(tmp_path / "session"))
+    yield Contents(folder, str(tmp_path / "store"), 3 << 20), tmp_path
+    folder.close()
+
+
+def test_store_keeps_what_was_used_last(contents: tuple[Contents, Path]) -> None:
+    store, place = contents
+    samples = [f"{i:064x}" for i in range(5)]
+    for i, sample in enumerate(samples):
+        (place / "session" / str(i)).write_bytes(bytes(1 << 20))
+        os.utime(place / "session" / str(i), (1000 + i, 1000 + i))
+        if i == 3:
+            assert store.content_take("again", 1 << 20, samples[0], samples[0])
+        store.content_keep(str(i), sample, sample)
+    assert [store.content_find(1 << 20, sample) for sample in samples] == ["complete", "", "", "complete", "complete"]
+
+
+@pytest.mark.parametrize("text", ["", "../../x", "0" * 63, "G" * 64, "0" * 64 + "/", 5, None])
+def test_store_refuses_names_that_are_no_digests(contents: tuple[Contents, Path], text: Any) -> None:
+    store, place = contents
+    good = "0" * 64
+    (place / "session" / "a").write_bytes(b"x")
+    for call in (
+        lambda: store.content_find(1, text), lambda: store.content_take("a", 1, good, text),
+        lambda: store.content_keep("a", text, good), lambda: store.content_keep("a", good, text),
+        lambda: store.content_begin("a", 1, text), lambda: store.content_resume("a", 1, text),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError)):
+            call()
+
+
+def test_store_does_not_follow_links_or_leave_the_directory(contents: tuple[Contents, Path]) -> None:
+    store, place = contents
+    good = "0" * 64
+    (place / "secret").write_bytes(b"secret")
+    (place / "session" / "link").symlink_to(place / "secret")
+    os.link(place / "secret", place / "session" / "hard")
+    for path in ("link", "hard", "../secret", str(place / "secret")):
+        with pytest.raises((PermissionError, FileNotFoundError)):
+            store.content_keep(path, good, good)
+    assert store.content_find(6, good) == ""
+
+
+def test_content_knows_when_a_file_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for text in (b"a" * 300_000, b"b" * 300_000):
+        file.write_bytes(text)
+        with file.open("rb") as opened:
+            assert Content(opened).digest() == hashlib.sha256(text).hexdigest()
+        os.utime(file, (1000, 1000))
+        with file.open("rb") as opened:
+            assert Content(opened).digest() == Content(opened).digest() == hashlib.sha256(text).hexdigest()

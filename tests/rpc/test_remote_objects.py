@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that stay on the server: their fields, items and methods; iterators that stream; keyword arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import portcall
+from portcall import errors, rpc
+from rpc.serving import FUNCTIONS, Serving, serving
+
+OBJECTS = (
+    FUNCTIONS
+    + """
+@portcall.register_object("rpc_objects.Counter")
+class Counter(portcall.Object):
+    count: int
+    steps: portcall.Array
+    def plus(self, n): return self.count + n
+    def _hidden(self): return 1
+
+@register("counter")
+def counter(): return Counter(40, [1, len])
+@register("functions")
+def functions(): return [len, max]
+@register("table")
+def table(): return {"a": len, "b": 2}
+@register("sweep")
+def sweep(n): yield from range(n)
+@register("rows")
+def rows(n):
+    for i in range(n): yield [i, {"name": str(i)}]
+@register("traced")
+def traced(path):
+    try:
+        for i in range(1_000_000): yield i
+    finally: open(path, "w").close()
+@register("breaks")
+def breaks(n):
+    yield from range(n)
+    raise KeyError("no more")
+@register("kept")
+def kept(): yield len
+@register("stats")
+def stats(rows, limit=None, *, scale=1): return [len(rows), limit, scale]
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(functions=OBJECTS) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(server.address) as session:
+        yield session
+
+
+def test_remote_object_shows_fields_and_methods(remote: rpc.Session) -> None:
+    counter = remote["demo.counter"]()
+    assert isinstance(counter, rpc.RemoteObject)
+    assert (counter.count, counter.plus(2)) == (40, 42)
+    assert isinstance(counter.steps, rpc.RemoteObject)
+    assert {"count", "steps", "plus"} <= set(dir(counter))
+    for name in ("missing", "_hidden", "__class_getitem__", "handle"):
+        with pytest.raises(AttributeError):
+            getattr(counter, name)
+    with pytest.raises(AttributeError, match=r"Counter has no attribute 'missing'; it has count, steps, plus\(\)"):
+        _ = counter.missing
+    with pytest.raises(TypeError):
+        len(counter)
+
+
+def test_remote_object_shows_items_and_length(remote: rpc.Session) -> None:
+    functions, table = remote["demo.functions"](), remote["demo.table"]()
+    assert (len(functions), len(table), bool(functions)) == (2, 2, True)
+    assert functions[0]("abc") == 3
+    assert table["b"] == 2
+    assert [function([1, 2]) for function in functions] == [2, 2]
+    for key in (2, -3):
+        with pytest.raises(IndexError):
+            functions[key]
+    with pytest.raises(KeyError):
+        table["c"]
+
+
+def test_remote_object_refuses_names_that_a_description_lacks(remote: rpc.Session) -> None:
+    counter = remote["demo.counter"]()
+    for what in ("field", "call"):
+        for name in ("__class__", "_hidden", "same_as", "missing"):
+            with pytest.raises(AttributeError):
+                remote[f"portcall.rpc.object_{what}"](counter, name)
+    with pytest.raises(TypeError):
+        remote["portcall.rpc.object_next"](counter, 1)
+
+
+# ---- Iterators ----
+
+
+def test_remote_generator_streams(remote: rpc.Session) -> None:
+    assert list(remote["demo.sweep"](1000)) == list(range(1000))
+    assert list(remote["demo.sweep"](0)) == []
+    assert [(row[0], row[1]["name"]) for row in remote["demo.rows"](3)] == [(0, "0"), (1, "1"), (2, "2")]
+    assert [function("ab") for function in remote["demo.kept"]()] == [2]
+
+
+def test_remote_generator_ends_with_the_loop(remote: rpc.Session, tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    for i in remote["demo.traced"](str(ended)):
+        if i == 5:
+            break
+    assert ended.exists()
+    assert remote["demo.scale"](3, 4) == 12
+
+
+def test_remote_generator_raises_after_its_items(remote: rpc.Session) -> None:
+    for wanted in (0, 3, 50):
+        seen: list[int] = []
+        with pytest.raises(KeyError, match="no more"):
+            seen.extend(iter(remote["demo.breaks"](wanted)))
+        assert seen == list(range(wanted))
+
+
+def test_two_remote_generators_take_turns(remote: rpc.Session) -> None:
+    pairs = zip(remote["demo.sweep"](100), remote["demo.rows"](100), strict=True)
+    assert all(i == row[0] for i, row in pairs)
+
+
+# ---- Keyword arguments ----
+
+
+def test_remote_function_takes_keyword_arguments(remote: rpc.Session) -> None:
+    stats = remote["demo.stats"]
+    assert list(stats([1, 2], limit=3)) == [2, 3, 1]
+    assert list(stats(rows=[1], scale=2.5)) == [1, None, 2.5]
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        stats([1], missing=1)
+    with pytest.raises(errors.RemoteError):
+        remote["testing.echo"](value=1)
+
+
+def test_packed_func_of_python_takes_keyword_arguments() -> None:
+    func = portcall.convert(lambda rows, limit=None, *, scale=1: [type(rows).__name__, limit, scale])
+    assert list(func([1], scale=2)) == ["Array", None, 2]
+    with pytest.raises(TypeError):
+        func([1], missing=2)
+    with pytest.raises(errors.ArgumentError):
+        portcall.get_global_func("testing.echo")(value=1)
