@@ -289,7 +289,7 @@ def test_arrays_in_the_other_byte_order_are_refused(checks: Callable[..., Any]) 
 def test_library_function_refuses_keywords(checks: Callable[..., Any], libraries: dict[str, Path]) -> None:
     kinds = portcall.load_module(libraries["checks"])["kinds"]
     with pytest.raises(errors.ArgumentError, match=r"^kinds\(\) .* A=$"):
-        kinds(A=1)  # type: ignore[call-arg]
+        kinds(A=1)
 
 
 # ---- Memory that generated code cannot use ---------------------------------------------------------------------------

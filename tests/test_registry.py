@@ -245,7 +245,7 @@ def test_convert_leaves_a_packed_func_as_it_is() -> None:
 
 def test_packed_func_call_refuses_keywords() -> None:
     with pytest.raises(ArgumentError, match=r"testing.echo\(\) takes positional arguments only, got x=") as caught:
-        portcall.get_global_func("testing.echo")(x=1)  # type: ignore[call-arg]
+        portcall.get_global_func("testing.echo")(x=1)
     assert caught.value.function == "testing.echo"
 
 

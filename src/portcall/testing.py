@@ -12,7 +12,7 @@ import os
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from portcall import _core
 from portcall._compare import ArrayComparison as ArrayComparison
@@ -26,6 +26,7 @@ __all__ = [
     "ArrayComparison",
     "MemoryTransport",
     "compare_arrays",
+    "conformance",
     "live_nodes",
     "memory_transports",
     "no_leaks",
@@ -112,3 +113,13 @@ def replay(path: str | os.PathLike[str]) -> Replay:
     from portcall.rpc._replay import Replay
 
     return Replay(path)
+
+
+def conformance() -> list[dict[str, Any]]:
+    """Return golden vectors of the extensions between portcall peers, for other implementations of docs/wire.md.
+
+    Each is a dict for JSON: ``name``, ``feature`` (of the hello), ``sender``, the bytes as ``hex``, and what they mean.
+    """
+    from portcall.rpc._conformance import vectors
+
+    return vectors()

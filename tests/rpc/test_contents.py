@@ -42,7 +42,8 @@ def sent(session: rpc.Session, source: Any, name: str) -> int:
     """Upload, and return how many bytes that took."""
     before = session.stats()["bytes_sent"]
     session.upload(source, name)
-    return int(session.stats()["bytes_sent"]) - before
+    after: int = session.stats()["bytes_sent"]
+    return after - int(before)
 
 
 def test_upload_of_what_the_server_has_moves_no_data(server: Serving, tmp_path: Path) -> None:

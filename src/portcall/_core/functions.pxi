@@ -2,7 +2,7 @@
 # Functions: calls in both directions, and the registry.
 
 cdef class PackedFunc(Object):
-    """A function of any language, called like a Python function. Positional arguments only."""
+    """A function of any language, called like a Python function. Functions of Python take keyword arguments, too."""
 
     cdef vectorcallfunc vectorcall
     cdef TVMFFISafeCallType call

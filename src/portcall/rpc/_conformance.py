@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden vectors of the extensions between portcall peers, for other implementations of docs/wire.md."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from portcall._container import Array, Shape
+from portcall._tensor import tensor
+from portcall.rpc.wire import _handshake, _values
+from portcall.rpc.wire._layouts import BY_VALUE, EXCEPTION, OUTPUT
+
+_TOKEN, _NONCE = "a token of the vectors", "00112233445566778899aabbccddeeff"
+_OUTER_VALUES = (
+    ("plain values", [1, -2, "text", b"bytes", None, 2.5], [1, -2, "text", {"bytes": "6279746573"}, None, 2.5]),
+    ("containers in containers", [[], {"a": [1, {"b": 2}]}], [[], {"a": [1, {"b": 2}]}]),
+    ("an array", [tensor([0.0, 1.0], "float32")], [{"dtype": "float32", "shape": [2], "elements": [0.0, 1.0]}]),
+    ("a Shape", Shape([2, 3]), {"shape": [2, 3]}),
+)  # fmt: skip
+
+
+def vectors() -> list[dict[str, Any]]:
+    """Return the vectors, as ``portcall.testing.conformance`` says."""
+    hello = _handshake.client_hello("key", nonce=_NONCE, features=sorted(_handshake.FEATURES))
+    reply = _handshake.server_reply("key", _handshake.extension_options(["values"], session="1", secret="s"))
+    made = [
+        _vector("hello", "", "client", hello, {"key": "key", "features": sorted(_handshake.FEATURES), "nonce": _NONCE}),
+        _vector("reply", "", "server", reply, {"key": "key", "features": ["values"], "session": "1", "secret": "s"}),
+    ]
+    for role in ("client", "server"):
+        data = _handshake.proof(_TOKEN, role, hello + reply)
+        made.append(
+            _vector(f"proof of the {role}", "", role, data, {"token": _TOKEN, "transcript": (hello + reply).hex()})
+        )
+    for stream, dropped, text in ((1, 0, "a line\n"), (2, 3, "zwölf\nlines\n")):
+        frame = OUTPUT.pack(stream, dropped, text.encode())
+        made.append(_vector("output", "output", "server", frame, {"stream": stream, "dropped": dropped, "text": text}))
+    error, trace = b"ValueError: boom", b'  File "f.py", line 3, in f\n'
+    made.append(
+        _vector("exception", "traceback", "server", EXCEPTION.pack(2, 8, error, 8, trace),
+                {"class": "ValueError", "message": "boom", "frames": [["f.py", 3, "f"]]})
+    )  # fmt: skip
+    for name, value, meaning in _OUTER_VALUES:
+        saved = _values.to_value(value if isinstance(value, Shape) else Array(value), 2) or b""
+        made.append(_vector(f"value: {name}", "values", "both", BY_VALUE.pack(BY_VALUE.code, saved), meaning))
+    return made
+
+
+def _vector(name: str, feature: str, sender: str, data: bytes, meaning: Any) -> dict[str, Any]:
+    return {"name": name, "feature": feature, "sender": sender, "hex": data.hex(), "meaning": meaning}
+
+
+def answer(value: bytes) -> bytes:
+    """Return the answer to a call with a value of ``vectors``."""
+    body = struct.pack("<iiiq", 4, 2, 1, 71) + value
+    return struct.pack("<Q", len(body)) + body

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of each extension, as tables: docs/wire.md shows them, and so do the vectors for other implementations."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+_NUMBERS = {"i32": "<i", "i64": "<q", "u64": "<Q"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The bytes of a frame's body, or of a value in a sequence.
+
+    Attributes:
+        feature: of the hello, which turns it on.
+        where: "frame" or "value".
+        code: of the frame, or the index of the value.
+        sender: "client", "server" or "both".
+        fields: a type (``i32``, ``i64``, ``u64``; ``text`` and ``bytes`` after a u64 with their size) and a meaning.
+    """
+
+    feature: str
+    where: str
+    code: int
+    name: str
+    sender: str
+    fields: tuple[tuple[str, str], ...]
+
+    def pack(self, *values: int | bytes) -> bytes:
+        """Return a whole frame, or a whole value with its index."""
+        body = struct.pack("<i", self.code)
+        for (kind, _), value in zip(self.fields, values, strict=True):
+            if isinstance(value, bytes):
+                body += struct.pack("<Q", len(value)) + value
+            else:
+                body += struct.pack(_NUMBERS[kind], value)
+        return struct.pack("<Q", len(body)) + body if self.where == "frame" else body
+
+
+OUTPUT = Layout(
+    "output", "frame", 32, "Output", "server",
+    (("i32", "stream: 1 stdout, 2 stderr"), ("u64", "lines dropped before"), ("text", "what was printed")),
+)  # fmt: skip
+BY_VALUE = Layout(
+    "values", "value", 116, "object by value", "both",
+    (("i32", "116 again"), ("bytes", "1 if objects of registered types are in it, else 0; then the binary form")),
+)  # fmt: skip
+EXCEPTION = Layout(
+    "traceback", "frame", 5, "Exception", "server",
+    (("i32", "2 values"), ("i32", "8"), ("text", "class and message"), ("i32", "8"), ("text", "traceback")),
+)  # fmt: skip
+LAYOUTS = (OUTPUT, EXCEPTION, BY_VALUE)
+
+
+def markdown() -> str:
+    """Return the table for docs/wire.md."""
+    rows = ["| feature | what | code | from | bytes after it |", "| --- | --- | --- | --- | --- |"]
+    for layout in LAYOUTS:
+        fields = "; ".join(f"`{kind}` {meaning}" for kind, meaning in layout.fields)
+        name = f"{layout.where} {layout.name}"
+        rows.append(f"| `{layout.feature}` | {name} | {layout.code} | {layout.sender} | {fields} |")
+    return "\n".join(rows)

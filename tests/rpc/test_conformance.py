@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vectors for other implementations are what our own two ends write and read; the page shows their tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portcall
+from portcall import errors, rpc, testing
+from portcall.rpc._conformance import answer
+from portcall.rpc.wire import _handshake, _layouts
+from rpc.raw_client import MAGIC, RETURN, RawClient, frame, pointer, sequence
+from rpc.relay import read, read_frame, saying
+from rpc.serving import FUNCTIONS, Serving, serving
+
+VECTORS = testing.conformance()
+VALUES = [vector for vector in VECTORS if vector["feature"] == "values"]
+SAME = FUNCTIONS + '\nregister("same")(lambda value: value)\n'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(functions=SAME) as running:
+        yield running
+
+
+def test_conformance_vectors_are_json_and_cover_each_feature() -> None:
+    assert json.loads(json.dumps(VECTORS)) == VECTORS
+    assert {vector["feature"] for vector in VECTORS} == {"", *_handshake.FEATURES}
+    assert {layout.feature for layout in _layouts.LAYOUTS} == set(_handshake.FEATURES)
+
+
+def test_conformance_vectors_of_the_hello_are_read_by_our_ends() -> None:
+    hello, reply = (bytes.fromhex(vector["hex"]) for vector in VECTORS[:2])
+    read_hello = _handshake.HelloReader().feed(hello)
+    read_reply = _handshake.ReplyReader("key").feed(reply)
+    assert isinstance(read_hello, _handshake.Hello)
+    assert isinstance(read_reply, _handshake.Hello)
+    assert read_hello.features == set(VECTORS[0]["meaning"]["features"])
+    assert read_reply.options["secret"] == "s"
+
+
+@pytest.mark.parametrize("vector", VALUES, ids=lambda vector: vector["name"])
+def test_server_returns_the_values_of_the_conformance_vectors(server: Serving, vector: dict[str, Any]) -> None:
+    value = bytes.fromhex(vector["hex"])
+    with RawClient(server.address).open(options=" -portcall=1 -features=values") as client:
+        code, body = client.call("demo.same", value)
+    assert code == RETURN
+    assert body[16:] == value
+
+
+@contextlib.contextmanager
+def answering(data: bytes) -> Iterator[rpc.Session]:
+    """A session whose every function gives this answer."""
+    words = b"server: -portcall=1 -features=output,traceback,values"
+
+    def serve(sock: Any) -> None:
+        read(sock, struct.unpack("<ii", read(sock, 8))[1])
+        sock.sendall(struct.pack("<ii", MAGIC, len(words)) + words)
+        read_frame(sock)
+        sock.sendall(frame(RETURN, struct.pack("<ii", 1, 0)))
+        read_frame(sock)
+        sock.sendall(frame(RETURN, sequence(pointer(5))))
+        read_frame(sock)
+        sock.sendall(data)
+        with contextlib.suppress(OSError):
+            while sock.recv(4096):
+                pass
+
+    lines: list[tuple[str, str]] = []
+    with saying(serve, shake_hands=False) as port:
+        options: dict[str, Any] = {"on_output": lambda line, stream: lines.append((line, stream))}
+        with rpc.connect("127.0.0.1", port, timeout=30, **options) as session:
+            session.lines = lines  # type: ignore[attr-defined]
+            yield session
+
+
+@pytest.mark.parametrize("vector", VALUES, ids=lambda vector: vector["name"])
+def test_client_reads_the_values_of_the_conformance_vectors(vector: dict[str, Any]) -> None:
+    with answering(answer(bytes.fromhex(vector["hex"]))) as remote:
+        value = remote["f"]()
+    assert isinstance(value, (portcall.Array, portcall.Shape))
+    assert len(value) == len(
+        vector["meaning"].get("shape", ()) if isinstance(vector["meaning"], dict) else vector["meaning"]
+    )
+
+
+def test_client_reads_the_output_and_the_exception_of_the_conformance_vectors() -> None:
+    frames = [bytes.fromhex(vector["hex"]) for vector in VECTORS if vector["feature"] in ("output", "traceback")]
+    with answering(b"".join(frames)) as remote:
+        func = remote["f"]
+        with pytest.raises(ValueError, match="boom") as raised:
+            func()
+        lines = remote.lines  # type: ignore[attr-defined]
+    assert isinstance(raised.value, errors.RemoteError)
+    assert 'File "f.py", line 3, in f' in raised.value.remote_traceback
+    assert [stream for _, stream in lines] == ["stdout", "stderr", "stderr", "stderr"]
+    assert "zwölf" in lines[2][0]
+
+
+def test_the_page_on_the_wire_has_the_tables_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs/wire.md").read_text()
+    assert _layouts.markdown() in page
