@@ -674,9 +674,6 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.ObjectSession").set_body_typed([](RemoteO
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetOutput").set_body_typed([](Module root, PackedFunc output) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_output(std::move(output));
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
-  return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Device").set_body_typed([](Module root, int32_t type, int32_t id) {
   return DeviceOf(SessionOf(root), {type, id});
 });
@@ -686,15 +683,6 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceParts").set_body_typed([](RemoteDev
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module root, int32_t type, int32_t id) {
   SessionOf(root)->SyncStream({type, id}, 0);
-});
-
-// What a client asks of a remote module.
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
-    .set_body_typed([](Module module, std::string name, bool query_imports) {
-      return module.GetFunction(name, query_imports);
-    });
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ImportModule").set_body_typed([](Module parent, Module child) {
-  parent.Import(child);
 });
 
 }  // namespace

@@ -33,8 +33,9 @@ def server() -> Iterator[Serving]:
 
 def test_conformance_vectors_are_json_and_cover_each_feature() -> None:
     assert json.loads(json.dumps(VECTORS)) == VECTORS
-    assert {vector["feature"] for vector in VECTORS} == {"", *_handshake.FEATURES}
-    assert {layout.feature for layout in _layouts.LAYOUTS} == set(_handshake.FEATURES)
+    with_bytes = set(_handshake.FEATURES) - {"pipeline"}  # which is about the order of frames
+    assert {vector["feature"] for vector in VECTORS} == {"", *with_bytes}
+    assert {layout.feature for layout in _layouts.LAYOUTS} == with_bytes
 
 
 def test_conformance_vectors_of_the_hello_are_read_by_our_ends() -> None:
