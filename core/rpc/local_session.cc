@@ -381,9 +381,9 @@ std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, boo
   return std::make_shared<LocalSession>(std::move(patterns), by_value, record);
 }
 
-Any ToValueBytes(const TVMFFIAny& value, Save save) {
+Any ToValueBytes(const TVMFFIAny& value, Save save, int position) {
   PackedFunc to_bytes = Registry::Get("portcall.rpc.ValueToBytes");
-  return to_bytes.defined() ? to_bytes(Any::Copy(value), static_cast<int32_t>(save)) : Any(nullptr);
+  return to_bytes.defined() ? to_bytes(Any::Copy(value), static_cast<int32_t>(save), position) : Any(nullptr);
 }
 
 Any FromValueBytes(const Any& bytes) {

@@ -19,9 +19,10 @@ namespace portcall::rpc {
 std::shared_ptr<Session> MakeLocalSession(std::vector<std::string> patterns, bool by_value = false,
                                           CallRecord* record = nullptr);
 
-// An object in its binary form, as Bytes; None where it has none. What Python registers makes it.
+// An object in its binary form, as Bytes; None where it has none. What Python registers makes it. `position`: of the
+// argument that it is, for the error.
 enum class Save { kWithoutTensors, kWherePossible, kAlways };  // kAlways: an error says why it cannot be
-Any ToValueBytes(const TVMFFIAny& value, Save save);
+Any ToValueBytes(const TVMFFIAny& value, Save save, int position = -1);
 Any FromValueBytes(const Any& bytes);
 
 }  // namespace portcall::rpc

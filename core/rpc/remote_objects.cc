@@ -97,9 +97,7 @@ struct RemoteObjectObj : Object {
   HandlePtr handle;
   int32_t remote_type = 0;
 };
-class RemoteObject : public ObjectRef {
-  PORTCALL_OBJECT_REF(RemoteObject, RemoteObjectObj)
-};
+using RemoteObject = Given<RemoteObjectObj>;
 
 // A device of a session. A plain device that is sent means a device of the server; other sessions refuse this one.
 struct RemoteDeviceObj : Object {
@@ -276,7 +274,7 @@ class Outgoing {
       detail::ThrowArgumentError("", position, "None, a number, str, bytes, an array or an object of the session",
                                  DescribeType(cell.type_index));
     }
-    saved_.push_back(std::make_unique<Any>(ToValueBytes(cell, Save::kAlways)));
+    saved_.push_back(std::make_unique<Any>(ToValueBytes(cell, Save::kAlways, position)));
     std::optional<std::string_view> bytes = TryBytes(saved_.back()->cell());
     Push(WireValue::ByValue(bytes ? *bytes : std::string_view()));
   }
@@ -665,7 +663,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetByValue").set_body_typed([](Module roo
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_by_value(allowed);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
-  RemoteFunction* remote = RemoteFunctionOf(func);
+  RemoteFunction* remote = func.defined() ? RemoteFunctionOf(func) : nullptr;
   return remote ? RootModule(remote->handle->session()) : Module();
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ObjectSession").set_body_typed([](RemoteObject object) {

@@ -74,9 +74,7 @@ def test_session_call_carries_data_types_and_devices(remote: rpc.Session) -> Non
     assert (device.device_type, device.device_id) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "value", [2**70, [1, 2], {"a": 1}, object(), lambda: 1], ids=["big", "list", "dict", "object", "function"]
-)
+@pytest.mark.parametrize("value", [object(), lambda: 1, [1, object()]], ids=["object", "function", "object in a list"])
 def test_session_call_refuses_unsupported_values_before_sending(remote: rpc.Session, value: Any) -> None:
     echo = remote["testing.echo"]
     before = remote.stats()["requests"]
@@ -124,10 +122,11 @@ def test_remote_tensor_of_a_sent_array_stays_alive(remote: rpc.Session) -> None:
     np.testing.assert_array_equal(back.numpy(), np.arange(4))
 
 
-def test_remote_object_is_passed_back(remote: rpc.Session) -> None:
-    items = remote["demo.array"]()
-    assert isinstance(items, rpc.RemoteObject)
-    assert remote["demo.length"](items) == 3
+def test_remote_object_is_passed_back(port: int) -> None:
+    with rpc.connect("127.0.0.1", port, key="k", _without=["values"]) as remote:
+        items = remote["demo.array"]()
+        assert isinstance(items, rpc.RemoteObject)
+        assert remote["demo.length"](items) == 3
 
 
 def test_remote_error_has_its_text_and_the_session_goes_on(remote: rpc.Session) -> None:

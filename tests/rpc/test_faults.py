@@ -192,7 +192,7 @@ def test_session_activity_names_the_file_in_transfer(session: rpc.Session) -> No
         os.kill(pid, signal.SIGSTOP)
 
     with pytest.raises(errors.SessionTimeoutError, match=r"; upload of 'big': 4,194,304 of 9,437,184 bytes$"):
-        session.upload(bytes(size), target="big", progress=stop)
+        session.upload(b"x" * size, target="big", progress=stop)
     os.kill(pid, signal.SIGCONT)
     wait_for_end(pid)
 

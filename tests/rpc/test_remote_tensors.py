@@ -307,7 +307,7 @@ def test_remote_call_refuses_objects_of_another_session(
 ) -> None:
     with rpc.connect(serving_functions.address, key="k") as other:
         echo = other["testing.echo"]
-        for thing in (remote.tensor([1]), remote["demo.array"](), remote["demo.adder"](1), remote.system_lib()):
+        for thing in (remote.tensor([1]), remote["demo.functions"](), remote["demo.adder"](1), remote.system_lib()):
             with pytest.raises(ValueError, match=r"argument #0 is .* of another session"):
                 echo(thing)
         with pytest.raises(ValueError, match=r"two sessions, .*; copy through the host"):

@@ -353,7 +353,7 @@ def test_server_reports_why_a_session_ended_on_a_new_connection(server: Serving)
         client.send(frame(CALL, struct.pack("<Q", client.function("demo.crash")) + sequence(integer(signal.SIGSEGV))))
         assert client.at_end()  # nothing in-band: it may ask
     reason = f"{mine['session']}.{mine['secret']}"
-    assert ask_why(server, reason) == {"ended": "crash", "signal": "SIGSEGV"}
+    assert ask_why(server, reason) == {"ended": "crash", "signal": "SIGSEGV", "call": "demo.crash%28int%29"}
     assert ask_why(server, f"{mine['session']}.{'0' * 32}") == {"ended": "unknown"}
     assert ask_why(server, "nonsense") == {"ended": "unknown"}
 

@@ -391,7 +391,7 @@ PROGRAM = f"""#!{sys.executable}
 import os, sys
 from portcall import get_global_func, register_func
 register_func("demo.pid", os.getpid)
-get_global_func("portcall.rpc.ServeSession")(int(sys.argv[1]), int(sys.argv[2]), ["*"], 0, None, -1, False)
+get_global_func("portcall.rpc.ServeFds")(int(sys.argv[1]), int(sys.argv[2]), ["*"], 0, None)
 """
 
 

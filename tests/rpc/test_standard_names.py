@@ -19,7 +19,8 @@ from rpc.serving import Serving
 
 @pytest.fixture(scope="module")
 def remote(serving_functions: Serving) -> Iterator[rpc.Session]:
-    with rpc.connect(serving_functions.address, key="k") as session:
+    """A session as a client of TVM has it: containers stay on the server."""
+    with rpc.connect(serving_functions.address, key="k", _without=["values"]) as session:
         yield session
 
 

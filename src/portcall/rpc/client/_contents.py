@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
-PIECE = 4 << 20  # bytes that are sent at once
+from portcall.rpc.wire._digests import LARGE, PIECE, Background, digest_of, pieces_of
+
 _SAMPLE = 64 << 10  # bytes from the start and from the end
 _SETTLED = 0.1  # seconds that a file must be older than its hash: clocks of file systems are coarse
 _MOST_KNOWN = 256
-_SMALL_FILE = 8 << 20  # bytes; a smaller file is sent again as a whole
 _Key = tuple[int, int, int, int, int]
 _known: dict[_Key, str] = {}
 
@@ -24,8 +24,6 @@ class Content:
 
     def __init__(self, source: BinaryIO | memoryview) -> None:
         self._source = source
-        self._sent = hashlib.sha256()  # of all that was read in order, from the start
-        self._hashed = 0
         self.size = len(source) if isinstance(source, memoryview) else os.fstat(source.fileno()).st_size
 
     def sample(self) -> str:
@@ -37,61 +35,62 @@ class Content:
 
     def digest(self) -> str:
         """Return the SHA-256; of a file that has not changed it is remembered."""
-        key, began = self._key(), time.time()
-        if key in _known:
-            return _known[key]
-        if self._hashed != self.size:
-            for _ in self.pieces(self._hashed):
-                pass
-        digest = self._sent.hexdigest()
-        if key is not None and key == self._key() and began - key[3] / 1e9 > _SETTLED:
-            if len(_known) >= _MOST_KNOWN:
-                _known.pop(next(iter(_known)))
-            _known[key] = digest
-        return digest
+        if isinstance(self._source, memoryview):
+            return hashlib.sha256(self._source).hexdigest()
+        return _known_digest_of(self._source.fileno())
+
+    def remember_digest(self) -> Background | None:
+        """Find the SHA-256 of a large file in the background: an upload of what the server does not have needs none."""
+        if isinstance(self._source, memoryview) or self.size <= LARGE:
+            return None
+        descriptor = os.dup(self._source.fileno())
+
+        def find(stop: threading.Event) -> None:
+            try:
+                if not stop.wait(2 * _SETTLED):
+                    _known_digest_of(descriptor, stop)
+            finally:
+                os.close(descriptor)
+
+        return Background(find)
 
     def digest_of_first(self, size: int) -> str:
-        """Return the SHA-256 of the first bytes; ``pieces`` may go on from there."""
-        for _ in self.pieces(0, size):
-            pass
-        return self._sent.hexdigest()
+        """Return the SHA-256 of the first bytes."""
+        found = hashlib.sha256()
+        for piece in self.pieces(0, size):
+            found.update(piece)
+        return found.hexdigest()
 
     def pieces(self, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
-        """Read, hashing beside, from the start or from where the last reading ended.
-
-        Each piece is valid until the next. The last one counts when the loop is over.
-        """
+        """Read piece by piece. Each is valid until the next."""
         end = self.size if end is None else end
-        if start == 0:
-            self._sent, self._hashed = hashlib.sha256(), 0
-        with ThreadPoolExecutor(1, "portcall-hash") as pool:
-            for piece in self._read(start, end):
-                hashing = pool.submit(self._sent.update, piece)
-                yield piece
-                hashing.result()
-                self._hashed += len(piece)
-
-    def _read(self, start: int, end: int) -> Iterator[memoryview]:
         if isinstance(self._source, memoryview):
             for place in range(start, end, PIECE):
                 yield self._source[place : min(place + PIECE, end)]
-            return
-        buffer = memoryview(bytearray(PIECE))
-        self._source.seek(start)
-        while start < end and (count := self._source.readinto(buffer[: end - start])):  # type: ignore[attr-defined]
-            start += count
-            yield buffer[:count]
+        else:
+            yield from pieces_of(self._source.fileno(), start, end)
 
     def _at(self, start: int, most: int) -> bytes:
         if isinstance(self._source, memoryview):
             return bytes(self._source[start : start + most])
         return os.pread(self._source.fileno(), most, start)
 
-    def _key(self) -> _Key | None:
-        if isinstance(self._source, memoryview):
-            return None
-        facts = os.fstat(self._source.fileno())
-        return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+def _known_digest_of(descriptor: int, stop: threading.Event | None = None) -> str:
+    key, began = _key_of(descriptor), time.time()
+    if key in _known:
+        return _known[key]
+    digest = digest_of(descriptor, stop)
+    if key == _key_of(descriptor) and began - key[3] / 1e9 > _SETTLED:
+        if len(_known) >= _MOST_KNOWN:
+            _known.pop(next(iter(_known)))
+        _known[key] = digest
+    return digest
+
+
+def _key_of(descriptor: int) -> _Key:
+    facts = os.fstat(descriptor)
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 class Offer:
@@ -107,7 +106,7 @@ class Offer:
         self._name = name
         self._function = function
         self._sample = content.sample()
-        self._begun = content.size <= _SMALL_FILE
+        self._begun = content.size <= LARGE
 
     def begin(self) -> int:
         """Return how many bytes the server has already given the file."""
@@ -128,9 +127,10 @@ class Offer:
             self._begun = True
             self._ask("begin", self._name, self._content.size, self._sample)
 
-    def keep(self) -> None:
-        """Have the server keep the whole file."""
-        self._ask("keep", self._name, self._sample, self._content.digest())
+    def keep(self) -> Background | None:
+        """Have the server keep the whole file; return what finds its digest for the next time."""
+        self._ask("keep", self._name, self._sample)
+        return self._content.remember_digest()
 
     def _ask(self, what: str, *args: Any) -> Any:
         return self._function(f"portcall.rpc.content_{what}")(*args)

@@ -354,8 +354,8 @@ class Lease:
             host, port, key, relayed = self._route()
             tls = self._farm._channel.tls if relayed else None
             try:
-                return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls,
-                               call_timeout=call_timeout, name=self.place, on_wait=on_wait, on_output=on_output)  # fmt: skip
+                return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls, name=self.place,
+                               call_timeout=call_timeout, on_wait=on_wait, on_output=on_output)  # fmt: skip
             except KeyMismatchError:
                 if not may_be_old:
                     raise  # the key of the grant may be from before a restart of the farm; another one is not

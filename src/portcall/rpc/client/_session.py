@@ -26,10 +26,11 @@ from portcall._tensor import array_like, tensor_over_array
 from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
-from portcall.rpc.client._contents import PIECE, Content, Offer
+from portcall.rpc.client._contents import Content, Offer
 from portcall.rpc.client._output import OnOutput, OutputLines
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
+from portcall.rpc.wire._digests import PIECE, Background
 
 _SMALL = 256 << 10  # and of one that goes as a message
 _REQUESTS = ("copy", "run", "fetch")
@@ -86,6 +87,7 @@ class Session:
         self._lock = threading.Lock()
         self._pump = pump  # the thread that does TLS
         self._output: OutputLines | None = None
+        self._digest: Background | None = None  # of the last large file, for its next upload
         self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
         self.at_close: Callable[[], object] | None = None  # what else ends with it
@@ -252,12 +254,17 @@ class Session:
                     if offer:
                         offer.keep_part()
                 if offer:
-                    offer.keep()
+                    self._stop_digest()
+                    self._digest = offer.keep()
         except BaseException:
             if transfer.done and not self.closed:  # part of a file is of no use
                 with contextlib.suppress(errors.RPCError):
                     self.remove(name)
             raise
+
+    def _stop_digest(self) -> None:
+        if self._digest is not None:
+            self._digest.stop()
 
     @contextlib.contextmanager
     def _transferring(self, transfer: Transfer) -> Iterator[None]:
@@ -360,6 +367,7 @@ class Session:
         A request that is under way in another thread is cut off, and raises SessionClosedError there.
         """
         get_global_func("portcall.rpc.Close")(self.module)
+        self._stop_digest()
         if self._output is not None:
             self._output.stop()
         if self._pump is not None:

@@ -7,7 +7,10 @@ For portcall clients, all ``portcall.rpc.``; ``sample`` is what ``client/_conten
     content_take(path, size, sample, digest) -> bool          gives the file this content, if it is there
     content_begin(path, size, sample)                         keeps what has come so far of a file
     content_resume(path, size, sample) -> size                gives the file what an earlier session had sent of it
-    content_keep(path, sample, digest)                        keeps a whole file
+    content_keep(path, sample)                                keeps a whole file
+
+A file that is kept has no digest at first: that of a large one is found in the background, others when they are asked
+for.
 
 A kept file and that of a session are the same file on the disk, so neither costs anything. Native code of a session may
 write into it: so what was taken is copied before it is loaded, and the copy must have the digest that was asked for.
@@ -19,12 +22,15 @@ import contextlib
 import fcntl
 import os
 import re
+import threading
 from pathlib import Path
 
 from portcall._function import register_func
 from portcall.rpc.server._files import Folder, check_kind
+from portcall.rpc.wire._digests import LARGE, Background, digest_of
 
 _HEX = re.compile(r"[0-9a-f]{64}")
+_NEW = "[0-9]*"  # the end of the name of a file without a digest: the number of its inode
 _MOST_BYTES = 2 << 30  # of all that is kept, unless the sessions' own limit is given
 
 
@@ -45,12 +51,15 @@ class Contents:
 
     def content_find(self, size: int, sample: str) -> str:
         stem = _stem(size, sample)
-        if next(self._store.glob(f"{stem}-*"), None):
+        if next(self._store.glob(f"{stem}-*"), None) or next(self._store.glob(f"{stem}.{_NEW}"), None):
             return "complete"
         return "part" if (self._store / f"{stem}.part").exists() else ""
 
     def content_take(self, path: str, size: int, sample: str, digest: str) -> bool:
-        kept = self._store / f"{_stem(size, sample)}-{_hex(digest)}"
+        stem = _stem(size, sample)
+        kept = self._store / f"{stem}-{_hex(digest)}"
+        for new in self._store.glob(f"{stem}.{_NEW}"):
+            _name_by_digest(new)
         with contextlib.suppress(FileNotFoundError):
             self._link(kept, path)
             os.utime(kept)
@@ -72,11 +81,15 @@ class Contents:
         except FileNotFoundError:
             return 0
 
-    def content_keep(self, path: str, sample: str, digest: str) -> None:
-        stem = _stem(os.stat(self._folder.checked(path)).st_size, sample)
-        self._keep(path, self._store / f"{stem}-{_hex(digest)}")
+    def content_keep(self, path: str, sample: str) -> None:
+        facts = os.stat(self._folder.checked(path))
+        stem = _stem(facts.st_size, sample)
+        new = self._store / f"{stem}.{facts.st_ino}"
+        self._keep(path, new)
         (self._store / f"{stem}.part").unlink(missing_ok=True)
         self._make_room()
+        if facts.st_size > LARGE:
+            Background(lambda stop: _name_by_digest(new, stop))
 
     def _keep(self, path: str, kept: Path) -> None:
         """Give a file of the session a second name among what is kept."""
@@ -109,14 +122,17 @@ class Contents:
         return True
 
     def _make_room(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # another session makes room, too
-            entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry) for entry in self._store.iterdir())
-            used = sum(size for _, size, _ in entries)
-            for _, size, entry in entries:
-                if used <= self._limit:
-                    return
-                entry.unlink(missing_ok=True)
-                used -= size
+        entries = []
+        for entry in self._store.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another session makes room, too
+                facts = entry.stat()
+                entries.append((facts.st_mtime, facts.st_size, entry))
+        used = sum(size for _, size, _ in entries)
+        for _, size, entry in sorted(entries):
+            if used <= self._limit:
+                return
+            entry.unlink(missing_ok=True)
+            used -= size
 
 
 def register_contents(folder: Folder, store: str, limit: int) -> None:
@@ -124,6 +140,12 @@ def register_contents(folder: Folder, store: str, limit: int) -> None:
     contents = Contents(folder, store, limit)
     for name in ("find", "take", "begin", "resume", "keep"):
         register_func(f"portcall.rpc.content_{name}", getattr(contents, f"content_{name}"), override=True)
+
+
+def _name_by_digest(new: Path, stop: threading.Event | None = None) -> None:
+    """Give a kept file the name that it has for those who ask for it."""
+    with contextlib.suppress(FileNotFoundError), new.open("rb") as file:  # it may have gone, or have that name already
+        new.rename(new.with_name(f"{new.stem}-{digest_of(file.fileno(), stop)}"))
 
 
 def _identity(path: Path) -> tuple[int, int]:

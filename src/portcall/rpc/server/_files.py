@@ -45,6 +45,7 @@ from portcall._module import Module, load_module
 from portcall._tensor import Tensor
 from portcall.inspect._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall.rpc.server._directories import delete_tree, disk_usage
+from portcall.rpc.wire._digests import digest_of
 
 _COPY_CHUNK = 1 << 20
 _SMALLEST = 512  # bytes that a file takes at least
@@ -300,11 +301,8 @@ class Files:
             return os.fstat(file).st_size
 
     def file_digest(self, path: str) -> str:
-        digest = hashlib.sha256()
         with self._reading(path) as file:
-            while piece := os.read(file, _COPY_CHUNK):
-                digest.update(piece)
-        return digest.hexdigest()
+            return digest_of(file)
 
     def machine(self, path: str = "", needs: str = "") -> str:
         check_kind(needs, str, "a library's needs")

@@ -20,12 +20,13 @@ _WITHOUT_TENSORS, _WHERE_POSSIBLE, _ALWAYS = range(3)  # Save in core/rpc/local_
 _PLAIN, _TYPED = b"\0", b"\1"
 
 
-def to_value(value: Any, save: int) -> bytes | None:
+def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
     """Return the bytes of an object.
 
     Args:
         save: for objects that have no binary form: None is returned, or with 2 an error is raised. 0 takes tensors for
             such, too: functions of C++ return them so that they stay where they are.
+        position: of the argument that it is, for the error.
 
     Raises:
         ArgumentError: it holds something that cannot be sent, such as a function; the message says which and where.
@@ -42,9 +43,8 @@ def to_value(value: Any, save: int) -> bytes | None:
         if save != _ALWAYS:
             return None
         name = getattr(value, "type_key", type(value).__name__)
-        raise errors.ArgumentError(
-            f"{name} cannot be sent by value: {error}", expected="an object that can be saved", got=name
-        ) from None
+        raise errors.ArgumentError(f"argument #{position}: {name} cannot be sent by value: {error}", position=position,
+                                   expected="an object that can be saved", got=name) from None  # fmt: skip
 
 
 def from_value(data: bytes) -> Any:
