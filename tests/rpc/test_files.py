@@ -114,6 +114,12 @@ def test_folder_path_refuses_or_stays_inside(path: str) -> None:
     assert whole == "/tmp" or whole.startswith("/tmp/")
 
 
+def test_remove_of_the_directory_itself_does_nothing(files: Files) -> None:
+    before = files.listdir()
+    files.remove("")
+    assert files.listdir() == before
+
+
 def test_folder_refuses_directories_and_invalid_arguments(files: Files) -> None:
     for act in (lambda: files.upload("sub", b""), lambda: files.remove("sub"), lambda: files.upload("", b"")):
         with pytest.raises(IsADirectoryError):

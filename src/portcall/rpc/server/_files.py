@@ -238,6 +238,8 @@ class Files:
             return read_exactly(file, 0, os.fstat(file).st_size)
 
     def remove(self, path: str) -> None:
+        if not self._folder.inside(path):
+            return  # TVM's tuner ends each session so; its directory goes with it anyway
         with self._folder.parent(path) as (folder, name), contextlib.suppress(FileNotFoundError):
             try:
                 os.unlink(name, dir_fd=folder)
