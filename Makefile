@@ -178,6 +178,11 @@ $(OBJECTS_PEER): | venv
 bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
 	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
 
+TUNING_TRIALS ?= 32
+.PHONY: test-tuning
+test-tuning: venv build $(OBJECTS_PEER) ## TVM's meta_schedule tunes a kernel on a farm with two boards: minutes
+	PYTHONPATH=tests $(PY) tests/farm/tuning.py $(OBJECTS_PEER) $(TUNING_TRIALS)
+
 bench-vm: venv build ## the same for executables of the Relax VM, beside apache-tvm: instructions, loading, memory
 	$(PY) benchmarks/vm.py
 

@@ -151,27 +151,61 @@ def joined(port: int, text: str) -> socket.socket:
     return sock
 
 
-def proxied(port: int, size: int) -> tuple[float, float]:
-    """Return the seconds through the farm, and those of a socket, the best of ten each."""
+def pair(port: int) -> tuple[socket.socket, socket.socket]:
+    """Return a server and a client that the farm brought together."""
     server, client = joined(port, "server:pump"), joined(port, "client:pump")
     server.recv(8 + len("client:pump"), socket.MSG_WAITALL)
     client.recv(8 + len("server:pump"), socket.MSG_WAITALL)
+    return server, client
+
+
+def proxied(port: int, pid: int, size: int, times: int) -> tuple[float, float, float, float]:
+    """Return the seconds through the farm, and those of a socket, with the farm's and the socket's CPU time.
+
+    All are the least of so many each, in turns: the one in which others took the least.
+    """
+    server, client = pair(port)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         two, _ = listener.accept()
-    through, direct = [], []
-    for _ in range(10):
+    through, direct, farm, own = [], [], [], []
+    for _ in range(times):
+        begin = cpu_seconds(pid)
         through.append(pump(client, server, size))
+        farm.append(cpu_seconds(pid) - begin)
+        begin = time.process_time()
         direct.append(pump(one, two, size))
+        own.append(time.process_time() - begin)
     for sock in (server, client, one, two):
         sock.close()
-    return min(through), min(direct)
+    return min(through), min(direct), min(farm), min(own)
 
 
-def peak(pid: int) -> float:
-    """Return the greatest memory of a process so far, in MB."""
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process's first thread so far."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def slow_reader(port: int, pid: int, size: int) -> float:
+    """Return by how many MB the farm's memory grows at most while so many bytes go to a slow reader."""
+    server, client = pair(port)
+    thread = threading.Thread(target=client.sendall, args=(bytes(size),))
+    before, most, got, into = memory(pid, "VmRSS"), 0.0, 0, bytearray(1 << 20)
+    thread.start()
+    while got < size:
+        time.sleep(0.01)
+        got += server.recv_into(into)
+        most = max(most, memory(pid, "VmRSS"))
+    thread.join()
+    server.close()
+    client.close()
+    return most - before
+
+
+def memory(pid: int, what: str = "VmHWM") -> float:
+    """Return the memory of a process in MB: the greatest so far, or with ``VmRSS`` what it has now."""
     text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("VmHWM:")[2].split()[0]) / 1024
+    return int(text.partition(f"{what}:")[2].split()[0]) / 1024
 
 
 def load(address: str, pid: int, *words: object) -> str:
@@ -203,11 +237,12 @@ def main() -> None:
                 freed, asked = decisions(places, 10_000, wants, 500)
                 print(f"10,000 wait for {wants:3} wants, {places:4} places   decision {freed * 1e3:8.3f} ms   "
                       f"request {asked * 1e3:8.3f} ms")  # fmt: skip
-            through, direct = proxied(port, 256 << 20)
-            print(f"256 MiB through the farm       {0.25 / through:8.2f} GiB/s  a socket {0.25 / direct:8.2f} GiB/s"
-                  f"   {direct / through:.2f} x")  # fmt: skip
+            through, direct, cpu, own = proxied(port, farm.pid, 256 << 20, 40)
+            print(f"256 MiB through the farm       {0.25 / through:8.2f} GiB/s  a socket {0.25 / direct:8.2f} GiB/s  "
+                  f"{direct / through:.2f} x; CPU time {cpu * 1e3:.0f} ms, socket {own * 1e3:.0f} ms")  # fmt: skip
+            print(f"256 MiB to a slow reader       {slow_reader(port, farm.pid, 256 << 20):8.1f} MB more in the farm")
             print(f"1,000 agents, 2,000 clients    {load(address, farm.pid, 1000, 2000, 20, 500)}")
-            print(f"greatest memory of the farm    {peak(farm.pid):8.0f} MB")
+            print(f"greatest memory of the farm    {memory(farm.pid):8.0f} MB")
         finally:
             stop(farm)
             stop(tracker)

@@ -145,26 +145,40 @@ def test_proxy_refuses_malformed_hellos(farm: RunningFarm, data: bytes) -> None:
     farm.until(lambda: not farm.state.places and not farm.state.leases)
 
 
-def test_proxy_applies_backpressure(farm: RunningFarm) -> None:
-    with Peer(farm, "server:k") as server, Peer(farm, "client:k") as client:
-        assert server.partner() == "client:k"
-        assert client.partner() == "server:k"
-        client.sock.setblocking(False)
-        sent = 0
-        block = b"x" * (1 << 20)
-        with contextlib.suppress(BlockingIOError):
-            while sent < 256 << 20:
-                before = sent
-                sent += client.sock.send(block)
-                if sent - before < len(block):
-                    farm.do(lambda: None)
-        assert sent < 64 << 20  # what the two sockets hold, and not more
-        client.sock.setblocking(True)
-        thread = threading.Thread(target=client.sock.sendall, args=(b"end",))
-        thread.start()
-        got = server.receive(sent + 3)
-        thread.join()
-        assert got[-3:] == b"end"
+class WebSocketPeer(Peer):
+    """The same by WebSocket; what comes is for ``receive`` bytes of frames, headers included."""
+
+    def __init__(self, farm: RunningFarm, text: str) -> None:
+        super().__init__(farm)
+        self.sock.sendall(
+            f"GET /ws HTTP/1.1\r\nHost: {farm.host}:{farm.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n".encode()
+        )
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.receive(1)
+        data = hello(text)
+        self.sock.sendall(struct.pack("<BB4x", 0x82, 0x80 | len(data)) + data)
+
+
+@pytest.mark.parametrize("reader", [Peer, WebSocketPeer])
+def test_proxy_stops_reading_while_the_other_side_takes_nothing(farm: RunningFarm, reader: type[Peer]) -> None:
+    with reader(farm, "server:k") as server:
+        joined(farm)
+        with Peer(farm, "client:k") as client:
+            assert client.partner() == "server:k"
+            client.sock.settimeout(1)  # far longer than the farm needs to take what it can
+            sent, block = 0, b"x" * (1 << 20)
+            with contextlib.suppress(TimeoutError):
+                while sent < 256 << 20:
+                    sent += client.sock.send(block)
+            assert sent < 64 << 20  # what the sockets hold, and not more
+            server.sock.settimeout(20)
+            server.receive(sent)
+            client.sock.settimeout(20)
+            client.sock.sendall(b"the end")
+            client.sock.shutdown(socket.SHUT_WR)
+            assert b"the end" in server.ended()[-40:]
 
 
 # ---- WebSocket ----

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's meta_schedule tunes a matrix product on boards of a tracker: ``python tune_matmul.py HOST PORT KEY TRIALS``.
 
-It prints a JSON object: trials, how many failed, seconds of the plain kernel and of the best one, and whether the best one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later ones do not read the
-JSON of apache-tvm 0.27.
+It prints a JSON object: trials, how many failed, seconds of the plain kernel and of the best one, and whether the best
+one's product is numpy's. It needs apache-tvm-ffi 0.1.14.post1: later ones do not read the JSON of apache-tvm 0.27.
 """
 
 from __future__ import annotations
