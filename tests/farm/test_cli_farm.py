@@ -137,6 +137,18 @@ def test_farm_command_terminated_leaves_the_queue() -> None:
                 assert portcall("farm", "status", **where)["waiting"] == []
 
 
+def test_farm_request_prints_a_ticket_that_later_commands_use() -> None:
+    with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
+        where = {"PORTCALL_FARM": farm}
+        with started("serve", "--farm", farm, "--key", "k", "--place", "b1", "--silent"):
+            found = portcall("farm", "request", "k", "--for", "10m", **where)
+            for _ in range(2):
+                assert portcall("doctor", PORTCALL_LEASE=found["ticket"], **where)["server"] == "b1"
+            assert 500 < portcall("farm", "show", found["lease"], **where)["ttl"] <= 600
+            portcall("farm", "release", found["ticket"], **where)
+            assert portcall("farm", "who", **where)["leases"] == []
+
+
 def test_farm_kick_ends_the_holders_command_with_the_reason() -> None:
     with started("farm", "--port", 0, "--store", ":memory:") as (_, farm):
         where = {"PORTCALL_FARM": farm}

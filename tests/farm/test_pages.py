@@ -79,7 +79,7 @@ def test_farm_page_receives_changes(farm: RunningFarm) -> None:
 
 
 def test_farm_history_is_json(farm: RunningFarm) -> None:
-    farm.do(lambda: farm.server.hub.state._note("said", detail="=1+1"))
+    farm.do(lambda: farm.server.hub.state.note("said", detail="=1+1"))
     fill(farm)
     rows = list(csv.DictReader(io.StringIO(get(farm, "/history.csv")[1])))
     events = json.loads(get(farm, "/history.json")[1])["events"]
@@ -191,6 +191,20 @@ def test_farm_pairing_code_becomes_a_token_once(locked: RunningFarm) -> None:
     assert command(locked, "register", board, place="b", keys=["rasp4"])["place"]["state"] == "idle"
     with pytest.raises(errors.FarmError, match="rasp4 only"):
         command(locked, "register", board, place="b", keys=["other"])
+
+
+def test_farm_history_tells_who_gave_which_rights(locked: RunningFarm) -> None:
+    boss = token(locked, "admin")
+    fields = {"for": "rasp-3", "role": "agent", "keys": ["rasp4"]}
+    command(locked, "token-make", boss, **fields)
+    command(locked, "redeem", code=command(locked, "pair", boss, **fields)["code"])
+    command(locked, "token-revoke", boss, **{"token-of": "rasp-3"})
+    events = [e for e in command(locked, "history", boss)["events"] if "rasp-3" in e["detail"]]
+    assert [(e["what"], e["user"]) for e in events] == [
+        ("token made", "a admin"), ("pairing code made", "a admin"), ("token made", "a admin"),
+        ("token revoked", "a admin"), ("token revoked", "a admin"),
+    ]  # fmt: skip
+    assert all(e["detail"] == "agent rasp-3 for rasp4" for e in events)
 
 
 def test_farm_token_limits_hold(locked: RunningFarm) -> None:

@@ -44,6 +44,10 @@ portcall farm reserve rasp4 --shell
 portcall farm reserve 'rasp4 & !flaky' -- make tune
 """
 
+REQUEST = """
+export PORTCALL_LEASE=$(portcall farm request rasp4 --for 30m --wait 10m)
+portcall farm release $PORTCALL_LEASE
+"""
 
 CHECK = """
 portcall farm check
@@ -282,17 +286,47 @@ def exit_on_signal(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
+@click.command("request", cls=Command, examples=REQUEST)
+@farm_options
+@click.argument("want")
+@click.option("--for", "duration", callback=read_duration, default="30m", show_default=True, metavar="TIME",
+              help="How long the lease lasts, unless it is released before.")  # fmt: skip
+@click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
+@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help="A step is a minute.")
+def request(
+    json_to: str | None, want: str, duration: float, wait: float | None, priority: float, **given: Any
+) -> None:  # fmt: skip
+    """Lease a place for a time, and print its ticket: for scripts, whose commands use it one after the other.
+
+    `portcall run | bench | doctor` use the lease whose ticket PORTCALL_LEASE has. The ticket is a secret.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, exit_on_signal)
+    with farm_of(given) as farm:
+        lease = farm.lease(want, ttl=duration, limit=duration, wait=wait, priority=priority,
+                           on_wait=lambda text: click.echo(text, err=True))  # fmt: skip
+        show(json_to, {"lease": lease.id, "place": lease.place, "ticket": lease.ticket}, lease.ticket)
+        lease.leave()
+
+
+def holder_of(lease: str) -> dict[str, str]:
+    """Return the fields that name a lease, given its id or its ticket."""
+    id, _, secret = lease.partition(":")
+    return {"lease": id, "secret": secret} if secret else {"lease": id}
+
+
 def lease_command(name: str, does: str, *, why: bool = False) -> Command:
     """Make a command that changes one lease."""
 
     @click.command(name, cls=Command, examples=f"portcall farm {name} LEASE" + (" --why 'demo at ten'" if why else ""),
                    help=does)  # fmt: skip
     @farm_options
-    @click.argument("lease")
+    @click.argument("lease", metavar="LEASE|TICKET")
     def change(json_to: str | None, lease: str, **given: Any) -> None:
         more = {"why": given.pop("why")} if why else {}
         with farm_of(given) as farm:
-            show(json_to, farm.command(name, lease=lease, **more), f"{name}: lease {lease}")
+            found = farm.command(name, **holder_of(lease), **more)
+            show(json_to, found, f"{name}: lease {found['lease']}")
 
     if why:
         change.params.append(click.Option(["--why"], required=True, help="What its holder will read."))
@@ -302,12 +336,13 @@ def lease_command(name: str, does: str, *, why: bool = False) -> Command:
 
 @click.command("extend", cls=Command, examples="portcall farm extend LEASE 30m")
 @farm_options
-@click.argument("lease")
+@click.argument("lease", metavar="LEASE|TICKET")
 @click.argument("duration", callback=read_duration)
 def extend(json_to: str | None, lease: str, duration: float, **given: Any) -> None:
     """Let a lease last this much longer from now on, within its limit."""
     with farm_of(given) as farm:
-        show(json_to, farm.command("extend", lease=lease, seconds=duration), f"extended lease {lease}")
+        found = farm.command("extend", **holder_of(lease), seconds=duration)
+        show(json_to, found, f"extended lease {found['lease']}")
 
 
 # ---- Places ----
@@ -513,6 +548,7 @@ SUMMARIES: dict[Command, str] = {
     who: "Show who has which place.",
     history: "Show what happened, and why.",
     reserve: "Lease a place while a command or a shell runs.",
+    request: "Lease a place for a time, for the commands of a script.",
     show_one: "Show all that is known of a place or a lease.",
     extend: "Let a lease last longer.",
     lease_command("release", "Give a place back."): "Give a place back.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +33,8 @@ RIGHTS: dict[Role, frozenset[str]] = {
     "operator": frozenset(_RUNS),
     "admin": frozenset({*_RUNS, *_SERVES, "token-make", "token-list", "token-revoke", "pair"}),
 }
+Note = Callable[[str, str, str], None]
+
 _CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _CODE_LENGTH = 12  # of 31 letters: 59 bits, good for minutes and one use
 PAIR_SECONDS = 600.0
@@ -79,10 +82,12 @@ class Access:
     Parameters:
         store: keeps them.
         required: whether callers need one.
+        note: called with what was done, the user who did it and details, for the history.
     """
 
-    def __init__(self, store: Store | RedisStore, required: bool) -> None:
+    def __init__(self, store: Store | RedisStore, required: bool, note: Note = lambda what, user, detail: None) -> None:
         self.required = required
+        self._note = note
         self._store = store
         self._tokens = {hashed: _read(record) for hashed, record in store.tokens().items()}
         self._codes: dict[str, Token] = {}
@@ -109,17 +114,18 @@ class Access:
         token = Token(**{**what, "keys": tuple(what.get("keys", ()))}, by=by, hint=text[:6])
         self._tokens[hash_secret(text)] = token
         self._store.set_token(hash_secret(text), asdict(token))
+        self._note("token made", by, _described(token))
         return text
 
     def list(self) -> list[dict[str, Any]]:
         """Return all tokens, without what would let anybody use them."""
         return [asdict(token) for token in self._tokens.values()]
 
-    def revoke(self, hint: str) -> int:
+    def revoke(self, hint: str, by: str) -> int:
         """End the tokens that begin with ``hint``, or belong to the user of that name; return how many."""
         gone = [h for h, t in self._tokens.items() if hint and (hint in (t.hint, t.user))]
         for hashed in gone:
-            del self._tokens[hashed]
+            self._note("token revoked", by, _described(self._tokens.pop(hashed)))
             self._store.set_token(hashed, None)
         return len(gone)
 
@@ -128,7 +134,8 @@ class Access:
         code = "".join(secrets.choice(_CODE_LETTERS) for _ in range(_CODE_LENGTH))
         now = time.time()
         self._codes = {c: t for c, t in self._codes.items() if t.made + PAIR_SECONDS > now}
-        self._codes[hash_secret(code)] = Token(**{**what, "keys": tuple(what.get("keys", ()))})
+        token = self._codes[hash_secret(code)] = Token(**{**what, "keys": tuple(what.get("keys", ()))})
+        self._note("pairing code made", token.by, _described(token))
         return "-".join(code[n : n + 4] for n in range(0, _CODE_LENGTH, 4))
 
     def redeem(self, code: str) -> str:
@@ -141,6 +148,10 @@ class Access:
         if wanted is None or wanted.made + PAIR_SECONDS <= time.time():
             raise ValueError("this pairing code is wrong, was used already, or is older than ten minutes")
         return self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
+
+
+def _described(token: Token) -> str:
+    return f"{token.role} {token.user}{' for ' if token.keys else ''}{', '.join(token.keys)}"
 
 
 def _read(record: dict[str, Any]) -> Token:

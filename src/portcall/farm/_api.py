@@ -462,7 +462,7 @@ class Api:
         return {"tokens": self.access.list()}
 
     def _token_revoke(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return {"revoked": self.access.revoke(_text(command, "token-of"))}
+        return {"revoked": self.access.revoke(_text(command, "token-of"), caller.user)}
 
     def _pair(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         return {"code": self.access.pair(by=caller.user, **_token_fields(command))}

@@ -99,6 +99,11 @@ class Hub:
                 self._flush()
                 self._set_timer()
 
+    def note(self, what: str, user: str, detail: str) -> None:
+        """Write a line of the history that belongs to no place and no lease."""
+        with self.turn() as state:
+            state.note(what, user=user, detail=detail)
+
     def _flush(self) -> None:
         state = self.state
         while state.changed or state.events or state.effects or state.forgotten:

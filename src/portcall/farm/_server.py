@@ -134,7 +134,7 @@ class Server:
         self.hub = Hub(self._store or Store(options.store), rules, self.log)
         self.hub.power = self._cycle_power
         self._webhooks = Webhooks(self.hub, options.webhooks) if options.webhooks else None
-        self.access = Access(self.hub.store, required=options.require_tokens or not options.local)
+        self.access = Access(self.hub.store, required=options.require_tokens or not options.local, note=self.hub.note)
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
         self._runner = web.AppRunner(

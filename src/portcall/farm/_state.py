@@ -131,7 +131,7 @@ class State:
             return
         self.changed[place.id] = place
         place.cause = f"power cycle {place.cycles} of {self.rules.cycles}"
-        self._note("place power cycle", place=place.id, detail=place.cause)
+        self.note("place power cycle", place=place.id, detail=place.cause)
         self._say("cycle", place=place)
 
     def _place_is_due(self, place: Place) -> None:
@@ -182,7 +182,7 @@ class State:
 
     def _set_place(self, place: Place, state: PlaceState, cause: str) -> None:
         if place.state != state:
-            self._note("place " + state, place=place.id, lease=place.lease, detail=cause)
+            self.note("place " + state, place=place.id, lease=place.lease, detail=cause)
             place.since = self.now
         place.state, place.cause = state, cause
         self.changed[place.id] = place
@@ -192,10 +192,10 @@ class State:
         lease.state = state  # type: ignore[assignment]
         lease.since = self.now
         self.changed[lease.id] = lease
-        self._note("lease " + state, place=lease.place, lease=lease.id, user=lease.user, detail=detail)
+        self.note("lease " + state, place=lease.place, lease=lease.id, user=lease.user, detail=detail)
         self._arm(lease)
 
-    def _note(self, what: str, *, place: str = "", lease: str = "", user: str = "", detail: str = "") -> None:
+    def note(self, what: str, *, place: str = "", lease: str = "", user: str = "", detail: str = "") -> None:
         self.events.append(Event(self.now, what, place, lease, user, detail))
 
     def _say(self, what: Any, lease: Lease | None = None, place: Place | None = None, **more: Any) -> None:
@@ -229,7 +229,7 @@ class State:
         place = self.places.get(id)
         if place is None:
             place = self.places[id] = Place(id, peer)
-            self._note("place registered", place=id, detail=", ".join(keys))
+            self.note("place registered", place=id, detail=", ".join(keys))
         known = (place.keys, place.tags)
         place.peer, place.keys, place.tags = peer, tuple(keys), {**(tags or {}), "place": id}
         place.patience = patience
@@ -302,7 +302,7 @@ class State:
         self.queue.remove_place(place)
         self.changed.pop(place.id, None)
         self.forgotten.append(place.id)
-        self._note("place forgotten", place=place.id, detail=place.cause)
+        self.note("place forgotten", place=place.id, detail=place.cause)
 
     def accepted(self, id: str, fence: int) -> None:
         """Take an agent's word that it is ready for the lease that it was offered."""
@@ -342,7 +342,7 @@ class State:
         """Count a failure of a place; too many of them, or one with ``at_once``, quarantine it."""
         place = self.places[id]
         place.failures = [t for t in place.failures if t > self.now - self.rules.failure_window] + [self.now]
-        self._note("place failed", place=id, lease=place.lease, detail=why)
+        self.note("place failed", place=id, lease=place.lease, detail=why)
         if at_once and place.health in (*USABLE, "quarantined"):
             self.set_health(id, "quarantined", why, until=self.now + self.rules.quarantine)
         elif len(place.failures) >= self.rules.failures and place.health in USABLE:
@@ -360,7 +360,7 @@ class State:
             place.failures, place.cycles = [], 0
         place.health, place.health_reason, place.health_until = health, reason, until
         self.changed[id] = place
-        self._note("place " + health, place=id, user=by, detail=reason)
+        self.note("place " + health, place=id, user=by, detail=reason)
         self._arm(place)
         self._serve(place)
 
@@ -369,7 +369,7 @@ class State:
         place = self.places[id]
         place.drain = wanted
         self.changed[id] = place
-        self._note("place drained" if wanted else "place back in use", place=id, user=by)
+        self.note("place drained" if wanted else "place back in use", place=id, user=by)
         self._serve(place)
 
     # ---- Requests and leases ----
@@ -463,7 +463,7 @@ class State:
             place.usual[job] = seconds
         place.checked = self.now
         self.changed[place.id] = place
-        self._note(
+        self.note(
             "place checked", place=place.id, lease=id, user=lease.user, detail=f"{seconds:.3g} s" if seconds else ""
         )
         if place.health in (*USABLE, "quarantined", "bad"):
@@ -573,7 +573,7 @@ class State:
             limit = lease.since + most if most else float("inf")
             lease.ends_at = min(self.now + seconds, limit)
             self.changed[id] = lease
-            self._note("lease extended", place=lease.place, lease=id, user=lease.user)
+            self.note("lease extended", place=lease.place, lease=id, user=lease.user)
             self._arm(lease)
         return lease
 
@@ -609,7 +609,7 @@ class State:
             if lease.peer == "TVM":
                 lease.expires = 0  # it lasts as long as the session
             self.changed[lease.id] = lease
-            self._note("session opened", place=id, lease=lease.id, user=lease.user)
+            self.note("session opened", place=id, lease=lease.id, user=lease.user)
 
     def session_closed(self, id: str, fence: int, session: str, how: str) -> None:
         """Take an agent's word that a session ended; a TVM client's lease ends with it."""
@@ -617,7 +617,7 @@ class State:
         if lease is not None and session in lease.sessions:
             del lease.sessions[session]
             self.changed[lease.id] = lease
-            self._note("session closed", place=id, lease=lease.id, user=lease.user, detail=how)
+            self.note("session closed", place=id, lease=lease.id, user=lease.user, detail=how)
             if lease.peer == "TVM":
                 self._end(lease, "released", detail=f"its session ended: {how}")
 

@@ -385,6 +385,11 @@ class Lease:
             with contextlib.suppress(RPCError):
                 self._farm._again("release", lease=self.id, secret=self._secret)
 
+    def leave(self) -> None:
+        """Leave the lease to those who have its ``ticket``: this process neither keeps nor releases it."""
+        self._own = False
+        self._farm._forget(self)
+
     def wait_for_end(self) -> str:
         """Wait until the lease ends, and return why."""
         while not self._over and not self._farm._closed:
