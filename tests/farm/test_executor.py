@@ -51,13 +51,20 @@ def test_executor_runs_tasks_on_all_boards_and_retries_after_a_crash(tmp_path: P
     def fail(session: rpc.Session) -> Any:
         return session["demo.fail"]()
 
+    progress: list[tuple[int, int]] = []
     with running_farm() as farm, board(farm, "a", imports=(functions,)), board(farm, "b", imports=(functions,)):
-        with client(farm) as lab, Executor(lab, "k", boards=2, call_timeout=60) as executor:
+        with (
+            client(farm) as lab,
+            Executor(
+                lab, "k", boards=2, call_timeout=60, on_progress=lambda *counts: progress.append(counts)
+            ) as executor,
+        ):
             done = list(executor.map(where, range(8)))
             assert [number for number, _ in done] == list(range(8))
             assert executor.submit(crash).result() > 0
             with pytest.raises(errors.RemoteError, match="wrong"):
                 executor.submit(fail).result()
+        assert sorted(progress)[-1] == (10, 10)
         farm.until(lambda: all(place.state == "idle" for place in farm.state.places.values()))
         with client(farm) as lab, Executor(lab, "k & gpu") as executor, pytest.raises(errors.FarmError):
             executor.submit(where, 1).result()

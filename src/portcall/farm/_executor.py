@@ -42,12 +42,13 @@ class Executor(concurrent.futures.Executor):
         retries: how often a task is tried again.
         idle: seconds for which a board is kept without work.
         call_timeout: seconds that one request of a session may take; 0 for any time.
+        on_progress: called after each task with how many are done, and how many were submitted so far.
         lease: further options of ``Farm.lease``.
     """
 
     def __init__(
         self, farm: rpc.Farm, want: str, *, boards: int = 1, retries: int = 2, idle: float = 5, call_timeout: float = 0,
-        **lease: Any,
+        on_progress: Callable[[int, int], object] | None = None, **lease: Any,
     ) -> None:  # fmt: skip
         if boards < 1:
             raise ValueError(f"invalid boards {boards} (must be 1 or more)")
@@ -55,8 +56,9 @@ class Executor(concurrent.futures.Executor):
         self._retries, self._idle, self._call_timeout, self._lease = retries, idle, call_timeout, lease
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        self._lock = threading.Lock()
-        self._pending = 0
+        self._lock = threading.RLock()  # a cancelled future calls back while it is held
+        self._on_progress = on_progress
+        self._pending = self._submitted = self._done = 0
         self._down = False
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
@@ -66,12 +68,22 @@ class Executor(concurrent.futures.Executor):
             if self._down:
                 raise RuntimeError("the executor was shut down")
             self._pending += 1
+            self._submitted += 1
+            if self._on_progress is not None:
+                task.future.add_done_callback(self._report)
             self._tasks.put(task)
             if len(self._threads) < min(self._boards, self._pending):
                 thread = threading.Thread(target=self._work, name="portcall-executor", daemon=True)
                 self._threads.add(thread)
                 thread.start()
         return task.future
+
+    def _report(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._done += 1
+            done, submitted = self._done, self._submitted
+        assert self._on_progress is not None
+        self._on_progress(done, submitted)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks; finish, or with ``cancel_futures`` drop, those that wait; give all boards back."""
