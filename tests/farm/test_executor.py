@@ -80,7 +80,7 @@ def test_executor_measure_builds_on_one_and_measures_on_another() -> None:
         assert measure([3, 1], str, executor=boards) == ["3", "1"]
 
 
-def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path) -> None:
+def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     pem, ca = tmp_path / "farm.pem", tmp_path / "ca.pem"
@@ -93,6 +93,11 @@ def test_farm_with_tls_serves_leases_directly_and_proxied(tmp_path: Path) -> Non
             with board(farm, relay=relay, tls=tls), client(farm, tls=tls) as lab, lab.lease("k") as lease:
                 for _ in range(2):
                     with lease.session() as session:
+                        assert session["portcall.rpc.machine"] is not None
+                with monkeypatch.context() as patch:  # as in a command that gets the lease
+                    for name, value in lease.environment.items():
+                        patch.setenv(name, value)
+                    with rpc.connect_farm() as again, again.resume(os.environ["PORTCALL_LEASE"]).session() as session:
                         assert session["portcall.rpc.machine"] is not None
         with pytest.raises(errors.ConnectError), client(farm) as lab:
             lab.status()

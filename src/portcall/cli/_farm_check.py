@@ -27,7 +27,7 @@ def check_places(farm: Farm, names: tuple[str, ...], job: str, tolerance: float,
     for name in names or places:
         try:
             with farm.check(name, ttl=60) as lease:
-                why, seconds = run_job(lease, job, limit, farm.address)
+                why, seconds = run_job(lease, job, limit)
                 why = lease.checked(job, seconds, why, tolerance)
         except FarmError as error:
             if error.reason == "busy" and not names:
@@ -42,7 +42,7 @@ def check_places(farm: Farm, names: tuple[str, ...], job: str, tolerance: float,
     return failed
 
 
-def run_job(lease: Lease, job: str, limit: float, farm: str) -> tuple[str, float]:
+def run_job(lease: Lease, job: str, limit: float) -> tuple[str, float]:
     """Run a command in a lease, or open a session; return why it failed, and the seconds that it says it took."""
     if not job:
         try:
@@ -51,7 +51,7 @@ def run_job(lease: Lease, job: str, limit: float, farm: str) -> tuple[str, float
             return "", 0.0
         except RPCError as error:
             return str(error), 0.0
-    environment = {**os.environ, "PORTCALL_FARM": farm, "PORTCALL_LEASE": lease.ticket}
+    environment = {**os.environ, **lease.environment}
     try:
         done = subprocess.run(
             job, shell=True, env=environment, capture_output=True, text=True, timeout=limit, check=False

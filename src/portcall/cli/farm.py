@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -63,7 +65,8 @@ def farm_options(function: Decorated) -> Decorated:
                      help="The farm; or PORTCALL_FARM. By default 127.0.0.1:9190."),
         click.option("--token-file", type=click.Path(allow_dash=True), help="File with your token; or "
                      "PORTCALL_FARM_TOKEN."),
-        click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this authority (PEM)."),
+        click.option("--tls-ca", type=click.Path(), metavar="FILE", help="Speak TLS, and trust this "
+                     "authority (PEM); or PORTCALL_FARM_CA."),
     ]  # fmt: skip
     return with_options(function, options)
 
@@ -99,8 +102,12 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
             click.echo(f"listening on {address}")
         sys.stdout.flush()
         if not (given["json"] or given["silent"]):
-            click.echo(f"page: http{'s' if given['tls_cert'] else ''}://{address}\n"
-                       f"boards: portcall serve --farm {address} --key NAME", err=True)  # fmt: skip
+            there = address
+            if address.host in ("0.0.0.0", "::"):
+                there = dataclasses.replace(address, host=socket.gethostname())
+            ca = " --farm-ca FILE" if given["tls_cert"] else ""
+            click.echo(f"page: http{'s' if given['tls_cert'] else ''}://{there}\n"
+                       f"boards: portcall serve --farm {there}{ca} --key NAME", err=True)  # fmt: skip
         if access is not None and access.required and not access.list():
             token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
             click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
@@ -253,7 +260,7 @@ def reserve(
             print_json({"lease": lease.id, "place": lease.place}, json_to)
         else:
             click.echo(f"{lease.place} is yours (lease {lease.id})", err=True)
-        environment = {**os.environ, "PORTCALL_FARM": farm.address, "PORTCALL_LEASE": lease.ticket}
+        environment = {**os.environ, **lease.environment}
         ctx.exit(run_in_lease(lease, words or (os.environ.get("SHELL", "/bin/sh"),), environment, shell))
 
 
@@ -462,11 +469,12 @@ def pair(json_to: str | None, user: str, **given: Any) -> None:
     """Make a code that a board or a colleague turns into a token once, within ten minutes."""
     with farm_of(given) as farm:
         found = farm.command("pair", **{"for": user, **token_fields(given)})
-        page = f"http{'s' if given['tls_ca'] else ''}://{farm.address}/pair?code={found['code']}"
+        page = f"http{'s' if farm.speaks_tls else ''}://{farm.address}/pair?code={found['code']}"
         show(
             json_to,
             {**found, "page": page},
-            f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}",
+            f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}"
+            f"{' --tls-ca FILE' if farm.speaks_tls else ''}",
         )
         if json_to is None and (picture := as_picture(page)):
             click.echo(f"or scan this with a phone, for {page}\n{picture}")

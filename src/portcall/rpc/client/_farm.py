@@ -47,7 +47,7 @@ def connect_farm(address: str = "", *, token: str | None = None, tls: TLSOptions
         address: ``host:port``; several of one farm with commas between them. By default that of the environment
             variable PORTCALL_FARM, else of TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
-        tls: speak TLS.
+        tls: speak TLS; by default where PORTCALL_FARM_CA names the file of an authority to trust.
         user: the name to give where the farm needs no token; by default that of this user.
     """
     return Farm(FarmChannel(address, token, tls, user))
@@ -67,6 +67,11 @@ class Farm:
     def address(self) -> str:
         """Where the farm is, as ``host:port``."""
         return str(self._channel.address)
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether the connections to it speak TLS."""
+        return self._channel.tls is not None
 
     def lease(
         self,
@@ -329,6 +334,15 @@ class Lease:
     def ticket(self) -> str:
         """A text with which another process may use the lease: ``Farm.resume``. It is a secret."""
         return f"{self.id}:{self._secret}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables with which the commands of another process use the lease; they have secrets."""
+        channel = self._farm._channel
+        ca = os.path.abspath(channel.tls.ca) if channel.tls is not None and channel.tls.ca else ""
+        variables = {"PORTCALL_FARM": self._farm.address, "PORTCALL_LEASE": self.ticket, "PORTCALL_FARM_CA": ca,
+                     "PORTCALL_FARM_TOKEN": channel.token}  # fmt: skip
+        return {name: value for name, value in variables.items() if value}
 
     @property
     def over(self) -> str:

@@ -31,7 +31,7 @@ class FarmChannel:
         address: ``host:port``; the port may be left out. A farm of several processes has several, separated by commas.
             By default that of the environment: PORTCALL_FARM, else TVM_TRACKER_HOST and TVM_TRACKER_PORT.
         token: by default that of PORTCALL_FARM_TOKEN.
-        tls: speak TLS.
+        tls: speak TLS; by default where PORTCALL_FARM_CA names the file of an authority to trust.
         user: the name to give where the farm needs no token; by default that of this user.
     """
 
@@ -44,7 +44,8 @@ class FarmChannel:
         self._addresses = [parse_address(part.strip(), default_port=DEFAULT_PORT) for part in address.split(",")]
         self.address: Address = self._addresses[0]
         self.token = check_token(token if token is not None else os.environ.get("PORTCALL_FARM_TOKEN", ""))
-        self.tls = tls
+        ca = os.environ.get("PORTCALL_FARM_CA", "")
+        self.tls = tls or (TLSOptions(ca=ca) if ca else None)
         self.user = user or _user()
         self._local = threading.local()
         self._lock = threading.Lock()
