@@ -31,6 +31,9 @@ ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# TVM's pool spins in sched_yield before a thread sleeps or ends: for minutes where other processes take each turn.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+
 # `make test` tries the same generated inputs each time; `make explore` draws new ones.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
