@@ -78,6 +78,10 @@ def test_readers_of_plans_agree(readers: portcall.Module) -> None:
             other = body[:at] + struct.pack("<BBH", 2, bits, lanes) + body[at + 4 :]
             data = whole[:12] + struct.pack("<IQ", zlib.crc32(other), len(other)) + other
             assert bool(plan_error(data)) == bool(readers["plan_error"](data)), (bits, lanes)
+    for at in range(len(whole)):  # the header too; nobody repairs the checksum
+        other = whole[:at] + bytes((whole[at] ^ 0x10,)) + whole[at + 1 :]
+        assert plan_error(other)
+        assert readers["plan_error"](other)
     for end in range(len(whole)):
         assert plan_error(whole[:end])
         assert readers["plan_error"](whole[:end])
