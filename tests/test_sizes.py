@@ -70,6 +70,11 @@ def test_each_source_file_has_a_budget() -> None:
     assert sorted({str(path.parent.relative_to(ROOT)) for path in sources() if not folder_of(path)}) == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def files_of_tests() -> list[Path]:
+    files = [path for top in ("core/tests", "tests", "js/test") for path in (ROOT / top).rglob("*")]
+    return sorted(path for path in files if path.suffix in SUFFIXES)
+
+
+@pytest.mark.parametrize("path", [*sources(), *files_of_tests()], ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_file_is_too_long(path: Path) -> None:
     assert lines(path) <= LONGEST_FILE, f"split {path.relative_to(ROOT)}: it has {lines(path)} lines"

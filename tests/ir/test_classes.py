@@ -9,72 +9,14 @@ import dataclasses
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Generic, Literal, Optional, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import pytest
 
 import portcall
-from portcall import testing, toolchain
-
-
-@portcall.register_object("test.classes.Expr")
-class Expr(portcall.Object):
-    """An expression."""
-
-
-@portcall.register_object("test.classes.Var", compare="variable")
-class Var(Expr):
-    name: str
-
-
-@portcall.register_object("test.classes.Const")
-class Const(Expr):
-    value: int
-
-
-@portcall.register_object("test.classes.Add")
-class Add(Expr):
-    """The sum of two expressions."""
-
-    operator: ClassVar[str] = "+"
-    lhs: Expr
-    rhs: Expr
-    span: str = portcall.field(default="", compare=False, doc="where it stands")
-
-    def flipped(self) -> Add:
-        return Add(self.rhs, self.lhs, self.span)
-
-    def own_class(self) -> type:
-        return __class__  # type: ignore[name-defined]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-
-
-@portcall.register_object("test.classes.Block")
-class Block(Expr):
-    body: list[Expr]
-    names: dict[str, int] = portcall.field(default_factory=dict)
-    tag: Optional[str] = None  # noqa: UP045
-    outer: Block | None = None
-    mode: Literal["fast", "small"] = portcall.field(default="fast", kw_only=True)
-    anything: Any = None
-    weight: float = 1.0
-    either: int | str = 0
-    pair: tuple[int, Expr] | None = None
-
-
-@portcall.register_object("test.classes.Numbered")
-class Numbered(portcall.Object):
-    which: Literal[0, 1]
-    many: tuple[int, ...] = ()
-    nothing: None = None
-    floats: list[float] = portcall.field(default_factory=list)
-
-
-X, ONE = Var("x"), Const(1)
-
+from ir.expressions import ONE, Add, Block, Const, Expr, Numbered, Var, X, define
+from portcall import testing
 
 # ---- Made here -------------------------------------------------------------------------------------------------------
 
@@ -400,10 +342,6 @@ def test_register_object_array_and_function_fields() -> None:
 # ---- What may be registered ------------------------------------------------------------------------------------------
 
 
-def define(key: str, annotations: dict[str, Any], base: type = portcall.Object, **more: Any) -> Any:
-    return portcall.register_object(key)(type("Made", (base,), {"__annotations__": annotations, **more}))
-
-
 def test_register_object_annotations_may_be_strings() -> None:
     made = define("test.classes.Types", {"a": int, "b": ClassVar[int], "c": ClassVar, "d": "ClassVar[int]"}, b=3, d=4)
     assert (list(portcall.ir.fields(made)), made.b, made(1).d) == (["a"], 3, 4)
@@ -622,166 +560,3 @@ def test_register_value_type_refuses_supported_types() -> None:
         portcall.ir.register_value_type(Size, "test.classes.Size", encode=int, decode=Size)
     with pytest.raises(TypeError, match="a Var is a Object, and travels as one"):
         portcall.ir.register_value_type(Var, "test.classes.Size", encode=str, decode=Var)
-
-
-@pytest.mark.usefixtures("registrations_undone")
-def test_register_value_type_uses_a_type_of_cpp(objects: portcall.Module) -> None:
-    portcall.ir.register_value_type(
-        complex, "test.complex", encode=lambda z: [z.real, z.imag], decode=lambda v: complex(*v)
-    )
-    square = portcall.get_global_func("cpp_objects.square")
-    assert square(2 + 3j) == (2 + 3j) ** 2
-    with pytest.raises(TypeError, match="argument #0: expected complex, got int 3"):
-        square(3)
-
-
-# ---- Types of C++ ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def objects(build_native: Callable[[str], pathlib.Path]) -> portcall.Module:
-    return portcall.load_module(build_native("objects.cc"))
-
-
-def test_object_class_of_a_cpp_type(objects: portcall.Module) -> None:
-    named = portcall.ir.object_class("cpp.NamedAdd")
-    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
-    assert [cls.__name__ for cls in named.__mro__[:4]] == ["NamedAdd", "Add", "Expr", "Object"]
-    assert list(portcall.ir.fields(named(var("x"), var("y")))) == ["lhs", "rhs", "span", "name"]
-    made = add(var("x"), rhs=var("y"))
-    assert made.lhs.name == "x"  # type: ignore[attr-defined]
-    assert isinstance(made, portcall.ir.object_class("cpp.Expr"))
-    assert add.__doc__ == "The sum of two expressions."
-    assert add.lhs.__doc__ == "what is added to"  # type: ignore[attr-defined]
-    assert made.depth() == 1  # type: ignore[attr-defined]
-    assert add(made, made).depth() == 2  # type: ignore[attr-defined]
-    assert add.zero() == 0  # type: ignore[attr-defined]
-    assert add.depth.__doc__ == "levels of sums below"  # type: ignore[attr-defined]
-    assert repr(made) == "Add(lhs=Var(name='x'), rhs=Var(name='y'), span='')"
-    with pytest.raises(TypeError, match=r"cpp.Add.lhs: expected cpp.Expr, got int"):
-        add(3, made)
-    with pytest.raises(TypeError, match=r"^cpp.Add .*'rhs'"):
-        add(made)
-
-
-def test_register_object_refuses_cpp_bases_with_members(objects: portcall.Module) -> None:
-    with pytest.raises(TypeError, match=r"cannot derive from 'cpp.Counter', whose objects may have members"):
-        define("test.classes.Orphan", {}, portcall.ir.object_class("cpp.Counter"))
-
-
-def test_object_class_writable_and_hidden_cpp_fields(objects: portcall.Module) -> None:
-    counter = portcall.ir.object_class("cpp.Counter")
-    made: Any = counter(3, up=False)
-    assert (made.count, made.step, made.up, made.seen, str(made.dtype)) == (3, 0.5, False, [], "float32")
-    made.count += 2
-    made.step = 2
-    assert (made.count, made.step) == (5, 2.0)
-    with pytest.raises(AttributeError, match=r"^Counter "):
-        made.up = True
-    with pytest.raises(TypeError, match=r"cpp.Counter.count: expected int, got str"):
-        made.count = "many"
-    with pytest.raises(TypeError, match=r"Counter\(\) takes 4 positional arguments, got 5"):
-        counter(1, 2.0, [], "int8", True)
-    assert repr(made) == "Counter(count=5, step=2.0, up=False, seen=[])"
-    assert made.replace(count=1).step == 2.0
-
-
-def test_object_class_without_constructor_reads_fields(objects: portcall.Module) -> None:
-    made = portcall.get_global_func("cpp_objects.sealed")(7)
-    assert made.value == 7
-    with pytest.raises(
-        TypeError, match=r"'cpp.Sealed' cannot be made from fields: its C\+\+ type has no default constr"
-    ):
-        type(made)(7)
-
-
-def test_object_copy_on_write_in_cpp(objects: portcall.Module) -> None:
-    var, add = portcall.ir.object_class("cpp.Var"), portcall.ir.object_class("cpp.Add")
-    made: Any = add(var("x"), var("y"))
-    swapped = portcall.get_global_func("cpp_objects.swap")(made)
-    assert (swapped.lhs.name, swapped.rhs.name) == ("y", "x")
-    assert made.lhs.name == "x"
-    assert portcall.get_global_func("cpp_objects.as_var")(var("z")) == "z"
-    with pytest.raises(TypeError, match=r"expected cpp.Var, got cpp.Add"):
-        portcall.get_global_func("cpp_objects.as_var")(made)
-
-
-@pytest.mark.usefixtures("registrations_undone")
-def test_register_object_takes_over_a_cpp_type(objects: portcall.Module) -> None:
-    @portcall.register_object("cpp.Expr")
-    class MyExpr(portcall.Object):
-        def __add__(self, other: Any) -> Any:
-            return portcall.get_global_func("cpp_objects.add")(self, other)
-
-    @portcall.register_object("cpp.Var")
-    class MyVar(MyExpr):
-        def shout(self) -> str:
-            return str(self.name.upper())  # type: ignore[attr-defined]
-
-    @portcall.register_object("cpp.Add")
-    class MyAdd(MyExpr):
-        pass
-
-    total = MyVar("x") + MyVar("y")
-    assert isinstance(total, MyAdd)
-    assert total.lhs.shout() == "X"  # type: ignore[attr-defined]
-    with pytest.raises(
-        TypeError, match=r"type 'cpp.Var' is defined elsewhere.*leave out the annotations of \['name'\]"
-    ):
-        define("cpp.Var", {"name": str})
-
-
-def test_register_object_hides_no_cpp_field(objects: portcall.Module) -> None:
-    with pytest.raises(TypeError, match=r"Made\.count "):
-        define("cpp.Counter", {}, count=property(lambda self: 1))
-
-
-def test_load_module_refuses_a_type_that_python_defined(
-    build_native: Callable[[str], pathlib.Path], tmp_path: pathlib.Path
-) -> None:
-    made = define("test.classes.late.Late", {"target": object, "number": int})(ONE, 2)
-    source = tmp_path / "late.cc"
-    source.write_text(LATE)
-    library = tmp_path / "late.so"
-    toolchain.create_shared([source], library)
-    with pytest.raises(
-        OSError, match=r"'test\.classes\.late\.Late' was defined at run time; load the library that des"
-    ):
-        portcall.load_module(library)
-    assert (made.target, made.number) == (ONE, 2)
-
-
-LATE = """
-#include <portcall/portcall.h>
-using namespace portcall;
-struct LateObj : Object {
-  int64_t number = 5;
-  ObjectRef target;
-  PORTCALL_OBJECT(LateObj, Object, "test.classes.late.Late")
-  static void Describe(Description<LateObj>* type) {
-    type->field("number", &LateObj::number);
-    type->field("target", &LateObj::target);
-  }
-};
-PORTCALL_REGISTER_OBJECT(LateObj);
-PORTCALL_EXPORT_TYPED(nothing, [] {})
-"""
-
-
-def test_object_of_a_python_type_is_made_and_read_in_cpp(objects: portcall.Module) -> None:
-    create, get = portcall.get_global_func("cpp_objects.create"), portcall.get_global_func("cpp_objects.get")
-    made = create("test.classes.Add", X, ONE, "from C++")
-    assert isinstance(made, Add)
-    assert (made.lhs, made.rhs, made.span) == (X, ONE, "from C++")
-    assert get(made, "lhs") == X
-    with pytest.raises(TypeError, match=r"test.classes.Add.lhs: expected test.classes.Expr, got str"):
-        create("test.classes.Add", "x", ONE, "")
-    with pytest.raises(KeyError, match=r"'test\.classes\.Nobody'"):
-        create("test.classes.Nobody")
-    with pytest.raises(AttributeError, match=r"an object of type 'test.classes.Add' has no field 'middle'"):
-        get(made, "middle")
-
-
-def test_object_class_of_an_unknown_key_is_an_error() -> None:
-    with pytest.raises(KeyError, match=r"no type has the key 'cpp.Nothing'; is the library that defines it loaded"):
-        portcall.ir.object_class("cpp.Nothing")

@@ -692,10 +692,8 @@ TEST("the table for bindings is complete") {
   CHECK(std::string(core->version).find('.') != std::string::npos);
   // Every entry after the first two is a function.
   auto* entries = reinterpret_cast<void* const*>(core);
-  for (size_t i = offsetof(PortcallCore, object_inc_ref) / sizeof(void*); i < sizeof(PortcallCore) / sizeof(void*);
-       ++i) {
-    CHECK(entries[i] != nullptr);
-  }
+  size_t first = offsetof(PortcallCore, object_inc_ref) / sizeof(void*);
+  for (size_t i = first; i < sizeof(PortcallCore) / sizeof(void*); ++i) CHECK(entries[i] != nullptr);
   TVMFFIVersion version{};
   TVMFFIGetVersion(&version);
   CHECK(version.major == 0 && version.minor == 1);
