@@ -51,7 +51,9 @@ def main(host: str, port: int, key: str, trials: int) -> None:
     module = tvm.IRModule({"main": matmul().with_attr("global_symbol", "main")})
     runner = RPCRunner(RPCConfig(host, port, key, session_timeout_sec=60),
                        EvaluatorConfig(number=3, repeat=1, min_repeat_ms=10, enable_cpu_cache_flush=True))  # fmt: skip
-    builder = LocalBuilder(max_workers=1, timeout_sec=600)  # its first build imports TVM's intrinsics, for many seconds
+    builder = LocalBuilder(
+        max_workers=1, timeout_sec=3600
+    )  # its first build imports TVM's intrinsics, for many seconds
     measured: list[Any] = []
 
     @derived_object

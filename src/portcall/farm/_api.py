@@ -8,7 +8,6 @@ connection may be lost at any moment, and a farm may start again, without anythi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import math
 import secrets
@@ -25,6 +24,7 @@ from portcall.farm._state import State, hash_secret
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
+_LOOKS = 100.0  # such answers a second at most: later where more clients wait
 AGENT_SILENCE = 10.0  # seconds between two questions of an agent
 ADMIT_PATIENCE = 5.0
 GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
@@ -47,6 +47,34 @@ class ApiError(Exception):
         self.status = status
 
 
+class News:
+    """Wakes all who wait for it. A timer and a future are all that waiting takes: thousands wait."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    def tell(self) -> None:
+        for future in self._waiting:
+            _settle(future, True)
+
+    async def wait(self, seconds: float) -> bool:
+        """Return whether there was news within that time, from now on."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        timer = loop.call_later(seconds, _settle, future, False)
+        self._waiting.add(future)
+        try:
+            return bool(await future)
+        finally:
+            timer.cancel()
+            self._waiting.discard(future)
+
+
+def _settle(future: asyncio.Future[bool], news: bool) -> None:
+    if not future.done():
+        future.set_result(news)
+
+
 class Agent:
     """The agent of a place, between two of its questions."""
 
@@ -55,9 +83,9 @@ class Agent:
         self.instance = instance
         self.asking = 0
         self.orders: list[dict[str, Any]] = []
-        self.news = asyncio.Event()
+        self.news = News()
         self.silence: asyncio.TimerHandle | None = None
-        self.admitted: dict[str, asyncio.Event] = {}
+        self.admitted: dict[str, News] = {}
 
     def order(self, effect: Effect) -> None:
         """Keep an effect for the next answer."""
@@ -71,7 +99,7 @@ class Agent:
                 {"do": effect.what, "fence": lease.fence, "lease": lease.id, "key": key, "user": lease.user,
                  "limit": lease.ceiling}
             )  # fmt: skip
-        self.news.set()
+        self.news.tell()
 
 
 class Api:
@@ -87,7 +115,7 @@ class Api:
         self.access = access
         self._agents: dict[str, Agent] = {}
         self._lost: dict[str, Agent] = {}  # whose connections have ended
-        self._news: dict[str, asyncio.Event] = {}
+        self._news: dict[str, News] = {}
         self._asking: Counter[str] = Counter()  # answers that are held back, by lease
         self._gone: dict[str, asyncio.TimerHandle] = {}  # leases whose waiting clients are gone
 
@@ -205,7 +233,8 @@ class Api:
             left = until - time.monotonic()
             if lease.state in ("active", "ended") or left <= 0 or view.get("position", seen) != seen:
                 break
-            await self._news_of(lease, min(left, LOOK, lease.ttl / 2))
+            look = max(LOOK, self.hub.state.queue.size / _LOOKS)
+            await self._news_of(lease, min(left, look, lease.ttl / 2))
         if lease.state == "ended":
             self._news.pop(lease.id, None)
         if lease.state == "active":
@@ -214,18 +243,14 @@ class Api:
 
     async def _news_of(self, lease: Lease, seconds: float) -> bool:
         """Wait until something happens to a lease; return whether it did within the time."""
-        news = self._news.setdefault(lease.id, asyncio.Event())
         self.hub.holders[lease.id] = self._on_news
-        news.clear()
-        with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
-            return await asyncio.wait_for(news.wait(), seconds)
-        return False
+        return await self._news.setdefault(lease.id, News()).wait(seconds)
 
     def _on_news(self, effect: Effect) -> None:
         assert effect.lease is not None
         news = self._news.get(effect.lease.id)
         if news is not None:
-            news.set()
+            news.tell()
         if effect.what == "ended":
             self._news.pop(effect.lease.id, None)
 
@@ -279,11 +304,10 @@ class Api:
         if not lease.match_key and agent is not None:
             with self.hub.turn() as state:
                 key = state.admit(lease.id)
-            told = agent.admitted[key] = asyncio.Event()
+            told = agent.admitted[key] = News()
             try:
-                await asyncio.wait_for(told.wait(), ADMIT_PATIENCE)
-            except (TimeoutError, asyncio.TimeoutError):
-                raise ApiError(f"the agent of {lease.place} does not answer", "agent", 503) from None
+                if not await told.wait(ADMIT_PATIENCE):
+                    raise ApiError(f"the agent of {lease.place} does not answer", "agent", 503)
             finally:
                 agent.admitted.pop(key, None)
             lease.match_key = key
@@ -358,7 +382,7 @@ class Api:
         self._expect(id, agent)
         news = self._news.get(state.places[id].lease)
         if news is not None:
-            news.set()  # its holder may wait for another session
+            news.tell()  # its holder may wait for another session
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
 
     def _agent_of(self, command: Mapping[str, Any]) -> tuple[str, Agent]:
@@ -385,10 +409,7 @@ class Api:
         agent.asking += 1
         try:
             if not agent.orders:
-                agent.news.clear()
-                await asyncio.wait_for(agent.news.wait(), _number(command, "hold", HOLD, 0, HOLD))
-        except (TimeoutError, asyncio.TimeoutError):
-            pass
+                await agent.news.wait(_number(command, "hold", HOLD, 0, HOLD))
         except asyncio.CancelledError:  # its connection ended
             self._lose(id, agent, "its connection ended")
             raise
@@ -420,7 +441,7 @@ class Api:
         elif what == "admitted":
             told = agent.admitted.get(_text(report, "key"))
             if told is not None:
-                told.set()
+                told.tell()
         else:
             raise ValueError(f"there is no report {str(what)[:40]!r}")
 
@@ -440,7 +461,7 @@ class Api:
         for agents in (self._agents, self._lost):
             agent = agents.pop(id, None)
             if agent is not None:
-                agent.news.set()
+                agent.news.tell()
                 if agent.silence is not None:
                     agent.silence.cancel()
 

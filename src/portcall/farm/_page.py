@@ -29,6 +29,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: 
   thead { display: none } tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0 }
   td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0; text-align: right }
   td::before { content: attr(data-name); color: var(--dim); text-align: left } td.number { text-align: right }
+  td:empty, td[data-name=fact] { display: none }
 }
 """
 _SCRIPT = """
@@ -76,9 +77,14 @@ def pairing(code: str) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
-    """Return a table of cells that are HTML already; on a phone each row is a block."""
+    """Return a table of cells that are HTML already; on a phone each row is a block, that of a fact one line."""
     body = "".join(
-        "<tr>" + "".join(f'<td data-name="{name}">{cell}</td>' for name, cell in zip(names, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f'<td data-name="{row[0] if name == "value" else name}">{cell}</td>'
+            for name, cell in zip(names, row, strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
     if not body:
