@@ -90,7 +90,7 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._down = True
             if cancel_futures:
-                for task in iter(self._next_waiting, None):
+                for task in iter(self._take, None):
                     task.future.cancel()
             threads = list(self._threads)
             for _ in threads:
@@ -99,17 +99,11 @@ class Executor(concurrent.futures.Executor):
             for thread in threads:
                 thread.join()
 
-    def _next_waiting(self) -> _Task | None:
-        try:
-            return self._tasks.get_nowait()
-        except queue.Empty:
-            return None
-
     def _work(self) -> None:
         """Serve tasks on one board after the other, until there are none."""
         failure: BaseException | None = None
         try:
-            while (task := self._take()) is not None:
+            while (task := self._take(self._idle)) is not None:
                 try:
                     with self._farm.lease(self._want, **self._lease) as lease:
                         self._on_board(lease, task)
@@ -121,12 +115,13 @@ class Executor(concurrent.futures.Executor):
                 self._threads.discard(threading.current_thread())
                 left = self._pending if not self._threads else 0
             if left and failure is not None:
-                for waiting in iter(self._next_waiting, None):
+                for waiting in iter(self._take, None):
                     self._finish(waiting, error=failure)
 
-    def _take(self) -> _Task | None:
+    def _take(self, patience: float = 0) -> _Task | None:
+        """Return the next task; None after so many seconds, and at the end."""
         try:
-            return self._tasks.get(timeout=self._idle)
+            return self._tasks.get(patience > 0, patience or None)
         except queue.Empty:
             return None
 
@@ -135,7 +130,7 @@ class Executor(concurrent.futures.Executor):
         while task is not None:
             if not self._run(lease, task):
                 return
-            task = self._take()
+            task = self._take(self._idle)
 
     def _run(self, lease: rpc.Lease, task: _Task) -> bool:
         """Run a task; return whether the board can go on."""

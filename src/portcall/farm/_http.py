@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 import json
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from portcall.farm import _page
 from portcall.farm._access import Token
-from portcall.farm._api import Api
+from portcall.farm._api import Api, News
 from portcall.farm._commands import MOST_BODY, answer, bearer
 from portcall.farm._device_page import add_device_page
 from portcall.farm._model import Event
@@ -65,13 +66,14 @@ class Pages:
         self._api = api
         self._relay = relay
         self._figures = _page.Figures()
-        self._news: set[asyncio.Event] = set()
+        self._news = News()
+        self._changes = 0
         api.hub.watchers.append(self._figures.watch)
         api.hub.watchers.append(self._on_events)
 
     def _on_events(self, events: list[Event]) -> None:
-        for news in self._news:
-            news.set()
+        self._changes += 1
+        self._news.tell()
 
     # ---- Commands and health ----
 
@@ -178,23 +180,15 @@ class Pages:
         self._viewer(request)
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await answer.prepare(request)
-        news = asyncio.Event()
-        self._news.add(news)
-        try:
+        with contextlib.suppress(ConnectionError, web.HTTPUnauthorized):
             while not self._api.hub.state.draining:
                 self._viewer(request)  # a token that was revoked shows nothing more
-                news.clear()
+                seen = self._changes
                 picture = json.dumps(_page.overview(self._api.status()))
                 await answer.write(f"data: {picture}\n\n".encode())
                 await asyncio.sleep(_REFRESH)
-                try:
-                    await asyncio.wait_for(news.wait(), _QUIET)
-                except (TimeoutError, asyncio.TimeoutError):
-                    continue
-        except (ConnectionError, web.HTTPUnauthorized):
-            pass
-        finally:
-            self._news.discard(news)
+                if seen == self._changes:
+                    await self._news.wait(_QUIET)
         return answer
 
 

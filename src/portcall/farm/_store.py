@@ -8,6 +8,7 @@ which takes them over when they register.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -80,17 +81,9 @@ class Store:
         Raises:
             StoreError: it is not written.
         """
-        try:
-            self._save(changed, forgotten, events, now, use)
-        except sqlite3.Error as error:
-            raise StoreError(str(error)) from None
-
-    def _save(
-        self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
-    ) -> None:
         db = self._db
-        db.execute("BEGIN IMMEDIATE")
         try:
+            db.execute("BEGIN IMMEDIATE")
             for record in changed:
                 table = "places" if isinstance(record, Place) else "leases"
                 if isinstance(record, Lease) and record.state == "ended":
@@ -104,18 +97,20 @@ class Store:
                 "INSERT INTO events (time, what, place, lease, user, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 [(e.time, e.what, e.place, e.lease, e.user, e.detail) for e in events],
             )
-            self._set_fact("now", now)
+            self._since_trim += len(events)
+            if self._since_trim >= _TRIM_EVERY:
+                self._since_trim = 0
+                db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
+            self.set_fact("now", now)
             if use is not None:
-                self._set_fact("use", use)
+                self.set_fact("use", use)
             db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(str(error)) from None
             raise
-        self._since_trim += len(events)
-        if self._since_trim >= _TRIM_EVERY:
-            self._since_trim = 0
-            db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
 
     def history(
         self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, limit: int = 1000
@@ -152,7 +147,4 @@ class Store:
         return default if row is None else json.loads(row[0])
 
     def set_fact(self, name: str, value: Any) -> None:
-        self._set_fact(name, value)
-
-    def _set_fact(self, name: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
