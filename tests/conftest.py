@@ -102,7 +102,7 @@ def build_native(cache_dir: Path) -> Callable[[str], Path]:
         source = NATIVE / name
         headers = sorted(toolchain.include_dir().rglob("*.h"))
         digest = hashlib.sha256()
-        for path in (source, *headers):
+        for path in (source, *sorted(NATIVE.glob("*.h")), *headers):
             digest.update(path.read_bytes())
         digest.update(toolchain.find_compiler("c++").version().encode())
         folder = cache_dir / "native"

@@ -19,7 +19,7 @@ CORE = ROOT / "core"
 HOUSE = [
     ("", "errors _html _input _signature _timing", "_archive _plugins", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
-    ("", "_core", "_dtype _container _function", "_future _device _arraylike", "_tensor _module"),
+    ("", "_core", "_dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
     (
         "ir",
         "_operations _printing _passes",

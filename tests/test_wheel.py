@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 WHEEL_LIMIT = 2_000_000
 CORE_LIMIT = 600_000
 VM_LIMIT = 130_000
-OPENCL_LIMIT = 100_000
+OPENCL_LIMIT = CUDA_LIMIT = 100_000
 BINARIES = Path(sys.executable).parent
 
 pytestmark = pytest.mark.timeout(600)
@@ -75,7 +75,12 @@ def test_wheel_is_small(wheel: Path) -> None:
 
 @pytest.mark.parametrize(
     ("library", "limit"),
-    [("libportcall.so", CORE_LIMIT), ("libportcall_vm.so", VM_LIMIT), ("libportcall_opencl.so", OPENCL_LIMIT)],
+    [
+        ("libportcall.so", CORE_LIMIT),
+        ("libportcall_vm.so", VM_LIMIT),
+        ("libportcall_opencl.so", OPENCL_LIMIT),
+        ("libportcall_cuda.so", CUDA_LIMIT),
+    ],
 )
 def test_stripped_libraries_are_small(library: str, limit: int, wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:

@@ -11,10 +11,9 @@
 #include <mutex>
 #include <vector>
 
+#include "devices/kernel_module.h"
 #include "devices/opencl_api.h"
 #include "portcall/device.h"
-#include "portcall/module.h"
-#include "portcall/payload.h"
 
 namespace portcall::opencl {
 namespace {
@@ -282,9 +281,9 @@ int SyncStreams(void*, DLDevice device, void* from, void* to) {
 
 // ---- Modules --------------------------------------------------------------------------------------------------------
 
-class ClModuleNode : public ModuleNode {
+class ClModuleNode : public devices::KernelModuleNode {
  public:
-  explicit ClModuleNode(payload::Payload payload) : payload_(std::move(payload)) {}
+  using KernelModuleNode::KernelModuleNode;
   ~ClModuleNode() override {
     for (auto& [key, built] : built_) {
       Cl().ReleaseKernel(built->kernel);
@@ -293,15 +292,6 @@ class ClModuleNode : public ModuleNode {
   }
 
   const char* kind() const override { return "opencl"; }
-  std::vector<std::string> FunctionNames() override {
-    std::vector<std::string> names;
-    for (const auto& [name, kernel] : payload_.kernels) names.push_back(name);
-    return names;
-  }
-  std::string GetSource(const std::string& format) override {
-    if (format.empty() || format == payload_.format) return payload_.code;
-    return ModuleNode::GetSource(format);
-  }
   PackedFunc GetFunction(const std::string& name, const Module& self) override;
 
  private:
@@ -316,15 +306,13 @@ class ClModuleNode : public ModuleNode {
   Built* Build(const std::string& name, int32_t index);
   static void Launch(const payload::Kernel& kernel, Built* built, Args args);
 
-  payload::Payload payload_;
   std::mutex mutex_;
   std::map<std::pair<std::string, int32_t>, std::unique_ptr<Built>> built_;
 };
 
 PackedFunc ClModuleNode::GetFunction(const std::string& name, const Module& self) {
-  auto it = payload_.kernels.find(name);
-  if (it == payload_.kernels.end()) return nullptr;
-  const payload::Kernel* kernel = &it->second;
+  const payload::Kernel* kernel = FindKernel(name);
+  if (!kernel) return nullptr;
   PORTCALL_CHECK(!kernel->dynamic_shared, ModuleLoadError)
       << "the kernel '" << name << "' uses dynamic shared memory (scope shared.dyn), which TVM's OpenCL code makes "
       << "private to each thread: its results would be wrong; compile it with the scope 'shared'";
@@ -344,16 +332,16 @@ PackedFunc ClModuleNode::GetFunction(const std::string& name, const Module& self
 // A line "// Function: NAME" stands before each kernel with all that it needs, since TVM 0.8. Older source is one part.
 std::string ClModuleNode::SourceOf(const std::string& name) const {
   const std::string mark = "// Function: ", line = mark + name + "\n";
-  size_t begin = payload_.code.find(line);
-  if (begin == std::string::npos) return payload_.code;
+  size_t begin = payload().code.find(line);
+  if (begin == std::string::npos) return payload().code;
   begin += line.size();
-  return payload_.code.substr(begin, payload_.code.find(mark, begin) - begin);
+  return payload().code.substr(begin, payload().code.find(mark, begin) - begin);
 }
 
 Program ClModuleNode::MakeProgram(const std::string& name, const ClDevice& device) const {
   Status status = kSuccess;
-  const bool from_source = payload_.format == "cl";
-  const std::string code = from_source ? SourceOf(name) : payload_.code;
+  const bool from_source = payload().format == "cl";
+  const std::string code = from_source ? SourceOf(name) : payload().code;
   const char* text = code.data();
   const auto* bytes = reinterpret_cast<const unsigned char*>(text);
   const size_t size = code.size();

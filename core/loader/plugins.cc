@@ -12,7 +12,9 @@ namespace portcall::loader {
 namespace {
 
 constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
-                                                               {"opencl", "libportcall_opencl.so"}};
+                                                               {"opencl", "libportcall_opencl.so"},
+                                                               {"cuda", "libportcall_cuda.so"},
+                                                               {"cuda_host", "libportcall_cuda.so"}};
 
 std::string FindInEnvironment(const std::string& kind) {
   const char* given = std::getenv("PORTCALL_DEVICES");

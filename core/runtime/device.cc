@@ -43,6 +43,34 @@ const PortcallDeviceAPI* FindApi(int32_t device_type) {
 using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
 
+// What a binding does with streams; a stream is its address, 0 the default one. In one function, which is small.
+enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait };
+
+int64_t CommandStream(int command, Device device, int64_t stream, int64_t other) {
+  const PortcallDeviceAPI& api = DeviceApiOf(device);
+  auto* handle = reinterpret_cast<void*>(stream);
+  void* result = nullptr;
+  switch (static_cast<StreamCommand>(command)) {
+    case StreamCommand::kCreate:
+      if (api.create_stream) Check(api.create_stream(api.ctx, device, &result));
+      break;
+    case StreamCommand::kFree:
+      if (api.free_stream) Check(api.free_stream(api.ctx, device, handle));
+      break;
+    case StreamCommand::kSetCurrent:
+      Check(TVMFFIEnvSetStream(device.device_type, device.device_id, handle, &result));
+      break;
+    case StreamCommand::kSync:
+      Check(PortcallDeviceSync(device, handle));
+      break;
+    case StreamCommand::kWait:  // `stream`, for `other`
+      if (api.sync_streams) Check(api.sync_streams(api.ctx, device, reinterpret_cast<void*>(other), handle));
+      else Check(PortcallDeviceSync(device, reinterpret_cast<void*>(other)));
+  }
+  return reinterpret_cast<int64_t>(result);  // of kCreate the stream, of kSetCurrent the one before
+}
+
+PORTCALL_REGISTER_GLOBAL("portcall.DeviceStream").set_body_typed(CommandStream);
 PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type, int32_t id, int32_t attr) {
   Device device{type, id};
   if (attr == kPortcallAttrExist && !FindDeviceApi(type)) return Any(false);

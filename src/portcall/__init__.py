@@ -25,6 +25,7 @@ from portcall._function import (
     remove_global_func,
 )
 from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib
+from portcall._stream import Stream
 from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ __all__ = [
     "Object",
     "PackedFunc",
     "Shape",
+    "Stream",
     "Tensor",
     "__version__",
     "alignment_copy_stats",
@@ -117,6 +119,7 @@ _core.provide(
     start_call=_later("portcall._future", "start_call"),
 )
 register_func("portcall.FindPlugin", _later("portcall._plugins", "find_plugin"), override=True)
+register_func("portcall.FindNvidiaFolders", _later("portcall._plugins", "find_nvidia_folders"), override=True)
 for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libraries with the kernels
     register_func(f"ffi.Module.load_from_bytes.{_kind}", _later("portcall.graph._factory", "from_bytes"), override=True)
 del _kind

@@ -56,6 +56,10 @@ class Device(_core.Device):
         """
         get_global_func("portcall.DeviceSync")(self)
 
+    def _stream(self, command: int, stream: int = 0, other: int = 0) -> int:
+        number: int = get_global_func("portcall.DeviceStream")(command, self, stream, other)
+        return number
+
     def _attribute(self, name: str) -> Any:
         return self._attribute_number(_ATTRIBUTES[name])
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plug-ins that installed packages bring: libraries that register a kind of device or module with the core."""
+"""What plug-ins for devices get from installed packages: libraries that register a kind, and the files of NVIDIA."""
 
 from __future__ import annotations
 
 import os
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from portcall.errors import ModuleLoadError
 
@@ -28,3 +30,11 @@ def find_plugin(kind: str) -> str:
             text = f"the plug-in for {kind!r} that the entry point {point.value!r} names cannot be found: {error}"
             raise ModuleLoadError(text) from error
     return ""
+
+
+def find_nvidia_folders() -> list[str]:
+    """Return the folders of NVIDIA's packages, each with ``lib`` or ``include``, the newest CUDA first."""
+    spec = find_spec("nvidia")  # a namespace that the packages share
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    folders = [folder for place in places for folder in Path(place).iterdir() if folder.is_dir()]
+    return sorted(map(str, folders), reverse=True)

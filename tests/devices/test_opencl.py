@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import portcall
+from devices.payloads import payload, text, two
 from portcall import errors, graph, rpc
 
 DEVICE = portcall.opencl(0)
@@ -120,11 +120,6 @@ def test_matmul_over_two_axes_is_right(lib: portcall.Module) -> None:
     np.testing.assert_allclose(out.numpy(), x @ y, rtol=1e-5)
 
 
-def two(x: Any, k: int, q: int) -> Any:
-    """What the kernels of ``two`` compute, with f = 2.5."""
-    return (x * np.float32(2.5)).reshape(4, 64)[:, ::-1].reshape(-1) + k + q
-
-
 def test_workspace_local_memory_and_scalars_of_each_type_are_right(libraries: dict[str, Path]) -> None:
     x, out = random(256), empty(256)
     portcall.load_module(libraries["opencl_two"])["two"](on_device(x), out, 3, 2.5, 7)
@@ -169,17 +164,6 @@ def test_time_evaluator_asks_the_device(lib: portcall.Module) -> None:
 
 
 # ---- Modules ---------------------------------------------------------------------------------------------------------
-
-
-def text(value: bytes) -> bytes:
-    return struct.pack("<Q", len(value)) + value
-
-
-def payload(source: bytes, kernel: bytes = b"k", parameters: tuple[bytes, ...] = (b"blockIdx.x",)) -> bytes:
-    """A module with one kernel that takes a buffer."""
-    info = text(kernel) + struct.pack("<QBBH", 1, 3, 64, 1) + struct.pack("<Q", len(parameters))
-    info += b"".join(text(name) for name in parameters) + struct.pack("<QI", 1, 0)
-    return text(b"cl") + struct.pack("<Q", 1) + text(kernel) + info + text(source)
 
 
 def load(data: bytes) -> portcall.Module:

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "function.h"
+#include "tensor.h"
 
 namespace portcall::payload {
 
@@ -165,30 +165,66 @@ inline Launch ReadLaunch(const Kernel& kernel, Args args) {
   return launch;
 }
 
-// Where a launch finds the bytes of its arguments: in their cells, or in narrower copies here.
+// The bytes of a launch's arguments, and where each begins. A tensor stands for its data.
 class ArgumentAddresses {
  public:
-  ArgumentAddresses(const Kernel& kernel, Args args) : addresses_(kernel.arguments.size()), narrow_(addresses_.size()) {
-    const TVMFFIAny* cells = args.cells();
-    for (size_t i = 0; i < addresses_.size(); ++i) {
-      addresses_[i] = const_cast<int64_t*>(&cells[i].v_int64);
-      if (kernel.arguments[i] == Argument::kTensorMap) addresses_[i] = cells[i].v_ptr;
-      if (kernel.arguments[i] == Argument::kInt32) narrow_[i] = static_cast<uint32_t>(cells[i].v_int64);
-      if (kernel.arguments[i] == Argument::kFloat32) {
-        auto rounded = static_cast<float>(cells[i].v_float64);
-        std::memcpy(&narrow_[i], &rounded, sizeof(rounded));
-      }
-      if (IsNarrow(kernel, i)) addresses_[i] = &narrow_[i];
+  ArgumentAddresses(const Kernel& kernel, Args args) {
+    const size_t count = kernel.arguments.size();
+    if (count > kInline) {
+      more_values_.resize(count);
+      more_addresses_.resize(count);
+      values_ = more_values_.data();
+      addresses_ = more_addresses_.data();
+    }
+    for (size_t i = 0; i < count; ++i) {
+      addresses_[i] = &values_[i];
+      values_[i] = BitsOf(kernel.arguments[i], args, static_cast<int>(i));
+      if (kernel.arguments[i] == Argument::kTensorMap) addresses_[i] = args.cells()[i].v_ptr;
     }
   }
+  ArgumentAddresses(const ArgumentAddresses&) = delete;
+  ArgumentAddresses& operator=(const ArgumentAddresses&) = delete;
+
   static bool IsNarrow(const Kernel& kernel, size_t i) {
     return kernel.arguments[i] == Argument::kInt32 || kernel.arguments[i] == Argument::kFloat32;
   }
-  void** data() { return addresses_.data(); }
+  void** data() { return addresses_; }
 
  private:
-  std::vector<void*> addresses_;
-  std::vector<uint32_t> narrow_;
+  static constexpr size_t kInline = 32;  // no memory is asked for up to here
+
+  static uint64_t BitsOf(Argument argument, Args args, int i) {
+    ArgValue value = args[i];
+    switch (argument) {
+      case Argument::kInt32:
+        return static_cast<uint32_t>(value.cast<int64_t>());
+      case Argument::kFloat32: {
+        auto rounded = static_cast<float>(value.cast<double>());
+        uint32_t bits = 0;
+        std::memcpy(&bits, &rounded, sizeof(bits));
+        return bits;
+      }
+      case Argument::kWord64:
+        return value.type_index() == kTVMFFIFloat ? value.cell().v_uint64
+                                                  : static_cast<uint64_t>(value.cast<int64_t>());
+      case Argument::kTensorMap:
+        PORTCALL_CHECK(value.cast<void*>(), ValueError)
+            << args.function() << "(): argument #" << i << " is no tensor map";
+        return 0;
+      case Argument::kBuffer:
+        break;
+    }
+    const DLTensor* tensor = TryDLTensor(value.cell());
+    return tensor ? reinterpret_cast<uint64_t>(tensor->data) + tensor->byte_offset
+                  : reinterpret_cast<uint64_t>(value.cast<void*>());
+  }
+
+  uint64_t inline_values_[kInline];
+  void* inline_addresses_[kInline];
+  uint64_t* values_ = inline_values_;
+  void** addresses_ = inline_addresses_;
+  std::vector<uint64_t> more_values_;
+  std::vector<void*> more_addresses_;
 };
 
 }  // namespace portcall::payload

@@ -71,6 +71,11 @@ class RemoteDevice(Device):
         """Wait until the work given to the device is finished."""
         get_global_func("portcall.rpc.DeviceSync")(self.session.module, self.device_type, self.device_id)
 
+    def _stream(self, command: int, stream: int = 0, other: int = 0) -> int:
+        plain = Device(self.device_type, self.device_id)
+        number: int = get_global_func("portcall.rpc.DeviceStream")(self.session.module, command, plain, stream, other)
+        return number
+
     def _attribute_number(self, number: int) -> Any:
         return get_global_func("portcall.rpc.DeviceAttr")(self.session.module, self.device_type, self.device_id, number)
 
