@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kinds of devices: registration, attributes, streams, and the allocator that an array library may bring.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <sstream>
@@ -162,7 +163,7 @@ TEST("an accelerator is asked by its kind") {
   CHECK_EQ(fake.chosen().back(), 1);
   CHECK(Contains(Thrown([] { Registry::Get("__tvm_set_device")(kDLExtDev, 5); }), "DeviceError: there are two"));
   auto types = Registry::Get("portcall.DeviceTypes")().cast<std::vector<int64_t>>();
-  CHECK(types[0] == kDLCPU && types[1] == kDLExtDev);
+  for (int64_t type : {kDLCPU, kDLExtDev}) CHECK_EQ(std::count(types.begin(), types.end(), type), 1);
 }
 
 TEST("the error of a device's table arrives as it was raised") {
