@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, testing
+from portcall.rpc._replay import Recording
+from portcall.rpc.client._record import keep_frames
 from rpc.serving import FUNCTIONS, Serving, serving
 
 SAYING = (
@@ -20,6 +24,13 @@ SAYING = (
 def say(text): print(text)
 """
 )
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size and (piece := sock.recv(size - len(data))):
+        data += piece
+    return bytes(data)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +100,20 @@ def test_replay_refuses_files_that_are_no_recordings(server: Serving, tmp_path: 
     path.write_bytes({"other": b"x" + whole, "cut": whole[:-5], "empty": b""}[damage])
     with pytest.raises(ValueError, match=r"session\.rec"):
         testing.replay(path)
+
+
+def test_recording_moves_large_frames_both_ways_at_once(tmp_path: Path) -> None:
+    frame = (8 << 20).to_bytes(8, "little") + bytes(8 << 20)
+    server, far = socket.socketpair()
+    descriptor, pump = keep_frames(far.detach(), tmp_path / "both", {})
+    with server, socket.socket(fileno=descriptor) as client, ThreadPoolExecutor(3) as pool:
+        answering = pool.submit(server.sendall, frame)  # before it reads
+        reading = pool.submit(read_exactly, client, len(frame))
+        pool.submit(client.sendall, frame)
+        answering.result()
+        assert (read_exactly(server, len(frame)), reading.result()) == (frame, frame)
+    pump.join()
+    assert [len(e.request) for e in Recording.read(tmp_path / "both").exchanges] == [len(frame)]
 
 
 def test_connect_refuses_a_recording_that_cannot_be_written(server: Serving, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import socket
 import struct
 import threading
@@ -59,15 +58,22 @@ def keep_frames(descriptor: int, path: str | os.PathLike[str], facts: dict[str, 
 
 
 def _pump(client: socket.socket, server: socket.socket, file: BinaryIO) -> None:
-    """Move bytes both ways until either side ends."""
-    ways = {client: (server, b"\0", FrameCutter()), server: (client, b"\1", FrameCutter())}
-    with client, server, file, contextlib.suppress(OSError):
-        while True:
-            for source in select.select(list(ways), [], [])[0]:
-                target, mark, cutter = ways[source]
-                data = source.recv(_PIECE)
-                for frame in cutter.feed(data):
-                    file.write(mark + frame)
-                if not data:
-                    return
+    """Move bytes both ways until either side ends. A way that waits for its reader does not stop the other."""
+    lock = threading.Lock()
+
+    def move(source: socket.socket, target: socket.socket, mark: bytes) -> None:
+        cutter = FrameCutter()
+        with contextlib.suppress(OSError):
+            while data := source.recv(_PIECE):
+                with lock:
+                    file.writelines(mark + frame for frame in cutter.feed(data))
                 target.sendall(data)
+        for end in (client, server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    with client, server, file:
+        answers = threading.Thread(target=move, args=(server, client, b"\1"), name="portcall-record", daemon=True)
+        answers.start()
+        move(client, server, b"\0")
+        answers.join()
