@@ -183,6 +183,16 @@ TUNING_TRIALS ?= 32
 test-tuning: venv build $(OBJECTS_PEER) ## TVM's meta_schedule tunes a kernel on a farm with two boards: minutes
 	PYTHONPATH=tests $(PY) tests/farm/tuning.py $(OBJECTS_PEER) $(TUNING_TRIALS)
 
+.PHONY: bench-devices test-nvrtc
+bench-devices: venv build $(POCL) ## what launches on OpenCL's first device cost, beside a loop in C
+	$(PY) benchmarks/devices.py
+
+NVRTC := build/nvrtc
+$(NVRTC): | $(VENV)/run.txt
+	$(PY) -m pip install -q --target $@ nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12
+test-nvrtc: venv build $(NVRTC) ## CUDA source through NVIDIA's compiler, up to the launch; downloads 130 MB, needs no GPU
+	PYTHONPATH=$(NVRTC) $(PY) tests/scripts/compile_cuda.py
+
 bench-vm: venv build ## the same for executables of the Relax VM, beside apache-tvm: instructions, loading, memory
 	$(PY) benchmarks/vm.py
 

@@ -27,7 +27,7 @@ HOUSE = [
         "_classes",
         "__init__",
     ),
-    ("inspect", "_elf _embedded", "_linkage _wasm", "_machine", "_library", "__init__"),
+    ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine", "_library", "__init__"),
     ("", "_compare"),
     (
         "graph",
@@ -104,7 +104,7 @@ HOUSE = [
         "_arguments _counts _errors",
         "_output _store",
         "_command _progress",
-        "_isolate _remote _graph_report _onnx _vm_arguments _vm_report",
+        "_devices _isolate _remote _graph_report _onnx _vm_arguments _vm_report",
         "_call _farm_check _params_report",
         "_model",
         "bench bundle compile demo doctor farm help inspect remote run serve verify version",

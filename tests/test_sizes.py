@@ -31,7 +31,7 @@ BUDGET = {
     "src/portcall/compile": 6_750,
     "src/portcall/farm": 5_200,
     "src/portcall/graph": 4_850,
-    "src/portcall/inspect": 1_500,  # reads WebAssembly, too
+    "src/portcall/inspect": 1_700,  # reads WebAssembly and kernels of devices, too
     "src/portcall/ir": 1_950,
     "src/portcall/rpc": 700,  # replays and vectors
     "src/portcall/rpc/client": 3_200,

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "bytes/cursor.h"
+#include "portcall/c_api.h"
 #include "portcall/error.h"
 
 namespace portcall::loader {
@@ -19,14 +21,33 @@ class Reader : public bytes::Cursor<Reader> {
     PORTCALL_THROW(ModuleLoadError) << "the modules embedded in the library are damaged: a length goes past the end";
   }
   std::string_view Text() { return Bytes(Take<uint64_t>()); }
-  std::vector<uint64_t> Numbers() {
+  template <typename T = uint64_t> std::vector<T> Numbers() {
     auto count = Take<uint64_t>();
-    if (!CanHold(count, sizeof(uint64_t))) FailShort("", count);
-    std::vector<uint64_t> numbers;
-    for (uint64_t i = 0; i < count; ++i) numbers.push_back(Take<uint64_t>());
+    if (!CanHold(count, sizeof(T))) FailShort("", count);
+    std::vector<T> numbers;
+    for (uint64_t i = 0; i < count; ++i) numbers.push_back(Take<T>());
     return numbers;
   }
   std::string_view Rest() { return Bytes(left()); }
+
+  // Kernels of a device: portcall/payload.h has the layout. Those of TVM 0.21 alone have tags, which the bytes do not say:
+  // where the other reading ends, nothing sensible follows. Nothing is read where neither fits.
+  std::optional<std::string_view> Kernels() {
+    const size_t start = at_;
+    for (bool tagged : {false, true}) {
+      at_ = start;
+      try {
+        SkipKernels(tagged);
+        const size_t end = at_;
+        const std::string_view next = left() ? Text() : "end";
+        at_ = end;
+        if (!next.empty() && next.size() <= kLongestKind) return bytes_.substr(start, end - start);
+      } catch (const Error&) {
+      }
+    }
+    at_ = start;
+    return std::nullopt;
+  }
 
   // A graph with its parameters, as compilers embedded it: json, count, names, as many tensors, a name.
   std::string_view GraphFactory() {
@@ -42,6 +63,23 @@ class Reader : public bytes::Cursor<Reader> {
     }
     Text();
     return bytes_.substr(start, at_ - start);
+  }
+
+ private:
+  static constexpr size_t kLongestKind = 64;
+
+  void SkipKernels(bool tagged) {
+    Text();  // what the code is
+    for (auto kernels = Take<uint64_t>(); kernels > 0; --kernels) {
+      Text();
+      Text();  // the name, twice
+      const auto arguments = Take<uint64_t>();
+      PORTCALL_CHECK(CanHold(arguments, sizeof(DLDataType)), ModuleLoadError) << "too many arguments";
+      Bytes(arguments * sizeof(DLDataType));
+      for (auto parameters = Take<uint64_t>(); parameters > 0; --parameters) Text();
+      if (tagged) Numbers<uint32_t>();
+    }
+    Text();  // the code
   }
 };
 
@@ -95,8 +133,12 @@ std::vector<EmbeddedModule> DecodeModern(Reader reader) {
 
 bool IsGraphFactory(const std::string& kind) { return kind == "GraphExecutorFactory" || kind == "GraphRuntimeFactory"; }
 
-// Payloads have no length: only their own kind's loader, which needs the old runtime's C++ streams, can tell where one
-// ends. That of a graph is known; any other takes all that follows, and is kept as an import.
+bool HoldsKernels(const std::string& kind) {
+  return kind == "opencl" || kind == "cuda" || kind == "hip" || kind == "hsaco";
+}
+
+// Payloads have no length. Those of graphs and of kernels end by themselves; any other takes all that follows, and is kept
+// as an import.
 std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
   std::vector<EmbeddedModule> modules;
   uint64_t count = reader.Take<uint64_t>();
@@ -108,7 +150,12 @@ std::vector<EmbeddedModule> DecodeClassic(Reader reader) {
       return modules;
     }
     std::string_view payload;
-    if (key != kLibraryKind) payload = IsGraphFactory(key) ? reader.GraphFactory() : reader.Rest();
+    if (IsGraphFactory(key)) {
+      payload = reader.GraphFactory();
+    } else if (key != kLibraryKind) {
+      auto kernels = HoldsKernels(key) ? reader.Kernels() : std::nullopt;
+      payload = kernels ? *kernels : reader.Rest();
+    }
     modules.push_back({std::move(key), payload, {}});
   }
   // No tree was reached: the library imports whatever there is, and a graph, which comes first, the library.

@@ -114,6 +114,11 @@ class Device(_core.Device):
         """The device's generation, such as ``9.0``."""
         return self._text("compute_version")
 
+    @property
+    def driver_version(self) -> str | None:
+        """The version of the device's driver."""
+        return self._text("driver_version")
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.device_id}"
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from portcall import graph, toolchain
+from portcall import graph, opencl, toolchain
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -69,7 +69,11 @@ def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, inv
     for text in ("python", "portcall", "numpy", "c++ compiler", "cpu:0", "cpus"):
         assert text in result.output
     answer = invoke_json("doctor")
-    assert answer["devices"]["cpu:0"] is True
+    devices = {device["name"]: device for device in answer["devices"]}
+    assert devices["cpu:0"]["units"] >= 1
+    assert devices["opencl:0"]["driver"] == opencl().driver_version
+    assert devices["opencl:0"]["memory"] > 1 << 20
+    assert ("cuda" in answer["missing_devices"]) != ("cuda:0" in devices)
     assert {compiler["language"] for compiler in answer["compilers"]} == {"c", "c++"}
     assert answer["packages"]["numpy"]
 

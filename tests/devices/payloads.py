@@ -23,14 +23,15 @@ def payload(
     parameters: Sequence[bytes] = (b"blockIdx.x",),
     form: bytes = b"cl",
     arguments: Sequence[tuple[int, int, int]] = (BUFFER,),
-    tensor_maps: Sequence[int] = (),
+    tensor_maps: Sequence[int] | None = (),
 ) -> bytes:
-    """A module with one kernel; ``tensor_maps`` says which arguments are such."""
+    """A module with one kernel; ``tensor_maps`` says which arguments are such, None is for TVM before 0.21."""
     info = text(kernel) + struct.pack("<Q", len(arguments))
     info += b"".join(struct.pack("<BBH", *argument) for argument in arguments)
     info += struct.pack("<Q", len(parameters)) + b"".join(text(name) for name in parameters)
-    info += struct.pack("<Q", len(arguments))
-    info += b"".join(struct.pack("<I", i in tensor_maps) for i in range(len(arguments)))
+    if tensor_maps is not None:
+        info += struct.pack("<Q", len(arguments))
+        info += b"".join(struct.pack("<I", i in tensor_maps) for i in range(len(arguments)))
     return text(form) + struct.pack("<Q", 1) + text(kernel) + info + text(source)
 
 

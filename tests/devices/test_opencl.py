@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 import portcall
 from devices.payloads import payload, text, two
-from portcall import errors, graph, rpc
+from portcall import errors, graph, rpc, toolchain
 
 DEVICE = portcall.opencl(0)
 ALIGNMENT = 128  # bytes, at which a view may begin on PoCL
@@ -204,6 +205,21 @@ def test_source_of_the_kernels_is_shown(lib: portcall.Module) -> None:
     assert kernels.type_key == "opencl"
     assert sorted(kernels.list_function_names()) == ["add_kernel", "matmul_kernel"]
     assert "__kernel void add_kernel" in kernels.get_source()
+
+
+def test_classic_library_brings_its_kernels(tmp_path: Path) -> None:
+    source = b"__kernel void k(__global float* a) { a[get_global_id(0)] = 7; }"
+    items = text(b"_lib"), text(b"opencl") + payload(source, tensor_maps=None), text(b"_import_tree")
+    body = struct.pack("<Q", 3) + b"".join(items) + struct.pack("<6Q", 3, 0, 1, 1, 1, 1)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    code = f"const unsigned char __tvm_dev_mblob[] = {{{blob}}}; void* __tvm_module_ctx; int f(void) {{ return 0; }}"
+    (tmp_path / "k.c").write_text(code)
+    lib = portcall.load_module(toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so"))
+    [kernels] = lib.imported_modules
+    assert kernels.list_function_names() == ["k"]
+    out = empty(4)
+    kernels["k"](out, 4)
+    assert out.numpy().tolist() == [7] * 4
 
 
 # ---- With the rest ---------------------------------------------------------------------------------------------------

@@ -137,9 +137,60 @@ def test_inspect_library_lists_embedded_modules_as_a_tree(tmp_path: Path) -> Non
         ("_lib", None, (1,)),
         ("cuda", 6, ()),
     ]
+    assert report.problems == ("it carries a module of kind 'cuda' that is damaged: build the library again",)
+
+
+def test_inspect_library_embedded_module_without_a_loader_is_a_problem(tmp_path: Path) -> None:
+    body = struct.pack("<5Q", 2, 0, 0, 0, 7) + b"hexagon" + struct.pack("<Q", 0)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    report = inspected(tmp_path, f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
     assert report.problems == (
-        "it carries a module of kind 'cuda', which portcall cannot run here: calls into it will fail",
+        "it carries a module of kind 'hexagon', which portcall cannot run here: calls into it will fail",
     )
+
+
+def kernels(tag: bytes = b"") -> bytes:
+    """A module with two kernels, in the layout of OpenCL, CUDA and ROCm; ``tag`` is for each argument."""
+
+    def word(text: bytes) -> bytes:
+        return struct.pack("<Q", len(text)) + text
+
+    types = struct.pack("<Q", 2) + struct.pack("<BBHBBH", 3, 64, 1, 2, 32, 1)
+    info = types + struct.pack("<Q", 1) + word(b"blockIdx.x") + (struct.pack("<Q", 2) + 2 * tag if tag else b"")
+    return word(b"cl") + struct.pack("<Q", 2) + b"".join(2 * word(name) + info for name in (b"f", b"g")) + word(b"code")
+
+
+@pytest.mark.parametrize("tag", [b"", bytes(4)], ids=["TVM 0.20", "TVM 0.21"])
+def test_inspect_library_reads_kernels_of_classic_tables_and_what_follows(tmp_path: Path, tag: bytes) -> None:
+    items = [b"_lib", b"opencl" + b"%", b"cuda" + b"%", b"_import_tree"]
+    body = struct.pack("<Q", len(items))
+    for item in items:
+        kind, payload = item.rstrip(b"%"), kernels(tag) if item.endswith(b"%") else b""
+        body += struct.pack("<Q", len(kind)) + kind + payload
+    body += struct.pack("<5Q", 4, 0, 2, 2, 2) + struct.pack("<3Q", 2, 1, 2)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    report = inspected(tmp_path, f"const unsigned char __tvm_dev_mblob[] = {{{blob}}};")
+    assert [module.kind for module in report.modules] == ["_lib", "opencl", "cuda"]
+    for module in report.modules[1:]:
+        assert module.nbytes == len(kernels(tag))
+        assert module.kernels is not None
+        assert (module.kernels.format, module.kernels.source) == ("cl", "code")
+        assert [kernel.name for kernel in module.kernels.kernels] == ["f", "g"]
+        assert module.kernels.kernels[0].arguments == ("handle", "float32")
+        assert module.kernels.kernels[0].launch == ("blockIdx.x",)
+
+
+@pytest.mark.parametrize(("name", "form"), [("opencl", "cl"), ("cuda", "cuda"), ("metal", "metal")])
+def test_inspect_library_shows_the_kernels_that_tvm_compiled(libraries: dict[str, Path], name: str, form: str) -> None:
+    report = inspect_library(libraries[name])
+    found = report.modules[1].kernels
+    assert found is not None
+    assert found.format == form
+    assert [kernel.name for kernel in found.kernels] == ["add_kernel", "matmul_kernel"]
+    assert found.kernels[0].arguments == ("handle", "handle", "handle", "int32")
+    assert sorted(found.kernels[0].launch) == ["blockIdx.x", "threadIdx.x"]
+    assert "add_kernel" in found.source
+    assert bool(report.problems) == (name == "metal")
 
 
 def test_inspect_library_embedded_module_with_a_loader_is_fine(tmp_path: Path) -> None:

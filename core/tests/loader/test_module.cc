@@ -452,6 +452,32 @@ TEST("a deep diamond of imports is decoded in no time") {
   CHECK_EQ(writer.Modern().size(), 60);
 }
 
+TEST("classic kernels end where their own numbers say, with tags and without") {
+  for (bool tagged : {false, true}) {
+    BlobWriter kernels;
+    kernels.Text("cl").U64(2);
+    for (const char* name : {"f", "g"}) {
+      kernels.Text(name).Text(name).U64(2).Raw("typetype").U64(1).Text("blockIdx.x");
+      if (tagged) kernels.U64(2).Raw(std::string(8, '\0'));
+    }
+    kernels.Text("the code");
+    BlobWriter blob;
+    blob.U64(4).Text("_lib").Text("opencl").Raw(kernels.text()).Text("cuda").Raw(kernels.text());
+    blob.Text("_import_tree").Numbers({0, 1, 2, 2}).Numbers({1, 2});
+    auto modules = blob.Classic();
+    CHECK(modules.size() == 3 && modules[0].imports == std::vector<size_t>{1});
+    CHECK(modules[1].kind == "opencl" && modules[1].imports == std::vector<size_t>{2});
+    CHECK_EQ(modules[1].payload, kernels.text());
+    CHECK_EQ(modules[2].payload, kernels.text());
+    BlobWriter last;  // of TVM 0.6, without a tree
+    last.U64(1).Text("cuda").Raw(kernels.text());
+    CHECK_EQ(last.Classic()[1].payload, kernels.text());
+  }
+  BlobWriter damaged;
+  damaged.U64(1).Text("cuda").Raw("all that follows");
+  CHECK_EQ(damaged.Classic()[1].payload, "all that follows");
+}
+
 TEST("a classic graph ends where its own numbers say") {
   BlobWriter graph;  // json, two tensors, their names, mark, reserved and device; axes; type and extents; size and data
   graph.Text("{}").U64(2).U64(2).Text("w").Text("b");

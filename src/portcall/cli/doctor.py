@@ -18,6 +18,7 @@ import click
 import portcall
 from portcall.bench import format_duration
 from portcall.cli._command import Command
+from portcall.cli._devices import find_devices, reasons
 from portcall.cli._output import print_facts, print_json, print_line
 from portcall.cli._remote import open_session, session_options, uses_farm
 from portcall.errors import CompileError, PortcallError
@@ -43,7 +44,6 @@ PACKAGES = {
     "onnxruntime": "checking what was compiled",
     "torch": "tensors to share",
 }
-DEVICE_KINDS = ("cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "hexagon")
 THREAD_VARIABLES = ("PORTCALL_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -70,7 +70,7 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
         seconds = session.stats()["seconds"]
         round_trip = time_calls(session)
         to_there, from_there = time_copies(session)
-        devices = [f"{kind}:0" for kind in DEVICE_KINDS if session.device(kind).exist]
+        devices = list(find_devices(session.device))
         files = all(offers(session, name) for name in FILE_FUNCTIONS)
         peer, kind, machine = session.name, session.peer_kind, session.machine()
     if json_to is not None:
@@ -78,7 +78,7 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
             "server": peer, "kind": kind, "machine": machine and asdict(machine),
             "connect_s": seconds["connect"], "queue_s": seconds["queue"], "round_trip_s": round_trip,
             "copy_to_bytes_per_s": to_there, "copy_from_bytes_per_s": from_there,
-            "devices": devices, "takes_libraries": files,
+            "devices": [device.to_dict() for device in devices], "takes_libraries": files,
         }  # fmt: skip
         print_json(report, json_to)
         return
@@ -90,7 +90,7 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
         ("round trip", f"{format_duration(round_trip)} (median of {CALLS} calls)"),
         ("copy to it", f"{to_there / 1e6:,.0f} MB/s"),
         ("copy from it", f"{from_there / 1e6:,.0f} MB/s"),
-        ("devices", ", ".join(devices)),
+        *((device.name, str(device)) for device in devices),
         ("libraries", "can be uploaded and loaded" if files else "cannot be uploaded"),
     ]
     print_facts(facts)
@@ -135,7 +135,8 @@ def offers(session: Session, name: str) -> bool:
 def examine_this_machine(json_to: str | None) -> None:
     versions = dict(installed())
     found, broken = find_compilers()
-    devices = {f"{kind}:0": portcall.device(f"{kind}:0").exist for kind in DEVICE_KINDS}
+    devices = list(find_devices(portcall.device))
+    absent = reasons(devices)
     threads: dict[str, object] = {
         "cpus": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
@@ -151,7 +152,8 @@ def examine_this_machine(json_to: str | None) -> None:
             "core": str(library_path()),
             "packages": versions,
             "compilers": [{**vars(compiler), "version": compiler.version()} for compiler in found],
-            "devices": devices,
+            "devices": [device.to_dict() for device in devices],
+            "missing_devices": absent,
             "threads": threads,
             "suggestions": advice,
         }
@@ -163,7 +165,8 @@ def examine_this_machine(json_to: str | None) -> None:
         ("portcall", f"{portcall.__version__} ({library_path()})"),
         *((name, f"{version or 'not installed'} ({PACKAGES[name]})") for name, version in versions.items()),
         *((f"{compiler.language} compiler", compiler_text(compiler)) for compiler in found),
-        ("devices", ", ".join(name for name, exists in devices.items() if exists)),
+        *((device.name, str(device)) for device in devices),
+        *(("no " + kind, why) for kind, why in absent.items()),
         *((name.replace("_", " "), str(value)) for name, value in threads.items()),
     ]
     print_facts(facts)

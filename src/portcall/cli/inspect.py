@@ -116,6 +116,10 @@ def show(report: LibraryReport, everything: bool) -> None:
     if report.modules:
         print_line("modules inside")
         console().print(module_tree(report, 0, {0}))
+    for module in report.modules if everything else ():
+        if module.kernels and module.kernels.source:
+            print_line(f"source of {printable(module.kind)}")
+            print_line(printable(module.kernels.source))
     for problem in report.problems:
         print_line(problem, "problem", "yellow")
     if not report.problems:
@@ -158,7 +162,11 @@ def module_tree(report: LibraryReport, place: int, shown: set[int], depth: int =
 
     module = report.modules[place]
     size = "" if module.nbytes is None else f" ({format_size(module.nbytes)})"
-    tree = Tree(Text(f"{printable(module.kind)}{size}" if module.kind != "_lib" else "this library"))
+    code = f", {printable(module.kernels.format)}" if module.kernels else ""
+    tree = Tree(Text(f"{printable(module.kind)}{size}{code}" if module.kind != "_lib" else "this library"))
+    for kernel in module.kernels.kernels if module.kernels else ():
+        text = f"{kernel.name}({', '.join(kernel.arguments)}) over {', '.join(kernel.launch)}"
+        tree.add(Text(printable(text)))
     for child in module.imports:
         if child not in shown and depth < DEPTH:
             shown.add(child)

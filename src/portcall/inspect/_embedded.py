@@ -2,22 +2,20 @@
 """Read the table of modules that a library carries inside itself, without loading any of them.
 
 Two layouts exist. In the modern one (tvm-ffi) every module has a length, so all of them can be listed. In the classic
-one (TVM 0.6-0.20) a module has none, so the list ends at the first one that is not the library itself. All numbers
-are little-endian; the first eight bytes count the rest.
+one (TVM 0.6-0.20) a module has none, so the list ends at the first one that is neither the library itself nor kernels
+of a device, which end by themselves. All numbers are little-endian; the first eight bytes count the rest.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+
+from portcall.inspect._cursor import BlobError, Cursor
+from portcall.inspect._kernels import KernelModule, read_kernels
 
 LIBRARY = "_lib"
 TREE = "_import_tree"
-
-
-class BlobError(ValueError):
-    """The bytes are not a table of modules; the message has the position."""
 
 
 @dataclass(frozen=True)
@@ -28,37 +26,15 @@ class EmbeddedModule:
         kind: what loads it, such as ``cuda``; ``_lib`` is the library itself.
         nbytes: the size of its payload; None where the layout does not record it.
         imports: the places in the table of the modules that it imports.
+        kernels: of a device; None for modules of other kinds, and for layouts that are not known.
         offset: where its payload begins in the table, in bytes.
     """
 
     kind: str
     nbytes: int | None
     imports: tuple[int, ...] = ()
+    kernels: KernelModule | None = None
     offset: int = field(default=0, compare=False)
-
-
-class Cursor:
-    """A place in the bytes; reading beyond the end is a BlobError."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.place = 0
-
-    def take(self, count: int) -> bytes:
-        if count > len(self.data) - self.place:
-            raise BlobError(f"the module table ends at byte {len(self.data)}, expected {count} more")
-        self.place += count
-        return self.data[self.place - count : self.place]
-
-    def number(self) -> int:
-        return int(struct.unpack("<Q", self.take(8))[0])
-
-    def numbers(self) -> tuple[int, ...]:
-        count = self.number()
-        return struct.unpack(f"<{count}Q", self.take(8 * count))
-
-    def text(self) -> str:
-        return self.take(self.number()).decode("utf-8", "backslashreplace")
 
 
 def open_table(data: bytes) -> Cursor:
@@ -84,8 +60,9 @@ def read_modern(data: bytes) -> tuple[EmbeddedModule, ...]:
         kind = cursor.text()
         nbytes = None if kind == LIBRARY else cursor.number()
         offset = cursor.place
-        cursor.take(nbytes or 0)
-        modules.append(EmbeddedModule(kind, nbytes, children[start:stop], offset))
+        payload = cursor.take(nbytes or 0)
+        found = read_kernels(kind, payload)
+        modules.append(EmbeddedModule(kind, nbytes, children[start:stop], found and found[0], offset))
     if cursor.place != len(data) or any(child >= len(modules) for child in children):
         raise BlobError("the import tree does not match the number of modules")
     return tuple(modules)
@@ -101,13 +78,16 @@ def read_classic(data: bytes) -> tuple[EmbeddedModule, ...]:
     """
     cursor = open_table(data)
     count = cursor.number()
-    found: list[tuple[str, int]] = []
+    modules: list[EmbeddedModule] = []
     for _ in range(count):
-        kind = cursor.text()
+        kind, at = cursor.text(), cursor.place
         if kind == TREE:
             break
-        found.append((kind, cursor.place))
-        if kind != LIBRARY:
+        found = read_kernels(kind, data, at, more_follows=True)
+        nbytes = None if found is None else found[1] - at
+        modules.append(EmbeddedModule(kind, nbytes, (), found and found[0], at))
+        if kind != LIBRARY and found is None:
             break
-    imports = tuple(range(1, len(found)))
-    return tuple(EmbeddedModule(kind, None, () if k else imports, at) for k, (kind, at) in enumerate(found))
+        cursor.place = at if found is None else found[1]
+    imports = tuple(range(1, len(modules)))
+    return tuple(replace(module, imports=() if k else imports) for k, module in enumerate(modules))

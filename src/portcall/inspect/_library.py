@@ -17,8 +17,10 @@ from pathlib import Path
 from portcall._function import get_global_func
 from portcall._module import GRAPH_KINDS, VM_KINDS, VM_LIBRARY
 from portcall._signature import shown
-from portcall.errors import ModuleLoadError
+from portcall.errors import ModuleLoadError, PortcallError
 from portcall.inspect import _elf, _embedded, _wasm
+from portcall.inspect._cursor import BlobError
+from portcall.inspect._kernels import LAYOUTS
 from portcall.inspect._linkage import open_mapped
 from portcall.inspect._machine import (
     ABIS,
@@ -262,7 +264,7 @@ def read_modules(
             try:
                 table = elf.content(data, defined[name])
                 return read(table), table, []
-            except (_embedded.BlobError, _elf.ElfError) as error:
+            except (BlobError, _elf.ElfError) as error:
                 return (), b"", [f"the modules inside ({name}) cannot be read: {error}; build the library again"]
     return (), b"", []
 
@@ -274,9 +276,20 @@ def kind_problems(kind: str) -> Iterator[str]:
         yield "this is a program, not a library"
 
 
-def module_problems(abi: str, modules: Iterable[_embedded.EmbeddedModule]) -> Iterator[str]:
+def load_plugin_of(kind: str) -> None:
+    """Load the plug-in for a kind of module; what is wrong with it is said when the library is loaded."""
+    with contextlib.suppress(PortcallError):
+        get_global_func("portcall.LoadPlugin")(kind)
+
+
+def module_problems(abi: str, modules: Collection[_embedded.EmbeddedModule]) -> Iterator[str]:
     for kind in dict.fromkeys(module.kind for module in modules):
+        load_plugin_of(kind)
         loader = f"ffi.Module.load_from_bytes.{kind}"
         known = (_embedded.LIBRARY, *GRAPH_KINDS, *(VM_KINDS if VM_LIBRARY.exists() else ()))
-        if kind not in known and (abi == "classic" or get_global_func(loader, allow_missing=True) is None):
+        unread = any(module.kind == kind and module.kernels is None for module in modules)
+        unread_classic = unread and abi == "classic"  # where a module ends is not known
+        if kind in LAYOUTS and unread and not unread_classic:
+            yield f"it carries a module of kind '{kind}' that is damaged: build the library again"
+        elif kind not in known and (unread_classic or get_global_func(loader, allow_missing=True) is None):
             yield f"it carries a module of kind '{kind}', which portcall cannot run here: calls into it will fail"
