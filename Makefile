@@ -210,6 +210,10 @@ test-vm-releases: venv build ## models that other releases of apache-tvm compile
 test-slow: venv build ## what takes minutes: a graph of a million objects, through everything
 	$(PY) -m pytest -m slow
 
+.PHONY: test-board
+test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
+	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc
+
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m slow tests/compile
 

@@ -353,8 +353,8 @@ HEADER_LAYERS = [
 
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
 FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
-# Libraries of their own: they include public headers, core/bytes (headers alone) and their own files.
-LIBRARY_FOLDERS = ["devices", "ir", "vm"]
+# Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files.
+LIBRARY_FOLDERS = ["board", "devices", "ir", "vm"]
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
 

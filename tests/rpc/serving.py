@@ -13,8 +13,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rpc import board
+
+Program = Literal["python", "board"]
 FUNCTIONS = """
 import os, signal, sys, time
 import portcall
@@ -104,9 +107,23 @@ class Serving:
         return self.process.wait(30)
 
 
+def command_of(program: Program, functions: Path) -> list[str]:
+    """The words that start a server with functions: those of a Python file, or their like in C++."""
+    if program == "board":
+        return [str(board.program()), "--load-library", str(board.functions())]
+    return [sys.executable, "-m", "portcall", "serve", "--import", str(functions)]
+
+
 @contextlib.contextmanager
-def serving(*words: object, functions: str = FUNCTIONS, **environment: str) -> Iterator[Serving]:
-    """Run ``portcall serve`` on a free port with the functions above; stopped and checked at the end."""
+def serving(
+    *words: object, functions: str = FUNCTIONS, program: Program | None = None, **environment: str
+) -> Iterator[Serving]:
+    """Run a server on a free port with the functions above; stopped and checked at the end.
+
+    Parameters:
+        program: ``portcall serve``, or the server without Python; by default the one that this run of tests is for.
+    """
+    program = program or ("board" if board.under_test() else "python")
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (place / "work").mkdir()
@@ -115,8 +132,8 @@ def serving(*words: object, functions: str = FUNCTIONS, **environment: str) -> I
         given = list(map(str, words))
         if not {"--port", "--unix"} & set(given):
             given += ["--port", "0"]
-        command = [sys.executable, "-m", "portcall", "serve", "--json", "--log-json", *given]
-        command += ["--import", str(place / "functions.py"), "--work-dir", str(place / "work")]
+        command = [*command_of(program, place / "functions.py"), "--json", "--log-json", *given]
+        command += ["--work-dir", str(place / "work")]
         process = stack.enter_context(
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **environment}

@@ -40,9 +40,10 @@ from rpc.raw_client import (
 from rpc.serving import FUNCTIONS, Serving, serving
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Serving]:
-    with serving("--key", "k", "--handshake-timeout", "5s") as running:
+@pytest.fixture(scope="module", params=["python", "board"])
+def server(request: pytest.FixtureRequest) -> Iterator[Serving]:
+    """``portcall serve``, and the server without Python."""
+    with serving("--key", "k", "--handshake-timeout", "5s", program=request.param) as running:
         yield running
 
 

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// The supervisor's way from a connection to a session.
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "board/sha256.h"
+#include "board/supervisor.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr double kOverloadPause = 0.1;
+constexpr size_t kShownKey = 80;
+
+std::string Join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+Words OurWords() { return {{"portcall", "1"}}; }
+
+}  // namespace
+
+void Supervisor::OnAccept() {
+  const int fd = accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR)) return;
+  if (fd < 0) {  // no descriptors, no memory, or an error of the network that came with a connection
+    log_.Write("overload", "cannot accept a connection: " + std::string(strerror(errno)) + "; trying again in 0.1 s");
+    accept_after_ = Now() + kOverloadPause;
+    return;
+  }
+  auto connection = std::make_unique<Connection>();
+  connection->socket = Descriptor(fd);
+  connection->number = ++last_number_;
+  connection->peer = PeerName(fd);
+  connection->since = Now();
+  connection->deadline = connection->since + options_.handshake_timeout;
+  connections_.emplace(connection->number, std::move(connection));
+}
+
+// Where silent connections take all the room, the oldest of them is ended.
+void Supervisor::MakeRoom() {
+  if (Count(State::kGreeting, State::kWaiting) < kMaxHandshakes) return;
+  for (const auto& [number, connection] : connections_) {
+    if (connection->state > State::kProving) continue;
+    if (Now() - connection->since > kStale) Drop(connection.get(), {"crowded"});
+    return;
+  }
+}
+
+void Supervisor::Receive(Connection* connection) {
+  const bool greeting = connection->state == State::kGreeting;
+  std::string& received = connection->received;
+  size_t missing = greeting ? MissingOfHello(received) : kProofBytes - received.size();
+  while (missing) {
+    char data[4096];
+    const ssize_t n = recv(connection->socket.get(), data, std::min(missing, sizeof(data)), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) return Drop(connection, {"left"});
+    received.append(data, static_cast<size_t>(n));
+    try {
+      missing = greeting ? MissingOfHello(received) : kProofBytes - received.size();
+    } catch (const Error& error) {  // another protocol: it is not answered
+      return Refuse(connection, std::string(error.message()), "");
+    }
+  }
+  return greeting ? OnHello(connection) : OnProof(connection);
+}
+
+void Supervisor::OnHello(Connection* connection) {
+  Hello hello;
+  double limit = 0;
+  try {
+    hello = ParseHello(connection->received);
+    limit = hello.Timeout();
+    connection->portcall = hello.portcall();
+    if (hello.portcall() && hello.options.count("reason")) {
+      const std::string question = hello.options["reason"];
+      const size_t dot = std::min(question.find('.'), question.size());
+      Words answer = {{"ended", "unknown"}};
+      for (const auto& [number, ending] : ended_) {
+        if (std::to_string(number) != question.substr(0, dot)) continue;
+        if (SameInConstantTime(secrets_->OfSession(number), question.substr(std::min(dot + 1, question.size())))) {
+          answer = ending.Answer();
+        }
+      }
+      SendNow(connection, Reply(options_.key, answer));
+      return Forget(connection);
+    }
+    if (hello.portcall() && !hello.SpeaksOurVersion()) {
+      return Refuse(connection, "is a portcall client of another version: this side speaks version 1",
+                    Reply(options_.key, OurWords()));
+    }
+  } catch (const Error& error) {
+    return Refuse(connection, std::string(error.message()), Refusal());
+  }
+  if (hello.key != options_.key) {
+    return Refuse(connection,
+                  "asked for the key '" + hello.key.substr(0, kShownKey) + "'; this server has '" + options_.key + "'",
+                  Refusal());
+  }
+  if (secrets_->has_token() && !hello.portcall()) {
+    return Refuse(connection, "is a TVM client, which cannot prove that it knows the token", Refusal());
+  }
+  connection->limit = limit && options_.session_timeout ? std::min(limit, options_.session_timeout)
+                                                        : std::max(limit, options_.session_timeout);
+  if (hello.portcall()) connection->features = hello.Features();
+  if (!secrets_->has_token()) return Enqueue(connection);
+  Words words = OurWords();
+  words.emplace_back("auth", "token");
+  words.emplace_back("nonce", secrets_->Nonce());
+  const std::string reply = Reply(options_.key, words);
+  connection->transcript = connection->received + reply;
+  connection->received.clear();
+  connection->state = State::kProving;
+  SendNow(connection, reply);
+}
+
+void Supervisor::OnProof(Connection* connection) {
+  const std::string proof = secrets_->Proof("client", connection->transcript);
+  if (!SameInConstantTime(connection->received, proof)) return Refuse(connection, "does not know the token", "");
+  Enqueue(connection);
+}
+
+// ---- The queue ------------------------------------------------------------------------------------------------------
+
+void Supervisor::Enqueue(Connection* connection) {
+  connection->deadline = 0;
+  connection->state = State::kWaiting;
+  queue_.push_back(connection->number);
+  ServeQueue();
+}
+
+// Opens as many sessions as there is room for, in order, and tells the other clients their place.
+void Supervisor::ServeQueue() {
+  const auto limit = static_cast<size_t>(options_.max_sessions);
+  while (!queue_.empty() && !stop_signal_ && (!limit || Count(State::kServing, State::kServing) < limit)) {
+    const int number = queue_.front();
+    queue_.pop_front();
+    Guard(number, [&] {
+      if (Connection* connection = Find(number)) Open(connection);
+    });
+  }
+  const std::deque<int> waiting = queue_;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    Connection* connection = Find(waiting[i]);
+    if (!connection || connection->place == i + 1) continue;
+    const std::string place = std::to_string(i + 1);
+    connection->place = i + 1;
+    if (i + 1 == waiting.size()) {
+      log_.Write("waiting", connection->peer + " waits in place " + place, connection->number, {{"place", place}});
+    }
+    if (connection->portcall) {
+      SendNow(connection,
+              Notice("the server is full (" + std::to_string(limit) + (limit == 1 ? " session" : " sessions") +
+                     "); you are number " + place + " in its queue"));
+    }
+  }
+}
+
+void Supervisor::Open(Connection* connection) {
+  Words words;
+  if (connection->portcall) {
+    words = OurWords();
+    if (!connection->features.empty()) words.emplace_back("features", Join(connection->features));
+    words.emplace_back("session", std::to_string(connection->number));
+    words.emplace_back("secret", secrets_->OfSession(connection->number));
+  }
+  if (secrets_->has_token()) {
+    Digest proof{};
+    const std::string text = secrets_->Proof("server", connection->transcript);
+    std::copy(text.begin(), text.end(), proof.begin());
+    words.emplace_back("proof", Hex(proof));
+  }
+  Fork(connection, Reply(options_.key, words));
+  connection->state = State::kServing;
+  connection->received.clear();
+  connection->transcript.clear();
+  connection->deadline = connection->limit > 0 ? Now() + connection->limit : 0;
+  keeper_.SessionBegins(connection->number, connection->pid);
+  char limit[64] = "";
+  if (connection->limit > 0) snprintf(limit, sizeof(limit), ", for at most %g s", connection->limit);
+  const std::string kind = connection->portcall ? "portcall" : "TVM";
+  log_.Write("opened", "opened for " + connection->peer + ", a " + kind + " client" + limit, connection->number,
+             {{"peer", Quoted(connection->peer)}, {"client", Quoted(kind)}});
+}
+
+// Gives a connection to a process of its own, which answers the client.
+void Supervisor::Fork(Connection* connection, const std::string& reply) {
+  const std::string directory = SessionDirectory(base_.path, connection->number);
+  const auto fail = [&](const char* what) {
+    const Error error = SystemError(what);
+    rmdir(directory.c_str());
+    throw error;
+  };
+  connection->progress = Descriptor(static_cast<int>(syscall(SYS_memfd_create, "portcall-progress", 1 /* CLOEXEC */)));
+  if (!connection->progress || ftruncate(connection->progress.get(), sizeof(Progress)) != 0)
+    fail("cannot share memory");
+  if (mkdir(directory.c_str(), 0700) != 0) fail("cannot make the session's directory");
+  const pid_t parent = getpid();
+  connection->pid = secrets_->Fork();
+  if (connection->pid < 0) fail("cannot start a process");
+  if (connection->pid > 0) return;
+  SessionStart start = LeaveSupervisor(connection);
+  start.reply = reply;
+  start.parent = parent;
+  _exit(RunSession(std::move(start), session_));
+}
+
+void Supervisor::Refuse(Connection* connection, const std::string& why, const std::string& answer) {
+  log_.Write("refused", "refused: " + connection->peer + " " + why, connection->number,
+             {{"peer", Quoted(connection->peer)}});
+  if (!answer.empty()) SendNow(connection, answer);
+  Forget(connection);
+}
+
+// What is sent fits into an empty buffer; a client that does not read is its own fault.
+void Supervisor::SendNow(Connection* connection, const std::string& data) {
+  const ssize_t n = send(connection->socket.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  const bool gone = n < 0 && (errno == EPIPE || errno == ECONNRESET);  // an event of its own
+  PORTCALL_CHECK(gone || n == static_cast<ssize_t>(data.size()), OSError) << "the client takes no answer";
+}
+
+}  // namespace portcall::board

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/files.h"
+
+#include <sys/stat.h>
+
+#include "board/log.h"
+#include "board/sha256.h"
+#include "portcall/module.h"
+#include "portcall/tensor.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr size_t kPiece = 64 << 10;
+
+struct Memory {
+  char* data;
+  size_t size;
+};
+
+Memory MemoryOf(const Tensor& tensor) {
+  PORTCALL_CHECK(tensor.device().device_type == kDLCPU && tensor.is_contiguous(), ValueError)
+      << "expected a compact tensor on the host, got one on " << ToString(tensor.device());
+  return {static_cast<char*>(tensor.raw_data()), tensor.nbytes()};
+}
+
+size_t SizeOf(const Descriptor& file) {
+  struct stat facts{};
+  if (fstat(file.get(), &facts) != 0) throw SystemError("cannot read the size of a file");
+  return static_cast<size_t>(facts.st_size);
+}
+
+// Reads until `to` is full or the file ends; returns how many bytes.
+size_t ReadInto(const Descriptor& file, size_t offset, Memory to) {
+  size_t done = 0;
+  while (done < to.size) {
+    const ssize_t n = pread(file.get(), to.data + done, to.size - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("cannot read a file");
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+Bytes ReadBytes(const Descriptor& file, size_t offset, size_t most) {
+  const size_t size = SizeOf(file);
+  std::string data(std::min(most, size - std::min(offset, size)), '\0');
+  data.resize(ReadInto(file, offset, {data.data(), data.size()}));
+  return Bytes(data);
+}
+
+std::string_view ContentOf(const Any& data) {
+  if (std::optional<std::string_view> bytes = TryBytes(data.cell())) return *bytes;
+  if (std::optional<std::string_view> text = TryString(data.cell())) return *text;  // what some clients make of text
+  std::optional<Tensor> tensor = data.try_cast<Tensor>();
+  PORTCALL_CHECK(tensor && tensor->defined(), TypeError) << "the contents of a file are bytes";
+  const Memory memory = MemoryOf(*tensor);
+  return {memory.data, memory.size};
+}
+
+int64_t Write(const Folder& folder, const std::string& path, int64_t offset, const Any& data) {
+  std::string_view rest = ContentOf(data);
+  if (offset == 0) folder.CheckRoom(rest.size());
+  Descriptor file = offset == 0 ? folder.Create(path) : folder.Open(path, O_WRONLY);
+  const auto size = static_cast<int64_t>(SizeOf(file));
+  PORTCALL_CHECK(offset == size, ValueError)
+      << "'" << path << "' has " << size << " bytes; the next piece begins there, not at " << offset;
+  if (offset) folder.CheckRoom(rest.size());
+  while (!rest.empty()) {
+    const ssize_t n = pwrite(file.get(), rest.data(), rest.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("cannot write '" + path + "'");
+    rest.remove_prefix(static_cast<size_t>(n));
+    offset += n;
+  }
+  return offset;
+}
+
+std::string DigestOf(const Descriptor& file) {
+  Sha256 hash;
+  std::string piece(kPiece, '\0');
+  size_t offset = 0;
+  while (size_t n = ReadInto(file, offset, {piece.data(), piece.size()})) {
+    hash.Update(std::string_view(piece).substr(0, n));
+    offset += n;
+  }
+  return Hex(hash.Finish());
+}
+
+Module Load(const Folder& folder, const std::string& path) {
+  folder.Open(path, O_RDONLY).Close();
+  const std::string suffix = path.substr(std::min(path.rfind('.'), path.size()));
+  PORTCALL_CHECK(suffix == ".so", ValueError)
+      << "cannot load '" << path << "': this server has no linker; link it to a .so first (portcall.toolchain, or "
+      << "export_library() of TVM)";
+  return Module::LoadFromFile(folder.Path(path));
+}
+
+// What clients compare with a library before they send it, as JSON. What else a library lacks is told by load_module.
+std::string DescribeMachine(const std::string& needs) {
+#if defined(__x86_64__)
+  const char *machine = "x86_64", *abi = "gnu";
+#elif defined(__aarch64__)
+  const char *machine = "aarch64", *abi = "gnu";
+#elif defined(__arm__)
+  const char *machine = "arm", *abi = "gnueabihf";
+#elif defined(__riscv)
+  const char *machine = __SIZEOF_POINTER__ == 8 ? "riscv64" : "riscv32", *abi = "gnu";
+#else
+  const char *machine = "unknown", *abi = "gnu";
+#endif
+#ifdef __GLIBC__
+  std::string libc = "glibc", target = std::string(machine) + "-linux-" + abi;
+#else
+  std::string libc = "musl", target = std::string(machine) + "-linux-musl" + (abi + 3);
+#endif
+  const bool little = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+  std::string text =
+      "{\"machine\": {\"build\": {\"machine\": " + Quoted(machine) +
+      ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + (little ? "\"little\"" : "\"big\"") +
+      "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) +
+      ", \"libc_version\": \"\", \"target\": " + Quoted(target) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
+      ", \"abis\": [\"modern\", \"modern 0.21\", \"classic\"]}";
+  if (!needs.empty()) text += ", \"unmet\": {\"libraries\": {}, \"versions\": {}, \"contexts\": [], \"symbols\": []}";
+  return text + "}";
+}
+
+std::string TextAt(const Args& args, int i) { return i < args.size() ? args[i].cast<std::string>() : std::string(); }
+
+template <typename F> void Offer(const char* name, F body) {
+  Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name), true);
+}
+
+}  // namespace
+
+void RegisterFiles(std::shared_ptr<const Folder> folder) {
+  Offer("tvm.rpc.server.upload", [folder](std::string path, Any data) { Write(*folder, path, 0, data); });
+  Offer("tvm.rpc.server.download",
+        [folder](std::string path) { return ReadBytes(folder->Open(path, O_RDONLY), 0, SIZE_MAX); });
+  Offer("tvm.rpc.server.remove", [folder](std::string path) { folder->Remove(path); });
+  Registry::Set("tvm.rpc.server.listdir", PackedFunc([folder](Args args, RetValue* rv) {
+                  std::string names;
+                  for (const std::string& name : folder->List(TextAt(args, 0)))
+                    names += (names.empty() ? "" : ",") + name;
+                  *rv = names;
+                }),
+                true);
+  Registry::Set("tvm.rpc.server.workpath",
+                PackedFunc([folder](Args args, RetValue* rv) { *rv = folder->Path(TextAt(args, 0)); }), true);
+  Offer("tvm.rpc.server.load_module", [folder](std::string path) { return Load(*folder, path); });
+  Offer("tvm.rpc.server.download_linked_module", [folder](std::string path) {
+    Load(*folder, path);
+    return ReadBytes(folder->Open(path, O_RDONLY), 0, SIZE_MAX);
+  });
+  Offer("portcall.rpc.file_write",
+        [folder](std::string path, int64_t offset, Any data) { return Write(*folder, path, offset, data); });
+  Offer("portcall.rpc.file_read", [folder](std::string path, int64_t offset, int64_t most) {
+    PORTCALL_CHECK(offset >= 0 && most >= 0, ValueError) << "cannot read " << most << " bytes from offset " << offset;
+    return ReadBytes(folder->Open(path, O_RDONLY), static_cast<size_t>(offset), static_cast<size_t>(most));
+  });
+  Offer("portcall.rpc.file_fill", [folder](std::string path, int64_t offset, Tensor target) {
+    PORTCALL_CHECK(offset >= 0, ValueError) << "cannot read from offset " << offset;
+    PORTCALL_CHECK(!target.is_read_only(), ValueError) << "the tensor is read-only";
+    return static_cast<int64_t>(ReadInto(folder->Open(path, O_RDONLY), static_cast<size_t>(offset), MemoryOf(target)));
+  });
+  Offer("portcall.rpc.file_size",
+        [folder](std::string path) { return static_cast<int64_t>(SizeOf(folder->Open(path, O_RDONLY))); });
+  Offer("portcall.rpc.file_digest", [folder](std::string path) { return DigestOf(folder->Open(path, O_RDONLY)); });
+  Registry::Set("portcall.rpc.machine",
+                PackedFunc([](Args args, RetValue* rv) { *rv = DescribeMachine(TextAt(args, 1)); }), true);
+}
+
+}  // namespace portcall::board

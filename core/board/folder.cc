@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "board/directories.h"
+
+namespace portcall::board {
+namespace {
+std::string InQuotes(std::string_view path) { return "'" + std::string(path) + "'"; }
+}  // namespace
+
+Folder::Folder(std::string root, uint64_t limit)
+    : root_(std::move(root)), limit_(limit), fd_(open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (!fd_) throw SystemError("cannot open the session's directory");
+}
+
+Folder::Steps Folder::Inside(std::string_view path) const {
+  PORTCALL_CHECK(path.find('\0') == std::string_view::npos, ValueError) << "a path has a NUL character in it";
+  std::string_view rest = path;
+  if (!path.empty() && path[0] == '/') {
+    const bool inside =
+        path.substr(0, root_.size()) == root_ && (path.size() == root_.size() || path[root_.size()] == '/');
+    PORTCALL_CHECK(inside, PermissionError)
+        << InQuotes(path) << " is outside of the session's directory; use a relative path";
+    rest.remove_prefix(root_.size());
+  }
+  Steps steps;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('/'), rest.size());
+    const std::string_view step = rest.substr(0, end);
+    PORTCALL_CHECK(step != "..", PermissionError)
+        << InQuotes(path) << " may lead outside of the session's directory: leave out '..'";
+    if (!step.empty() && step != ".") steps.emplace_back(step);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return steps;
+}
+
+std::string Folder::Path(std::string_view path) const {
+  std::string whole = root_;
+  for (const std::string& step : Inside(path)) whole += "/" + step;
+  return whole;
+}
+
+Descriptor Folder::OpenFolder(const Steps& steps, size_t count, std::string_view path) const {
+  Descriptor folder(openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (size_t i = 0; i < count; ++i) {
+    Descriptor next(openat(folder.get(), steps[i].c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!next && (errno == ENOTDIR || errno == ELOOP)) {
+      PORTCALL_THROW(PermissionError) << InQuotes(path) << ": '" << steps[i] << "' is not a folder";
+    }
+    if (!next && errno == ENOENT) {
+      PORTCALL_THROW(FileNotFoundError) << "cannot find folder '" << steps[i] << "' of " << InQuotes(path);
+    }
+    if (!next) throw SystemError("cannot open " + InQuotes(path));
+    folder = std::move(next);
+  }
+  if (!folder) throw SystemError("cannot open " + InQuotes(path));
+  return folder;
+}
+
+std::pair<Descriptor, std::string> Folder::Parent(std::string_view path) const {
+  Steps steps = Inside(path);
+  PORTCALL_CHECK(!steps.empty(), IsADirectoryError)
+      << InQuotes(path) << ": this is the session's directory, not a file in it";
+  return {OpenFolder(steps, steps.size() - 1, path), steps.back()};
+}
+
+Descriptor Folder::Open(std::string_view path, int flags) const {
+  auto [folder, name] = Parent(path);
+  Descriptor file(openat(folder.get(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  if (!file && errno == ENOENT) {
+    PORTCALL_THROW(FileNotFoundError) << "cannot find file " << InQuotes(path) << " in the session's directory";
+  }
+  if (!file && (errno == ELOOP || errno == ENXIO)) {
+    PORTCALL_THROW(PermissionError) << InQuotes(path) << " is a link or not an ordinary file";
+  }
+  if (!file) throw SystemError("cannot open " + InQuotes(path));
+  struct stat facts{};
+  PORTCALL_CHECK(fstat(file.get(), &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_nlink == 1, PermissionError)
+      << InQuotes(path) << " is not an ordinary file";
+  return file;
+}
+
+bool Folder::Unlink(int folder, const std::string& name, const std::string& failure) {
+  if (unlinkat(folder, name.c_str(), 0) == 0) return true;
+  if (errno == ENOENT) return false;
+  PORTCALL_CHECK(errno != EISDIR && errno != EPERM, IsADirectoryError) << failure << ": it is a folder";
+  throw SystemError(failure);
+}
+
+Descriptor Folder::Create(std::string_view path) const {
+  auto [folder, name] = Parent(path);
+  const std::string failure = "cannot write " + InQuotes(path);
+  Unlink(folder.get(), name, failure);
+  Descriptor file(openat(folder.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) throw SystemError(failure);
+  return file;
+}
+
+void Folder::Remove(std::string_view path) const {
+  auto [folder, name] = Parent(path);
+  Unlink(folder.get(), name, "cannot remove " + InQuotes(path));
+}
+
+std::vector<std::string> Folder::List(std::string_view path) const {
+  Steps steps = Inside(path);
+  std::vector<std::string> names;
+  ForEachName(OpenFolder(steps, steps.size(), path).get(), [&](const char* name) {
+    names.emplace_back(name);
+    return true;
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void Folder::CheckRoom(uint64_t nbytes) const {
+  if (!limit_) return;
+  const uint64_t used = DiskUsage(root_, limit_);
+  PORTCALL_CHECK(used <= limit_ && nbytes <= limit_ - used, OSError)
+      << "no room: the session's files take " << used << " bytes, " << nbytes << " more are over the limit of "
+      << limit_ << " bytes (--disk-limit)";
+}
+
+}  // namespace portcall::board

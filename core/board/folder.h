@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory that nothing leads out of. A path is relative to it, or absolute within it; ".." is refused, and links are
+// not followed: each step is opened from the one before it. Only ordinary files with one name are opened.
+#ifndef PORTCALL_BOARD_FOLDER_H_
+#define PORTCALL_BOARD_FOLDER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "board/descriptor.h"
+
+namespace portcall::board {
+
+class Folder {
+ public:
+  // `root` is an absolute path without links; `limit` bytes may its files take, 0 for any number.
+  Folder(std::string root, uint64_t limit);
+
+  std::string Path(std::string_view path) const;  // absolute
+  Descriptor Open(std::string_view path, int flags) const;
+  // Begins a new file in the place of what has that name: who uses the old one goes on with that.
+  Descriptor Create(std::string_view path) const;
+  void Remove(std::string_view path) const;
+  std::vector<std::string> List(std::string_view path) const;  // sorted
+  // Throws OSError where that many more bytes are over the limit.
+  void CheckRoom(uint64_t nbytes) const;
+
+ private:
+  using Steps = std::vector<std::string>;
+  Steps Inside(std::string_view path) const;
+  Descriptor OpenFolder(const Steps& steps, size_t count, std::string_view path) const;
+  std::pair<Descriptor, std::string> Parent(std::string_view path) const;
+  // Returns false where there is nothing of that name.
+  static bool Unlink(int folder, const std::string& name, const std::string& failure);
+
+  std::string root_;
+  uint64_t limit_;
+  Descriptor fd_;
+};
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_FOLDER_H_

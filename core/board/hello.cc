@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/hello.h"
+
+#include <cctype>
+#include <cstdlib>
+
+#include "bytes/utf8.h"
+#include "portcall/error.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr size_t kHeadBytes = 8, kMaxKeyBytes = 4096;
+constexpr int kOldestVersion = 1, kVersion = 1;
+constexpr const char* kFeatures[] = {"pipeline", "traceback"};
+
+std::vector<std::string> Split(std::string_view text, std::string_view separators) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; (at = text.find_first_not_of(separators, at)) != std::string_view::npos;) {
+    size_t end = std::min(text.find_first_of(separators, at), text.size());
+    parts.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return parts;
+}
+
+std::string Number(int32_t value) {
+  std::string bytes(sizeof(value), '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(static_cast<uint32_t>(value) >> (8 * i));
+  return bytes;
+}
+
+int32_t NumberAt(const char* at) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < sizeof(value); ++i) value |= uint32_t{static_cast<uint8_t>(at[i])} << (8 * i);
+  return static_cast<int32_t>(value);
+}
+
+std::string Message(int32_t code, std::string_view text) {
+  return Number(code) + Number(static_cast<int32_t>(text.size())) + std::string(text);
+}
+
+std::string OptionOf(const Hello& hello, const char* name, const char* otherwise = "") {
+  auto found = hello.options.find(name);
+  return found == hello.options.end() ? otherwise : found->second;
+}
+
+int VersionOf(const std::string& text) {
+  const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
+  PORTCALL_CHECK(digits, RemoteProtocolError) << "the option -portcall='" << text.substr(0, 40) << "' is not a version";
+  return std::atoi(text.c_str());
+}
+
+}  // namespace
+
+double Hello::Timeout() const {
+  std::string text = OptionOf(*this, "seconds");
+  if (text.empty()) text = OptionOf(*this, "timeout", "0");
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  PORTCALL_CHECK(!text.empty() && *end == '\0' && (std::isdigit(static_cast<uint8_t>(text[0])) || text[0] == '.'),
+                 RemoteProtocolError)
+      << "the option -timeout='" << text << "' is not a number of seconds";
+  PORTCALL_CHECK(seconds >= 0 && seconds <= kMostSeconds, RemoteProtocolError)
+      << "the option -timeout=" << text << " is out of range";
+  return seconds;
+}
+
+bool Hello::SpeaksOurVersion() const {
+  return VersionOf(OptionOf(*this, "portcall")) >= kOldestVersion &&
+         VersionOf(OptionOf(*this, "oldest", "1")) <= kVersion;
+}
+
+std::vector<std::string> Hello::Features() const {
+  std::vector<std::string> both;
+  const std::vector<std::string> theirs = Split(OptionOf(*this, "features"), ",");
+  for (const char* ours : kFeatures) {
+    for (const std::string& name : theirs) {
+      if (name != ours) continue;
+      both.emplace_back(ours);
+      break;
+    }
+  }
+  return both;
+}
+
+size_t MissingOfHello(std::string_view received) {
+  if (received.size() >= 4) {
+    PORTCALL_CHECK(NumberAt(received.data()) == kMagic, RemoteProtocolError)
+        << "the peer does not speak the RPC protocol (wrong magic number)";
+  }
+  if (received.size() < 4) return 4 - received.size();
+  if (received.size() < kHeadBytes) return kHeadBytes - received.size();
+  const int32_t size = NumberAt(received.data() + 4);
+  PORTCALL_CHECK(size > 0 && static_cast<size_t>(size) <= kMaxKeyBytes, RemoteProtocolError)
+      << "the peer's key has a length of " << size;
+  return kHeadBytes + static_cast<size_t>(size) - received.size();
+}
+
+Hello ParseHello(std::string_view whole) {
+  const std::string_view text = whole.substr(kHeadBytes);
+  PORTCALL_CHECK(bytes::IsUtf8(text), RemoteProtocolError) << "the peer's key is not UTF-8";
+  const std::vector<std::string> words = Split(text, std::string_view(" \t\n\v\f\r", 6));
+  constexpr std::string_view kRole = "client:";
+  PORTCALL_CHECK(!words.empty() && words[0].compare(0, kRole.size(), kRole) == 0, RemoteProtocolError)
+      << "the peer is not a client: it sent '" << text.substr(0, 80) << "'";
+  Hello hello;
+  hello.key = words[0].substr(kRole.size());
+  for (size_t i = 1; i < words.size(); ++i) {
+    std::string_view word = words[i];
+    if (word[0] == '-') word.remove_prefix(1);
+    const size_t equals = std::min(word.find('='), word.size());
+    hello.options[std::string(word.substr(0, equals))] = std::string(word.substr(std::min(equals + 1, word.size())));
+  }
+  return hello;
+}
+
+std::string Reply(const std::string& key, const Words& words) {
+  std::string text = "server:" + key;
+  for (const auto& [name, value] : words) text += " -" + name + "=" + value;
+  return Message(kMagic, text);
+}
+
+std::string Refusal() { return Number(kMismatch); }
+
+std::string Notice(std::string_view text) { return Message(kNotice, text); }
+
+}  // namespace portcall::board

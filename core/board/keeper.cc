@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/keeper.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "board/directories.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr int kCountEvery = 1000;  // milliseconds
+
+void DeleteApart(const std::string& directory) {  // it may hold a million files
+  const pid_t pid = fork();
+  if (pid > 0) return;
+  DeleteTree(directory);
+  if (pid == 0) _exit(0);
+}
+
+// What a keeper that was killed did not delete.
+void DeleteUnknown(const KeeperTask& task) {
+  Descriptor base(open(task.base.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ForEachName(base.get(), [&](const char* name) {
+    for (const auto& [number, pid] : task.sessions) {
+      if (SessionDirectory("", number) == std::string("/") + name) return true;
+    }
+    DeleteApart(task.base + "/" + name);
+    return true;
+  });
+}
+
+}  // namespace
+
+std::string SessionDirectory(const std::string& base, int number) {
+  return base + "/session-" + std::to_string(number);
+}
+
+Descriptor Keeper::Connect() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw SystemError("cannot make a socket");
+  link_ = Descriptor(ends[0]);
+  orders_.clear();
+  return Descriptor(ends[1]);
+}
+
+void Keeper::Send(Order order) {
+  orders_.push_back(order);
+  SendWaiting();
+}
+
+void Keeper::SendWaiting() {
+  while (!orders_.empty() && send(link_.get(), &orders_.front(), sizeof(Order), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    orders_.pop_front();
+  }
+}
+
+int Keeper::Receive() {
+  int32_t number = 0;
+  return recv(link_.get(), &number, sizeof(number), MSG_DONTWAIT) == sizeof(number) ? number : 0;
+}
+
+void RunKeeper(const Descriptor& link, KeeperTask task) {
+  signal(SIGCHLD, SIG_IGN);  // children of its own are not waited for
+  DeleteAbandonedDirectories(task.place);
+  DeleteUnknown(task);
+  for (;;) {
+    pollfd event{link.get(), POLLIN, 0};
+    const int ready = poll(&event, 1, task.disk_limit ? kCountEvery : -1);
+    Keeper::Order order{};
+    if (ready > 0) {
+      const ssize_t n = recv(link.get(), &order, sizeof(order), 0);
+      if (n <= 0 && errno != EINTR) break;
+      if (n == sizeof(order) && order.begins) {
+        task.sessions[order.number] = order.pid;
+      } else if (n == sizeof(order)) {
+        task.sessions.erase(order.number);
+        DeleteApart(SessionDirectory(task.base, order.number));
+      }
+      continue;
+    }
+    for (const auto& [number, pid] : task.sessions) {
+      if (DiskUsage(SessionDirectory(task.base, number), task.disk_limit) > task.disk_limit) {
+        send(link.get(), &number, sizeof(number), MSG_DONTWAIT | MSG_NOSIGNAL);
+      }
+    }
+  }
+  for (const auto& [number, pid] : task.sessions) kill(-pid, SIGKILL);
+  while (wait(nullptr) > 0 || errno == EINTR) {
+  }
+  DeleteTree(task.base);
+}
+
+}  // namespace portcall::board

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the server listens, and who comes.
+#ifndef PORTCALL_BOARD_LISTEN_H_
+#define PORTCALL_BOARD_LISTEN_H_
+
+#include <string>
+
+#include "board/descriptor.h"
+#include "board/options.h"
+
+namespace portcall::board {
+
+struct Listener {
+  Descriptor socket;  // does not block
+  std::string host;   // empty for a Unix socket
+  int port = 0;
+  std::string address;  // what clients connect to
+};
+
+// Throws OSError, which says what to do.
+Listener Listen(const Options& options);
+// A client's address, or the process and user at the other end of a Unix socket.
+std::string PeerName(int socket);
+// Sends small messages at once, and notices a peer that is gone.
+void Tune(int socket);
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_LISTEN_H_

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/log.h"
+
+#include <poll.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+
+#include "bytes/utf8.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr size_t kMostBytes = 4096;  // of a line: what a pipe that has room takes at once (PIPE_BUF)
+
+// Marks that end lines or change the direction of text, as code points.
+bool Steers(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+}
+
+template <typename... A> std::string Print(const char* format, A... values) {
+  char text[64];
+  return {text, static_cast<size_t>(snprintf(text, sizeof(text), format, values...))};
+}
+
+// Calls take(bytes, code point) for each character; a byte that is not UTF-8 has the code point -1.
+template <typename Take> void ForEachCharacter(std::string_view text, Take take) {
+  while (!text.empty()) {
+    const auto lead = static_cast<uint8_t>(text[0]);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    std::string_view character = text.substr(0, length);
+    int64_t code = lead & (length == 1 ? 0x7f : 0xff >> (length + 1));
+    for (char c : character.substr(1)) code = code << 6 | (c & 0x3f);
+    if (character.size() < length || !bytes::IsUtf8(character)) {
+      character = text.substr(0, 1);
+      code = -1;
+    }
+    take(character, code);
+    text.remove_prefix(character.size());
+  }
+}
+
+}  // namespace
+
+std::string Printable(std::string_view text) {
+  std::string shown;
+  ForEachCharacter(text, [&](std::string_view character, int64_t code) {
+    if (code == '\n') shown += character;
+    else if (code < 0) shown += Print("\\x%02x", static_cast<uint8_t>(character[0]));
+    else if (Steers(static_cast<uint32_t>(code))) shown += Print(code < 256 ? "\\x%02x" : "\\u%04x", int(code));
+    else shown += character;
+  });
+  return shown;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  ForEachCharacter(text, [&](std::string_view character, int64_t code) {
+    if (code == '"' || code == '\\') (quoted += '\\') += character;
+    else if (code == '\n') quoted += "\\n";
+    else if (code < 0) quoted += Print("\\\\x%02x", static_cast<uint8_t>(character[0]));
+    else if (Steers(static_cast<uint32_t>(code))) quoted += Print("\\u%04x", int(code));
+    else quoted += character;
+  });
+  return quoted + "\"";
+}
+
+std::string Log::Format(const char* event, const std::string& text, int session, const Facts& facts) const {
+  timeval now{};
+  gettimeofday(&now, nullptr);
+  char stamp[32];
+  tm parts{};
+  if (style_ == LogStyle::kText) {
+    strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S ", localtime_r(&now.tv_sec, &parts));
+    return stamp + (session ? Print("session %d: ", session) : "") + Printable(text);
+  }
+  strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &parts));
+  std::string line = "{\"time\": \"" + std::string(stamp) + Print(".%03dZ\"", static_cast<int>(now.tv_usec / 1000)) +
+                     ", \"event\": " + Quoted(event);
+  if (session) line += Print(", \"session\": %d", session);
+  line += ", \"message\": " + Quoted(text);
+  for (const auto& [name, value] : facts) line += ", " + Quoted(name) + ": " + value;
+  return line + "}";
+}
+
+void Log::Write(const char* event, const std::string& text, int session, const Facts& facts) {
+  if (style_ != LogStyle::kNone) Send(Format(event, text, session, facts));
+}
+
+void Log::Output(std::string_view data) {
+  rest_ += data;
+  for (size_t end; (end = rest_.find('\n')) != std::string::npos || rest_.size() >= kMostBytes / 2;) {
+    end = std::min(end, rest_.size());
+    OutputLine(std::string_view(rest_).substr(0, end));
+    rest_.erase(0, end + 1);
+  }
+}
+
+void Log::EndOutput() {
+  if (!rest_.empty()) OutputLine(rest_);
+  rest_.clear();
+}
+
+void Log::OutputLine(std::string_view line) {
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  if (style_ == LogStyle::kNone) Send(Printable(line));
+  else if (style_ == LogStyle::kJson) Send(Format("output", std::string(line), 0, {}));
+  else Send(Format("output", "output: " + std::string(line), 0, {}));
+}
+
+void Log::Send(const std::string& line) {
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  const bool ready = poll(&room, 1, 0) == 1 && (room.revents & POLLOUT);
+  std::string whole;
+  if (ready && dropped_) {
+    whole = Format("lines_dropped", std::to_string(dropped_) + " lines were dropped, which nobody read in time", 0, {});
+    dropped_ = 0;
+    Send(whole);
+    return Send(line);
+  }
+  whole = line.substr(0, kMostBytes - 1) + "\n";
+  if (!ready || write(STDERR_FILENO, whole.data(), whole.size()) < 0) ++dropped_;
+}
+
+}  // namespace portcall::board

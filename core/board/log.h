@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The log on standard error: lines for people, or one JSON object a line for programs. Nobody waits for its reader: what
+// it does not take at once is dropped and counted.
+#ifndef PORTCALL_BOARD_LOG_H_
+#define PORTCALL_BOARD_LOG_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace portcall::board {
+
+enum class LogStyle { kText, kJson, kNone };
+
+// A string as JSON.
+std::string Quoted(std::string_view text);
+// A text in which control characters, such as those that steer a terminal, and bytes that are not UTF-8 are escapes.
+std::string Printable(std::string_view text);
+
+class Log {
+ public:
+  explicit Log(LogStyle style) : style_(style) {}
+
+  // Names with values as JSON.
+  using Facts = std::vector<std::pair<const char*, std::string>>;
+  // `session` is its number, 0 for none; `event` a name for programs, `text` a sentence for people.
+  void Write(const char* event, const std::string& text, int session = 0, const Facts& facts = {});
+  // What sessions wrote, in any pieces.
+  void Output(std::string_view data);
+  void EndOutput();
+
+ private:
+  std::string Format(const char* event, const std::string& text, int session, const Facts& facts) const;
+  void OutputLine(std::string_view line);
+  void Send(const std::string& line);
+
+  LogStyle style_;
+  std::string rest_;  // of the sessions' last line
+  size_t dropped_ = 0;
+};
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_LOG_H_

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/options.h"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "board/hello.h"
+#include "portcall/error.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr const char* kHelp = R"(Usage: portcall-server [OPTIONS]
+
+  Let portcall and TVM clients upload, call and time code here, without Python.
+  The first line on standard output is "listening on HOST:PORT".
+
+Options:
+  --host TEXT               Address to listen on.  [default: 127.0.0.1]
+  --port NUMBER             0 takes a free one.  [default: 9090]
+  --port-end NUMBER         Take the first free port below this one.
+  --unix PATH               Listen on a Unix socket instead, for this user alone.
+  --key TEXT                Label that clients must ask for; not a secret.
+  --load-library A:B        Libraries to load, separated by colons.
+  --expose PATTERN          Let sessions use further global functions: 'demo.*'.
+  --token-file FILE         File with the token that clients must know; or
+                            PORTCALL_TOKEN.
+  --insecure                Listen on other addresses without a token.
+  --max-sessions NUMBER     Further clients wait; 0: any number.
+  --session-timeout TIME    How long a session may last: 10m.
+  --handshake-timeout TIME  Timeout of a client's handshake.  [default: 10s]
+  --memory-limit SIZE       Data memory of a session's process: 64MiB.
+  --disk-limit SIZE         Files in a session's directory.
+  --max-frame SIZE          Length of a message; contents of tensors do not
+                            count.  [default: 1GiB]
+  --work-dir DIRECTORY      Folder for the sessions' directories.
+  --json                    Print a JSON object with the address instead.
+  --log-json                Log JSON objects to standard error.
+  --silent                  Log nothing.
+  --version                 Print the version and end.
+  --help                    Print this and end.
+
+Examples:
+  portcall-server                                        this machine only, port 9090
+  portcall-server --host 0.0.0.0 --token-file token      other machines, too
+  portcall-server --max-sessions 1 --session-timeout 10m one at a time
+)";
+
+struct Unit {
+  const char* name;
+  double factor;
+};
+constexpr Unit kSeconds[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+constexpr Unit kBytes[] = {{"B", 1},    {"kB", 1e3},   {"KB", 1e3},      {"MB", 1e6},
+                           {"GB", 1e9}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}};
+
+template <size_t kCount> double WithUnit(const std::string& text, const Unit (&units)[kCount], const char* example) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  while (*end == ' ') ++end;
+  for (const Unit& unit : units) {
+    if (!std::strcmp(end, unit.name) && end != text.c_str() && number >= 0 && std::isfinite(number)) {
+      return number * unit.factor;
+    }
+  }
+  PORTCALL_THROW(ValueError) << "'" << text << "' is not a number with a unit, such as " << example;
+}
+
+int64_t ReadSize(const std::string& text) {
+  const double size = WithUnit(text, kBytes, "64MiB, 10MB or 512B");
+  PORTCALL_CHECK(size == std::floor(size) && size < 9e18, ValueError)
+      << "size '" << text << "' is not a whole number of bytes";
+  return static_cast<int64_t>(size);
+}
+
+double ReadDuration(const std::string& text) {
+  const double seconds = WithUnit(text, kSeconds, "500ms, 3s or 2m");
+  PORTCALL_CHECK(seconds <= kMostSeconds, ValueError) << "invalid duration " << text << " (must be 0-1e+09 seconds)";
+  return seconds;
+}
+
+int64_t ReadNumber(const std::string& text, int64_t most) {
+  char* end = nullptr;
+  errno = 0;
+  const long long number = std::strtoll(text.c_str(), &end, 10);
+  PORTCALL_CHECK(!text.empty() && !*end && errno == 0 && number >= 0 && number <= most, ValueError)
+      << "'" << text << "' is not in the range 0-" << most;
+  return number;
+}
+
+std::vector<std::string> Paths(const std::string& text) {
+  char here[PATH_MAX] = "";
+  std::vector<std::string> paths;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    std::string path = text.substr(at, end - at);
+    if (!path.empty() && path[0] != '/' && getcwd(here, sizeof(here))) path = std::string(here) + "/" + path;
+    if (!path.empty()) paths.push_back(path);
+    at = end + 1;
+  }
+  return paths;
+}
+
+bool SetFlag(Options* to, const std::string& name) {
+  if (name == "--insecure") return to->insecure = true;
+  if (name == "--json") return to->json = true;
+  if (name == "--log-json") return to->log_json = true;
+  if (name == "--silent") return to->silent = true;
+  return false;
+}
+
+// Returns false where there is no option of that name.
+bool SetValue(Options* to, const std::string& name, const std::string& value) {
+  if (name == "--host") to->host = value;
+  else if (name == "--port") to->port = ReadNumber(value, 65535);
+  else if (name == "--port-end") to->port_end = ReadNumber(value, 65536);
+  else if (name == "--unix") to->unix_path = value;
+  else if (name == "--key") to->key = value;
+  else if (name == "--load-library") to->libraries = Paths(value);
+  else if (name == "--expose") to->expose.push_back(value);
+  else if (name == "--token-file") to->token_file = value;
+  else if (name == "--max-sessions") to->max_sessions = ReadNumber(value, 1'000'000);
+  else if (name == "--session-timeout") to->session_timeout = ReadDuration(value);
+  else if (name == "--handshake-timeout") to->handshake_timeout = ReadDuration(value);
+  else if (name == "--memory-limit") to->memory_limit = ReadSize(value);
+  else if (name == "--disk-limit") to->disk_limit = ReadSize(value);
+  else if (name == "--max-frame") to->max_frame = ReadSize(value);
+  else if (name == "--work-dir") to->work_dir = value;
+  else return false;
+  return true;
+}
+
+void CheckOptions(const Options& options) {
+  PORTCALL_CHECK(options.key.find_first_of(" \t\n\v\f\r") == std::string::npos, ValueError)
+      << "the key '" << options.key << "' contains whitespace, which the protocol cannot carry";
+  PORTCALL_CHECK(!options.port_end || options.port < options.port_end, ValueError)
+      << "invalid --port-end " << options.port_end << " (must be above the port, " << options.port << ")";
+  PORTCALL_CHECK(options.handshake_timeout > 0, ValueError) << "invalid --handshake-timeout (must be above 0)";
+  PORTCALL_CHECK(options.max_frame > 0, ValueError) << "invalid --max-frame (must be above 0)";
+}
+
+}  // namespace
+
+bool Options::Local() const {
+  std::string name = host;
+  if (!name.empty() && name.front() == '[' && name.back() == ']') name = name.substr(1, name.size() - 2);
+  in_addr four{};
+  in6_addr six{};
+  if (!unix_path.empty() || name == "localhost") return true;
+  if (inet_pton(AF_INET, name.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  return inet_pton(AF_INET6, name.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+Parsed ParseOptions(int argc, char** argv) {
+  Parsed parsed;
+  std::string name;
+  try {
+    for (int i = 1; i < argc; ++i) {
+      name = argv[i];
+      if (name == "--help" || name == "--version") {
+        printf("%s", name == "--help" ? kHelp : "portcall-server " PORTCALL_VERSION "\n");
+        parsed.exit_code = 0;
+        return parsed;
+      }
+      if (SetFlag(&parsed.options, name)) continue;
+      const size_t equals = name.find('=');
+      const bool apart = equals == std::string::npos && i + 1 < argc;
+      const std::string value = apart ? argv[i + 1] : equals == std::string::npos ? "" : name.substr(equals + 1);
+      name = name.substr(0, equals);
+      PORTCALL_CHECK(SetValue(&parsed.options, name, value), ValueError) << "there is no such option; see --help";
+      PORTCALL_CHECK(apart || equals != std::string::npos, ValueError) << "the option needs a value";
+      i += apart;
+    }
+    name.clear();
+    CheckOptions(parsed.options);
+  } catch (const Error& error) {
+    const std::string message(error.message());
+    fprintf(stderr, "error: %s%s%s\n", name.c_str(), name.empty() ? "" : ": ", message.c_str());
+    parsed.exit_code = 2;
+  }
+  return parsed;
+}
+
+}  // namespace portcall::board

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of the program: those of `portcall serve` that need no Python, by the same names.
+#ifndef PORTCALL_BOARD_OPTIONS_H_
+#define PORTCALL_BOARD_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace portcall::board {
+
+// Durations are seconds, sizes bytes; 0 means no limit.
+struct Options {
+  std::string host = "127.0.0.1", unix_path, key, token_file, work_dir;
+  int64_t port = 9090, port_end = 0;
+  std::vector<std::string> libraries, expose;
+  bool insecure = false, json = false, log_json = false, silent = false;
+  int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = int64_t{1} << 30;
+  double session_timeout = 0, handshake_timeout = 10;
+
+  bool Local() const;  // only processes of this machine can connect
+};
+
+// What was asked for instead of serving (--help, --version) is printed, and `exit_code` is 0; after a mistake it is 2.
+struct Parsed {
+  Options options;
+  int exit_code = -1;  // -1: go on
+};
+Parsed ParseOptions(int argc, char** argv);
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_OPTIONS_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only the supervisor may know, in memory that no process which it starts inherits.
+#ifndef PORTCALL_BOARD_SECRETS_H_
+#define PORTCALL_BOARD_SECRETS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+namespace portcall::board {
+
+// One page: the keys made of the token and of random bytes. Neither the token nor a secret of a session is kept.
+class Secrets {
+ public:
+  // `token` is empty for none.
+  explicit Secrets(std::string_view token);
+  Secrets(const Secrets&) = delete;
+  Secrets& operator=(const Secrets&) = delete;
+  ~Secrets();
+
+  bool has_token() const { return has_token_; }
+  std::string Nonce() const;
+  // The proof that this side knows the token; `role` is "client" or "server".
+  std::string Proof(std::string_view role, std::string_view transcript) const;
+  // What the client of a session may ask with, later, why it ended.
+  std::string OfSession(int number) const;
+  // fork(), but the child knows none of this.
+  pid_t Fork();
+
+ private:
+  struct Page;
+  Page* page_;
+  bool has_token_;
+};
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_SECRETS_H_

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/session.h"
+
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "board/files.h"
+#include "board/listen.h"
+#include "portcall/module.h"
+
+namespace portcall::board {
+namespace {
+
+// What every session may use; the same as for `portcall serve`.
+constexpr const char* kOffered[] = {
+    "tvm.rpc.server.*",
+    "portcall.rpc.file_*",
+    "portcall.rpc.machine",
+    "portcall.rpc.ModuleGetSource",
+    "portcall.graph.*",
+    "vm.builtin.make_tuple",
+    "vm.builtin.make_shape",
+    "relax.run.shape_to_tensor",
+    "testing.*",
+    "ffi.Array*",
+    "ffi.Map*",
+    "ffi.ModuleGetKind",
+    "ffi.SystemLib",
+    "runtime.GetDeviceAttr",
+    "runtime.NumThreads",
+    "runtime.config_threadpool",
+    "runtime.RPCTimeEvaluator",
+    "cache_flush_cpu_non_first_arg",
+};
+
+// A name as a pattern that matches nothing else.
+std::string Exactly(const std::string& name) {
+  std::string pattern;
+  for (char c : name) {
+    if (c == '\\' || c == '*' || c == '?' || c == '[' || c == ']') pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+// Becomes a process of its own, which ends with its parent, in the session's directory.
+void Isolate(const SessionStart& start, const SessionOptions& options) {
+  setsid();
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != start.parent) _exit(1);
+  sigprocmask(SIG_SETMASK, &options.signals, nullptr);
+  signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error of the write
+  const std::string files = start.directory + "/files", temporary = start.directory + "/tmp";
+  if (mkdir(files.c_str(), 0700) != 0 || mkdir(temporary.c_str(), 0700) != 0 || chdir(files.c_str()) != 0) {
+    throw SystemError("cannot make the session's directory");
+  }
+  setenv("PWD", files.c_str(), 1);
+  setenv("TMPDIR", temporary.c_str(), 1);
+  dup2(start.output, STDOUT_FILENO);
+  dup2(start.output, STDERR_FILENO);
+  close(start.output);
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+}
+
+void LimitResources(const SessionOptions& options) {
+  const auto limit = [](auto what, int64_t value) {
+    const rlimit both{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+    setrlimit(what, &both);
+  };
+  setrlimit(RLIMIT_NOFILE, &options.files);
+  limit(RLIMIT_CORE, 0);
+  if (options.server.memory_limit) limit(RLIMIT_DATA, options.server.memory_limit);
+  if (options.server.disk_limit) limit(RLIMIT_FSIZE, options.server.disk_limit);
+}
+
+// Makes the session that a client asks for by name.
+Any Construct(const std::vector<std::string>& patterns, Args args) {
+  const std::string name = args[0].cast<std::string>();
+  PORTCALL_CHECK(name == "rpc.LocalSession", PermissionError)
+      << "this server makes no sessions with '" << name << "', only with rpc.LocalSession";
+  PORTCALL_CHECK(args.size() == 1, ValueError) << "rpc.LocalSession takes no arguments";
+  return Registry::Get("portcall.rpc.LocalSession")(patterns);
+}
+
+void CallHook(const char* name) {
+  PackedFunc hook = Registry::Get(name);
+  if (hook.defined()) hook();
+}
+
+void Serve(SessionStart start, const SessionOptions& options) {
+  Isolate(start, options);
+  LimitResources(options);
+  RegisterFiles(
+      std::make_shared<const Folder>(start.directory + "/files", static_cast<uint64_t>(options.server.disk_limit)));
+  CallHook("tvm.rpc.server.start");
+  if (options.server.unix_path.empty()) Tune(start.client.get());
+  std::string_view rest = start.reply;
+  while (!rest.empty()) {
+    const ssize_t n = send(start.client.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno != EINTR) break;  // the client is gone, which the session notices
+    rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  }
+  const std::vector<std::string>& patterns = options.patterns;
+  const PackedFunc constructor([&patterns](Args args, RetValue* rv) { *rv = Construct(patterns, args); });
+  const int client = start.client.Release();
+  const std::string how = Registry::GetRequired("portcall.rpc.ServeSession")(
+      client, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.tracebacks);
+  if (how == "closed") CallHook("tvm.rpc.server.shutdown");
+}
+
+}  // namespace
+
+std::vector<std::string> LoadLibraries(const Options& options) {
+  static std::vector<Module> loaded;  // as long as the process lives
+  std::vector<std::string> before = Registry::ListNames();
+  std::sort(before.begin(), before.end());
+  for (const std::string& path : options.libraries) loaded.push_back(Module::LoadFromFile(path));
+  RegisterStandardNames();
+  std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));
+  patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
+  for (const std::string& name : Registry::ListNames()) {
+    if (!std::binary_search(before.begin(), before.end(), name)) patterns.push_back(Exactly(name));
+  }
+  return patterns;
+}
+
+int RunSession(SessionStart start, const SessionOptions& options) noexcept {
+  int code = 0;
+  try {
+    Serve(std::move(start), options);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "the session ended: %s\n", error.what());
+    code = 1;
+  }
+  fflush(nullptr);
+  return code;
+}
+
+}  // namespace portcall::board

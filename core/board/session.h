@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process of one session: give up what it must not keep, serve, end.
+#ifndef PORTCALL_BOARD_SESSION_H_
+#define PORTCALL_BOARD_SESSION_H_
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <string>
+#include <vector>
+
+#include "board/descriptor.h"
+#include "board/options.h"
+
+namespace portcall::board {
+
+// What the supervisor hands to a session's process; nothing else of the supervisor's is open there.
+struct SessionStart {
+  Descriptor client, progress;
+  std::string reply;  // the rest of the handshake
+  bool tracebacks = false;
+  int output = -1;  // what it writes goes there
+  std::string directory;
+  pid_t parent = 0;
+};
+
+// What every session is told when the server starts.
+struct SessionOptions {
+  Options server;
+  std::vector<std::string> patterns;  // of the functions that it offers
+  sigset_t signals{};                 // to block
+  rlimit files{};
+};
+
+// Loads the libraries of the options and returns the patterns of the functions that sessions may use.
+std::vector<std::string> LoadLibraries(const Options& options);
+// Returns the exit code.
+int RunSession(SessionStart start, const SessionOptions& options) noexcept;
+
+}  // namespace portcall::board
+#endif  // PORTCALL_BOARD_SESSION_H_

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/supervisor.h"
+
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace portcall::board {
+namespace {
+
+constexpr double kPause = 0.1;      // seconds until what failed for want of room is tried again
+constexpr double kKillAgain = 1;    // after which a session that should have ended is killed again
+constexpr double kLinger = 5;       // for a client to read the last message
+constexpr double kLostGrace = 10;   // that a session may go on after its client has gone
+constexpr double kStopTimeout = 5;  // for the processes of sessions to end
+constexpr int kLongestWait = 3600;
+
+sigset_t OurSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  struct sigaction hangup{};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);  // nohup
+  return set;
+}
+
+}  // namespace
+
+double Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+Supervisor::Supervisor(Options options, Secrets* secrets, LogStyle style)
+    : options_(session_.server), secrets_(secrets), log_(style) {
+  session_.server = std::move(options);
+}
+
+int Supervisor::Run() {
+  Prepare();
+  Announce();
+  while (!stop_signal_) Step();
+  ShutDown();
+  return stop_signal_;
+}
+
+// ---- Beginning and end ----------------------------------------------------------------------------------------------
+
+void Supervisor::Prepare() {
+  PORTCALL_CHECK(options_.Local() || secrets_->has_token() || options_.insecure, ValueError)
+      << "anyone who reaches " << options_.host << " could run any code here: give --token-file FILE (or "
+      << "PORTCALL_TOKEN); or say --insecure in a network that you trust";
+  listener_ = Listen(options_);
+  session_.patterns = LoadLibraries(options_);
+  const sigset_t ours = OurSignals();
+  sigprocmask(SIG_BLOCK, &ours, &session_.signals);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = Descriptor(signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
+  int ends[2];
+  if (!signals_ || pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot start");
+  output_read_ = Descriptor(ends[0]);
+  output_write_ = Descriptor(ends[1]);
+  fcntl(output_read_.get(), F_SETFL, O_NONBLOCK);
+  getrlimit(RLIMIT_NOFILE, &session_.files);
+  const rlimit most{session_.files.rlim_max, session_.files.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &most);
+  base_ = MakeBaseDirectory(options_.work_dir);
+  StartKeeper();
+}
+
+void Supervisor::StartKeeper() {
+  KeeperTask task{base_.path, options_.work_dir, static_cast<uint64_t>(options_.disk_limit), {}};
+  for (const auto& [number, connection] : connections_) {
+    if (connection->state == State::kServing) task.sessions[number] = connection->pid;
+  }
+  Descriptor theirs = keeper_.Connect();
+  const pid_t pid = secrets_->Fork();
+  if (pid < 0) throw SystemError("cannot start a process");
+  if (pid == 0) {
+    keeper_.Close();
+    Descriptor lock = std::move(base_.lock);
+    Connection none;
+    LeaveSupervisor(&none);
+    RunKeeper(theirs, std::move(task));
+    _exit(0);
+  }
+  keeper_.Started(pid);
+}
+
+void Supervisor::Announce() {
+  if (!options_.Local() && !secrets_->has_token()) {
+    log_.Write("insecure", "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
+  }
+  log_.Write("listening", "serving on " + listener_.address + ", key '" + options_.key + "'");
+  if (options_.json) {
+    const std::string host = listener_.host.empty() ? listener_.address : listener_.host;
+    printf("{\"host\": %s, \"port\": %d, \"address\": %s, \"pid\": %d}\n", Quoted(host).c_str(), listener_.port,
+           Quoted(listener_.address).c_str(), static_cast<int>(getpid()));
+  } else {
+    printf("listening on %s\n", listener_.address.c_str());
+  }
+  fflush(stdout);
+}
+
+// Ends all sessions and waits for their processes; the keeper deletes what they left.
+void Supervisor::ShutDown() {
+  size_t sessions = Count(State::kServing, State::kServing);
+  if (sessions)
+    log_.Write("stopping", "ending " + std::to_string(sessions) + (sessions == 1 ? " session" : " sessions"));
+  listener_.socket.Close();
+  if (!options_.unix_path.empty()) unlink(options_.unix_path.c_str());
+  for (const auto& [number, connection] : connections_) {
+    if (connection->pid) Kill(connection.get(), {"stopped"});
+  }
+  const double until = Now() + kStopTimeout;
+  while (Count(State::kServing, State::kServing) && Now() < until) Step();
+  connections_.clear();
+  lingering_.clear();
+  OnOutput();
+  log_.EndOutput();
+  keeper_.Close();
+  waitpid(keeper_.pid(), nullptr, 0);
+  log_.Write("stopped", "stopped");
+}
+
+// In a child: closes all that is the supervisor's, and forgets the other clients.
+SessionStart Supervisor::LeaveSupervisor(Connection* connection) {
+  SessionStart start;
+  start.client = std::move(connection->socket);
+  start.progress = std::move(connection->progress);
+  start.output = output_write_.Release();
+  const auto features = std::move(connection->features);
+  start.tracebacks = std::find(features.begin(), features.end(), "traceback") != features.end();
+  start.directory = SessionDirectory(base_.path, connection->number);
+  connections_.clear();
+  lingering_.clear();
+  keeper_.Close();
+  for (Descriptor* own : {&listener_.socket, &signals_, &output_read_, &base_.lock}) own->Close();
+  return start;
+}
+
+// ---- Events ---------------------------------------------------------------------------------------------------------
+
+void Supervisor::Step() {
+  MakeRoom();
+  std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}, {output_read_.get(), POLLIN, 0}};
+  polled.push_back({keeper_.fd(), static_cast<short>(keeper_.waiting() ? POLLIN | POLLOUT : POLLIN), 0});
+  const bool room = Count(State::kGreeting, State::kWaiting) < kMaxHandshakes && Now() >= accept_after_;
+  polled.push_back({room ? listener_.socket.get() : -1, POLLIN, 0});
+  double next = Now() + kLongestWait;
+  if (accept_after_ > Now()) next = std::min(next, accept_after_);
+  if (!room) next = std::min(next, Now() + kStale);
+  if (keeper_after_ > 0) next = std::min(next, keeper_after_);
+  std::vector<int> numbers;
+  for (const auto& [number, connection] : connections_) {
+    const bool reads = connection->state == State::kGreeting || connection->state == State::kProving;
+    numbers.push_back(number);
+    polled.push_back({connection->gone ? -1 : connection->socket.get(),
+                      static_cast<short>(reads ? POLLIN | POLLRDHUP : POLLRDHUP), 0});
+    if (connection->deadline > 0) next = std::min(next, connection->deadline);
+  }
+  for (const Lingering& one : lingering_) next = std::min(next, one.deadline);
+  const int wait = static_cast<int>(std::max(0.0, next - Now()) * 1000) + 1;
+  if (poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) return;
+  if (polled[1].revents) Guard(0, [&] { OnOutput(); });
+  if (polled[2].revents) Guard(0, [&] { OnKeeper(); });
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const short events = polled[4 + i].revents;
+    if (!events) continue;
+    Guard(numbers[i], [&] {
+      if (Connection* connection = Find(numbers[i])) OnClient(connection, events);
+    });
+  }
+  if (polled[0].revents) Guard(0, [&] { OnSignal(); });
+  if (polled[3].revents) Guard(0, [&] { OnAccept(); });
+  OnDeadlines();
+}
+
+// An error ends the connection that the event belonged to, and no other.
+void Supervisor::Guard(int number, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    if (Connection* connection = Find(number)) return Kill(connection, {"failed", {}, 0, error.what()});
+    log_.Write("error", std::string("the server goes on after an error: ") + error.what());
+  }
+}
+
+void Supervisor::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) stop_signal_ = static_cast<int>(info.ssi_signo);
+  }
+  Reap();
+}
+
+void Supervisor::OnOutput() {
+  char data[16 << 10];
+  for (ssize_t n; (n = read(output_read_.get(), data, sizeof(data))) > 0;) {
+    log_.Output({data, static_cast<size_t>(n)});
+    if (n < static_cast<ssize_t>(sizeof(data))) break;
+  }
+}
+
+void Supervisor::OnKeeper() {
+  keeper_.SendWaiting();
+  Connection* connection = Find(keeper_.Receive());
+  if (connection) Kill(connection, {"disk", {}, 0, std::to_string(options_.disk_limit) + " bytes"});
+}
+
+void Supervisor::Reap() {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
+    const pid_t pid = info.si_pid;
+    int status = 0;
+    if (pid != keeper_.pid()) kill(-pid, SIGKILL);  // what the session started, before its number can be another's
+    waitpid(pid, &status, 0);
+    info = {};
+    if (pid == keeper_.pid()) {
+      log_.Write("restart", "the process that keeps the directories ended; starting another one");
+      keeper_.Started(0);
+      keeper_.Close();
+      keeper_after_ = Now() + kPause;
+      continue;
+    }
+    for (const auto& [number, connection] : connections_) {
+      if (connection->pid != pid) continue;
+      Finish(connection.get(), status);
+      break;
+    }
+  }
+  Guard(0, [&] { ServeQueue(); });
+}
+
+void Supervisor::OnDeadlines() {
+  const double now = Now();
+  lingering_.remove_if([&](const Lingering& one) { return one.deadline <= now; });
+  if (keeper_after_ > 0 && keeper_after_ <= now && !stop_signal_) {
+    keeper_after_ = now + kPause;
+    Guard(0, [&] {
+      StartKeeper();
+      keeper_after_ = 0;
+    });
+  }
+  for (auto next = connections_.begin(); next != connections_.end();) {
+    Connection* connection = (next++)->second.get();  // which may be erased
+    if (connection->deadline <= 0 || connection->deadline > now) continue;
+    const bool serves = connection->state == State::kServing;
+    char limit[32];
+    snprintf(limit, sizeof(limit), "%g s", serves ? connection->limit : options_.handshake_timeout);
+    const Ending ending{serves ? "expired" : "silent", {}, 0, limit};
+    Kill(connection, connection->killed.how.empty() ? ending : connection->killed);
+  }
+}
+
+void Supervisor::OnClient(Connection* connection, short events) {
+  if ((connection->state == State::kGreeting || connection->state == State::kProving) && (events & POLLIN)) {
+    return Receive(connection);
+  }
+  if (!(events & (POLLRDHUP | POLLHUP | POLLERR))) return;
+  connection->gone = true;
+  if (connection->state != State::kServing) return Drop(connection, {"left"});
+  if (connection->deadline <= 0 || Now() + kLostGrace < connection->deadline) {
+    connection->deadline = Now() + kLostGrace;
+    if (connection->killed.how.empty()) connection->killed = {"abandoned"};
+  }
+}
+
+// ---- Ends -----------------------------------------------------------------------------------------------------------
+
+void Supervisor::Kill(Connection* connection, Ending why) {
+  if (connection->state != State::kServing) return Drop(connection, why);
+  connection->killed = std::move(why);
+  connection->deadline = Now() + kKillAgain;
+  kill(connection->pid, SIGKILL);
+}
+
+// The end of a connection that has no session yet.
+void Supervisor::Drop(Connection* connection, const Ending& ending) {
+  log_.Write("dropped", connection->peer + " " + ending.Text(), connection->number,
+             {{"peer", Quoted(connection->peer)}, {"how", Quoted(ending.how)}});
+  Forget(connection);
+  ServeQueue();
+}
+
+void Supervisor::Finish(Connection* connection, int status) {
+  Progress progress;
+  if (pread(connection->progress.get(), &progress, sizeof(progress), 0) != sizeof(progress)) progress = {};
+  const Ending ending = EndingOf(status, progress, connection->killed);
+  ended_.emplace_back(connection->number, ending);
+  if (ended_.size() > kMostEnded) ended_.pop_front();
+  char seconds[32];
+  snprintf(seconds, sizeof(seconds), "%.3f", Now() - connection->since);
+  log_.Write("ended", "ended after " + std::string(seconds, strlen(seconds) - 2) + " s: " + ending.Text(),
+             connection->number,
+             {{"peer", Quoted(connection->peer)},
+              {"how", Quoted(ending.how)},
+              {"signal", Quoted(ending.signal)},
+              {"code", std::to_string(ending.code)},
+              {"seconds", seconds},
+              {"received", std::to_string(progress.received)},
+              {"sent", std::to_string(progress.sent)}});
+  const std::string message =
+      progress.state == 1 ? LastMessage(ending, connection->portcall, connection->limit) : std::string();
+  if (!message.empty()) {
+    send(connection->socket.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    shutdown(connection->socket.get(), SHUT_WR);
+    lingering_.push_back({std::move(connection->socket), Now() + kLinger});
+  }
+  const std::string directory = SessionDirectory(base_.path, connection->number);
+  rmdir((directory + "/files").c_str());
+  rmdir((directory + "/tmp").c_str());
+  rmdir(directory.c_str());
+  keeper_.SessionEnded(connection->number);  // which deletes what is left
+  Forget(connection);
+}
+
+void Supervisor::Forget(Connection* connection) {
+  queue_.erase(std::remove(queue_.begin(), queue_.end(), connection->number), queue_.end());
+  connections_.erase(connection->number);
+}
+
+size_t Supervisor::Count(State from, State to) const {
+  return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+    return entry.second->state >= from && entry.second->state <= to;
+  }));
+}
+
+Connection* Supervisor::Find(int number) {
+  auto found = connections_.find(number);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+}  // namespace portcall::board

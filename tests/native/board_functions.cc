@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests/rpc/serving.py registers in Python, for the server that has none.
+#include <fcntl.h>
+#include <portcall/portcall.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+using namespace portcall;
+
+#define DEMO(name) PORTCALL_REGISTER_GLOBAL("demo." name)
+
+DEMO("scale").set_body_typed([](int64_t x, int64_t k) { return x * k; });
+DEMO("fail").set_body_typed([](std::string text) { PORTCALL_THROW(ValueError) << text; });
+DEMO("crash").set_body_typed([](int number) { kill(getpid(), number); });
+DEMO("exit").set_body_typed([](int code) { _exit(code); });
+DEMO("leave").set_body_typed([](int code) { throw code; });
+DEMO("hang").set_body_typed([] { sleep(1000); });
+DEMO("pid").set_body_typed([] { return static_cast<int>(getpid()); });
+DEMO("cwd").set_body_typed([] {
+  char here[4096];
+  return std::string(getcwd(here, sizeof(here)) ? here : "");
+});
+DEMO("environment").set_body_typed([](std::string name) {
+  const char* value = std::getenv(name.c_str());
+  return std::string(value ? value : "");
+});
+DEMO("keep").set_body_typed([](int64_t nbytes) {
+  return static_cast<int64_t>(std::vector<char>(static_cast<size_t>(nbytes)).size());
+});
+DEMO("fill").set_body([](Args args, RetValue*) {
+  const auto tensor = args[0].cast<Tensor>();
+  const auto value = args[1].cast<double>();
+  for (size_t i = 0; i < tensor.numel(); ++i) {
+    if (tensor.dtype() == DataTypeOf<float>()) tensor.data<float>()[i] = static_cast<float>(value);
+    else tensor.data<int64_t>()[i] = static_cast<int64_t>(value);
+  }
+});
+static Tensor Iota(int64_t n) {
+  Tensor made = Tensor::Empty({n}, DataTypeOf<float>());
+  for (int64_t i = 0; i < n; ++i) made.data<float>()[i] = static_cast<float>(i);
+  return made;
+}
+DEMO("make").set_body_typed(Iota);
+DEMO("iota").set_body_typed(Iota);
+DEMO("adder").set_body_typed([](int64_t n) {
+  return TypedPackedFunc<int64_t(int64_t)>([n](int64_t x) { return x + n; });
+});
+DEMO("litter").set_body_typed([](int64_t nbytes) {
+  const int file = open("litter", O_WRONLY | O_CREAT, 0600);
+  const int failed = posix_fallocate(file, 0, nbytes);
+  close(file);
+  PORTCALL_CHECK(!failed, OSError) << "cannot write: error " << failed;
+});
+DEMO("scatter").set_body_typed([] {
+  const std::vector<char> data(500'000);
+  for (int i = 0; i < 100; ++i) std::ofstream("part" + std::to_string(i)).write(data.data(), data.size());
+});
+DEMO("start").set_body_typed([] {
+  const pid_t pid = fork();
+  if (pid == 0) execlp("sleep", "sleep", "1000", nullptr);
+  return static_cast<int>(pid);
+});
+DEMO("say").set_body_typed([](std::string text) { puts(text.c_str()); });
+DEMO("add").set_body([](Args args, RetValue* rv) {
+  if (auto a = args[0].try_cast<int64_t>()) *rv = *a + args[1].cast<int64_t>();
+  else if (auto b = args[0].try_cast<Bytes>()) *rv = Bytes(b->str() + args[1].cast<Bytes>().str());
+  else *rv = args[0].cast<std::string>() + args[1].cast<std::string>();
+});
+DEMO("sum").set_body_typed([](Tensor x) {
+  double sum = 0;
+  for (size_t i = 0; i < x.numel(); ++i) {
+    sum += x.dtype() == DataTypeOf<float>() ? x.data<float>()[i] : static_cast<double>(x.data<int64_t>()[i]);
+  }
+  return sum;
+});
+DEMO("array").set_body_typed([] { return Array<int64_t>{3, 4, 5}; });
+DEMO("length").set_body_typed([](Array<Any> items) { return static_cast<int64_t>(items.size()); });
+DEMO("imported").set_body_typed([](std::string path) { return Module::LoadFromFile(path).imports()[0]; });
+DEMO("nap").set_body_typed([](double seconds) { usleep(static_cast<useconds_t>(1e6 * seconds)); });
+DEMO("twice").set_body_typed([](Tensor x, Tensor y) {
+  for (const Tensor& one : {x, y}) {
+    for (size_t i = 0; i < one.numel(); ++i) {
+      if (one.dtype() == DataTypeOf<float>()) ++one.data<float>()[i];
+      else ++one.data<int64_t>()[i];
+    }
+  }
+});
+DEMO("readonly").set_body_typed([](Tensor x) { return x.is_read_only(); });
+DEMO("raise").set_body_typed([](std::string kind, std::string text) { throw Error(kind, text); });
+DEMO("odd").set_body_typed([](std::string text) { PORTCALL_THROW(Odd) << text; });
+DEMO("shape_of").set_body_typed([](Tensor x) {
+  std::string text;
+  for (int64_t extent : x.shape()) text += (text.empty() ? "" : ",") + std::to_string(extent);
+  return text;
+});
+DEMO("touch").set_body_typed([](std::string path) { std::ofstream file(path); });
+DEMO("wait_for").set_body_typed([](std::string path) {
+  struct stat facts{};
+  while (stat(path.c_str(), &facts) != 0) usleep(5000);
+});
