@@ -14,11 +14,12 @@
 namespace portcall::classic {
 
 static_assert(sizeof(TVMValue) == 8 && alignof(TVMValue) == 8, "one word, like the payload of a cell");
-static_assert(sizeof(TVMByteArray) == 16 && offsetof(TVMByteArray, size) == 8, "pointer, then size");
+constexpr bool k64 = sizeof(void*) == 8;
+static_assert(!k64 || (sizeof(TVMByteArray) == 16 && offsetof(TVMByteArray, size) == 8), "pointer, then size");
 static_assert(offsetof(TVMFFIAny, v_int64) == 8 && sizeof(TVMFFIAny) == 16, "a payload is a classic value");
-static_assert(sizeof(TVMFFIObject) == 24 && sizeof(DLTensor) == 48 && sizeof(TensorObj) == 72,
+static_assert(!k64 || (sizeof(TVMFFIObject) == 24 && sizeof(DLTensor) == 48 && sizeof(TensorObj) == 72),
               "an array handle is a tensor's address + 24");
-static_assert(offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, byte_offset) == 40, "as DLPack has it");
+static_assert(!k64 || (offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, byte_offset) == 40), "as DLPack has it");
 static_assert(sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8, "both fit into one value");
 
 namespace {

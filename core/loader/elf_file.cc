@@ -2,6 +2,7 @@
 #include "loader/elf_file.h"
 
 #include <elf.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +18,8 @@ namespace {
 constexpr uint16_t kThisMachine = EM_X86_64;
 #elif defined(__aarch64__)
 constexpr uint16_t kThisMachine = EM_AARCH64;
+#elif defined(__arm__)
+constexpr uint16_t kThisMachine = EM_ARM;
 #elif defined(__riscv)
 constexpr uint16_t kThisMachine = EM_RISCV;
 #else
@@ -54,16 +57,19 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path), file_(path) {}
 
   ElfFile Read() {
-    const auto* header = file_.At<Elf64_Ehdr>(0);
+    const auto* header = file_.At<ElfW(Ehdr)>(0);
     if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) Fail("it is not an ELF shared library");
-    if (header->e_ident[EI_CLASS] != ELFCLASS64) Fail("it is a 32-bit library; this process is 64-bit");
+    constexpr bool k64 = sizeof(void*) == 8;
+    if (header->e_ident[EI_CLASS] != (k64 ? ELFCLASS64 : ELFCLASS32)) {
+      Fail(k64 ? "it is a 32-bit library; this process is 64-bit" : "it is a 64-bit library; this process is 32-bit");
+    }
     if (header->e_ident[EI_DATA] != ELFDATA2LSB) Fail("it is a big-endian library");
     if (header->e_machine != kThisMachine) {
       Fail("it is a library for " + MachineName(header->e_machine) + "; this process runs on " +
            MachineName(kThisMachine));
     }
     if (header->e_type != ET_DYN) Fail("it is not a shared library (an object file or a program must be linked first)");
-    const auto* sections = file_.At<Elf64_Shdr>(header->e_shoff, header->e_shnum);
+    const auto* sections = file_.At<ElfW(Shdr)>(header->e_shoff, header->e_shnum);
     if (!sections || header->e_shnum == 0) Fail("its section headers are damaged or were stripped");
     bool dynamic = false, symbols = false;  // seen: there is one of each, and a damaged file may name one many times
     for (int i = 0; i < header->e_shnum; ++i) {
@@ -104,11 +110,11 @@ class Reader {
     out_.index_bytes = footer.index_bytes;
   }
 
-  void ReadDynamic(const Elf64_Shdr& section, uint64_t strings) {
-    const auto* entries = file_.At<Elf64_Dyn>(section.sh_offset, section.sh_size / sizeof(Elf64_Dyn));
+  void ReadDynamic(const ElfW(Shdr) & section, uint64_t strings) {
+    const auto* entries = file_.At<ElfW(Dyn)>(section.sh_offset, section.sh_size / sizeof(ElfW(Dyn)));
     if (!entries) Fail("its dynamic section lies outside the file");
-    for (size_t i = 0; i < section.sh_size / sizeof(Elf64_Dyn) && entries[i].d_tag != DT_NULL; ++i) {
-      const Elf64_Dyn& entry = entries[i];
+    for (size_t i = 0; i < section.sh_size / sizeof(ElfW(Dyn)) && entries[i].d_tag != DT_NULL; ++i) {
+      const ElfW(Dyn) & entry = entries[i];
       if (entry.d_tag == DT_NEEDED) out_.needed.push_back(Name(strings + entry.d_un.d_val));
       if (entry.d_tag == DT_BIND_NOW) out_.bind_now = true;
       if (entry.d_tag == DT_FLAGS && (entry.d_un.d_val & DF_BIND_NOW)) out_.bind_now = true;
@@ -116,12 +122,12 @@ class Reader {
     }
   }
 
-  void ReadSymbols(const Elf64_Shdr* sections, int number, uint64_t strings) {
-    const Elf64_Shdr& section = sections[number];
-    const auto* symbols = file_.At<Elf64_Sym>(section.sh_offset, section.sh_size / sizeof(Elf64_Sym));
+  void ReadSymbols(const ElfW(Shdr) * sections, int number, uint64_t strings) {
+    const ElfW(Shdr) & section = sections[number];
+    const auto* symbols = file_.At<ElfW(Sym)>(section.sh_offset, section.sh_size / sizeof(ElfW(Sym)));
     if (!symbols) Fail("its symbol table lies outside the file");
-    for (size_t i = 1; i < section.sh_size / sizeof(Elf64_Sym); ++i) {
-      const Elf64_Sym& symbol = symbols[i];
+    for (size_t i = 1; i < section.sh_size / sizeof(ElfW(Sym)); ++i) {
+      const ElfW(Sym) & symbol = symbols[i];
       std::string name = Name(strings + symbol.st_name);
       if (name.empty()) continue;
       if (symbol.st_shndx == SHN_UNDEF) {
@@ -129,7 +135,7 @@ class Reader {
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC || ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) {
         out_.functions.push_back(std::move(name));
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
-        if (name == kBlobs[0].first && symbol.st_shndx < file_.At<Elf64_Ehdr>(0)->e_shnum) {
+        if (name == kBlobs[0].first && symbol.st_shndx < file_.At<ElfW(Ehdr)>(0)->e_shnum) {
           NoteBlob(symbol, sections[symbol.st_shndx]);
         }
         out_.objects.push_back(std::move(name));
@@ -137,7 +143,7 @@ class Reader {
     }
   }
 
-  void NoteBlob(const Elf64_Sym& symbol, const Elf64_Shdr& section) {
+  void NoteBlob(const ElfW(Sym) & symbol, const ElfW(Shdr) & section) {
     uint64_t at = symbol.st_value - section.sh_addr;
     bool constant = section.sh_type == SHT_PROGBITS && section.sh_flags == SHF_ALLOC;
     bool inside = at < section.sh_size && symbol.st_size <= section.sh_size - at;

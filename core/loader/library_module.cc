@@ -267,11 +267,16 @@ bool HasContext(const ElfFile& elf) {
                      [&](const ContextSymbol& symbol) { return elf.Defines(symbol.name.c_str()); });
 }
 
-size_t SymbolSize(void* address) {
+size_t SymbolSize(void* address, [[maybe_unused]] const ElfFile& elf) {
+#ifdef RTLD_DL_SYMENT
   Dl_info info{};
   void* extra = nullptr;
   if (!dladdr1(address, &info, &extra, RTLD_DL_SYMENT) || !extra) return 0;
   return static_cast<const ElfW(Sym)*>(extra)->st_size;
+#else  // musl does not tell: the file's own table does
+  (void)address;
+  return elf.blob_bytes;
+#endif
 }
 
 // `file`: the library's file where its mapping lacks the embedded modules, else null.
@@ -280,7 +285,7 @@ Module AttachEmbedded(const Library& library, const MappedFile* file, const Modu
     auto* blob = static_cast<const char*>(library.Find(name));
     if (!blob) continue;
     uint64_t nbytes = 0;
-    size_t size = SymbolSize(const_cast<char*>(blob));
+    size_t size = SymbolSize(const_cast<char*>(blob), library.elf());
     if (file) blob = file->At<char>(library.elf().blob_offset, size);
     if (!blob) FailToLoad(library.path(), "its file was changed meanwhile");
     if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <link.h>
+#include <sys/auxv.h>
 #include <sys/sendfile.h>
 #include <unistd.h>
 
@@ -37,10 +39,11 @@ Dl_info OwnImage() {  // of this library, as it is mapped
 // The smallest shared library: it holds nothing and needs up to three others.
 std::string ScopeLibrary(const std::vector<std::string>& needed) {
   struct Image {
-    Elf64_Ehdr header;
-    Elf64_Phdr segments[3];
-    Elf64_Dyn dynamic[8];
-    Elf64_Sym symbols[1];
+    ElfW(Ehdr) header;
+    ElfW(Phdr) segments[3];
+    ElfW(Dyn) dynamic[9];
+    ElfW(Sym) symbols[1];
+    uint32_t hash[4];  // of no names: musl's loader asks every library for one
   } image{};
   std::string strings;
   strings.push_back('\0');
@@ -54,32 +57,36 @@ std::string ScopeLibrary(const std::vector<std::string>& needed) {
   size_t total = sizeof(image) + strings.size();
 
   std::memcpy(image.header.e_ident, ELFMAG, SELFMAG);
-  image.header.e_ident[EI_CLASS] = ELFCLASS64;
+  image.header.e_ident[EI_CLASS] = sizeof(void*) == 8 ? ELFCLASS64 : ELFCLASS32;
   image.header.e_ident[EI_DATA] = ELFDATA2LSB;
   image.header.e_ident[EI_VERSION] = EV_CURRENT;
   image.header.e_type = ET_DYN;
-  const auto* own = static_cast<const Elf64_Ehdr*>(OwnImage().dli_fbase);
+  const auto* own = static_cast<const ElfW(Ehdr)*>(OwnImage().dli_fbase);
   image.header.e_machine = own->e_machine;
   image.header.e_flags = own->e_flags;
   image.header.e_version = EV_CURRENT;
   image.header.e_phoff = offsetof(Image, segments);
-  image.header.e_ehsize = sizeof(Elf64_Ehdr);
-  image.header.e_phentsize = sizeof(Elf64_Phdr);
+  image.header.e_ehsize = sizeof(ElfW(Ehdr));
+  image.header.e_phentsize = sizeof(ElfW(Phdr));
   image.header.e_phnum = 3;
-  image.segments[0] = {PT_LOAD, PF_R | PF_W, 0, 0, 0, total, total, 0x10000};
-  image.segments[1] = {PT_DYNAMIC,
-                       PF_R | PF_W,
-                       offsetof(Image, dynamic),
-                       offsetof(Image, dynamic),
-                       offsetof(Image, dynamic),
-                       sizeof(image.dynamic),
-                       sizeof(image.dynamic),
-                       8};
-  image.segments[2] = {PT_GNU_STACK, PF_R | PF_W, 0, 0, 0, 0, 0, 16};
+  auto segment = [](uint32_t type, size_t at, size_t size, size_t align) {
+    ElfW(Phdr) made{};  // whose fields have another order with 32 bits
+    made.p_type = type;
+    made.p_flags = PF_R | PF_W;
+    made.p_offset = made.p_vaddr = made.p_paddr = at;
+    made.p_filesz = made.p_memsz = size;
+    made.p_align = align;
+    return made;
+  };
+  image.segments[0] = segment(PT_LOAD, 0, total, 0x10000);
+  image.segments[1] = segment(PT_DYNAMIC, offsetof(Image, dynamic), sizeof(image.dynamic), sizeof(void*));
+  image.segments[2] = segment(PT_GNU_STACK, 0, 0, 16);
   image.dynamic[entry++] = {DT_STRTAB, {sizeof(image)}};
   image.dynamic[entry++] = {DT_STRSZ, {strings.size()}};
   image.dynamic[entry++] = {DT_SYMTAB, {offsetof(Image, symbols)}};
-  image.dynamic[entry++] = {DT_SYMENT, {sizeof(Elf64_Sym)}};
+  image.dynamic[entry++] = {DT_SYMENT, {sizeof(ElfW(Sym))}};
+  image.dynamic[entry++] = {DT_HASH, {offsetof(Image, hash)}};
+  image.hash[0] = image.hash[1] = 1;  // one bucket, which is empty; one symbol, the null one
   return std::string(reinterpret_cast<const char*>(&image), sizeof(image)) + strings;
 }
 
@@ -133,7 +140,14 @@ std::string IrLibraryFor(const std::vector<std::string>& undefined) {
 
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }
 
+// Whether the core is a part of the program: its names are then in the scope that every library looks into first.
+static bool IsPartOfProgram() {
+  constexpr uintptr_t kPage = 4096;  // the program's headers are in its first one
+  return (getauxval(AT_PHDR) & -kPage) == reinterpret_cast<uintptr_t>(OwnImage().dli_fbase);
+}
+
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
+  if (IsPartOfProgram()) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   int fd = -1;
   std::string scope = TemporaryPath("portcall-scope", &fd);
   std::vector<std::string> needed{OwnPath()};
@@ -144,8 +158,10 @@ void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   close(fd);
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their runtimes refuse the flag
+#ifdef RTLD_DEEPBIND                                                 // musl has none
   // Another runtime's names come first for everybody: this library's own scope must come before.
   if (IsForeignRuntimeGlobal()) flags |= RTLD_DEEPBIND;
+#endif
 #endif
   void* handle = written ? dlopen(scope.c_str(), flags) : nullptr;
   unlink(scope.c_str());

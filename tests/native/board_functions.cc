@@ -58,7 +58,7 @@ DEMO("litter").set_body_typed([](int64_t nbytes) {
 });
 DEMO("scatter").set_body_typed([] {
   const std::vector<char> data(500'000);
-  for (int i = 0; i < 100; ++i) std::ofstream("part" + std::to_string(i)).write(data.data(), data.size());
+  for (int i = 0; i < 5; ++i) std::ofstream("part" + std::to_string(i)).write(data.data(), data.size());
 });
 DEMO("start").set_body_typed([] {
   const pid_t pid = fork();

@@ -15,6 +15,21 @@ from pathlib import Path
 
 from portcall import __version__, toolchain
 
+# Tests of `portcall serve` that do not apply, by the reason; a name stands for all its parameters.
+DIFFERENCES = {
+    "TLS is left to a tunnel": ("test_tls_",),
+    "its functions come from a library, not from Python that a test writes": (
+        "test_expose_offers_imported_names_exactly",
+        "test_server_hooks_run_before_and_after_a_session",
+        "test_download_reads_no_more_than_announced",
+        "test_register_error_",
+        "test_remote_error_has_the_",
+        "test_remote_traceback_",
+    ),
+    "sessions do not go on to other servers": ("test_session_constructor_connect_needs_permission",),
+    "it has no zygote, and forks whatever threads there are": ("test_zygote_", "test_server_starts_a_new_zygote"),
+    "it has no linker": ("test_load_module_links_",),
+}
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
 
@@ -22,6 +37,12 @@ CORE = ROOT / "core"
 def under_test() -> bool:
     """Whether ``serving`` starts the server without Python by default."""
     return os.environ.get("PORTCALL_TEST_SERVER") == "board"
+
+
+def reason_to_leave_out(test: str) -> str:
+    """Return why a test does not apply; empty if it does."""
+    found = (why for why, names in DIFFERENCES.items() if test.startswith(names))
+    return next(found, "")
 
 
 def compiled(name: str, sources: Sequence[Path], make: Callable[[Path], object]) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from portcall import toolchain
+from rpc import board
 from rpc.serving import FUNCTIONS, Serving, serving
 
 # What scripts of apache-tvm's server register, too: see tvm_server.py.
@@ -53,6 +54,13 @@ PORTCALL_EXPORT_TYPED(add_one, AddOne)
 PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
 PORTCALL_EXPORT_TYPED(refuse, [] { PORTCALL_CHECK(false, ValueError) << "refused by the kernel"; })
 """
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if board.under_test():
+        left_out = [item for item in items if board.reason_to_leave_out(item.name)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from portcall.rpc import Server
+from rpc.processes import descendants_of
 from rpc.raw_client import (
     ACK,
     ALLOC,
@@ -191,7 +192,7 @@ def test_disk_limit_ends_a_session_whose_directory_grows() -> None:
         + """
 @register("scatter")
 def scatter():
-    for number in range(100):
+    for number in range(5):
         with open(f"part{number}", "wb") as file:
             file.write(bytes(500_000))
 """
@@ -245,13 +246,14 @@ def test_server_starts_a_new_zygote_after_a_kill() -> None:
 def test_supervisor_kill_ends_sessions_and_directories() -> None:
     with serving() as server:
         client = RawClient(server.address).open()
-        handle = os.pidfd_open(parent_of(pid_of(client)))
+        handles = [os.pidfd_open(pid) for pid in descendants_of(server.process.pid)]
         server.process.kill()
         server.process.wait()
         server.stopped = True
         assert client.at_end()
         client.close()
-        wait_end(handle)
+        for handle in handles:
+            wait_end(handle)
         assert list(server.work.iterdir()) == []
 
 
