@@ -16,15 +16,15 @@ namespace {
 constexpr double kOverloadPause = 0.1;
 constexpr size_t kShownKey = 80;
 
+Words OurWords() { return {{"portcall", "1"}}; }
+
+}  // namespace
+
 std::string Join(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
   return text;
 }
-
-Words OurWords() { return {{"portcall", "1"}}; }
-
-}  // namespace
 
 void Supervisor::OnAccept() {
   const int fd = accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
@@ -202,10 +202,16 @@ void Supervisor::Fork(Connection* connection, const std::string& reply) {
   if (!connection->progress || ftruncate(connection->progress.get(), sizeof(Progress)) != 0)
     fail("cannot share memory");
   if (mkdir(directory.c_str(), 0700) != 0) fail("cannot make the session's directory");
+  int ends[2];
+  if (!connection->features.empty()) {
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
+    for (int i : {0, 1}) connection->errors[i] = Descriptor(ends[i]);
+    fcntl(ends[1], F_SETFL, 0);  // who prints waits
+  }
   const pid_t parent = getpid();
   connection->pid = secrets_->Fork();
   if (connection->pid < 0) fail("cannot start a process");
-  if (connection->pid > 0) return;
+  if (connection->pid > 0) return connection->errors[1].Close();
   SessionStart start = LeaveSupervisor(connection);
   start.reply = reply;
   start.parent = parent;

@@ -60,6 +60,7 @@ void ReadToken(const Options& options, Token* token) {
 }
 
 int Main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // of the sessions, too: before anything is printed
   Parsed parsed = ParseOptions(argc, argv);
   if (parsed.exit_code >= 0) return parsed.exit_code;
   const Options& options = parsed.options;

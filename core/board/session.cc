@@ -20,6 +20,8 @@ namespace {
 constexpr const char* kOffered[] = {
     "tvm.rpc.server.*",
     "portcall.rpc.file_*",
+    "portcall.rpc.object_*",
+    "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",
@@ -61,10 +63,8 @@ void Isolate(const SessionStart& start, const SessionOptions& options) {
   }
   setenv("PWD", files.c_str(), 1);
   setenv("TMPDIR", temporary.c_str(), 1);
-  dup2(start.output, STDOUT_FILENO);
-  dup2(start.output, STDERR_FILENO);
-  close(start.output);
-  setvbuf(stdout, nullptr, _IOLBF, 0);
+  dup2(start.log, STDOUT_FILENO);
+  dup2(start.log, STDERR_FILENO);
 }
 
 void LimitResources(const SessionOptions& options) {
@@ -92,6 +92,26 @@ void CallHook(const char* name) {
   if (hook.defined()) hook();
 }
 
+// Where stdout and stderr can be read, once they go through pipes: to the log, and to a client that reads an account.
+struct Printed {
+  Descriptor streams[2];
+  int log = -1;
+};
+
+Printed Redirect(SessionStart* start) {
+  Printed printed;
+  int ends[2];
+  if (start->features.empty() || pipe2(ends, O_CLOEXEC) != 0) return printed;
+  printed.streams[0] = Descriptor(ends[0]);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[1]);
+  dup2(start->errors[1].get(), STDERR_FILENO);
+  start->errors[1].Close();
+  printed.streams[1] = std::move(start->errors[0]);
+  printed.log = start->log;
+  return printed;
+}
+
 void Serve(SessionStart start, const SessionOptions& options) {
   Isolate(start, options);
   LimitResources(options);
@@ -108,8 +128,12 @@ void Serve(SessionStart start, const SessionOptions& options) {
   const std::vector<std::string>& patterns = options.patterns;
   const PackedFunc constructor([&patterns](Args args, RetValue* rv) { *rv = Construct(patterns, args); });
   const int client = start.client.Release();
+  Printed printed = Redirect(&start);
   const std::string how = Registry::GetRequired("portcall.rpc.ServeSession")(
-      client, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.tracebacks);
+      client, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.features,
+      printed.streams[0].get(), printed.streams[1].get(), printed.log);
+  dup2(start.log, STDOUT_FILENO);
+  dup2(start.log, STDERR_FILENO);
   if (how == "closed") CallHook("tvm.rpc.server.shutdown");
 }
 

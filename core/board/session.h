@@ -17,9 +17,10 @@ namespace portcall::board {
 // What the supervisor hands to a session's process; nothing else of the supervisor's is open there.
 struct SessionStart {
   Descriptor client, progress;
-  std::string reply;  // the rest of the handshake
-  bool tracebacks = false;
-  int output = -1;  // what it writes goes there
+  std::string reply;     // the rest of the handshake
+  std::string features;  // that the session uses, separated by commas
+  int log = -1;          // what it writes goes there
+  Descriptor errors[2];  // a pipe that is to be its stderr
   std::string directory;
   pid_t parent = 0;
 };

@@ -29,6 +29,14 @@ sigset_t OurSignals() {
   return set;
 }
 
+// Text that a session wrote and nobody read.
+std::string ReadRest(int pipe) {
+  char text[4096];
+  std::string rest;
+  for (ssize_t n; (n = read(pipe, text, sizeof(text))) > 0;) rest.append(text, static_cast<size_t>(n));
+  return rest;
+}
+
 }  // namespace
 
 double Now() {
@@ -134,9 +142,9 @@ SessionStart Supervisor::LeaveSupervisor(Connection* connection) {
   SessionStart start;
   start.client = std::move(connection->socket);
   start.progress = std::move(connection->progress);
-  start.output = output_write_.Release();
-  const auto features = std::move(connection->features);
-  start.tracebacks = std::find(features.begin(), features.end(), "traceback") != features.end();
+  start.log = output_write_.Release();
+  start.features = Join(connection->features);
+  for (int i : {0, 1}) start.errors[i] = std::move(connection->errors[i]);
   start.directory = SessionDirectory(base_.path, connection->number);
   connections_.clear();
   lingering_.clear();
@@ -292,7 +300,7 @@ void Supervisor::Drop(Connection* connection, const Ending& ending) {
 void Supervisor::Finish(Connection* connection, int status) {
   Progress progress;
   if (pread(connection->progress.get(), &progress, sizeof(progress), 0) != sizeof(progress)) progress = {};
-  const Ending ending = EndingOf(status, progress, connection->killed);
+  const Ending ending = EndingOf(status, progress, connection->killed, ReadRest(connection->errors[0].get()));
   ended_.emplace_back(connection->number, ending);
   if (ended_.size() > kMostEnded) ended_.pop_front();
   char seconds[32];

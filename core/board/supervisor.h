@@ -35,12 +35,14 @@ constexpr size_t kMaxHandshakes = 64;  // connections on their way to a session
 constexpr double kStale = 1;           // seconds after which a silent one makes room for others
 constexpr size_t kMostEnded = 1024;    // sessions whose end is remembered
 double Now();                          // seconds since some moment
+std::string Join(const std::vector<std::string>& names);
 
 enum class State { kGreeting, kProving, kWaiting, kServing };
 
 struct Connection {
   int number = 0;  // of the session
   Descriptor socket, progress;
+  Descriptor errors[2];  // the pipe that its stderr is; the second end is the process's
   std::string peer;
   State state = State::kGreeting;
   std::string received;    // of the hello or the proof

@@ -66,6 +66,28 @@ DEMO("start").set_body_typed([] {
   return static_cast<int>(pid);
 });
 DEMO("say").set_body_typed([](std::string text) { puts(text.c_str()); });
+DEMO("say_in_c").set_body_typed([](std::string text) { puts(text.c_str()); });
+DEMO("complain").set_body_typed([](std::string text) { fprintf(stderr, "%s\n", text.c_str()); });
+DEMO("flood").set_body([](Args args, RetValue*) {
+  for (int i = 0; i < args[0].cast<int>(); ++i) printf("%100d\n", i);
+  if (args.size() > 1) std::ofstream file(args[1].cast<std::string>());
+});
+DEMO("say_and_wait").set_body_typed([](std::string path) {
+  puts("before");
+  struct stat facts{};
+  while (stat(path.c_str(), &facts) != 0) usleep(5000);
+});
+DEMO("part").set_body_typed([](std::string text) {
+  fputs(text.c_str(), stdout);
+  fflush(stdout);
+});
+DEMO("crash_with").set_body_typed([](Any, Any, int number, std::string last) {
+  if (write(2, last.data(), last.size()) >= 0) kill(getpid(), number);
+});
+DEMO("close_streams").set_body_typed([] {
+  close(1);
+  close(2);
+});
 DEMO("add").set_body([](Args args, RetValue* rv) {
   if (auto a = args[0].try_cast<int64_t>()) *rv = *a + args[1].cast<int64_t>();
   else if (auto b = args[0].try_cast<Bytes>()) *rv = Bytes(b->str() + args[1].cast<Bytes>().str());
