@@ -227,8 +227,9 @@ CROSS_TRIPLES ?= aarch64-linux-gnu
 		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross
 
 .PHONY: test-cross
-test-cross: venv build /usr/bin/qemu-aarch64-static ## models for CROSS_TRIPLES under qemu; what was found is kept
+test-cross: venv build /usr/bin/qemu-aarch64-static ## models, and the server without Python, for CROSS_TRIPLES under qemu; what was found is kept
 	PYTHONPATH=tests $(PY) tests/compile/cross.py --write $(CROSS_TRIPLES)
+	PYTHONPATH=tests $(PY) tests/rpc/cross_board.py --write $(CROSS_TRIPLES)
 
 bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding
 	$(PY) benchmarks/models.py

@@ -15,7 +15,7 @@ import pytest
 import portcall
 from portcall._module import GRAPH_KINDS
 
-LAZY = ("bench", "compile", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "vm")
+LAZY = ("bench", "board", "compile", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "vm")
 
 
 def run(code: str) -> str:

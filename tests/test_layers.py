@@ -28,7 +28,7 @@ HOUSE = [
         "__init__",
     ),
     ("inspect", "_elf _cursor", "_kernels", "_embedded", "_linkage _wasm", "_machine", "_library", "__init__"),
-    ("", "_compare"),
+    ("", "_compare board"),
     (
         "graph",
         "_spec _params",
@@ -107,7 +107,7 @@ HOUSE = [
         "_devices _isolate _remote _graph_report _onnx _vm_arguments _vm_report",
         "_call _farm_check _params_report",
         "_model",
-        "bench bundle compile demo doctor farm help inspect remote run serve verify version",
+        "bench board bundle compile demo doctor farm help inspect remote run serve verify version",
         "__init__",
     ),
     ("", "__init__", "__main__"),
@@ -347,7 +347,7 @@ HEADER_LAYERS = [
     ["container.h", "device.h", "signature.h"],
     ["function.h", "tensor.h"],
     ["module.h", "payload.h", "reflection.h"],
-    ["ir.h"],
+    ["ir.h", "rpc.h"],
     ["portcall.h"],
 ]
 

@@ -17,7 +17,7 @@ BUDGET = {
     "core/classic": 1_150,
     "core/devices": 1_900,  # OpenCL, CUDA
     "core/graph": 2_220,
-    "core/include/portcall": 4_450,
+    "core/include/portcall": 4_650,  # with sessions for programs in C++
     "core/ir": 3_850,
     "core/loader": 1_750,
     "core/rpc": 4_850,
@@ -25,7 +25,7 @@ BUDGET = {
     "core/vm": 2_850,
     "core/web": 240,
     "js/src": 5_500,
-    "src/portcall": 3_160,
+    "src/portcall": 3_260,
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,

@@ -30,6 +30,7 @@ from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, s
 
 if TYPE_CHECKING:
     from portcall import bench as bench
+    from portcall import board as board
     from portcall import compile as compile
     from portcall import graph as graph
     from portcall import inspect as inspect
@@ -85,6 +86,7 @@ __all__ = [
 # These load on first use: subpackages, and names that few programs need.
 _SUBPACKAGES = {
     "bench": "portcall.bench",
+    "board": "portcall.board",
     "compile": "portcall.compile",
     "graph": "portcall.graph",
     "inspect": "portcall.inspect",

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile ``portcall-server``, the server without Python, for any machine, from the sources in this package.
+
+Rules:
+
+* ``ziglang`` compiles, for this machine too: the program runs on systems older than this one.
+* Everything is in one file: the core, the server and the C++ library.
+* Objects are kept by what they are made of, in ``$XDG_CACHE_HOME/portcall/board``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from portcall import toolchain
+from portcall._core import __version__
+
+FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
+__all__ = ["TARGETS", "build_server"]
+
+# With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
+OLDEST = {
+    "x86_64-linux-gnu": ".2.17",
+    "aarch64-linux-gnu": ".2.17",
+    "arm-linux-gnueabihf": ".2.17",
+    "riscv64-linux-gnu": ".2.30",
+}
+TARGETS = (*OLDEST, *(f"{machine}-linux-musl" for machine in ("x86_64", "aarch64", "riscv64")), "arm-linux-musleabihf")
+FLAGS = (
+    "-std=c++17", "-Os", "-DNDEBUG", "-fPIC", "-ffunction-sections", "-fdata-sections", "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden", "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
+)  # fmt: skip
+
+
+def source_folder() -> Path:
+    """Return the folder with the core's sources: that of the checkout, or the one in the package."""
+    places = [folder.parents[1] / "core" for folder in toolchain.package_folders() if len(folder.parents) > 1]
+    places += [folder / "core" for folder in toolchain.package_folders()]
+    return toolchain.first_existing(places, "board", "the server's sources")
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "portcall" / "board"
+
+
+def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[str | os.PathLike[str]] = ()) -> Path:
+    """Make the program for a machine; return its absolute path.
+
+    Parameters:
+        target: one of ``TARGETS``, or another name that zig has.
+        linked: objects and archives with kernels, found by ``system_lib``. A program for musl is static then, and
+            loads no libraries.
+
+    Raises:
+        CompileError: ziglang is missing, or does not know the target.
+        FileNotFoundError: one of ``linked``, or the output's folder, does not exist.
+    """
+    place = toolchain.check_output(output)
+    for path in linked:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"'{path}' does not exist or is not a file")
+    core = source_folder()
+    compiler = toolchain.zig_compiler("c++", target + OLDEST.get(target, ""))
+    flags = (*compiler.command, *FLAGS, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
+             f"-I{toolchain.include_dir()}")  # fmt: skip
+    sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
+    headers = b"".join(path.read_bytes() for path in sorted(core.rglob("*.h")))
+    known = hashlib.sha256("\0".join((*flags, compiler.version())).encode() + headers).digest()
+    cache = cache_folder()
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def compile_one(source: Path) -> Path:
+        made = cache / f"{source.stem}-{hashlib.sha256(known + source.read_bytes()).hexdigest()[:24]}.o"
+        if not made.is_file():
+            with toolchain.folder_beside(made) as folder:
+                new = Path(folder, made.name)
+                toolchain.execute((*flags, "-c", str(source), "-o", str(new)), f"compiling '{source}'")
+                os.replace(new, made)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = [str(made) for made in pool.map(compile_one, sources)]
+    musl = "musl" in target
+    form = ("-static",) if musl and linked else ("-dynamic", "-rdynamic") if musl else ("-rdynamic",)
+    with toolchain.folder_beside(place) as folder:
+        new = Path(folder, place.name)
+        words = (*objects, *map(str, linked), *form, "-Wl,--gc-sections", "-s", "-lpthread", "-ldl", "-o", str(new))
+        toolchain.execute((*compiler.command, *words), f"linking '{output}'")
+        os.replace(new, place)
+    return place

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall board``: the server for machines without Python."""
+
+from __future__ import annotations
+
+import click
+
+from portcall.bench import format_size
+from portcall.cli._command import Command, Group
+from portcall.cli._output import print_json, print_line
+from portcall.cli._progress import StatusLine
+
+EXAMPLES = """
+portcall board build --target aarch64-linux-gnu                   for a Raspberry Pi: ./portcall-server
+portcall board build --target x86_64-linux-musl -o server         for Alpine or OpenWrt
+portcall board build --target arm-linux-musleabihf --with k.o     static, with kernels linked in
+"""
+
+
+@click.command("build", cls=Command, examples=EXAMPLES)
+@click.option("--target", required=True, metavar="TRIPLE", help="The board: x86_64-, aarch64- or riscv64-linux-gnu or "
+              "-linux-musl, arm-linux-gnueabihf or arm-linux-musleabihf, or another one that zig knows.")  # fmt: skip
+@click.option("--output", "-o", default="portcall-server", show_default=True, type=click.Path(dir_okay=False),
+              help="The file to write.")  # fmt: skip
+@click.option("--with", "linked", multiple=True, type=click.Path(), metavar="FILE.o",
+              help="Link kernels in, which clients find by system_lib. Can be repeated.")  # fmt: skip
+def build(target: str, output: str, linked: tuple[str, ...], json_to: str | None) -> None:
+    """The server is one file, which needs neither Python nor portcall. The first build for a target takes minutes."""
+    from portcall import board
+
+    with StatusLine() as status, status.expect(f"compiling the server for {target}", 0):
+        made = board.build_server(target, output, linked)
+    facts = {"path": str(made), "target": target, "nbytes": made.stat().st_size}
+    if json_to is not None:
+        print_json(facts, json_to)
+    else:
+        print_line(f"made {output}, {format_size(made.stat().st_size)}, for {target}")
+
+
+command = Group("board", examples=EXAMPLES, summaries={build: "Compile the server without Python for a board."})

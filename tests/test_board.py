@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``portcall board build``: what it compiles, and what it refuses before it compiles anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from portcall import board, toolchain
+from portcall.errors import CompileError
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, ...]]:
+    """The compiler's commands, which make files without content."""
+    ran: list[tuple[str, ...]] = []
+
+    def execute(command: tuple[str, ...], action: str) -> None:
+        ran.append(tuple(command))
+        Path(command[-1]).touch()
+
+    monkeypatch.setattr(toolchain, "execute", execute)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return ran
+
+
+def test_build_server_compiles_each_source_once(commands: list[tuple[str, ...]], tmp_path: Path) -> None:
+    made = board.build_server("aarch64-linux-gnu", tmp_path / "server")
+    *compiled, linked = commands
+    assert made == tmp_path / "server"
+    assert {Path(words[words.index("-c") + 1]).parent.name for words in compiled} == set(board.FOLDERS)
+    assert len([word for word in linked if word.endswith(".o")]) == len(compiled) == len(set(compiled))
+    assert all("aarch64-linux-gnu.2.17" in words for words in commands)
+    commands.clear()
+    board.build_server("aarch64-linux-gnu", tmp_path / "again")
+    assert len(commands) == 1  # the objects are kept
+
+
+def test_build_server_with_kernels_for_musl_is_static(commands: list[tuple[str, ...]], tmp_path: Path) -> None:
+    (tmp_path / "k.o").touch()
+    board.build_server("arm-linux-musleabihf", tmp_path / "server", [tmp_path / "k.o"])
+    assert "-static" in commands[-1]
+    assert str(tmp_path / "k.o") in commands[-1]
+
+
+def test_build_server_refuses_missing_files(commands: list[tuple[str, ...]], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.o"):
+        board.build_server("aarch64-linux-gnu", tmp_path / "server", ["none.o"])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        board.build_server("aarch64-linux-gnu", tmp_path / "nowhere" / "server")
+    assert commands == []
+
+
+def test_build_server_without_zig_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    with pytest.raises(CompileError, match="portcall\\[zig\\]"):
+        board.build_server("aarch64-linux-gnu", tmp_path / "server")
