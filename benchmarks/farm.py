@@ -35,10 +35,12 @@ def start(*command: object) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str], by_itself: bool = False) -> None:
+    """End a process; one that ends ``by_itself`` with its standard input is given time to end its own children."""
     assert process.stdin is not None
     process.stdin.close()
-    process.terminate()
+    if not by_itself:
+        process.terminate()
     process.wait(30)
 
 
@@ -79,7 +81,7 @@ def tvm_sessions(port: int, count: int) -> float:
         client.wait()
         return float(line.split()[1]) * count / (count - 1)
     finally:
-        stop(server)
+        stop(server, by_itself=True)
 
 
 def portcall_leases(address: str, count: int) -> tuple[float, float]:
@@ -245,7 +247,7 @@ def main() -> None:
             print(f"greatest memory of the farm    {memory(farm.pid):8.0f} MB")
         finally:
             stop(farm)
-            stop(tracker)
+            stop(tracker, by_itself=True)
 
 
 if __name__ == "__main__":
