@@ -276,3 +276,13 @@ def test_proxy_serves_tvms_server_and_client_repeatedly(farm: RunningFarm) -> No
         with tvm(farm, "client", "phone", 3) as client:
             assert client.wait(60) == 0
         joined(farm)
+
+
+@pytest.mark.peers
+def test_proxy_serves_tvms_websocket_server(farm: RunningFarm) -> None:
+    with tvm(farm, "websocket", "phone") as server:
+        joined(farm)
+        with tvm(farm, "client", "phone", 1) as client:
+            assert client.wait(60) == 0
+        assert server.wait(60) == 0  # it serves one session
+    farm.until(lambda: not farm.state.places and not farm.state.leases)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apache-tvm's ends at a tracker: ``python tvm_farm.py server|proxied|client|hold|summary HOST PORT KEY [N]``."""
+"""apache-tvm's ends at a tracker: ``python tvm_farm.py MODE HOST PORT KEY [N]``.
+
+MODE is ``server``, ``proxied``, ``websocket``, ``client``, ``hold`` or ``summary``.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,11 @@ def summarize(host: str, port: int) -> None:
 
 if __name__ == "__main__":
     mode, address, number, name = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    if mode in ("server", "proxied"):
+    if mode == "websocket":  # one session, through a proxy
+        from tvm.rpc.proxy import websocket_proxy_server
+
+        websocket_proxy_server(f"ws://{address}:{number}/ws", name)
+    elif mode in ("server", "proxied"):
         serve(address, number, name, mode == "proxied")
     elif mode == "client":
         use(address, number, name, int(sys.argv[5]))
