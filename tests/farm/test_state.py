@@ -378,6 +378,18 @@ def test_state_refuses_too_many_requests() -> None:
         assert caught.value.reason == "full"
 
 
+def test_state_failed_offer_serves_all_who_may_have_a_place_now(desk: Desk) -> None:
+    state = desk.state
+    for name in ("a", "b", "c"):
+        state.register(name, ["k"])
+    first = state.request("k", "eve", ttl=1000)
+    second = state.request("k", "eve", ttl=1000, most=1, priority=5)
+    assert states(desk, first, second) == ["offered", "queued"]
+    state.effects.clear()
+    state.advance(state.now + desk.state.rules.offer)  # the agent does not answer
+    assert states(desk, first, second) == ["offered", "offered"]
+
+
 def test_state_keeps_nothing_of_leases_that_ended(desk: Desk) -> None:
     desk.state.register("board", ["k"])
     first = weakref.ref(desk.state.request("k", "ann", ttl=86400))

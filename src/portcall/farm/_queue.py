@@ -99,10 +99,10 @@ class Queue:
         return lease.created + later - lease.priority * self._rules.priority + urgency_of_class(lease, self._rules)
 
     def enter(self, lease: Lease) -> None:
-        """Let a request wait."""
+        """Let a request wait; one that has waited before stands where it stood."""
         line = self._lines[lease.key_only, lease.want]
-        self._number += 1
-        lease.number = self._number
+        lease.number = lease.number or self._number + 1
+        self._number = max(self._number, lease.number)
         line.insert(lease)
         line.waiting += 1
         self._count(lease, 1)

@@ -546,9 +546,9 @@ class State:
         self.queue.enter(lease)
         self._say("requeued", lease)
         line = self.queue.line(lease.key_only, lease.want, self.places)
-        other = min(filter(None, map(self._free, line.places)), key=self._preference, default=None)
-        if other is not None and other is not place:
-            self._serve(other)
+        for other in sorted(filter(None, map(self._free, line.places)), key=self._preference):
+            if other is not place:
+                self._serve(other)
 
     def _give_back(self, lease: Lease) -> None:
         self._held[lease.user] -= 1
