@@ -175,6 +175,10 @@ OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
 $(OBJECTS_PEER): | venv
 	$(PY) -m pip install -q --no-deps --target $@ $(subst ffi-,ffi==,$(notdir $@))
 
+.PHONY: bench-board
+bench-board: venv build ## the server without Python beside `portcall serve`: size, memory, sessions, calls, copies
+	$(PY) benchmarks/board.py
+
 bench-objects: venv build $(OBJECTS_PEER) ## the same for objects: attributes, trees, JSON, long chains, a million nodes
 	PYTHONPATH=$(OBJECTS_PEER) $(PY) benchmarks/objects.py
 
