@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import platform
 import random
 import subprocess
@@ -52,7 +53,8 @@ def copied(library: Path, path: Path) -> Path:
 
 def is_mapped(stem: str) -> bool:
     """Whether this process maps a file whose name begins so, or a copy of one."""
-    return f"/{stem}" in Path("/proc/self/maps").read_text()
+    maps = Path("/proc/self/maps").read_text()
+    return f"/{stem}" in maps or f"/memfd:{stem}" in maps
 
 
 # ---- What a module says ----------------------------------------------------------------------------------------------
@@ -434,6 +436,28 @@ def test_load_module_again_after_unmapping(c_libraries: dict[str, Path], tmp_pat
         assert portcall.load_module(path)["answer"]() == 42
         gc.collect()
         assert not is_mapped(path.stem)
+
+
+CONTEXT = "void* __tvm_ffi__library_ctx;\n"  # a library that has it is mapped from a private copy
+
+
+def test_load_module_private_copies_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [compile_c(f"{CONTEXT}FUNCTION(number, {i})", tmp_path / f"copied{i}.so") for i in range(3)]
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))  # the copies are in memory
+    before = sorted(os.listdir("/proc/self/fd"))
+    kept = [portcall.load_module(path) for path in paths]
+    assert [lib["number"]() for lib in kept] == [0, 1, 2]
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_load_module_private_copy_of_a_large_library_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = f"{CONTEXT}const char large[6 << 20] = {{7}};\nFUNCTION(number, large[0])"
+    path, folder = compile_c(large, tmp_path / "large.so"), tmp_path / "temporary"
+    monkeypatch.setenv("TMPDIR", str(folder))
+    assert str(folder) in refusal(path)
+    folder.mkdir()
+    assert portcall.load_module(path)["number"]() == 7
+    assert not list(folder.iterdir())
 
 
 def test_load_module_of_a_rebuilt_file_keeps_old_functions(tmp_path: Path) -> None:

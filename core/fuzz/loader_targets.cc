@@ -30,7 +30,7 @@ void FuzzLoaderElf(const uint8_t* data, size_t size) {
   int fd = memfd_create("fuzz", 0);
   if (fd < 0 || write(fd, data, size) != static_cast<ssize_t>(size)) __builtin_trap();
   Expect([&] {
-    ElfFile elf = ReadElfFile("/proc/self/fd/" + std::to_string(fd));
+    ElfFile elf = ReadElfFile(MappedFile("/proc/self/fd/" + std::to_string(fd)));
     if (elf.library_bytes + elf.index_bytes > size || elf.index_offset + elf.index_bytes > size) __builtin_trap();
     for (const std::string& name : elf.undefined) {
       if (name.empty() || !elf.Imports(name.c_str())) __builtin_trap();

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "loader/mapped_file.h"
 #include "portcall/error.h"
 
 namespace portcall::loader {
@@ -54,7 +53,7 @@ constexpr char kBundleMark[] = "PCBUNDLE";
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path), file_(path) {}
+  explicit Reader(const MappedFile& file) : file_(file) {}
 
   ElfFile Read() {
     const auto* header = file_.At<ElfW(Ehdr)>(0);
@@ -79,12 +78,13 @@ class Reader {
       if (sections[i].sh_type == SHT_DYNSYM && !std::exchange(symbols, true)) ReadSymbols(sections, i, strings);
     }
     ReadFooter();
+    ReadSegments(*header);
     return std::move(out_);
   }
 
  private:
   [[noreturn]] void Fail(const std::string& why) {
-    throw Error("ModuleLoadError", "cannot load '" + path_ + "': " + why);
+    throw Error("ModuleLoadError", "cannot load '" + file_.path() + "': " + why);
   }
 
   std::string Name(uint64_t offset) {
@@ -108,6 +108,18 @@ class Reader {
     out_.library_bytes = footer.library_bytes;
     out_.index_offset = footer.index_offset;
     out_.index_bytes = footer.index_bytes;
+  }
+
+  void ReadSegments(const ElfW(Ehdr) & header) {
+    const auto* segments = file_.At<ElfW(Phdr)>(header.e_phoff, header.e_phnum);
+    if (!segments) Fail("its program headers lie outside the file");
+    out_.mapped = {{0, sizeof(header)}, {header.e_phoff, header.e_phnum * sizeof(ElfW(Phdr))}};
+    for (int i = 0; i < header.e_phnum; ++i) {
+      const ElfW(Phdr) & segment = segments[i];
+      if (segment.p_type != PT_LOAD) continue;
+      if (!file_.At<char>(segment.p_offset, segment.p_filesz)) Fail("a segment of it lies outside the file");
+      out_.mapped.emplace_back(segment.p_offset, segment.p_filesz);
+    }
   }
 
   void ReadDynamic(const ElfW(Shdr) & section, uint64_t strings) {
@@ -152,8 +164,7 @@ class Reader {
     out_.blob_bytes = symbol.st_size;
   }
 
-  const std::string& path_;
-  MappedFile file_;
+  const MappedFile& file_;
   ElfFile out_;
   uint64_t name_bytes_ = 0;
 };
@@ -168,6 +179,6 @@ bool ElfFile::Needs(const char* library) const { return Contains(needed, library
 bool ElfFile::Imports(const char* symbol) const { return Contains(undefined, symbol); }
 bool ElfFile::Defines(const char* symbol) const { return Contains(functions, symbol) || Contains(objects, symbol); }
 
-ElfFile ReadElfFile(const std::string& path) { return Reader(path).Read(); }
+ElfFile ReadElfFile(const MappedFile& file) { return Reader(file).Read(); }
 
 }  // namespace portcall::loader

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "loader/mapped_file.h"
+
 namespace portcall::loader {
 
 struct ElfFile {
@@ -16,6 +18,7 @@ struct ElfFile {
   std::vector<std::string> functions;  // functions that it defines and exports
   std::vector<std::string> objects;    // variables that it defines and exports
   bool bind_now = false;               // every symbol must be there at load time
+  std::vector<std::pair<uint64_t, uint64_t>> mapped;  // parts of the file that mapping it needs: where, how many bytes
   // Where in the file the modules lie that a compiler embedded, their length in front; 0 where that is not known.
   uint64_t blob_offset = 0;
   uint64_t blob_bytes = 0;
@@ -33,8 +36,8 @@ struct ElfFile {
 constexpr std::pair<const char*, bool> kBlobs[] = {
     {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
 
-// Throws ModuleLoadError when the file is missing, is not a shared library, or is for another machine.
-ElfFile ReadElfFile(const std::string& path);
+// Throws ModuleLoadError when the file is not a shared library, or is for another machine.
+ElfFile ReadElfFile(const MappedFile& file);
 
 }  // namespace portcall::loader
 #endif  // PORTCALL_LOADER_ELF_FILE_H_

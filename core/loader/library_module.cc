@@ -11,7 +11,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -26,6 +25,7 @@
 #include "loader/elf_file.h"
 #include "loader/mapped_file.h"
 #include "loader/module.h"
+#include "loader/private_file.h"
 #include "loader/symbols.h"
 #include "runtime/library_globals.h"
 
@@ -34,9 +34,7 @@ namespace {
 
 using Identity = std::tuple<dev_t, ino_t, off_t, int64_t>;
 
-Identity IdentityOf(const std::string& path) {
-  struct stat info{};
-  stat(path.c_str(), &info);
+Identity IdentityOf(const struct stat& info) {
   return {info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
 }
 
@@ -279,7 +277,7 @@ size_t SymbolSize(void* address, [[maybe_unused]] const ElfFile& elf) {
 #endif
 }
 
-// `file`: the library's file where its mapping lacks the embedded modules, else null.
+// `file`: where the embedded modules are, if not in the mapping.
 Module AttachEmbedded(const Library& library, const MappedFile* file, const Module& module) {
   for (const auto& [name, classic] : kBlobs) {
     auto* blob = static_cast<const char*>(library.Find(name));
@@ -341,6 +339,22 @@ bool IsMapped(const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle) dlclose(handle);
   return handle != nullptr;
+}
+
+// A copy of what is mapped of a library, but zeros in place of the embedded modules: they may be most of a file, and are
+// read from there.
+std::unique_ptr<PrivateFile> Copied(const MappedFile& file, const ElfFile& elf) {
+  uint64_t blob = elf.blob_offset, after = blob + elf.blob_bytes, total = 0;
+  for (const auto& [at, nbytes] : elf.mapped) total += nbytes;
+  std::string name = file.path().substr(file.path().rfind('/') + 1);
+  auto copy = std::make_unique<PrivateFile>(name.substr(0, name.rfind('.')), total - elf.blob_bytes);
+  for (const auto& [at, nbytes] : elf.mapped) {
+    const char* data = file.At<char>(at, nbytes);
+    uint64_t end = at + nbytes, first = std::clamp(blob, at, end), second = std::clamp(after, at, end);
+    copy->Write(at, data, first - at);
+    copy->Write(second, data + (second - at), end - second);
+  }
+  return copy;
 }
 
 // ---- Code linked into the program ---------------------------------------------------------------------------------
@@ -413,11 +427,11 @@ class SystemNode : public ModuleNode {
 }  // namespace
 
 Module LoadLibrary(const std::string& path) {
-  constexpr uint64_t kFewBytes = 1 << 16;
   std::lock_guard<std::recursive_mutex> lock(load_mutex);
-  ElfFile elf = ReadElfFile(path);
+  MappedFile file(path);
+  ElfFile elf = ReadElfFile(file);
   std::string real = RealPath(path);
-  Identity identity = IdentityOf(real);
+  Identity identity = IdentityOf(file.info());
   auto known = MappedTable().find(real);
   bool same = known != MappedTable().end() && known->second.identity == identity;
   if (same) {
@@ -426,21 +440,16 @@ Module LoadLibrary(const std::string& path) {
   // What fills variables of the library belongs to one module; another one needs another mapping.
   bool has_context = HasContext(elf);
   std::shared_ptr<Library> library = same && !has_context ? known->second.library.lock() : nullptr;
-  std::unique_ptr<MappedFile> file;
+  bool without_blob = false;
   if (!library) {
     // What is mapped already is not ours, or was another file; and another runtime may map this one later, and fill
     // the same variables with what is its own.
     // A library that is linked with this runtime belongs to it, even if another mapped it first.
     bool ours = known == MappedTable().end() && elf.Needs("libportcall.so");
     bool alone = !has_context && (ours || !IsMapped(real));
-    std::unique_ptr<PrivateCopy> copy;
-    if (!alone) {
-      // Embedded modules may be most of a file: they are read from there, and not copied.
-      bool large = elf.blob_bytes > kFewBytes;
-      if (large) file = std::make_unique<MappedFile>(real);
-      uint64_t from = large ? elf.blob_offset + sizeof(uint64_t) : 0;
-      copy = std::make_unique<PrivateCopy>(real, elf.library_bytes, from, large ? elf.blob_offset + elf.blob_bytes : 0);
-    }
+    std::unique_ptr<PrivateFile> copy;
+    if (!alone) copy = Copied(file, elf);
+    without_blob = copy && elf.blob_bytes > 0;
     const std::string& mapped = copy ? copy->path() : real;
     void* owner = Open(real, mapped, elf);
     library = std::make_shared<Library>(real, std::move(elf), owner, mapped);
@@ -448,7 +457,7 @@ Module LoadLibrary(const std::string& path) {
   }
   Module module(std::make_unique<LibraryNode>(library));
   FillContext(*library, module);
-  Module root = AttachEmbedded(*library, file.get(), module);
+  Module root = AttachEmbedded(*library, without_blob ? &file : nullptr, module);
   if (library->elf().index_bytes) root = AttachBundle(real, library->elf(), root);
   MappedTable()[real] = {identity, library, WeakRef(root)};
   if (!library->has_functions() && root.same_as(module)) {

@@ -20,12 +20,11 @@ namespace portcall::loader {
 // A file, mapped for reading.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path) {
+  explicit MappedFile(const std::string& path) : path_(path) {
     int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     PORTCALL_CHECK(fd >= 0, ModuleLoadError) << "cannot open '" << path << "': " << std::strerror(errno);
-    struct stat info{};
-    bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    size_ = is_file ? static_cast<size_t>(info.st_size) : 0;
+    bool is_file = fstat(fd, &info_) == 0 && S_ISREG(info_.st_mode);
+    size_ = is_file ? static_cast<size_t>(info_.st_size) : 0;
     if (size_) data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
     PORTCALL_CHECK(is_file, ModuleLoadError) << "'" << path << "' is not a file";
@@ -43,6 +42,8 @@ class MappedFile {
     return reinterpret_cast<const T*>(static_cast<const char*>(data_) + offset);
   }
   uint64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  const struct stat& info() const { return info_; }
   // Empty for what is longer than any name that matters: a damaged file may have names without end.
   std::string Text(uint64_t offset) const {
     constexpr size_t kLongest = 4096;
@@ -53,6 +54,8 @@ class MappedFile {
   }
 
  private:
+  std::string path_;
+  struct stat info_{};
   void* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -3,32 +3,21 @@
 
 #include <dlfcn.h>
 #include <elf.h>
-#include <fcntl.h>
 #include <link.h>
 #include <sys/auxv.h>
-#include <sys/sendfile.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
+#include "loader/private_file.h"
 #include "portcall/classic_api.h"
 #include "portcall/error.h"
 #include "runtime/foreign.h"
 
 namespace portcall::loader {
 namespace {
-
-std::string TemporaryPath(const std::string& stem, int* fd) {
-  const char* folder = std::getenv("TMPDIR");
-  std::string path = std::string(folder && *folder ? folder : "/tmp") + '/' + stem + "-XXXXXX.so";
-  *fd = mkostemps(path.data(), 3, 0);
-  PORTCALL_CHECK(*fd >= 0, ModuleLoadError) << "cannot create '" << path << "': " << std::strerror(errno);
-  return path;
-}
 
 Dl_info OwnImage() {  // of this library, as it is mapped
   Dl_info info{};
@@ -78,7 +67,7 @@ std::string ScopeLibrary(const std::vector<std::string>& needed) {
     made.p_align = align;
     return made;
   };
-  image.segments[0] = segment(PT_LOAD, 0, total, 0x10000);
+  image.segments[0] = segment(PT_LOAD, 0, total, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   image.segments[1] = segment(PT_DYNAMIC, offsetof(Image, dynamic), sizeof(image.dynamic), sizeof(void*));
   image.segments[2] = segment(PT_GNU_STACK, 0, 0, 16);
   image.dynamic[entry++] = {DT_STRTAB, {sizeof(image)}};
@@ -129,11 +118,12 @@ std::string BesideCore(const char* library) {
 }
 
 std::string IrLibraryFor(const std::vector<std::string>& undefined) {
-  std::string core = OwnPath();
-  void* handle = dlopen(core.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-  bool needed = handle && std::any_of(undefined.begin(), undefined.end(), [&](const std::string& name) {
-                  return name.rfind("Portcall", 0) == 0 && !dlsym(handle, name.c_str());
-                });
+  void* handle = nullptr;
+  bool needed = std::any_of(undefined.begin(), undefined.end(), [&](const std::string& name) {
+    if (name.rfind("Portcall", 0) != 0) return false;
+    if (!handle) handle = dlopen(OwnPath().c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    return handle && !dlsym(handle, name.c_str());
+  });
   if (handle) dlclose(handle);
   return needed ? BesideCore("libportcall_ir.so") : std::string();
 }
@@ -148,14 +138,12 @@ static bool IsPartOfProgram() {
 
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   if (IsPartOfProgram()) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  int fd = -1;
-  std::string scope = TemporaryPath("portcall-scope", &fd);
   std::vector<std::string> needed{OwnPath()};
   if (!ir_library.empty()) needed.push_back(ir_library);
   needed.push_back(path);
   std::string image = ScopeLibrary(needed);
-  bool written = write(fd, image.data(), image.size()) == static_cast<ssize_t>(image.size());
-  close(fd);
+  PrivateFile scope("portcall-scope", image.size());
+  scope.Write(0, image.data(), image.size());
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // their runtimes refuse the flag
 #ifdef RTLD_DEEPBIND                                                 // musl has none
@@ -163,35 +151,8 @@ void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   if (IsForeignRuntimeGlobal()) flags |= RTLD_DEEPBIND;
 #endif
 #endif
-  void* handle = written ? dlopen(scope.c_str(), flags) : nullptr;
-  unlink(scope.c_str());
-  return handle;
+  return dlopen(scope.path().c_str(), flags);
 }
-
-PrivateCopy::PrivateCopy(const std::string& path, uint64_t nbytes, uint64_t from, uint64_t to) {
-  int out = -1;
-  std::string name = path.substr(path.rfind('/') + 1);
-  path_ = TemporaryPath(name.substr(0, name.rfind('.')), &out);
-  int in = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  uint64_t done = 0;
-  ssize_t copied = in < 0 || ftruncate(out, static_cast<off_t>(nbytes)) != 0 ? -1 : 1;
-  while (copied > 0 && done < nbytes) {
-    if (done == from) done = to;
-    auto at = static_cast<off_t>(done);
-    lseek(out, at, SEEK_SET);
-    copied = sendfile(out, in, &at, (done < from ? from : nbytes) - done);
-    if (copied > 0) done += static_cast<uint64_t>(copied);
-  }
-  int error = errno;
-  if (in >= 0) close(in);
-  close(out);
-  if (done == nbytes) return;
-  unlink(path_.c_str());
-  PORTCALL_THROW(ModuleLoadError) << "cannot copy '" << path
-                                  << "': " << (copied < 0 ? std::strerror(error) : "it ends early");
-}
-
-PrivateCopy::~PrivateCopy() { unlink(path_.c_str()); }
 
 std::vector<ContextSymbol> ContextSymbols() {
   std::lock_guard<std::mutex> lock(context_mutex);

@@ -4,7 +4,6 @@
 #ifndef PORTCALL_LOADER_SYMBOLS_H_
 #define PORTCALL_LOADER_SYMBOLS_H_
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,21 +24,6 @@ std::string BesideCore(const char* library);
 
 // The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; else "".
 std::string IrLibraryFor(const std::vector<std::string>& undefined);
-
-// A copy of the first `nbytes` of a file under a name of its own, for a library that the process has mapped already on
-// somebody else's behalf, without what lies from `from` to `to`: zeros are there. Removed from the file system by the
-// destructor; the mapping stays.
-class PrivateCopy {
- public:
-  PrivateCopy(const std::string& path, uint64_t nbytes, uint64_t from, uint64_t to);
-  PrivateCopy(const PrivateCopy&) = delete;
-  PrivateCopy& operator=(const PrivateCopy&) = delete;
-  ~PrivateCopy();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Names and addresses that a loader stores into variables `__X` of a library. Thread-safe.
 struct ContextSymbol {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vm/executable.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -20,6 +23,15 @@ constexpr int32_t kMostDimensions = 64;
 [[noreturn]] void Fail(const char* what) { Throw("ModuleLoadError", {"the executable is damaged: ", what}); }
 void Require(bool ok, const char* what) {
   if (!ok) Fail(what);
+}
+
+// Maps the pages of new memory that will be filled: a fault for each costs more than filling it. Little memory is often not new.
+void MapAtOnce(void* data, size_t nbytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack and older systems refuse
+  constexpr size_t kLittle = 1 << 14;
+  if (nbytes < kLittle) return;
+  auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), skipped = -reinterpret_cast<uintptr_t>(data) & (page - 1);
+  madvise(static_cast<char*>(data) + skipped, nbytes - skipped, kPopulateWrite);
 }
 
 class Reader : public bytes::Cursor<Reader> {
@@ -57,6 +69,7 @@ class Reader : public bytes::Cursor<Reader> {
     std::string_view data = Text();
     Require(data.size() == bits / 8 + (bits % 8 != 0), "the size of a tensor");
     Tensor tensor = Tensor::Empty(shape, dtype);
+    MapAtOnce(tensor.raw_data(), data.size());
     if (!data.empty()) std::memcpy(tensor.raw_data(), data.data(), data.size());
     return tensor;
   }

@@ -33,7 +33,7 @@ class Linker {
   void FindFunctions();
   void CountCells();
   Routine MakeRoutine(const Function& f);
-  Step MakeStep(const int64_t* word);
+  void MakeStep(const int64_t* word, Step* step);
   void LayOut(const CallWords& call, Step* step);
   void Resolve(Step* step);
   PackedFunc FromImports(const std::string& name) const;
@@ -95,7 +95,8 @@ Routine Linker::MakeRoutine(const Function& f) {
   routine.steps.reserve(static_cast<size_t>(f.end - f.begin));
   routine.num_registers = static_cast<int32_t>(f.num_args);
   for (int64_t at = f.begin; at < f.end; ++at) {
-    const Step& step = routine.steps.emplace_back(MakeStep(executable_.WordsAt(at)));
+    Step& step = routine.steps.emplace_back();
+    MakeStep(executable_.WordsAt(at), &step);
     // Of the registers that the function says it has, only those that it uses.
     routine.num_registers = std::max(routine.num_registers, step.target + 1);
     for (int32_t i = 0; i < step.num_patches; ++i) {
@@ -105,30 +106,28 @@ Routine Linker::MakeRoutine(const Function& f) {
   return routine;
 }
 
-Step Linker::MakeStep(const int64_t* word) {
-  Step step{};
+void Linker::MakeStep(const int64_t* word, Step* step) {
   switch (word[0]) {
     case kReturn:
-      step.action = Step::kReturnValue;
-      step.target = RegisterOf(word[1]);
+      step->action = Step::kReturnValue;
+      step->target = RegisterOf(word[1]);
       break;
     case kGoto:
-      step.action = Step::kJump;
-      step.jump = static_cast<int32_t>(word[1]);
+      step->action = Step::kJump;
+      step->jump = static_cast<int32_t>(word[1]);
       break;
     case kIf:
-      step.action = Step::kBranch;
-      step.target = RegisterOf(word[1]);
-      step.jump = static_cast<int32_t>(word[2]);
+      step->action = Step::kBranch;
+      step->target = RegisterOf(word[1]);
+      step->jump = static_cast<int32_t>(word[2]);
       break;
     default:
       CallWords call(word);
-      step.target = RegisterOf(call.result);
-      step.function = static_cast<int32_t>(call.function);
-      LayOut(call, &step);
-      Resolve(&step);
+      step->target = RegisterOf(call.result);
+      step->function = static_cast<int32_t>(call.function);
+      LayOut(call, step);
+      Resolve(step);
   }
-  return step;
 }
 
 void Linker::LayOut(const CallWords& call, Step* step) {

@@ -303,12 +303,12 @@ TEST("a loader may be registered for another suffix") {
 // ---- The reader of shared libraries -------------------------------------------------------------------------------
 
 TEST("a library's functions and needs are read before it is mapped") {
-  ElfFile elf = ReadElfFile(Fixture("generated"));
+  ElfFile elf = ReadElfFile(MappedFile(Fixture("generated")));
   CHECK(elf.Defines("__tvm_ffi_add_one") && elf.Defines("__tvm_ffi__library_ctx") && elf.Defines("__tvm_ffi_table"));
   CHECK(elf.Imports("TVMFFIErrorSetRaisedFromCStrParts"));
   CHECK(!elf.Imports("TVMFFIFunctionCall") && !elf.Defines("TVMFFIErrorSetRaisedFromCStrParts"));
   CHECK(!elf.Needs("libportcall.so"));
-  CHECK(ReadElfFile(Fixture("needy")).Imports("nobody_provides_this"));
+  CHECK(ReadElfFile(MappedFile(Fixture("needy"))).Imports("nobody_provides_this"));
 }
 
 namespace {
@@ -316,7 +316,7 @@ namespace {
 // The error for a file with other bytes at some places.
 std::string ElfError(const std::string& content) {
   TemporaryFile file("patched.so", content);
-  return Thrown([&] { ReadElfFile(file.path()); });
+  return Thrown([&] { ReadElfFile(MappedFile(file.path())); });
 }
 std::string Patched(std::string content, size_t at, const std::string& bytes) {
   return content.replace(at, bytes.size(), bytes);
@@ -340,7 +340,7 @@ TEST("a library that was cut short or altered gives an answer or ModuleLoadError
   TemporaryFile file("altered.so", "");
   auto check = [&](const std::string& content) {
     file.Write(content);
-    std::string error = Thrown([&] { ReadElfFile(file.path()); });
+    std::string error = Thrown([&] { ReadElfFile(MappedFile(file.path())); });
     CHECK(error.empty() || Contains(error, "ModuleLoadError: "));
   };
   for (size_t size = 0; size < good.size(); size += 1 + size / 20) check(good.substr(0, size));

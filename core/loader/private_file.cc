@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "loader/private_file.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "portcall/error.h"
+
+namespace portcall::loader {
+namespace {
+
+constexpr uint64_t kLarge = 4 << 20;
+
+// The dynamic linker takes two libraries of one name for the same, and numbers of descriptors are used again: so slashes
+// spell a number that is not.
+std::string UniquePath(int fd) {
+  static std::atomic<uint32_t> count{0};
+  std::string path = "/proc/self/fd/";
+  for (uint32_t bits = ++count; bits > 0; bits >>= 1) path += bits & 1 ? "./" : ".//";
+  return path + std::to_string(fd);
+}
+
+}  // namespace
+
+PrivateFile::PrivateFile(const std::string& name, uint64_t nbytes) {
+  if (nbytes < kLarge && OpenInMemory(name)) return;
+  const char* folder = std::getenv("TMPDIR");
+  path_ = std::string(folder && *folder ? folder : "/tmp") + '/' + name + "-XXXXXX.so";
+  fd_ = mkostemps(path_.data(), 3, O_CLOEXEC);
+  PORTCALL_CHECK(fd_ >= 0, ModuleLoadError) << "cannot create '" << path_ << "': " << std::strerror(errno);
+  temporary_ = path_;
+}
+
+PrivateFile::~PrivateFile() {
+  close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+bool PrivateFile::OpenInMemory(const std::string& name) {
+#ifdef SYS_memfd_create  // glibc has no function for it before 2.27
+  constexpr unsigned kCloseOnExec = 1;
+  fd_ = static_cast<int>(syscall(SYS_memfd_create, name.substr(0, 200).c_str(), kCloseOnExec));
+#endif
+  if (fd_ < 0) return false;
+  path_ = UniquePath(fd_);
+  if (access(path_.c_str(), R_OK) == 0) return true;
+  close(fd_);  // there is no /proc
+  return false;
+}
+
+void PrivateFile::Write(uint64_t at, const void* data, uint64_t nbytes) const {
+  auto* from = static_cast<const char*>(data);
+  while (nbytes > 0) {
+    ssize_t written = pwrite(fd_, from, nbytes, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    PORTCALL_CHECK(written > 0, ModuleLoadError) << "cannot write '" << path_ << "': " << std::strerror(errno);
+    auto done = static_cast<uint64_t>(written);
+    from += done;
+    at += done;
+    nbytes -= done;
+  }
+}
+
+}  // namespace portcall::loader
