@@ -114,7 +114,7 @@ def _channel_order(reading: Reading) -> tuple[int, ...] | None:
     if reading.reductions or len(reading.inputs) != 1:
         return None
     shape = shape_of(reading.result)
-    if len(shape) != 4 or shape_of(reading.inputs[0]) != shape or shape[0] != 1:
+    if len(shape) != 4 or shape_of(reading.inputs[0]) != shape or shape[0] != 1 or shape[3] < 2:
         return None
     _, height, width, channels = shape
     try:

@@ -23,6 +23,33 @@ def replace_shifts(graph: Graph) -> None:
     graph.nodes = nodes
 
 
+def replace_remainders(graph: Graph) -> None:
+    """Say what a Mod of floats with the divisor's sign gives: the importer's is NaN for infinite divisors."""
+    nodes: list[Any] = []
+    for node in graph.nodes:
+        floats = node.op_type == "Mod" and graph.dtype(node.input[0]).startswith("float")
+        nodes += _remainder(graph, node) if floats and not attribute_of(node, "fmod", 0) else [node]
+    graph.nodes = nodes
+
+
+def _remainder(graph: Graph, node: Any) -> list[Any]:
+    x, divisor = node.input
+    zero = graph.constant("zero", np.array(0, graph.dtype(x)))
+    rest, moved, wrong = (graph.name(stem) for stem in ("rest", "moved", "wrong"))  # the rest has the sign of x
+    nodes = [helper.make_node("Mod", [x, divisor], [rest], fmod=1)]
+    sides = []
+    for one, other in (("Less", "Greater"), ("Greater", "Less")):
+        of_rest, of_divisor, both = graph.name("side"), graph.name("side"), graph.name("sides")
+        nodes.append(helper.make_node(one, [rest, zero], [of_rest]))
+        nodes.append(helper.make_node(other, [divisor, zero], [of_divisor]))
+        nodes.append(helper.make_node("And", [of_rest, of_divisor], [both]))
+        sides.append(both)
+    nodes.append(helper.make_node("Or", sides, [wrong]))
+    nodes.append(helper.make_node("Add", [rest, divisor], [moved]))
+    nodes.append(helper.make_node("Where", [wrong, moved, rest], list(node.output)))
+    return nodes
+
+
 def _shift(graph: Graph, node: Any, dtype: np.dtype[Any]) -> list[Any]:
     x, count = node.input
     bits = 8 * dtype.itemsize

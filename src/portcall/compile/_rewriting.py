@@ -23,6 +23,7 @@ class Graph:
         self.constants: dict[str, Array] = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
+        self.inputs = [value.name for value in model.graph.input if value.name not in self.constants]
         self.outputs = [value.name for value in model.graph.output]
         self.opset = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
         self._inferred = {

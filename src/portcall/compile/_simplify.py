@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrite an ONNX model into a smaller one of the same values, with NumPy, before it is imported.
 
-Passes, in order: functions are replaced by what they consist of; steps that change nothing go; what depends on
-constants and shapes alone is computed; sums of several become sums of two; and what a channel is multiplied by, and
-what is added to it, goes into the convolution in front.
+Passes, in order: functions are replaced by what they consist of; steps that change nothing go; values without elements
+become constants; what depends on constants and shapes alone is computed; sums of several become sums of two; and what
+a channel is multiplied by, and what is added to it, goes into the convolution in front.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._model import infer_shapes, supported
-from portcall.compile._operators import replace_shifts
+from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._resize import replace_resizes
 from portcall.compile._rewriting import Graph, attribute_of
@@ -41,6 +41,7 @@ def simplify(model: Model) -> Model:
     for _ in range(_ROUNDS):
         changed = Graph(model)
         drop_identities(changed)
+        fold_empty(changed)
         count = fold_constants(changed)
         split_sums(changed)
         model = infer_shapes(changed.model())
@@ -49,6 +50,7 @@ def simplify(model: Model) -> Model:
     changed = Graph(model)
     replace_resizes(changed)
     replace_shifts(changed)
+    replace_remainders(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)
     fold_scales(changed)
@@ -136,6 +138,32 @@ def split_sums(graph: Graph) -> None:
 
 
 # ---- Constants -------------------------------------------------------------------------------------------------------
+
+
+def fold_empty(graph: Graph) -> None:
+    """Make constants of values without elements, which kernels refuse, and leave them out of what is concatenated."""
+
+    def is_empty(name: str) -> bool:
+        return 0 in (graph.shape(name) or ()) and bool(graph.dtype(name))
+
+    def empty(name: str) -> str:
+        return graph.constant(name, np.zeros(graph.shape(name) or (), graph.dtype(name)))
+
+    names = {name: empty(name) for name in graph.inputs if is_empty(name)}
+    kept = []
+    for node in graph.nodes:
+        results = [name for name in node.output if name]
+        found = [name for name in results if is_empty(name)]
+        if len(found) == len(results) and node.op_type not in ("Identity", "Constant"):
+            kept += [helper.make_node("Identity", [empty(name)], [name]) for name in found]
+            continue
+        if node.op_type == "Concat" and not found:
+            left = [name for name in node.input if not is_empty(name)]
+            del node.input[:]
+            node.input.extend(left)
+        kept.append(node)
+    graph.nodes = kept
+    graph.rename(names)
 
 
 def fold_constants(graph: Graph, but: Sequence[str] = ()) -> int:
