@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import portcall
-from portcall import errors, vm
+from portcall import errors, testing, vm
 from vm.compiled import MODES, Compiled, same
 
 pytestmark = pytest.mark.peers
@@ -111,6 +115,27 @@ def test_machine_results_outlive_it(models: Compiled) -> None:
     y = models.machine("outputs")(np.ones((2, 3), "float32"), np.ones((2, 3), "float32"))
     gc.collect()
     assert same(y[0], np.full((2, 3), 2, "float32"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_machine_leaves_nothing_behind(mode: str, models: Compiled, demo: None) -> None:
+    free_pools = portcall.get_global_func("vm.builtin.memory_manager.clear")
+    for name in ("encoder", "tuples", "data", "closures", "user"):
+        function, calls, _ = models.calls(name)
+        with testing.no_leaks():
+            for arguments in calls:
+                models.machine(name, mode)[function](*arguments)
+            gc.collect()
+            free_pools()
+
+
+def test_load_module_names_the_missing_library_of_machines(models: Compiled, tmp_path: Path) -> None:
+    missing = str(tmp_path / "libportcall_vm.so")
+    code = f"import portcall\ntry:\n    portcall.load_module({str(models.path('branch', 'bytecode'))!r})\n"
+    code += "except portcall.errors.ModuleLoadError as error:\n    print(error)\n"
+    variables = {**os.environ, "PORTCALL_DEVICES": f"relax.VMExecutable={missing}"}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert f"'{missing}'" in done.stdout
 
 
 def test_machine_is_shared_by_threads(models: Compiled) -> None:
