@@ -113,12 +113,13 @@ class Reader {
   void ReadSegments(const ElfW(Ehdr) & header) {
     const auto* segments = file_.At<ElfW(Phdr)>(header.e_phoff, header.e_phnum);
     if (!segments) Fail("its program headers lie outside the file");
-    out_.mapped = {{0, sizeof(header)}, {header.e_phoff, header.e_phnum * sizeof(ElfW(Phdr))}};
-    for (int i = 0; i < header.e_phnum; ++i) {
-      const ElfW(Phdr) & segment = segments[i];
-      if (segment.p_type != PT_LOAD) continue;
-      if (!file_.At<char>(segment.p_offset, segment.p_filesz)) Fail("a segment of it lies outside the file");
-      out_.mapped.emplace_back(segment.p_offset, segment.p_filesz);
+    out_.mapped.resize(header.e_phnum + size_t{2});
+    out_.mapped[0] = {0, sizeof(header)};
+    out_.mapped[1] = {header.e_phoff, header.e_phnum * sizeof(ElfW(Phdr))};
+    for (size_t i = 0; i < header.e_phnum; ++i) {
+      if (segments[i].p_type == PT_LOAD) out_.mapped[i + 2] = {segments[i].p_offset, segments[i].p_filesz};
+      if (!file_.At<char>(out_.mapped[i + 2].first, out_.mapped[i + 2].second))
+        Fail("a segment of it lies outside the file");
     }
   }
 

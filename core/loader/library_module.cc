@@ -17,7 +17,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <tuple>
 
 #include "classic/adapter.h"
@@ -90,16 +89,18 @@ class Library {
     marked_ = abi_ != Abi::kPlain || Find("portcall_abi_version");
     flags_ = kPortcallFunctionLibrary;
     if (Find("portcall_abi_version")) return;
-    static const std::set<std::string> kOfGenerators = {"TVMFFIErrorSetRaisedFromCStr",
-                                                        "TVMFFIErrorSetRaisedFromCStrParts",
-                                                        "TVMFFIFunctionCall",
-                                                        "TVMFFIEnvModLookupFromImports",
-                                                        "TVMFFIHandleInitOnce",
-                                                        "TVMFFIHandleDeinitOnce",
-                                                        "TVMFFIEnvModRegisterSystemLibSymbol",
-                                                        "TVMBackendRegisterSystemLibSymbol"};
+    // In place, like the marks in abi.cc.
+    static constexpr char kOfGenerators[][36] = {"TVMFFIErrorSetRaisedFromCStr",
+                                                 "TVMFFIErrorSetRaisedFromCStrParts",
+                                                 "TVMFFIFunctionCall",
+                                                 "TVMFFIEnvModLookupFromImports",
+                                                 "TVMFFIHandleInitOnce",
+                                                 "TVMFFIHandleDeinitOnce",
+                                                 "TVMFFIEnvModRegisterSystemLibSymbol",
+                                                 "TVMBackendRegisterSystemLibSymbol"};
     bool generated = std::all_of(elf_.undefined.begin(), elf_.undefined.end(), [](const std::string& name) {
-      return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 || kOfGenerators.count(name);
+      return !IsRuntimeSymbol(name) || name.rfind("TVMBackend", 0) == 0 ||
+             std::find(std::begin(kOfGenerators), std::end(kOfGenerators), name) != std::end(kOfGenerators);
     });
     if (generated) flags_ |= kPortcallFunctionGenerated;
   }

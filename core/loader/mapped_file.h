@@ -2,34 +2,20 @@
 #ifndef PORTCALL_LOADER_MAPPED_FILE_H_
 #define PORTCALL_LOADER_MAPPED_FILE_H_
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <string>
-
-#include "portcall/error.h"
 
 namespace portcall::loader {
 
 // A file, mapped for reading.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path) : path_(path) {
-    int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    PORTCALL_CHECK(fd >= 0, ModuleLoadError) << "cannot open '" << path << "': " << std::strerror(errno);
-    bool is_file = fstat(fd, &info_) == 0 && S_ISREG(info_.st_mode);
-    size_ = is_file ? static_cast<size_t>(info_.st_size) : 0;
-    if (size_) data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    PORTCALL_CHECK(is_file, ModuleLoadError) << "'" << path << "' is not a file";
-    PORTCALL_CHECK(size_ == 0 || data_ != MAP_FAILED, ModuleLoadError) << "cannot read '" << path << "'";
-  }
+  explicit MappedFile(const std::string& path);  // ModuleLoadError: it cannot be read, or is no file
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile() {

@@ -10,10 +10,14 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "portcall/error.h"
+#include "bytes/message.h"
 
 namespace portcall::loader {
 namespace {
+
+[[noreturn]] void Fail(const char* what, const std::string& path) {
+  bytes::Throw("ModuleLoadError", {"cannot ", what, " '", path, "': ", std::strerror(errno)});
+}
 
 constexpr uint64_t kLarge = 4 << 20;
 
@@ -31,9 +35,9 @@ std::string UniquePath(int fd) {
 PrivateFile::PrivateFile(const std::string& name, uint64_t nbytes) {
   if (nbytes < kLarge && OpenInMemory(name)) return;
   const char* folder = std::getenv("TMPDIR");
-  path_ = std::string(folder && *folder ? folder : "/tmp") + '/' + name + "-XXXXXX.so";
+  path_ = bytes::Join({folder && *folder ? folder : "/tmp", "/", name, "-XXXXXX.so"});
   fd_ = mkostemps(path_.data(), 3, O_CLOEXEC);
-  PORTCALL_CHECK(fd_ >= 0, ModuleLoadError) << "cannot create '" << path_ << "': " << std::strerror(errno);
+  if (fd_ < 0) Fail("create", path_);
   temporary_ = path_;
 }
 
@@ -59,7 +63,7 @@ void PrivateFile::Write(uint64_t at, const void* data, uint64_t nbytes) const {
   while (nbytes > 0) {
     ssize_t written = pwrite(fd_, from, nbytes, static_cast<off_t>(at));
     if (written < 0 && errno == EINTR) continue;
-    PORTCALL_CHECK(written > 0, ModuleLoadError) << "cannot write '" << path_ << "': " << std::strerror(errno);
+    if (written <= 0) Fail("write", path_);
     auto done = static_cast<uint64_t>(written);
     from += done;
     at += done;

@@ -86,7 +86,11 @@ std::vector<ContextSymbol>& ContextTable() {
   {                                              \
     "__" #name, reinterpret_cast<void*>(&(name)) \
   }
-  static auto* table = new std::vector<ContextSymbol>{
+  struct Known {
+    char name[36];  // in place, like the marks in abi.cc
+    void* address;
+  };
+  static const Known known[] = {
       PORTCALL_CONTEXT_SYMBOL(TVMFFIFunctionCall),
       PORTCALL_CONTEXT_SYMBOL(TVMFFIErrorSetRaisedFromCStr),
       PORTCALL_CONTEXT_SYMBOL(TVMFFIErrorSetRaisedFromCStrParts),
@@ -102,6 +106,10 @@ std::vector<ContextSymbol>& ContextTable() {
       PORTCALL_CONTEXT_SYMBOL(TVMAPISetLastError),
   };
 #undef PORTCALL_CONTEXT_SYMBOL
+  static auto* table = new std::vector<ContextSymbol>();
+  if (table->empty()) {
+    for (const Known& each : known) table->push_back({each.name, each.address});
+  }
   return *table;
 }
 
