@@ -19,7 +19,7 @@ BUDGET = {
     "core/graph": 2_220,
     "core/include/portcall": 4_650,  # with sessions for programs in C++
     "core/ir": 3_850,
-    "core/loader": 1_750,
+    "core/loader": 1_850,  # files of its own in memory
     "core/rpc": 4_850,
     "core/runtime": 4_150,
     "core/vm": 2_850,
