@@ -27,7 +27,7 @@ import libraries as kernel_libraries  # noqa: E402
 import portcall  # noqa: E402
 from portcall import graph, toolchain  # noqa: E402
 
-LAUNCHES, ROUNDS, LENGTH = 1000, 15, 64
+LAUNCHES, ROUNDS, LENGTH = 1000, 150, 64
 TARGETS = {"launch from Python": 2.0, "node over the driver's launch": 0.5}  # microseconds
 LIBRARY = os.environ.get("PORTCALL_LIBOPENCL", "libOpenCL.so.1")
 

@@ -219,6 +219,7 @@ void EncodeTensorMap(Args args, RetValue*) {
 }
 
 PORTCALL_REGISTER_GLOBAL("runtime.cuTensorMapEncodeTiled").set_body(EncodeTensorMap);
+PORTCALL_REGISTER_GLOBAL("portcall.CudaCompilerVersion").set_body_typed(CompilerVersion);
 PORTCALL_REGISTER_GLOBAL("ffi.Module.load_from_bytes.cuda").set_body_typed([](Bytes bytes) {
   return Module(std::make_unique<CudaModuleNode>(payload::Decode(bytes.view())));
 });

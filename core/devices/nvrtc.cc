@@ -30,8 +30,8 @@ constexpr int kInvalidOption = 5;  // nvrtcResult: also for an architecture that
   X(nvrtcGetPTXSize, (Program, size_t*))                                                                   \
   X(nvrtcGetPTX, (Program, char*))                                                                         \
   X(nvrtcGetNumSupportedArchs, (int*))                                                                     \
-  X(nvrtcGetSupportedArchs, (int*))
-
+  X(nvrtcGetSupportedArchs, (int*))                                                                        \
+  X(nvrtcVersion, (int*, int*))
 // ---- Where it is ----------------------------------------------------------------------------------------------------
 
 // Folders as those of a CUDA toolkit, with "lib" or "lib64" and "include": the variables' and the nvidia packages'.
@@ -213,6 +213,12 @@ Result TryCompile(const std::string& source, const std::string& capability, bool
 }
 
 }  // namespace
+
+std::string CompilerVersion() {
+  int major = 0, minor = 0;
+  Compiler().nvrtcVersion(&major, &minor);
+  return std::to_string(major) + "." + std::to_string(minor);
+}
 
 std::string CompileSource(const std::string& source, const std::string& capability) {
   Result result = TryCompile(source, capability, true);

@@ -7,6 +7,9 @@
 
 namespace portcall::cuda {
 
+// Such as "12.9". Throws CompileError where there is none, with what to install.
+std::string CompilerVersion();
+
 // A cubin for GPUs of the compute capability, such as "90"; PTX where NVRTC is older than they are. Throws CompileError.
 std::string CompileSource(const std::string& source, const std::string& capability);
 

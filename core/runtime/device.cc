@@ -44,7 +44,7 @@ using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
 
 // What a binding does with streams; a stream is its address, 0 the default one. In one function, which is small.
-enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait };
+enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait, kCurrent };
 
 int64_t CommandStream(int command, Device device, int64_t stream, int64_t other) {
   const PortcallDeviceAPI& api = DeviceApiOf(device);
@@ -66,8 +66,11 @@ int64_t CommandStream(int command, Device device, int64_t stream, int64_t other)
     case StreamCommand::kWait:  // `stream`, for `other`
       if (api.sync_streams) Check(api.sync_streams(api.ctx, device, reinterpret_cast<void*>(other), handle));
       else Check(PortcallDeviceSync(device, reinterpret_cast<void*>(other)));
+      break;
+    case StreamCommand::kCurrent:
+      result = TVMFFIEnvGetStream(device.device_type, device.device_id);
   }
-  return reinterpret_cast<int64_t>(result);  // of kCreate the stream, of kSetCurrent the one before
+  return reinterpret_cast<int64_t>(result);  // of kCreate and kCurrent the stream, of kSetCurrent the one before
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceStream").set_body_typed(CommandStream);

@@ -119,7 +119,11 @@ std::unique_ptr<DevicePart> FoldOffset(DLTensor* view) {
   return part;
 }
 
-bool IsHost(const DLTensor& tensor) { return tensor.device.device_type == kDLCPU; }
+// Pinned memory, too: that is the host's by DLPack's definition.
+bool IsHost(const DLTensor& tensor) {
+  const int type = tensor.device.device_type;
+  return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
+}
 
 char* DataOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Temporary buffers of compiled code: TVMBackendAllocWorkspace and TVMBackendFreeWorkspace.
 //
-// Each thread keeps a pool for each device that it used, so no lock is taken. Blocks are whole pages and are reused at
+// Each thread keeps a pool for each stream of a device that it used, so no lock is taken, and memory that is freed when its
+// last kernel was launched is used again by kernels that run after that one only. Blocks are whole pages and are reused at
 // once; kernels free in the reverse order of allocation, so the search starts at the newest. A pool that is asked for
 // more than its largest free block has grows that block instead of adding one: it holds as many blocks as were in use at
 // the same time. All memory of a thread goes when the thread ends.
@@ -41,10 +42,10 @@ void FreeMemory(Device device, void* data) {
   }
 }
 
-// The workspace of one device in one thread.
+// The workspace of one stream of a device in one thread.
 class Workspace {
  public:
-  explicit Workspace(Device device) : device_(device) {}
+  Workspace(Device device, void* stream) : device_(device), stream_(stream) {}
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() {
@@ -54,6 +55,10 @@ class Workspace {
   }
 
   Device device() const { return device_; }
+  void* stream() const { return stream_; }
+  bool Has(void* data) const {
+    return std::any_of(used_.begin(), used_.end(), [&](const Block& block) { return block.data == data; });
+  }
   void* Allocate(uint64_t nbytes, DLDataType hint);
   void Free(void* data);
 
@@ -64,6 +69,7 @@ class Workspace {
   };
 
   Device device_;
+  void* stream_;
   std::vector<Block> free_;  // by size, the largest last
   std::vector<Block> used_;  // by age, the newest last
 };
@@ -104,18 +110,32 @@ thread_local bool thread_is_ending = false;  // no destructor: may be read after
 // A thread uses one or two devices: a list beats a map. A device may use another one's workspace while it allocates, so
 // what is in the list never moves.
 struct ThreadWorkspaces {
-  std::deque<Workspace> of_devices;
+  std::deque<Workspace> of_streams;
   ~ThreadWorkspaces() { thread_is_ending = true; }
 };
 
-Workspace& WorkspaceOf(Device device) {
+ThreadWorkspaces& Workspaces() {
   PORTCALL_CHECK(!thread_is_ending, RuntimeError) << "no workspace in a thread that is ending";
   thread_local ThreadWorkspaces workspaces;
-  for (Workspace& workspace : workspaces.of_devices) {
-    if (workspace.device() == device) return workspace;
+  return workspaces;
+}
+
+Workspace& WorkspaceOf(Device device) {
+  const bool host = device.device_type == kDLCPU;
+  void* stream = host ? nullptr : TVMFFIEnvGetStream(device.device_type, device.device_id);
+  for (Workspace& workspace : Workspaces().of_streams) {
+    if (workspace.device() == device && workspace.stream() == stream) return workspace;
   }
-  if (device.device_type != kDLCPU) DeviceApiOf(device);  // throws when nothing registered this kind
-  return workspaces.of_devices.emplace_back(device);
+  if (!host) DeviceApiOf(device);  // throws when nothing registered this kind
+  return Workspaces().of_streams.emplace_back(device, stream);
+}
+
+// That of the present stream, unless the stream was changed since the memory was asked for.
+Workspace& WorkspaceWith(Device device, void* data) {
+  for (Workspace& workspace : Workspaces().of_streams) {
+    if (workspace.device() == device && workspace.Has(data)) return workspace;
+  }
+  return WorkspaceOf(device);
 }
 
 }  // namespace
@@ -132,5 +152,5 @@ void* TVMBackendAllocWorkspace(int device_type, int device_id, uint64_t nbytes, 
 }
 
 int TVMBackendFreeWorkspace(int device_type, int device_id, void* ptr) {
-  return Guard([&] { WorkspaceOf({device_type, device_id}).Free(ptr); });
+  return Guard([&] { WorkspaceWith({device_type, device_id}, ptr).Free(ptr); });
 }

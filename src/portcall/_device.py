@@ -56,6 +56,16 @@ class Device(_core.Device):
         """
         get_global_func("portcall.DeviceSync")(self)
 
+    def _order(self, consumer: int | None) -> None:
+        """Have a stream of another package wait for our current one. DLPack numbers them: None and 1 are the default
+        stream, -1 is none.
+        """
+        if self.device_type == _KINDS["cpu"] or consumer == -1:
+            return
+        current, theirs = self._stream(5), 0 if consumer is None or consumer == 1 else consumer
+        if theirs != current:
+            self._stream(4, theirs, current)
+
     def _stream(self, command: int, stream: int = 0, other: int = 0) -> int:
         number: int = get_global_func("portcall.DeviceStream")(command, self, stream, other)
         return number

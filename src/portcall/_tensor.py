@@ -86,6 +86,7 @@ class Tensor(ArrayLike, _core.Tensor):
         if dl_device is not None and dl_device != self.__dlpack_device__():
             raise BufferError(f"the tensor is on {self.device}; copy it with copyto(device) first")
         source = self.copyto(self.device) if copy else self
+        self.device._order(stream)
         return source._export(max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -87,10 +88,9 @@ except portcall.errors.DeviceError as error:
 """
 
 
-def run(program: str, variables: dict[str, str]) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, check=True
-    )
+def run(program: str, variables: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -117,6 +117,17 @@ assert lib.imported_modules[0].list_function_names()
 print(ctypes.CDLL({cuda_variables["PORTCALL_LIBCUDA"]!r}).fake_cuda_calls())
 """
     assert run(program, cuda_variables).strip() == "0"
+
+
+def test_doctor_shows_devices_and_the_compiler(cuda_variables: dict[str, str]) -> None:
+    program = "from portcall.cli import main; main()"
+    report = json.loads(run(program, cuda_variables, "doctor", "--json"))
+    found = {device["name"]: device for device in report["devices"]}
+    assert (found["cuda:0"]["driver"], found["cuda:0"]["units"], found["cuda:0"]["generation"]) == ("12.9", 4, "9.0")
+    assert found["cuda:1"]["memory"] == 1 << 30
+    assert report["nvrtc"] == "12.9"
+    report = json.loads(run(program, {**cuda_variables, "PORTCALL_LIBNVRTC": "/nowhere"}, "doctor", "--json"))
+    assert any("nvidia-cuda-nvrtc" in line for line in report["suggestions"])
 
 
 def test_context_of_others_stays_current(driver: FakeDriver) -> None:
@@ -407,6 +418,23 @@ def test_current_stream_is_put_back(driver: FakeDriver) -> None:
         before = current(2, DEVICE, outer.handle, 0)
     assert before == outer.handle
     assert current(2, DEVICE, 0, 0) == 0
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_tensor_is_handed_over_after_what_was_done_to_it(default: bool) -> None:
+    source = b"""
+#include <chrono>
+extern "C" __global__ void k(long long* A) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); A[0] = 7; }
+"""
+    slow = load(payload(source, form=b"cuda"))["k"]
+    a, b = portcall.empty((1,), "int64", DEVICE), portcall.empty((1,), "int64", DEVICE)
+    ours, theirs = portcall.Stream(DEVICE), portcall.Stream(DEVICE)
+    with ours:
+        slow(a, 1)
+        taken = portcall.from_dlpack(a.__dlpack__(stream=None if default else theirs.handle, max_version=(1, 0)))
+    with contextlib.nullcontext() if default else theirs:
+        b.copyfrom(taken)
+        assert b.numpy().tolist() == [7]
 
 
 def test_stream_of_another_device_is_a_value_error() -> None:

@@ -198,6 +198,11 @@ API nvrtcGetPTXSize(Program* program, size_t* n) {
   return kSuccess;
 }
 API nvrtcGetPTX(Program* program, char* out) { return Copy(program->image, out); }
+API nvrtcVersion(int* major, int* minor) {
+  *major = 12;
+  *minor = 9;
+  return kSuccess;
+}
 API nvrtcGetNumSupportedArchs(int* n) {
   *n = static_cast<int>(std::size(kArchitectures));
   return kSuccess;

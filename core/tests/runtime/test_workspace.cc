@@ -156,6 +156,26 @@ TEST("a workspace of a device comes from its kind and goes when the thread ends"
   CHECK_EQ(blocks_in_use.load(), 0);
 }
 
+TEST("a freed workspace of a device is used again on the same stream only") {
+  RegisterDevice();
+  std::thread([] {
+    int streams[2];
+    void* of_stream[2];
+    for (int i = 0; i < 2; ++i) {
+      CHECK_EQ(TVMFFIEnvSetStream(kDevice, 0, &streams[i], nullptr), 0);
+      of_stream[i] = Alloc(100, kDevice);
+      CHECK_EQ(Free(of_stream[i], kDevice), 0);
+    }
+    CHECK(of_stream[0] != of_stream[1]);
+    CHECK_EQ(Alloc(100, kDevice), of_stream[1]);
+    CHECK_EQ(TVMFFIEnvSetStream(kDevice, 0, &streams[0], nullptr), 0);
+    CHECK_EQ(Alloc(100, kDevice), of_stream[0]);
+    CHECK_EQ(Free(of_stream[1], kDevice), 0);  // of the stream before
+    CHECK_EQ(Free(of_stream[0], kDevice), 0);
+  }).join();
+  CHECK_EQ(blocks_in_use.load(), 0);
+}
+
 TEST("a block that is too small is replaced, so that memory does not grow with the number of sizes") {
   RegisterDevice();
   std::thread([] {

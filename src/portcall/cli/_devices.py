@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from portcall import Device, device
+from portcall import Device, device, get_global_func
 from portcall.bench import format_size
-from portcall.errors import PortcallError
+from portcall.errors import CompileError, PortcallError
 
 KINDS = ("cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "hexagon")
 WITH_PLUGINS = ("cuda", "opencl")  # plug-ins that come with portcall: they say what is missing
@@ -68,6 +68,14 @@ def facts_of(name: str, device: Device) -> DeviceFacts:
         name, ask("device_name"), ask("driver_version"), ask("total_global_memory"), ask("available_global_memory"),
         ask("multi_processor_count"), ask("compute_version"),
     )  # fmt: skip
+
+
+def cuda_compiler() -> tuple[str, str]:
+    """Return the version of NVRTC, which modules with CUDA source need; or "" and what to install."""
+    try:
+        return get_global_func("portcall.CudaCompilerVersion")(), ""
+    except CompileError as error:
+        return "", str(error)
 
 
 def reasons(found: list[DeviceFacts]) -> dict[str, str]:

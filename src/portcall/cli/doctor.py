@@ -18,7 +18,7 @@ import click
 import portcall
 from portcall.bench import format_duration
 from portcall.cli._command import Command
-from portcall.cli._devices import find_devices, reasons
+from portcall.cli._devices import cuda_compiler, find_devices, reasons
 from portcall.cli._output import print_facts, print_json, print_line
 from portcall.cli._remote import open_session, session_options, uses_farm
 from portcall.errors import CompileError, PortcallError
@@ -137,12 +137,13 @@ def examine_this_machine(json_to: str | None) -> None:
     found, broken = find_compilers()
     devices = list(find_devices(portcall.device))
     absent = reasons(devices)
+    nvrtc, no_nvrtc = ("", "") if "cuda" in absent else cuda_compiler()
     threads: dict[str, object] = {
         "cpus": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
         **{name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
     }
-    advice = list(suggestions(versions, found, broken))
+    advice = [*suggestions(versions, found, broken), *([no_nvrtc] if no_nvrtc else [])]
     if json_to is not None:
         report = {
             "python": platform.python_version(),
@@ -154,6 +155,7 @@ def examine_this_machine(json_to: str | None) -> None:
             "compilers": [{**vars(compiler), "version": compiler.version()} for compiler in found],
             "devices": [device.to_dict() for device in devices],
             "missing_devices": absent,
+            "nvrtc": nvrtc,
             "threads": threads,
             "suggestions": advice,
         }
@@ -166,6 +168,7 @@ def examine_this_machine(json_to: str | None) -> None:
         *((name, f"{version or 'not installed'} ({PACKAGES[name]})") for name, version in versions.items()),
         *((f"{compiler.language} compiler", compiler_text(compiler)) for compiler in found),
         *((device.name, str(device)) for device in devices),
+        *([("nvrtc", f"{nvrtc} (compiles modules with CUDA source)")] if nvrtc else []),
         *(("no " + kind, why) for kind, why in absent.items()),
         *((name.replace("_", " "), str(value)) for name, value in threads.items()),
     ]
