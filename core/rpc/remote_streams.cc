@@ -7,21 +7,25 @@
 namespace portcall::rpc {
 namespace {
 
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceSync").set_body_typed([](Module root, int32_t type, int32_t id) {
-  SessionOf(root)->SyncStream({type, id}, 0);
-});
 // As portcall.DeviceStream. The wire has no word for one stream that waits for another: we do.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceStream")
     .set_body_typed([](Module root, int command, DLDevice device, int64_t stream, int64_t other) {
       auto session = SessionOf(root);
       const auto handle = static_cast<uint64_t>(stream);
       uint64_t result = 0;
-      if (command == 0) result = session->CreateStream(device);
-      if (command == 1) session->FreeStream(device, handle);
-      if (command == 2) result = session->GetStream(device);
-      if (command == 2) session->SetStream(device, handle);
-      if (command == 3) session->SyncStream(device, handle);
-      if (command == 4) session->SyncStream(device, static_cast<uint64_t>(other));
+      switch (command) {
+        case 0:
+          return static_cast<int64_t>(session->CreateStream(device));
+        case 1:
+          session->FreeStream(device, handle);
+          return int64_t{0};
+        case 2:
+          result = session->GetStream(device);
+          session->SetStream(device, handle);
+          break;
+        default:  // of the stream, of the other, of the current one
+          session->SyncStream(device, command == 3 ? handle : static_cast<uint64_t>(other));
+      }
       return static_cast<int64_t>(result);
     });
 

@@ -44,7 +44,7 @@ using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
 
 // What a binding does with streams; a stream is its address, 0 the default one. In one function, which is small.
-enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait, kCurrent };
+enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait, kCurrent, kSyncCurrent };
 
 int64_t CommandStream(int command, Device device, int64_t stream, int64_t other) {
   const PortcallDeviceAPI& api = DeviceApiOf(device);
@@ -69,6 +69,9 @@ int64_t CommandStream(int command, Device device, int64_t stream, int64_t other)
       break;
     case StreamCommand::kCurrent:
       result = TVMFFIEnvGetStream(device.device_type, device.device_id);
+      break;
+    case StreamCommand::kSyncCurrent:
+      Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
   }
   return reinterpret_cast<int64_t>(result);  // of kCreate and kCurrent the stream, of kSetCurrent the one before
 }
@@ -82,9 +85,6 @@ PORTCALL_REGISTER_GLOBAL("runtime.GetDeviceAttr").set_body_typed([](int32_t type
   if (attr < kPortcallAttrExist || attr > kPortcallAttrAvailableGlobalMemory) return value;  // nobody knows it
   Check(api.get_attr(api.ctx, device, static_cast<PortcallDeviceAttr>(attr), value.out()));
   return value;
-});
-PORTCALL_REGISTER_GLOBAL("portcall.DeviceSync").set_body_typed([](Device device) {
-  Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
 });
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceKindName").set_body_typed(DeviceKindName);
 PORTCALL_REGISTER_GLOBAL("portcall.DeviceTypes").set_body_typed([]() {

@@ -54,7 +54,7 @@ class Device(_core.Device):
         Raises:
             DeviceError: this process does not support the kind of device.
         """
-        get_global_func("portcall.DeviceSync")(self)
+        self._stream(6)
 
     def _order(self, consumer: int | None) -> None:
         """Have a stream of another package wait for our current one. DLPack numbers them: None and 1 are the default

@@ -154,7 +154,7 @@ def test_remote_device_keeps_its_session_through_calls(remote: rpc.Session, regi
     assert seen == [device]
     assert seen[0].session is remote
     with pytest.raises(TypeError, match=r"expected Device, got portcall\.rpc\.Device"):
-        portcall.get_global_func("portcall.DeviceSync")(remote.cpu())
+        portcall.get_global_func("portcall.DeviceStream")(6, remote.cpu(), 0, 0)
 
 
 def test_remote_objects_of_another_session_error_names_both(

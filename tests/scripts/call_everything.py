@@ -42,7 +42,7 @@ RIGHT = {
     "portcall.rpc.Empty": (module, [2], float32, 1, 0),
     "portcall.rpc.Device": (module, 1, 0),
     "portcall.rpc.DeviceAttr": (module, 1, 0, 0),
-    "portcall.rpc.DeviceSync": (module, 1, 0),
+    "portcall.rpc.DeviceStream": (module, 3, portcall.cpu(), 0, 0),
     "portcall.rpc.SetCallTimeout": (module, 0.0),
     "portcall.rpc.SetExplain": (module, nop),
     "portcall.rpc.ConnectFunctions": (nop, nop, nop, "x", 0.0, []),

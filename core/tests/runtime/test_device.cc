@@ -219,7 +219,7 @@ TEST("work waits in its stream until it is synchronized") {
   CHECK_EQ(fake.pending(), 1);
   CHECK_EQ(PortcallDeviceSync(fake.device(), nullptr), 0);  // another stream
   CHECK_EQ(fake.pending(), 1);
-  Registry::Get("portcall.DeviceSync")(fake.device());  // the current one
+  Registry::Get("portcall.DeviceStream")(6, fake.device(), 0, 0);  // the current one
   CHECK_EQ(fake.pending(), 0);
   CHECK_EQ(TVMFFIEnvSetStream(kDLExtDev, 0, nullptr, nullptr), 0);
   fake.FreeStream(stream);

@@ -67,10 +67,6 @@ class RemoteDevice(Device):
             where = f"the session with {theirs.name}" if theirs else "this process"
             raise ValueError(f"{self!r} cannot be used with a module of {where}; give one of its devices")
 
-    def sync(self) -> None:
-        """Wait until the work given to the device is finished."""
-        get_global_func("portcall.rpc.DeviceSync")(self.session.module, self.device_type, self.device_id)
-
     def _stream(self, command: int, stream: int = 0, other: int = 0) -> int:
         plain = Device(self.device_type, self.device_id)
         number: int = get_global_func("portcall.rpc.DeviceStream")(self.session.module, command, plain, stream, other)
