@@ -378,6 +378,15 @@ def test_state_refuses_too_many_requests() -> None:
         assert caught.value.reason == "full"
 
 
+def test_queue_quota_lets_the_next_request_have_a_free_place_as_soon_as_a_lease_ends(desk: Desk) -> None:
+    for name in ("a", "b"):
+        desk.state.register(name, ["k"])
+    first, second = (desk.state.request("k", "eve", most=1) for _ in range(2))
+    assert states(desk, first, second) == ["offered", "queued"]
+    desk.state.release(first.id)  # its place is not clean yet, and the other one is free
+    assert second.state == "offered"
+
+
 def test_state_failed_offer_serves_all_who_may_have_a_place_now(desk: Desk) -> None:
     state = desk.state
     for name in ("a", "b", "c"):
@@ -409,7 +418,7 @@ def test_state_counts_positions_without_those_that_left_or_are_set_aside(desk: D
     state.request("k", "ann", most=1)
     waiting = [state.request("k", user, most=1) for user in ("bob", "ann", "eve", "joe")]
     state.release(waiting[0].id)
-    state.queue.block(waiting[1])
+    assert state.queue.is_blocked(waiting[1])
     assert [state.queue.position(lease) for lease in waiting[1:]] == [1, 1, 2]
     state.queue.unblock("ann")
     assert [state.queue.position(lease) for lease in waiting[1:]] == [1, 2, 3]

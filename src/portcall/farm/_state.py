@@ -416,11 +416,11 @@ class State:
             self._by_secret[hashed] = lease.id
         self.queue.enter(lease)
         self._set_lease(lease, "queued", want)
-        if not (most and self._held.get(user, 0) >= most):
+        if most and self._held.get(user, 0) >= most:
+            self.queue.block(lease)
+        else:
             place = min(filter(None, map(self._free, line.places)), key=self._preference, default=None)
-            if place is not None and line.head() is lease:
-                self._offer(place, lease)
-            elif place is not None:
+            if place is not None:
                 self._serve(place)
         return lease
 
