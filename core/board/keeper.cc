@@ -22,18 +22,6 @@ void DeleteApart(const std::string& directory) {  // it may hold a million files
   if (pid == 0) _exit(0);
 }
 
-// What a keeper that was killed did not delete.
-void DeleteUnknown(const KeeperTask& task) {
-  Descriptor base(open(task.base.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ForEachName(base.get(), [&](const char* name) {
-    for (const auto& [number, pid] : task.sessions) {
-      if (SessionDirectory("", number) == std::string("/") + name) return true;
-    }
-    DeleteApart(task.base + "/" + name);
-    return true;
-  });
-}
-
 }  // namespace
 
 std::string SessionDirectory(const std::string& base, int number) {
@@ -67,7 +55,7 @@ int Keeper::Receive() {
 void RunKeeper(const Descriptor& link, KeeperTask task) {
   signal(SIGCHLD, SIG_IGN);  // children of its own are not waited for
   DeleteAbandonedDirectories(task.place);
-  DeleteUnknown(task);
+  for (const std::string& directory : task.left) DeleteApart(directory);
   for (;;) {
     pollfd event{link.get(), POLLIN, 0};
     const int ready = poll(&event, 1, task.disk_limit ? kCountEvery : -1);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "board/descriptor.h"
 
@@ -52,6 +53,7 @@ struct KeeperTask {
   std::string base, place;              // the server's directory, and where those of other servers may lie
   uint64_t disk_limit;                  // 0 for none
   std::map<int32_t, int32_t> sessions;  // that are there already: number, process
+  std::vector<std::string> left;        // directories that another keeper did not delete
 };
 // The child's whole life, until the other end of the link is closed.
 void RunKeeper(const Descriptor& link, KeeperTask task);

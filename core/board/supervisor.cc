@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 namespace portcall::board {
 namespace {
@@ -83,10 +84,19 @@ void Supervisor::Prepare() {
 }
 
 void Supervisor::StartKeeper() {
-  KeeperTask task{base_.path, options_.work_dir, static_cast<uint64_t>(options_.disk_limit), {}};
+  KeeperTask task{base_.path, options_.work_dir, static_cast<uint64_t>(options_.disk_limit), {}, {}};
+  std::set<std::string> used;
   for (const auto& [number, connection] : connections_) {
-    if (connection->state == State::kServing) task.sessions[number] = connection->pid;
+    if (connection->state != State::kServing) continue;
+    task.sessions[number] = connection->pid;
+    used.insert(SessionDirectory(base_.path, number));
   }
+  // Listed here, where no session can begin meanwhile.
+  ForEachName(base_.lock.get(), [&](const char* name) {
+    const std::string directory = base_.path + "/" + name;
+    if (!used.count(directory)) task.left.push_back(directory);
+    return true;
+  });
   Descriptor theirs = keeper_.Connect();
   const pid_t pid = secrets_->Fork();
   if (pid < 0) throw SystemError("cannot start a process");
