@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,17 +72,22 @@ def cuda_variables(build_native: Callable[[str], Path]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def _cuda_of_this_process(cuda_variables: dict[str, str]) -> Iterator[FakeDriver]:
-    os.environ |= cuda_variables
-    assert portcall.cuda().exist
-    yield FakeDriver(Path(cuda_variables["PORTCALL_LIBCUDA"]))
-    for name in cuda_variables:
-        del os.environ[name]
+def _cuda_of_this_process(cuda_variables: dict[str, str]) -> FakeDriver:
+    """Open the fake driver, which stays for this process. Its servers get it from the environment, in ``driver``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cuda_variables.items():
+            patch.setenv(name, value)
+        assert portcall.cuda().exist
+    return FakeDriver(Path(cuda_variables["PORTCALL_LIBCUDA"]))
 
 
 @pytest.fixture
-def driver(_cuda_of_this_process: FakeDriver) -> Iterator[FakeDriver]:
-    """The fake driver without errors."""
+def driver(
+    _cuda_of_this_process: FakeDriver, cuda_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeDriver]:
+    """The fake driver without errors, here and in processes that a test starts."""
+    for name, value in cuda_variables.items():
+        monkeypatch.setenv(name, value)
     _cuda_of_this_process.fail(0, 0)
     yield _cuda_of_this_process
     _cuda_of_this_process.fail(0, 0)
