@@ -55,6 +55,10 @@ class Part:
 PARTS = (
     Part("Calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.call_rows, (CALLS, QUICK_CALLS), True),
     Part("Calls, each end on its own core", ("portcall", "apache-tvm"), rpc_rows.apart_rows, (CALLS, QUICK_CALLS)),
+    Part(
+        "Many calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.many_rows, (CALLS, QUICK_CALLS), True
+    ),
+    Part("Steps, 10 ms away", ("portcall", "one trip"), rpc_rows.far_rows, (OPENING, QUICK_OPENING)),
     Part("Copies, each end on its own core", ("portcall", "sockets"), rpc_rows.copy_rows, (COPIES, QUICK_COPIES)),
     Part("Byte strings, each end on its own core", ("portcall", "sockets"), rpc_rows.byte_rows, (COPIES, QUICK_COPIES)),
     Part("Files, each end on its own core", ("portcall", "sockets"), rpc_rows.file_rows, (COPIES, QUICK_COPIES)),

@@ -20,6 +20,7 @@ import numpy as np
 import tvm.rpc
 from calls import TEXT, Row, loop
 from method import Timer
+from rpc_delay import delayed
 from rpc_peers import HOST, Server, our_server, peers_server, raw_server
 from rpc_raw import RawClient
 
@@ -28,6 +29,8 @@ import portcall.rpc
 from portcall.bench import format_size
 
 CALL_TARGET, OPEN_TARGET = 1.1, 1.0
+MANY, MANY_TARGET = 1000, 1 / 5
+DELAY, FAR_TARGET = 0.010, 1.5  # seconds each way
 SOCKET_TARGET, NUMPY_TARGET = 1 / 0.85, 1 / 0.75
 SMALL_COPY_TARGET = 1 / 5
 SMALL_COPY = 64 << 10
@@ -37,6 +40,7 @@ AGAIN, AGAIN_TARGET = 100 << 20, 0.05
 BYTES = (1 << 20, 16 << 20, 64 << 20)
 FUNCTIONS = Path(__file__).resolve().parent / "rpc_functions.py"
 ECHO = "testing.echo"  # every server has it
+DIGEST_PAUSE = 1.0  # seconds after a first upload, in which both ends find the file's SHA-256
 PAUSE = 0.02  # seconds after a session's end, for its server to clean up
 
 
@@ -79,6 +83,35 @@ def apart_rows(core: int) -> Iterator[Row]:
     with our_server(core) as ours, peers_server(core) as peers, our_session(ours) as session:
         f, g = session.get_function(ECHO), peers_session(peers).get_function(ECHO)
         yield Row("call-apart", "echo(1)", loop("f(1)", f=f), loop("f(1)", f=g))
+
+
+def many_rows(core: int) -> Iterator[Row]:
+    """Yield many calls on their way at once against as many of the peer's, which waits for each."""
+    with our_server(core) as ours, peers_server(core) as peers, our_session(ours) as session:
+        f, g = session.get_function(ECHO), peers_session(peers).get_function(ECHO)
+        mine = loop("for future in [f.future(i) for i in many]: future.result()", f=f, many=range(MANY))
+        theirs = loop("for i in many: f(i)", f=g, many=range(MANY))
+        yield Row("call-many", f"{MANY:,} calls of echo on their way", mine, theirs, MANY_TARGET)
+
+
+def far_rows(core: int) -> Iterator[Row]:
+    """Yield steps that depend on each other against one round trip, through a proxy that delays."""
+    with our_server(core) as ours, delayed(ours.port, DELAY) as port, portcall.rpc.connect(HOST, port) as session:
+        nop, echo, array = session.get_function("testing.nop"), session.get_function(ECHO), np.ones(256, "float32")
+
+        def steps(number: int) -> float:
+            start = time.perf_counter()
+            for _ in range(number):
+                with session.pipeline():
+                    x, y, out = session.tensor(array), session.tensor(array), session.empty(256)
+                    nop(x, y, out)
+                    out.numpy()
+            return time.perf_counter() - start
+
+        text = "allocate 3, copy 2 to it, call, copy 1 back"
+        yield Row("far-steps", text, steps, loop("f(1)", f=echo), FAR_TARGET, "echo(1): one round trip")
+        arrays = loop("f(a, a)", f=nop, a=array)
+        yield Row("far-arrays", "nop(array of this process)", arrays, loop("f(1)", f=echo), None, "echo(1)")
 
 
 def copy_rows(core: int) -> Iterator[Row]:
@@ -162,6 +195,7 @@ def again_rows(core: int) -> Iterator[Row]:
                 with file.open("r+b") as opened:
                     opened.write(next(numbers).to_bytes(8, "little"))
                 total += timeit.timeit(lambda: session.upload(file), number=1)
+            time.sleep(DIGEST_PAUSE)
             return total
 
         send_new(1)

@@ -59,7 +59,7 @@ HOUSE = [
     ("rpc/wire", "_address _digests _endings _handshake _layouts _tls _values", "__init__"),
     (
         "rpc/client",
-        "_activity _contents _deadline _errors _library_check _record _socket",
+        "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
         "_end_reason _output _remote",
         "_session",
         "_connect _farm_channel _upload_all",

@@ -20,7 +20,7 @@ BUDGET = {
     "core/include/portcall": 4_650,  # with sessions for programs in C++
     "core/ir": 3_850,
     "core/loader": 1_850,  # files of its own in memory
-    "core/rpc": 4_850,
+    "core/rpc": 5_200,  # with posted requests
     "core/runtime": 4_150,
     "core/vm": 2_850,
     "core/web": 240,

@@ -48,7 +48,7 @@ void ReadAgain(Code code, std::string_view body) {
 
 // What a reader makes of bytes that come in pieces of up to `most`.
 std::string Heard(std::string_view bytes, size_t most) {
-  FrameReader frames(kMaxFrame);
+  FrameReader frames(kMaxFrame, true);
   std::string heard, payload;
   try {
     while (!bytes.empty()) {
@@ -134,6 +134,7 @@ void FuzzRpcEndpoint(const uint8_t* data, size_t size) {
   if (size == 0) return;
   EndpointOptions options;
   options.max_frame = kMaxFrame;
+  options.posts = (data[0] & 4) != 0;
   Endpoint endpoint(MakeLocalSession({"testing.*"}), options);
   std::string bytes = data[0] & 1 ? Open() : "", sent;
   bytes.append(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -160,6 +160,11 @@ void Writer::Begin(Code code) {
   Put<int32_t>(static_cast<int32_t>(code));
 }
 
+void Writer::BeginPosted(Code code, uint64_t target) {
+  Begin(static_cast<Code>(static_cast<int32_t>(code) | kPosted));
+  Put<uint64_t>(target);
+}
+
 void Writer::End() {
   uint64_t length = Ordered(out_->size() - start_ - sizeof(uint64_t) + inset_bytes_);
   std::memcpy(out_->data() + start_, &length, sizeof(length));

@@ -52,7 +52,11 @@ enum class Code : int32_t {
   kDevSetStream = 20,
   kDevGetCurrentStream = 21,
   kOutput = 32,  // between portcall peers: what the server's code printed
+  kSync = 64,    // between portcall peers that have the feature `post`, as kPosted is
+  kFetch = 65,
 };
+constexpr int32_t kPosted = 0x100;  // of a code: the request is not answered, and fills a handle of the client's
+constexpr uint64_t kClientHandles = uint64_t{1} << 63;  // and what lies above: numbers that the client gives
 
 // The peer broke the protocol.
 [[noreturn]] void ThrowProtocolError(const std::string& what);
@@ -136,6 +140,7 @@ class Writer {
 
   // A frame: Begin, the body, End.
   void Begin(Code code);
+  void BeginPosted(Code code, uint64_t target);
   void End();
 
  private:

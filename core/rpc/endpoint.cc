@@ -7,7 +7,8 @@
 namespace portcall::rpc {
 namespace {
 
-constexpr size_t kMaxTraceback = 16 << 10;                   // bytes
+constexpr size_t kMaxTraceback = 16 << 10;  // bytes
+constexpr size_t kMaxUnreported = 16;
 constexpr auto kMostDelay = std::chrono::microseconds(500);  // of an answer, by the requests behind it
 
 bool IsSysCall(Code code) { return code >= Code::kGetGlobalFunc && code <= Code::kDevGetCurrentStream; }
@@ -43,6 +44,11 @@ class SysArgs {
   const Sequence& values_;
 };
 
+// Whether the value is a handle of an object, rather than a plain value or an object by value.
+bool IsHandle(const CallResult& result) {
+  return result.value.type == kTVMFFIOpaquePtr && result.type != kTVMFFIOpaquePtr;
+}
+
 WireValue PointerOf(uint64_t handle) { return WireValue::Pointer(handle); }
 
 }  // namespace
@@ -50,7 +56,7 @@ WireValue PointerOf(uint64_t handle) { return WireValue::Pointer(handle); }
 // ---- Serving ------------------------------------------------------------------------------------------------------
 
 Endpoint::Endpoint(std::shared_ptr<Session> session, EndpointOptions options)
-    : session_(std::move(session)), options_(std::move(options)), frames_(options_.max_frame) {}
+    : session_(std::move(session)), options_(std::move(options)), frames_(options_.max_frame, options_.posts) {}
 
 bool Endpoint::Serve() {
   auto until = std::chrono::steady_clock::now() + kMostDelay;
@@ -78,7 +84,8 @@ void Endpoint::Step(FrameReader::Event event) {
   switch (event) {
     case FrameReader::kMessage:
       try {
-        Answer(frames_.code(), Reader(frames_.body()));
+        if (frames_.posted()) Posted(frames_.code(), Reader(frames_.body()));
+        else Answer(frames_.code(), Reader(frames_.body()));
       } catch (const Error& error) {
         Exception(error);
       } catch (const std::exception& error) {
@@ -103,16 +110,27 @@ void Endpoint::Answer(Code code, Reader body) {
   }
   if (code == Code::kInitServer) return InitServer(body);
   PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
-  if (code == Code::kCallFunc) return CallFunc(body);
+  if (code == Code::kCallFunc) {
+    CallResult result;
+    CallFunc(body, &result);
+    return ReturnResult(&result);
+  }
   if (code == Code::kCopyFromRemote) return CopyFromRemote(body);
   if (code == Code::kCopyToRemote) {  // its head is wrong, or it would not have come as a message: this finds how
     body.Tensor();
     body.Take<uint64_t>();
   }
-  if (!IsSysCall(code)) ThrowProtocolError("no request has code " + std::to_string(static_cast<int32_t>(code)));
+  bool ours = options_.posts && (code == Code::kSync || code == Code::kFetch);
+  if (!IsSysCall(code) && !ours) {
+    ThrowProtocolError("no request has code " + std::to_string(static_cast<int32_t>(code)));
+  }
   Sequence args = body.Values();
   body.ExpectEnd();
-  SysCall(code, args);
+  if (code == Code::kSync) return Sync(args);
+  if (code == Code::kFetch) return Fetch(args);
+  Any owner;
+  Sequence reply = SysCall(code, &args, &owner);
+  reply.empty() ? ReturnNone() : Return(reply);
 }
 
 void Endpoint::InitServer(Reader body) {
@@ -141,28 +159,34 @@ void Endpoint::InitServer(Reader body) {
   ReturnNone();
 }
 
-void Endpoint::CallFunc(Reader body) {
+void Endpoint::CallFunc(Reader body, CallResult* result) {
   auto function = body.Take<uint64_t>();
   Sequence args = body.Values();
   body.ExpectEnd();
   for (WireValue& arg : args) {
     if (arg.type == kTVMFFIByteArrayPtr) arg.object = frames_.Lend(arg.text);
   }
-  CallResult result;
-  session_->Call(function, args, &result);
-  Sequence reply;
-  reply.reserve(3);
-  reply.push_back(WireValue::Int(result.type));
-  bool handle = result.value.type == kTVMFFIDLTensorPtr || result.handle;
-  reply.push_back(std::move(result.value));
-  if (handle) reply.push_back(PointerOf(result.handle));
-  Return(reply, result.owner);
+  Resolve(&args);
+  session_->Call(Actual(function), args, result);
 }
 
-void Endpoint::SysCall(Code code, const Sequence& values) {
-  auto args = [&](size_t count) { return SysArgs(values, count); };
+void Endpoint::ReturnResult(CallResult* result) {
   Sequence reply;
-  Any owner;
+  reply.reserve(3);
+  reply.push_back(WireValue::Int(result->type));
+  bool handle = result->value.type == kTVMFFIDLTensorPtr || result->handle;
+  reply.push_back(std::move(result->value));
+  if (handle) reply.push_back(PointerOf(result->handle));
+  Return(reply, result->owner);
+}
+
+Sequence Endpoint::SysCall(Code code, Sequence* given, Any* owner) {
+  Sequence reply;
+  if (code == Code::kFreeHandle && FreeChosen(*given, 0)) return reply;
+  if (code == Code::kDevFreeData && FreeChosen(*given, 1)) return reply;
+  Resolve(given);
+  const Sequence& values = *given;
+  auto args = [&](size_t count) { return SysArgs(values, count); };
   switch (code) {
     case Code::kGetGlobalFunc:
       reply.push_back(PointerOf(session_->GetFunction(args(1).Text(0))));
@@ -174,7 +198,7 @@ void Endpoint::SysCall(Code code, const Sequence& values) {
       session_->SetDevice(args(1).Device(0));
       break;
     case Code::kDevGetAttr:
-      reply.push_back(session_->GetAttr(args(2).Device(0), args(2).Int(1), &owner));
+      reply.push_back(session_->GetAttr(args(2).Device(0), args(2).Int(1), owner));
       break;
     case Code::kDevAllocData: {
       SysArgs a = args(4);
@@ -210,13 +234,14 @@ void Endpoint::SysCall(Code code, const Sequence& values) {
     default:
       break;
   }
-  reply.empty() ? ReturnNone() : Return(reply);
+  return reply;
 }
 
 void Endpoint::CopyFromRemote(Reader body) {
   WireTensor from = body.Tensor();
   auto nbytes = body.Take<uint64_t>();
   body.ExpectEnd();
+  from.data = Actual(from.data);
   Any owner;
   void* address = kBigEndian ? nullptr : session_->Address(from, nbytes, Access::kRead, &owner);
   if (!address) {
@@ -242,11 +267,13 @@ Tensor Endpoint::Stage(uint64_t nbytes) const {
 
 void Endpoint::BeginCopyTo(Reader head) {
   copy_error_ = nullptr;
+  poisoned_ = false;
   uint64_t size = frames_.payload_size();
   try {
     if (frames_.code() != Code::kCopyToRemote) ThrowProtocolError("a CopyAck came where a request was expected");
     PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
     copy_to_ = head.Tensor();
+    copy_to_.data = Actual(copy_to_.data);
     auto nbytes = head.Take<uint64_t>();
     if (nbytes != size) {
       ThrowProtocolError("a copy of " + std::to_string(nbytes) + " bytes carries " + std::to_string(size));
@@ -265,19 +292,142 @@ void Endpoint::BeginCopyTo(Reader head) {
 void Endpoint::EndCopyTo() {
   try {
     if (copy_error_) {
-      Exception(*copy_error_);
+      frames_.posted() ? Fail(0, *copy_error_) : Exception(*copy_error_);
     } else {
       if (copy_stage_.defined()) {
         OrderElements(copy_stage_.raw_data(), copy_stage_.numel(), copy_to_.dtype);
         session_->CopyTo(copy_to_, copy_stage_.raw_data(), copy_stage_.numel());
       }
-      ReturnNone();
+      if (!frames_.posted()) ReturnNone();
     }
   } catch (const Error& error) {
-    Exception(error);
+    frames_.posted() ? Fail(0, error) : Exception(error);
   }
   copy_stage_ = Tensor();
   copy_owner_ = nullptr;
+}
+
+// ---- Posted requests ----------------------------------------------------------------------------------------------
+
+void Endpoint::Posted(Code code, Reader body) {
+  uint64_t target = frames_.posted_target();
+  poisoned_ = false;
+  try {
+    PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
+    if (target && (target < kClientHandles || chosen_.count(target))) {
+      ThrowProtocolError("a posted request fills the handle " + std::to_string(target) + ", which it may not");
+    }
+    auto made = std::make_unique<Chosen>();
+    if (code == Code::kCallFunc) {
+      CallFunc(body, &made->result);
+    } else if (IsSysCall(code)) {
+      Sequence args = body.Values();
+      body.ExpectEnd();
+      Sequence reply = SysCall(code, &args, &made->result.owner);
+      if (!reply.empty()) made->result.value = std::move(reply[0]);
+    } else {
+      ThrowProtocolError("a request of code " + std::to_string(static_cast<int32_t>(code)) + " is posted");
+    }
+    if (target) chosen_.emplace(target, std::move(made));
+  } catch (const Error& error) {
+    Fail(target, error);
+  } catch (const std::exception& error) {
+    Fail(target, Error("RuntimeError", error.what()));
+  }
+}
+
+// An error is reported once: by what uses the handle, or else when the client asks.
+void Endpoint::Fail(uint64_t target, const Error& error) {
+  if (!poisoned_ && unreported_.size() < kMaxUnreported) unreported_.push_back(error);
+  if (target < kClientHandles) return;
+  std::unique_ptr<Chosen>& chosen = chosen_[target];
+  if (chosen) return;
+  chosen = std::make_unique<Chosen>();
+  chosen->poison = std::make_unique<Error>(error);
+}
+
+Endpoint::Chosen& Endpoint::Find(uint64_t handle) {
+  auto it = chosen_.find(handle);
+  PORTCALL_CHECK(it != chosen_.end(), ValueError) << "the handle " << handle << " names nothing in this session";
+  poisoned_ = it->second->poison != nullptr;
+  if (poisoned_) throw Error(*it->second->poison);
+  return *it->second;
+}
+
+// The session's own number of a handle: most are that already.
+uint64_t Endpoint::Actual(uint64_t handle) {
+  if (handle < kClientHandles || !options_.posts) return handle;
+  const CallResult& result = Find(handle).result;
+  if (result.value.tensor) return result.value.tensor->data;
+  PORTCALL_CHECK(result.value.type == kTVMFFIOpaquePtr, TypeError)
+      << "the handle " << handle << " names a plain value, which cannot be used as memory or called";
+  return result.value.v_handle;
+}
+
+// A result that is an argument: what the session calls the object, or the value itself.
+void Endpoint::Resolve(Sequence* args) {
+  if (!options_.posts) return;
+  for (WireValue& arg : *args) {
+    if (arg.tensor) {
+      arg.tensor->data = Actual(arg.tensor->data);
+    } else if ((arg.type == kRemoteObject || arg.type == kTVMFFIFunction || arg.type == kTVMFFIModule) &&
+               arg.v_handle >= kClientHandles) {
+      const CallResult& result = Find(arg.v_handle).result;
+      if (result.value.tensor) {
+        arg = WireValue::Tensor(*result.value.tensor);
+      } else if (IsHandle(result)) {
+        bool own = result.type == kTVMFFIFunction || result.type == kTVMFFIModule;
+        arg = WireValue::Handle(own ? result.type : kRemoteObject, result.value.v_handle);
+      } else {
+        arg = WireValue::Handle(result.value.type, result.value.v_handle);
+        arg.text = result.value.text;
+        arg.object = result.owner;
+      }
+    } else if (arg.type == kTVMFFIOpaquePtr && arg.v_handle >= kClientHandles && chosen_.count(arg.v_handle)) {
+      arg.v_handle = Actual(arg.v_handle);
+    }
+  }
+}
+
+// Whether the handle was one that the client chose. One that never came to be is freed as silently.
+bool Endpoint::FreeChosen(const Sequence& args, size_t place) {
+  if (!options_.posts || args.size() <= place || args[place].type != kTVMFFIOpaquePtr) return false;
+  auto it = chosen_.find(args[place].v_handle);
+  if (it == chosen_.end()) return false;
+  std::unique_ptr<Chosen> gone = std::move(it->second);
+  chosen_.erase(it);
+  if (gone->poison) return true;
+  const CallResult& result = gone->result;
+  if (place == 1) session_->FreeData(args[0].v_device, result.value.v_handle);
+  else if (result.handle || IsHandle(result)) session_->Free(result.handle ? result.handle : result.value.v_handle);
+  return true;
+}
+
+// Answers when all before it is done; with a 1, by the first error that nobody heard of.
+void Endpoint::Sync(const Sequence& args) {
+  bool report = SysArgs(args, 1).Int(0) != 0;
+  if (!report || unreported_.empty()) return ReturnNone();
+  Error first = unreported_[0];
+  unreported_.clear();
+  throw Error(first);
+}
+
+// The result of a posted call; what it names stays the handle's.
+void Endpoint::Fetch(const Sequence& args) {
+  Chosen& chosen = Find(SysArgs(args, 1).Pointer(0));
+  CallResult result;
+  result.type = chosen.result.type;
+  result.owner = chosen.result.owner;
+  if (chosen.result.value.tensor) {
+    result.value = WireValue::Tensor(*chosen.result.value.tensor);
+    result.value.tensor->data = args[0].v_handle;
+  } else {
+    result.value = WireValue::Handle(chosen.result.value.type, chosen.result.value.v_handle);
+    result.value.text = chosen.result.value.text;
+    if (IsHandle(chosen.result)) result.value.v_handle = args[0].v_handle;
+    if (chosen.result.handle) result.handle = args[0].v_handle;
+  }
+  ReturnResult(&result);
 }
 
 // ---- Answers ------------------------------------------------------------------------------------------------------
@@ -303,6 +453,8 @@ void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
 }
 
 void Endpoint::Exception(const Error& error) {
+  auto same = [&](const Error& one) { return one.ref().same_as(error.ref()); };
+  unreported_.erase(std::remove_if(unreported_.begin(), unreported_.end(), same), unreported_.end());
   Sequence values;
   std::string text(error.what());
   values.push_back(WireValue::Text(text));

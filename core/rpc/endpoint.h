@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "portcall/tensor.h"
@@ -20,6 +21,7 @@ namespace portcall::rpc {
 
 struct EndpointOptions {
   uint64_t max_frame = uint64_t{1} << 30;
+  bool posts = false;       // whether the client may post requests
   bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that
   // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
   std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
@@ -45,11 +47,27 @@ class Endpoint {
   void Step(FrameReader::Event event);
   void Answer(Code code, Reader body);
   void InitServer(Reader body);
-  void CallFunc(Reader body);
-  void SysCall(Code code, const Sequence& args);
+  void CallFunc(Reader body, CallResult* result);
+  void ReturnResult(CallResult* result);
+  Sequence SysCall(Code code, Sequence* args, Any* owner);
+  void Sync(const Sequence& args);
+  void Fetch(const Sequence& args);
   void CopyFromRemote(Reader body);
   void BeginCopyTo(Reader head);
   void EndCopyTo();
+
+  // Requests that are posted, and handles that the client chose. One whose request failed is poisoned: who uses it gets
+  // that error.
+  struct Chosen {
+    CallResult result;
+    std::unique_ptr<Error> poison;
+  };
+  void Posted(Code code, Reader body);
+  void Fail(uint64_t target, const Error& error);
+  Chosen& Find(uint64_t handle);
+  uint64_t Actual(uint64_t handle);
+  void Resolve(Sequence* args);
+  bool FreeChosen(const Sequence& args, size_t place);
 
   Tensor Stage(uint64_t nbytes) const;
 
@@ -66,6 +84,9 @@ class Endpoint {
   SendQueue output_;
   bool initialized_ = false;
   bool closed_ = false;
+  std::unordered_map<uint64_t, std::unique_ptr<Chosen>> chosen_;  // short text lies in them
+  std::vector<Error> unreported_;                                 // of posted requests
+  bool poisoned_ = false;                                         // whether the last error is that of an earlier one
   // The copy that is being received.
   WireTensor copy_to_;
   Any copy_owner_;     // of the memory that the bytes go to

@@ -98,6 +98,7 @@ FrameReader::Event FrameReader::Next() {
     } while (length_ == 0);  // a frame without content is legal and means nothing
     if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
     state_ = kBody;
+    posted_ = false;
   }
   return state_ == kBody ? ReadBody() : FillPayload();
 }
@@ -105,6 +106,16 @@ FrameReader::Event FrameReader::Next() {
 FrameReader::Event FrameReader::ReadBody() {
   if (!Gather(sizeof(int32_t))) return kNeedBytes;
   auto code = NumberAt<int32_t>(buffer_ + begin_);
+  if (takes_posted_ && !posted_ && (code & kPosted) && length_ >= sizeof(code) + sizeof(posted_target_)) {
+    if (!Gather(sizeof(code) + sizeof(posted_target_))) return kNeedBytes;
+    posted_target_ = NumberAt<uint64_t>(buffer_ + begin_ + sizeof(code));
+    Consume(sizeof(posted_target_));  // from here on it is as any other: the code moves to in front of the body
+    length_ -= sizeof(posted_target_);
+    code = Ordered(code & ~kPosted);
+    std::memcpy(buffer_ + begin_, &code, sizeof(code));
+    code = NumberAt<int32_t>(buffer_ + begin_);
+    posted_ = true;
+  }
   code_ = static_cast<Code>(code);
   uint64_t body = length_ - sizeof(code);
   if (code_ == Code::kCopyAck) return BeginPayload(0);

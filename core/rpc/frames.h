@@ -26,13 +26,16 @@ class FrameReader {
   };
 
   // Frames longer than `max_frame` bytes are refused (payloads of copies are not counted).
-  explicit FrameReader(uint64_t max_frame) : max_frame_(max_frame) {}
+  explicit FrameReader(uint64_t max_frame, bool takes_posted = false)
+      : max_frame_(max_frame), takes_posted_(takes_posted) {}
 
   std::pair<char*, size_t> Space();
   void Filled(size_t n);
   Event Next();
 
-  Code code() const { return code_; }
+  Code code() const { return code_; }  // of a posted request: that of the request
+  bool posted() const { return posted_; }
+  uint64_t posted_target() const { return posted_target_; }
   std::string_view body() const { return body_; }
   // A bytes object over a part of body(), without a copy, where that part is most of a large message; None otherwise. The
   // object may be kept.
@@ -55,6 +58,8 @@ class FrameReader {
   void Move(size_t capacity);  // to a buffer of that many bytes
 
   uint64_t max_frame_;
+  bool takes_posted_, posted_ = false;
+  uint64_t posted_target_ = 0;
   Tensor memory_, lent_;  // of the buffer; of one before it in which body() lies
   char* buffer_ = nullptr;
   size_t capacity_ = 0;

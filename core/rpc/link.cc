@@ -110,28 +110,21 @@ void Link::SendDuplex(Deadline deadline) {
       PORTCALL_CHECK(Clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
       continue;
     }
-    reading_ = true;
-    lock.unlock();
-    try {
-      if (channel_->WaitFor(true, deadline)) Pump(deadline);
-      PORTCALL_CHECK(Clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
-    } catch (...) {
-      lock.lock();
-      Leave(&reading_);
-      throw;
-    }
-    lock.lock();
-    Leave(&reading_);
+    Read(lock, deadline, true);
+    PORTCALL_CHECK(Clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
   }
 }
 
 // ---- Receiving ----------------------------------------------------------------------------------------------------
 
-void Link::Receive(Lock& lock, Deadline deadline) {
+void Link::Receive(Lock& lock, Deadline deadline) { Read(lock, deadline, false); }
+
+// `or_room`: ends without having received where there is room to send.
+void Link::Read(Lock& lock, Deadline deadline, bool or_room) {
   reading_ = true;
   lock.unlock();
   try {
-    Pump(deadline);
+    if (!or_room || channel_->WaitFor(true, deadline)) Pump(deadline);
   } catch (...) {
     lock.lock();
     Leave(&reading_);

@@ -58,6 +58,7 @@ class Link {
  private:
   void Send(Lock& lock, Deadline deadline, bool duplex);
   void SendDuplex(Deadline deadline);
+  void Read(Lock& lock, Deadline deadline, bool or_room);
   void Pump(Deadline deadline);
   bool HandleAll();
   void Leave(bool* role);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules
-//  * Each of these frees its handle when it goes; that never waits for the peer.
 //  * Objects of one session are refused by another.
 //  * Local tensors may be given to a remote function: they are sent, and those that are not read-only are copied back.
 #include "rpc/remote_objects.h"
@@ -14,110 +13,10 @@
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
 #include "rpc/remote_session.h"
+#include "rpc/remote_values.h"
 
 namespace portcall::rpc {
 namespace {
-
-using SessionPtr = std::shared_ptr<Session>;
-
-// The session, unless it is this process and was closed; a remote one says itself how it ended.
-SessionPtr Opened(SessionPtr session) {
-  PORTCALL_CHECK(!session->closed() || dynamic_cast<RemoteSession*>(session.get()), SessionClosedError)
-      << "the session with this process is closed";
-  return session;
-}
-
-// A handle that is given back with its last user.
-class OwnedHandle {
- public:
-  OwnedHandle(SessionPtr session, uint64_t value) : session_(std::move(session)), value_(value) {}
-  OwnedHandle(const OwnedHandle&) = delete;
-  OwnedHandle& operator=(const OwnedHandle&) = delete;
-  ~OwnedHandle() {
-    try {
-      if (value_ && !session_->closed()) session_->Free(value_);
-    } catch (const Error&) {  // the session is gone, and the handle with it
-    }
-  }
-  const SessionPtr& session() const { return session_; }
-  uint64_t value() const { return value_; }
-
- private:
-  SessionPtr session_;
-  uint64_t value_;
-};
-using HandlePtr = std::shared_ptr<OwnedHandle>;
-
-// Memory that was allocated, rather than returned.
-class OwnedMemory {
- public:
-  OwnedMemory(SessionPtr session, DLDevice device, uint64_t data)
-      : session_(std::move(session)), device_(device), data_(data) {}
-  OwnedMemory(const OwnedMemory&) = delete;
-  OwnedMemory& operator=(const OwnedMemory&) = delete;
-  ~OwnedMemory() {
-    try {
-      if (!session_->closed()) session_->FreeData(device_, data_);
-    } catch (const Error&) {  // the session is gone, and the memory with it
-    }
-  }
-
- private:
-  SessionPtr session_;
-  DLDevice device_;
-  uint64_t data_;
-};
-
-[[noreturn]] void ThrowNone(const char* type_key) {
-  throw Error("TypeError", std::string("None was given where an object of type ") + type_key + " is needed");
-}
-
-// A reference that a caller gives, and that may be None: to use that is an error.
-template <typename NodeType> class Given : public ObjectRef {
- public:
-  using Node = NodeType;
-  Given() noexcept = default;
-  Given(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
-  NodeType* operator->() const {
-    if (!defined()) ThrowNone(NodeType::kTypeKey);
-    return static_cast<NodeType*>(ptr_);
-  }
-};
-
-struct RemoteTensorObj : Object {
-  static constexpr const char* kTypeKey = "portcall.rpc.Tensor";
-  SessionPtr session;
-  WireTensor wire;
-  std::shared_ptr<void> owner;  // an OwnedHandle or OwnedMemory; views share it
-};
-using RemoteTensor = Given<RemoteTensorObj>;
-
-struct RemoteObjectObj : Object {
-  static constexpr const char* kTypeKey = "portcall.rpc.Object";
-  HandlePtr handle;
-  int32_t remote_type = 0;
-};
-using RemoteObject = Given<RemoteObjectObj>;
-
-// A device of a session. A plain device that is sent means a device of the server; other sessions refuse this one.
-struct RemoteDeviceObj : Object {
-  static constexpr const char* kTypeKey = "portcall.rpc.Device";
-  SessionPtr session;
-  DLDevice device{};
-};
-using RemoteDevice = Given<RemoteDeviceObj>;
-
-RemoteDevice DeviceOf(SessionPtr session, DLDevice value) {
-  auto device = Make<RemoteDevice>();
-  device->session = std::move(session);
-  device->device = value;
-  return device;
-}
-
-std::string NameOf(const SessionPtr& session) {
-  auto* remote = dynamic_cast<RemoteSession*>(session.get());
-  return remote ? remote->options().name : "this process";
-}
 
 // A function of a session, as a closure.
 struct RemoteFunction {
@@ -143,6 +42,18 @@ RemoteFunction* RemoteFunctionOf(const PackedFunc& func) {
   return info.call == RemoteFunction::Call ? static_cast<RemoteFunction*>(info.self) : nullptr;
 }
 
+// While it lives, requests of this thread to a session are posted; for null, all are answered.
+class Posting {
+ public:
+  explicit Posting(const Session* session) : before_(std::exchange(pipelined_session, session)) {}
+  Posting(const Posting&) = delete;
+  Posting& operator=(const Posting&) = delete;
+  ~Posting() { pipelined_session = before_; }
+
+ private:
+  const Session* before_;
+};
+
 class RpcModule : public ModuleNode {
  public:
   explicit RpcModule(HandlePtr handle) : handle_(std::move(handle)) {}
@@ -151,6 +62,7 @@ class RpcModule : public ModuleNode {
   const HandlePtr& handle() const { return handle_; }
 
   PackedFunc GetFunction(const std::string& name, const Module& self) override {
+    Posting none(nullptr);
     const SessionPtr& session = handle_->session();
     if (handle_->value()) {
       PackedFunc found = ServerFunction("tvm.rpc.server.ModuleGetFunction")(self, name, true);
@@ -161,14 +73,17 @@ class RpcModule : public ModuleNode {
   }
   std::string GetSource(const std::string& format) override {
     if (handle_->value() == 0) return ModuleNode::GetSource(format);
+    Posting none(nullptr);
     Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(AsModule(), format);
     return std::string(source.view());
   }
   bool Import(const Module& other) override {
+    Posting none(nullptr);
     ServerFunction("tvm.rpc.server.ImportModule")(AsModule(), other);
     return true;
   }
   PackedFunc TimeEvaluator(const std::vector<Any>& arguments) override {
+    Posting none(nullptr);
     std::vector<Any> all = arguments;
     all.insert(all.begin(), handle_->value() ? Any(AsModule()) : Any(nullptr));
     Any result = ServerFunction("runtime.RPCTimeEvaluator")
@@ -255,6 +170,7 @@ class Outgoing {
 
   void AddObject(const TVMFFIAny& cell, int position) {
     ObjectRef object = IsObject(cell) ? ObjectRef::Borrow(cell.v_obj) : ObjectRef();
+    if (AddFuture(object, position)) return;
     if (auto* tensor = object.as<RemoteTensorObj>()) {
       CheckOwn(tensor->session, position, "a tensor");
       owners_[tensor->wire.data] = tensor->owner;
@@ -287,12 +203,14 @@ class Outgoing {
     PORTCALL_CHECK(remote->handle()->value(), TypeError) << "argument #" << position << " is the session itself";
     Push(WireValue::Handle(kTVMFFIModule, remote->handle()->value()));
   }
+  bool AddFuture(const ObjectRef& object, int position);
   void AddFunction(TVMFFIObject* func, int position);
   void AddLocal(const TVMFFIAny& cell, const DLTensor& tensor);
 
   SessionPtr session_;
   Sequence values_;
   std::vector<Sent> sent_;
+  std::vector<Any> results_;  // of calls, given as arguments
   std::map<uint64_t, std::shared_ptr<void>> owners_;
   std::vector<std::unique_ptr<Any>> saved_;  // objects by value; short ones lie in the cell itself
 };
@@ -343,12 +261,21 @@ Any Incoming(const SessionPtr& session, CallResult* result, std::shared_ptr<void
   return object;
 }
 
+Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args);
+
 int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
   auto* func = static_cast<RemoteFunction*>(self);
   return Guard([&] {
     const SessionPtr& session = Opened(func->handle->session());
     Outgoing outgoing(session);
     for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
+    if (pipelined_session && pipelined_session == session.get() && !outgoing.has_local()) {
+      auto remote = std::dynamic_pointer_cast<RemoteSession>(session);
+      if (remote && remote->posting()) {
+        *out = PostCall(remote, func->handle->value(), outgoing.values()).release();
+        return;
+      }
+    }
     CallResult result;
     session->Call(func->handle->value(), outgoing.values(), &result);
     outgoing.CopyBack();
@@ -364,7 +291,8 @@ struct FutureObj : Object {
   static constexpr const char* kTypeKey = "portcall.Future";
   std::mutex mutex;
   std::shared_ptr<RemoteSession> session;
-  std::shared_ptr<Pending> call;  // null: the result is known
+  std::shared_ptr<Pending> call;  // null: the result is known, or has a handle
+  HandlePtr handle;               // of a posted call
   std::unique_ptr<Outgoing> outgoing;
   Any value;
   std::optional<Error> failure;
@@ -376,8 +304,28 @@ struct FutureObj : Object {
     } catch (const Error&) {  // and this is of no interest
     }
   }
+  HandlePtr Posted() {
+    std::lock_guard<std::mutex> guard(mutex);
+    return handle;
+  }
+  Any Result(Deadline until) {
+    PORTCALL_CHECK(Take(until), TimeoutError) << "the result did not come in time";
+    if (failure) throw Error(*failure);
+    return value;
+  }
   // Whether the result is there.
   bool Take(Deadline until) {
+    if (HandlePtr posted = Posted()) {
+      CallResult result;
+      session->Fetch(posted->value(), &result);
+      std::lock_guard<std::mutex> guard(mutex);
+      if (!handle) return true;
+      bool object = result.value.type == kTVMFFIOpaquePtr && result.type != kTVMFFIOpaquePtr;
+      if (object || result.handle) posted->Disown();  // what it becomes has the handle
+      value = Incoming(session, &result, posted);
+      handle = nullptr;
+      return true;
+    }
     std::shared_ptr<Pending> waiting;
     {
       std::lock_guard<std::mutex> guard(mutex);
@@ -408,6 +356,27 @@ struct FutureObj : Object {
 };
 using Future = Given<FutureObj>;
 
+Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, const Sequence& args) {
+  auto future = Make<Future>();
+  future->handle = std::make_shared<OwnedHandle>(session, session->PostCall(function, args));
+  future->session = session;
+  return future;
+}
+
+// The result of a call as an argument: its handle where the session has it, or else what it is.
+bool Outgoing::AddFuture(const ObjectRef& object, int position) {
+  auto* future = const_cast<FutureObj*>(object.as<FutureObj>());
+  if (!future) return false;
+  HandlePtr posted = future->Posted();
+  if (posted && posted->session() == session_) {
+    Push(WireValue::Handle(kRemoteObject, posted->value()));
+  } else {
+    results_.push_back(future->Result(kNoDeadline));
+    Add(results_.back().cell(), position);
+  }
+  return true;
+}
+
 // Calls a function; a function of a session that takes several calls at once is not waited for. Local arrays are: their
 // bytes are sent, and copied back.
 Future StartCall(const TVMFFIAny* args, int32_t count) {
@@ -437,10 +406,7 @@ Future StartCall(const TVMFFIAny* args, int32_t count) {
 
 // `seconds` that are negative: without a limit.
 Any FutureResult(Future future, double seconds) {
-  bool there = future->Take(seconds < 0 ? kNoDeadline : DeadlineIn(std::max(seconds, 1e-6)));
-  PORTCALL_CHECK(there, TimeoutError) << "the result did not come within " << seconds << " s";
-  if (future->failure) throw Error(*future->failure);
-  return future->value;
+  return future->Result(seconds < 0 ? kNoDeadline : DeadlineIn(std::max(seconds, 1e-6)));
 }
 
 void Outgoing::AddFunction(TVMFFIObject* object, int position) {
@@ -478,6 +444,7 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
     sent.stage = Tensor::Empty(sent.remote.shape, tensor.dtype);
     sent.stage.CopyFrom(tensor);
   }
+  Posting posting(session_.get());  // the call tells what went wrong
   sent.remote.data = session_->Alloc(sent.remote, std::nullopt);
   owners_[sent.remote.data] = std::make_shared<OwnedMemory>(session_, sent.remote.device, sent.remote.data);
   session_->CopyTo(sent.remote, sent.data(), NumBytes(tensor));
@@ -486,77 +453,6 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
 }
 
 // ---- What Python calls --------------------------------------------------------------------------------------------
-
-RemoteTensor EmptyTensor(Module root, std::vector<int64_t> shape, DLDataType dtype, int32_t type, int32_t id) {
-  auto tensor = Make<RemoteTensor>();
-  tensor->session = SessionOf(root);
-  tensor->wire.device = {type, id};
-  tensor->wire.dtype = dtype;
-  tensor->wire.shape = std::move(shape);
-  tensor->wire.NumBytes();
-  tensor->wire.data = Opened(tensor->session)->Alloc(tensor->wire, std::nullopt);
-  tensor->owner = std::make_shared<OwnedMemory>(tensor->session, tensor->wire.device, tensor->wire.data);
-  return tensor;
-}
-
-RemoteTensor ViewTensor(RemoteTensor base, std::vector<int64_t> shape, DLDataType dtype, uint64_t byte_offset) {
-  auto view = Make<RemoteTensor>();
-  view->session = base->session;
-  view->owner = base->owner;
-  view->wire = base->wire;
-  view->wire.shape = std::move(shape);
-  view->wire.dtype = dtype;
-  view->wire.byte_offset += byte_offset;
-  uint64_t size = base->wire.NumBytes(), nbytes = view->wire.NumBytes();
-  PORTCALL_CHECK(byte_offset <= size && nbytes <= size - byte_offset, ValueError)
-      << "a view of " << nbytes << " bytes at offset " << byte_offset << " goes past the end of " << size << " bytes";
-  return view;
-}
-
-void CheckSame(const std::vector<int64_t>& shape, DLDataType dtype, const WireTensor& wire) {
-  PORTCALL_CHECK(shape == wire.shape, ValueError)
-      << "a copy needs equal shapes: " << ToString(Shape(shape)) << " and " << ToString(Shape(wire.shape));
-  PORTCALL_CHECK(dtype == wire.dtype, TypeError)
-      << "a copy needs equal data types: " << ToString(dtype) << " and " << ToString(wire.dtype);
-}
-void CheckSame(const RemoteTensor& remote, const Tensor& local) {
-  if (!local.defined()) ThrowNone(TensorObj::kTypeKey);
-  const DLTensor& dl = *local.dl_tensor();
-  CheckSame(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype, remote->wire);
-}
-
-bool IsDirect(const Tensor& tensor) { return tensor.device().device_type == kDLCPU && tensor.is_contiguous(); }
-
-Tensor CompactLike(const Tensor& tensor) {
-  const DLTensor& dl = *tensor.dl_tensor();
-  return Tensor::Empty(std::vector<int64_t>(dl.shape, dl.shape + dl.ndim), dl.dtype);
-}
-
-void CopyToRemote(RemoteTensor remote, Tensor local) {
-  CheckSame(remote, local);
-  Tensor source = local;
-  if (!IsDirect(local)) {
-    source = CompactLike(local);
-    source.CopyFrom(local);
-  }
-  Opened(remote->session)->CopyTo(remote->wire, source.raw_data(), remote->wire.NumBytes());
-}
-
-void CopyFromRemote(RemoteTensor remote, Tensor local) {
-  CheckSame(remote, local);
-  PORTCALL_CHECK(!local.is_read_only(), ValueError) << "the array to copy into is read-only";
-  Tensor target = IsDirect(local) ? local : CompactLike(local);
-  Opened(remote->session)->CopyFrom(remote->wire, target.raw_data(), remote->wire.NumBytes());
-  if (!target.same_as(local)) local.CopyFrom(target);
-}
-
-void CopyAmong(RemoteTensor from, RemoteTensor to) {
-  PORTCALL_CHECK(from->session == to->session, ValueError)
-      << "the tensors belong to two sessions, with " << NameOf(from->session) << " and with " << NameOf(to->session)
-      << "; copy through the host: target.copyfrom(source.numpy())";
-  CheckSame(from->wire.shape, from->wire.dtype, to->wire);
-  Opened(from->session)->CopyAmong(from->wire, to->wire, 0);
-}
 
 Map<String, Any> StatsOf(Module root) {
   auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
@@ -614,12 +510,23 @@ PORTCALL_REGISTER_GLOBAL("portcall.FutureResult").set_body_typed(FutureResult);
 // The session of a result that is on its way; 0 for one that has come.
 PORTCALL_REGISTER_GLOBAL("portcall.FutureSession").set_body_typed([](Future future) {
   std::lock_guard<std::mutex> guard(future->mutex);
-  bool done = !future->call || future->session->IsDone(future->call.get());
+  bool done = !future->call ? !future->handle : future->session->IsDone(future->call.get());
   return done ? 0 : reinterpret_cast<int64_t>(future->session.get());
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module root, std::vector<std::string> features) {
   auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get());
-  if (remote) remote->set_pipelined(std::find(features.begin(), features.end(), "pipeline") != features.end());
+  auto has = [&](const char* name) { return std::find(features.begin(), features.end(), name) != features.end(); };
+  if (!remote) return;
+  remote->set_pipelined(has("pipeline"));
+  remote->set_posts(has("post"));
+  remote->set_by_value(has("values"));
+});
+// Begins or ends the pipeline of this thread: the number of the session it is to have, and had; 0 for none.
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetPipeline").set_body_typed([](int64_t session) {
+  return reinterpret_cast<int64_t>(std::exchange(pipelined_session, reinterpret_cast<const Session*>(session)));
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.Sync").set_body_typed([](Module root) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->Sync();
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFds").set_body_typed(ConnectFds);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ConnectFunctions").set_body_typed(ConnectFunctions);
@@ -638,29 +545,11 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.Activity").set_body_typed(ActivityOf);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed([](Module root) {
   return NameOf(SessionOf(root));
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyFrom").set_body_typed(CopyFromRemote);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyAmong").set_body_typed(CopyAmong);
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorShape").set_body_typed([](RemoteTensor t) {
-  return Shape(t->wire.shape);
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDtype").set_body_typed([](RemoteTensor t) { return t->wire.dtype; });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorDevice").set_body_typed([](RemoteTensor t) {
-  return DeviceOf(t->session, t->wire.device);
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.TensorSession").set_body_typed([](RemoteTensor t) {
-  return RootModule(t->session);
-});
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetByValue").set_body_typed([](Module root, bool allowed) {
-  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_by_value(allowed);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](PackedFunc func) {
   RemoteFunction* remote = func.defined() ? RemoteFunctionOf(func) : nullptr;
@@ -669,16 +558,10 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.FunctionSession").set_body_typed([](Packe
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ObjectSession").set_body_typed([](RemoteObject object) {
   return RootModule(object->handle->session());
 });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetOutput").set_body_typed([](Module root, PackedFunc output) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_output(std::move(output));
 });
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.Device").set_body_typed([](Module root, int32_t type, int32_t id) {
-  return DeviceOf(SessionOf(root), {type, id});
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceParts").set_body_typed([](RemoteDevice d) {
-  return Array<Any>({Any(RootModule(d->session)), Any(d->device)});
-});
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceAttr").set_body_typed(DeviceAttr);
 
 }  // namespace
 

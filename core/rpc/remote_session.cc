@@ -6,6 +6,9 @@
 #include "rpc/requests.h"
 
 namespace portcall::rpc {
+
+thread_local const Session* pipelined_session = nullptr;
+
 namespace {
 
 // A call whose answer comes later.
@@ -65,6 +68,27 @@ class RemoteSessionImpl : public RemoteSession {
     return requests_->Wait(call, until) ? &static_cast<LaterCall*>(call)->result : nullptr;
   }
   bool IsDone(const Pending* call) override { return requests_->Done(call); }
+  bool posting() const override { return pipelined_session == this && requests_->posts(); }
+  uint64_t PostCall(uint64_t function, const Sequence& args) override {
+    return Post(Code::kCallFunc, [&](Writer& out) {
+      out.Put<uint64_t>(function);
+      out.Values(args, Form::kRequest);
+    });
+  }
+  void Fetch(uint64_t handle, CallResult* result) override {
+    Sequence args;
+    args.push_back(WireValue::Pointer(handle));
+    requests_->Do(
+        Code::kFetch, [&](Writer& out) { out.Values(args, Form::kRequest); },
+        [&](std::string_view body) { ReadResult(body, result); });
+  }
+  void Sync() override {
+    if (requests_->posts()) requests_->Sync();
+  }
+  void set_posts(bool on) override {
+    requests_->set_posts(on);
+    if (requests_->posts()) packet_limit_ = 0;  // a server that takes them has none
+  }
   bool pipelined() const override { return requests_->pipelined(); }
   void set_pipelined(bool on) override { requests_->set_pipelined(on); }
 
@@ -77,6 +101,9 @@ class RemoteSessionImpl : public RemoteSession {
     copy.data = 0;
     args.push_back(WireValue::Tensor(std::move(copy)));
     args.push_back(scope ? WireValue::Text(*scope) : WireValue::None());
+    if (posting()) {
+      return Post(Code::kDevAllocDataWithScope, [&](Writer& out) { out.Values(args, Form::kRequest); });
+    }
     return SysCallPointer(Code::kDevAllocDataWithScope, args);
   }
   uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {
@@ -96,10 +123,11 @@ class RemoteSessionImpl : public RemoteSession {
       from = ordered.data();
     }
     Blocks(to, nbytes, [&](const WireTensor& block, uint64_t offset, uint64_t size) {
-      requests_->Do(Code::kCopyToRemote, [&](Writer& out) {
+      auto write = [&](Writer& out) {
         out.Tensor(block);
         out.Text({static_cast<const char*>(from) + offset, static_cast<size_t>(size)});
-      });
+      };
+      posting() ? requests_->PostSilent(Code::kCopyToRemote, 0, write) : requests_->Do(Code::kCopyToRemote, write);
     });
   }
   void CopyFrom(const WireTensor& from, void* to, uint64_t nbytes) override {
@@ -119,7 +147,8 @@ class RemoteSessionImpl : public RemoteSession {
     args.push_back(WireValue::Tensor(from));
     args.push_back(WireValue::Tensor(to));
     args.push_back(WireValue::Pointer(stream));
-    SysCall(Code::kCopyAmongRemote, args);
+    if (!posting()) return SysCall(Code::kCopyAmongRemote, args);
+    requests_->PostSilent(Code::kCopyAmongRemote, 0, [&](Writer& out) { out.Values(args, Form::kRequest); });
   }
   void* Address(const WireTensor&, uint64_t, Access, Any*) override { return nullptr; }
 
@@ -198,6 +227,12 @@ class RemoteSessionImpl : public RemoteSession {
     return object ? result.value.v_handle : 0;
   }
 
+  uint64_t Post(Code code, const WriteBody& write) {
+    uint64_t target = next_chosen_++;
+    requests_->PostSilent(code, target, write);
+    return target;
+  }
+
   uint64_t StreamCall(Code code, DLDevice device, std::optional<uint64_t> stream) {
     Sequence args;
     args.push_back(WireValue::OfDevice(device));
@@ -261,7 +296,7 @@ class RemoteSessionImpl : public RemoteSession {
   const RemoteOptions options_;
   std::unique_ptr<Requests> requests_;
   bool by_value_ = false;
-  std::atomic<uint64_t> packet_limit_{kUnknown};
+  std::atomic<uint64_t> packet_limit_{kUnknown}, next_chosen_{kClientHandles + 1};
 };
 
 }  // namespace

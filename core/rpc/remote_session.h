@@ -22,6 +22,14 @@ class RemoteSession : public Session {
   virtual std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) = 0;
   virtual CallResult* WaitFor(Pending* call, Deadline until) = 0;
   virtual bool IsDone(const Pending* call) = 0;
+  // In a pipeline of this thread, whose requests are posted where that is possible: their errors come with what uses
+  // their handles, or with Sync.
+  virtual bool posting() const = 0;
+  virtual uint64_t PostCall(uint64_t function, const Sequence& args) = 0;  // a handle of the result
+  virtual void Fetch(uint64_t handle, CallResult* result) = 0;             // which stays the handle's
+  virtual void Sync() = 0;
+  virtual void set_posts(bool on) = 0;
+
   // Whether several requests may be on their way at once; otherwise they go one after the other.
   virtual bool pipelined() const = 0;
   virtual void set_pipelined(bool on) = 0;
@@ -38,6 +46,9 @@ class RemoteSession : public Session {
   // within a request, and must not use the session.
   virtual void set_output(PackedFunc output) = 0;
 };
+
+// The session of this thread's pipeline; null: none. While it is null, requests are answered.
+extern thread_local const Session* pipelined_session;
 
 std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "portcall/container.h"
 
@@ -13,6 +14,9 @@ constexpr size_t kMaxPendingFrees = 256;  // with one request: their answers mus
 constexpr size_t kMaxPending = 1024;      // requests on their way,
 constexpr uint64_t kMaxPendingBytes = 64 << 20;  // and their bytes; one that has more goes alone
 constexpr size_t kGathered = 4 << 10;            // bytes of posted requests that are sent together
+constexpr size_t kMaxPosted = 256;               // requests until one asks for an answer
+constexpr uint64_t kMaxPostedBytes = 8 << 20;    // and their bytes
+constexpr size_t kMaxReports = 64;
 constexpr auto kGatherTime = std::chrono::microseconds(300);
 constexpr double kLastWordsTime = 0.2;  // seconds
 
@@ -27,6 +31,8 @@ const char* NameOf(Code code) {
       return "a copy to it";
     case Code::kCopyFromRemote:
       return "a copy from it";
+    case Code::kSync:
+      return "what was posted";
     case Code::kDevStreamSync:
       return "the work of a device";
     default:
@@ -78,6 +84,7 @@ void Requests::Do(Code code, const WriteBody& write, const ReadBody& read, void*
   Lock lock = link_.Take();
   Admit(lock);
   Submit(lock, &request, write);
+  if (unreported_) WriteFence(true);
   Flush(lock);
   try {
     Await(lock, &request, kNoDeadline);
@@ -99,6 +106,67 @@ void Requests::Post(const std::shared_ptr<Pending>& request, const WriteBody& wr
   else FlushSoon();
 }
 
+void Requests::PostSilent(Code code, uint64_t target, const WriteBody& write) {
+  CheckOurs();
+  Lock lock = link_.Take();
+  Admit(lock);
+  WriteFrees();
+  SendQueue& out = link_.out();
+  SendQueue::Mark start = out.End();
+  size_t before = out.size();
+  try {
+    Writer writer = out.Lend(nullptr);
+    writer.BeginPosted(code, target);
+    write(writer);
+    writer.End();
+  } catch (...) {
+    out.CutTo(start);
+    throw;
+  }
+  posted_bytes_ += out.size() - before;
+  unreported_ = true;
+  if (++posted_ >= kMaxPosted || posted_bytes_ >= kMaxPostedBytes) WriteFence(false);
+  if (out.size() >= kGathered || out.full()) Flush(lock);
+  else FlushSoon();
+}
+
+// A request whose answer says that all before it is done: so little is on its way that it fits into the peer's memory.
+// It may tell of errors, too, which Sync raises unless something else has.
+void Requests::WriteFence(bool report) {
+  auto fence = std::make_shared<Pending>();
+  fence->code = Code::kSync;
+  Writer writer = link_.out().Copy();
+  writer.Begin(fence->code);
+  Sequence args;
+  args.push_back(WireValue::Int(report));
+  writer.Values(args, Form::kRequest);
+  writer.End();
+  fence->began = Clock::now();
+  fence->size = std::exchange(posted_bytes_, 0);
+  posted_ = 0;
+  pending_bytes_ += fence->size;
+  pending_.push_back(fence.get());
+  fence->self = fence;
+  if (!report) return;
+  unreported_ = false;
+  auto silent = [](const auto& one) { return one->done && !one->failure; };
+  reports_.erase(std::remove_if(reports_.begin(), reports_.end(), silent), reports_.end());
+  if (reports_.size() < kMaxReports) reports_.push_back(fence);
+}
+
+void Requests::Sync() {
+  CheckOurs();
+  Lock lock = link_.Take();
+  CheckOpen(lock);
+  if (unreported_) WriteFence(true);
+  Flush(lock);
+  std::vector<std::shared_ptr<Pending>> reports = std::exchange(reports_, {});
+  for (const auto& report : reports) Await(lock, report.get(), kNoDeadline);
+  for (const auto& report : reports) {
+    if (report->lost || report->failure) CheckDone(lock, report.get());
+  }
+}
+
 bool Requests::Wait(Pending* request, Deadline until) {
   CheckOurs();
   Lock lock = link_.Take();
@@ -115,8 +183,12 @@ bool Requests::Done(const Pending* request) {
 
 void Requests::CheckDone(Lock& lock, Pending* request) {
   if (request->lost) ThrowEnd(lock, now_);
+  if (!request->failure) return lock.unlock();
+  std::string_view text = request->failure->message();
+  auto same = [&](const auto& one) { return one->done && one->failure && one->failure->message() == text; };
+  reports_.erase(std::remove_if(reports_.begin(), reports_.end(), same), reports_.end());
   lock.unlock();
-  if (request->failure) throw Error(*request->failure);
+  throw Error(*request->failure);
 }
 
 // Leaves a request whose turn has not come to nobody; one that may be under way ends the session.
@@ -162,7 +234,8 @@ void Requests::Submit(Lock&, Pending* request, const WriteBody& write) {
   }
   pending_.push_back(request);
   request->began = Clock::now();
-  request->size = link_.out().size() - before;
+  request->size = link_.out().size() - before + std::exchange(posted_bytes_, 0);
+  posted_ = 0;
   request->sent_before = link_.sent() + before;
   request->received_before = link_.received();
   pending_bytes_ += request->size;
@@ -188,10 +261,10 @@ void Requests::WriteFrees() {
     if (item.code == Code::kDevFreeData) args.push_back(WireValue::OfDevice(item.device));
     args.push_back(WireValue::Pointer(item.handle));
     Writer writer = link_.out().Copy();
-    writer.Begin(item.code);
+    posts_ ? writer.BeginPosted(item.code, 0) : writer.Begin(item.code);
     writer.Values(args, Form::kRequest);
     writer.End();
-    pending_.push_back(nullptr);
+    if (!posts_) pending_.push_back(nullptr);
   }
 }
 
@@ -199,7 +272,7 @@ void Requests::WriteFrees() {
 
 void Requests::Flush(Lock& lock) {
   try {
-    link_.Flush(lock, DeadlineIn(call_timeout_), pipelined_ && pending_.size() > 1);
+    link_.Flush(lock, DeadlineIn(call_timeout_), pipelined_ && (posts_ || pending_.size() > 1));
   } catch (const Error& error) {
     Fail(lock, error);
   }

@@ -44,6 +44,10 @@ class Requests {
   void Do(Code code, const WriteBody& write, const ReadBody& read = {}, void* to = nullptr, uint64_t to_size = 0);
   // Sends a request, now or soon, and does not wait. The request keeps itself.
   void Post(const std::shared_ptr<Pending>& request, const WriteBody& write);
+  // Sends a request that is not answered, now or soon.
+  void PostSilent(Code code, uint64_t target, const WriteBody& write);
+  // Waits until all that was sent so far is done, and throws the first error of what was not answered.
+  void Sync();
   // Waits for a request's answer; returns whether it has come before the time.
   bool Wait(Pending* request, Deadline until);
   bool Done(const Pending* request);
@@ -55,6 +59,8 @@ class Requests {
   bool closed() const { return closed_ || !IsOurs(); }
   bool pipelined() const { return pipelined_; }
   void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
+  bool posts() const { return posts_; }
+  void set_posts(bool on) { posts_ = on && pipelined_; }
   SessionStats stats();
   Activity activity();
   void set_call_timeout(double seconds) { call_timeout_ = seconds; }
@@ -79,6 +85,7 @@ class Requests {
   void Admit(Lock& lock);
   void Submit(Lock& lock, Pending* request, const WriteBody& write);
   void WriteFrees();
+  void WriteFence(bool report);
   void Flush(Lock& lock);
   bool Await(Lock& lock, Pending* request, Deadline until);
   void ReadOn(Lock& lock, Deadline until);
@@ -110,6 +117,10 @@ class Requests {
   Link link_;                     // its lock is that of all the following
   std::deque<Pending*> pending_;  // null: an answer that nobody wants
   uint64_t pending_bytes_ = 0;    // of those
+  uint64_t posted_bytes_ = 0;     // behind the last of those
+  size_t posted_ = 0;
+  bool unreported_ = false;                        // whether something was posted whose errors nobody has asked for
+  std::vector<std::shared_ptr<Pending>> reports_;  // answers that may have them
   Clock::time_point last_answer_;
   SessionStats stats_;
   End later_, now_;  // what using the session raises, where it was not simply closed; and in requests on their way
@@ -121,7 +132,7 @@ class Requests {
   std::vector<PendingFree> frees_;
   PackedFunc explain_, output_;
   std::atomic<double> call_timeout_;
-  std::atomic<bool> closed_{false}, pipelined_{false};
+  std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false};
 };
 
 }  // namespace portcall::rpc

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string_view>
 
 #include "portcall/module.h"
 #include "rpc/channel.h"
@@ -23,9 +24,8 @@ constexpr int32_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxFunctionChunk = 1 << 20;
 constexpr size_t kMaxWaiting = 64 << 20;  // bytes of a peer that sends requests and takes no answers
 
-EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor, bool tracebacks = false) {
+EndpointOptions OptionsWith(int64_t max_frame, PackedFunc constructor) {
   EndpointOptions options;
-  options.tracebacks = tracebacks;
   if (max_frame > 0) options.max_frame = static_cast<uint64_t>(max_frame);
   if (constructor.defined()) {
     options.constructor = [constructor](const std::string& name, const std::vector<Any>& args) {
@@ -85,8 +85,10 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
                       PackedFunc constructor, int progress_fd, std::string_view features = {}, PrintPipes pipes = {}) {
   auto has = [&](std::string_view name) { return features.find(name) != features.npos; };
   ProgressPage progress(progress_fd);
-  Endpoint endpoint(MakeLocalSession(std::move(patterns), has("values"), &progress->call),
-                    OptionsWith(max_frame, std::move(constructor), has("traceback")));
+  EndpointOptions options = OptionsWith(max_frame, std::move(constructor));
+  options.tracebacks = has("traceback");
+  options.posts = has("post");
+  Endpoint endpoint(MakeLocalSession(std::move(patterns), has("values"), &progress->call), std::move(options));
   pipes.to_client = has("output");
   bool whole = false;
   try {

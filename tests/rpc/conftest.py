@@ -28,6 +28,8 @@ register("imported")(lambda path: portcall.load_module(path).imported_modules[0]
 register("nap")(time.sleep)
 @register("twice")
 def twice(x, y): x.numpy()[...] += 1; y.numpy()[...] += 1
+@register("fill_with")
+def fill_with(x, value): x.numpy()[...] = value
 @register("readonly")
 def readonly(x): return x.readonly
 @register("raise")

@@ -57,6 +57,17 @@ def test_server_returns_the_values_of_the_conformance_vectors(server: Serving, v
     assert body[16:] == value
 
 
+def test_server_takes_the_posted_requests_of_the_conformance_vectors(server: Serving) -> None:
+    posted, sync, fetch = (bytes.fromhex(vector["hex"]) for vector in VECTORS if vector["feature"] == "post")
+    with RawClient(server.address).open(options=" -portcall=1 -features=post") as client:
+        function = next(vector["meaning"]["function"] for vector in VECTORS if vector["feature"] == "post")
+        assert client.function("demo.pid") == function
+        client.send(posted)
+        assert client.ask(sync) == (RETURN, sequence(struct.pack("<i", 0)))
+        code, body = client.ask(fetch)
+        assert (code, body[:8]) == (RETURN, struct.pack("<ii", 2, 1))
+
+
 @contextlib.contextmanager
 def answering(data: bytes) -> Iterator[rpc.Session]:
     """A session whose every function gives this answer."""

@@ -228,7 +228,7 @@ def test_client_reads_a_value_or_raises_for_any_bytes(data: bytes, typed: bool) 
                 pass
 
     with saying(serve) as port, rpc.connect("127.0.0.1", port, timeout=30) as remote:
-        portcall.get_global_func("portcall.rpc.SetByValue")(remote.module, True)
+        portcall.get_global_func("portcall.rpc.UseFeatures")(remote.module, ["values"])
         func = remote["f"]
         with contextlib.suppress(errors.RemoteProtocolError):
             assert isinstance(func(), rpc.RemoteObject)

@@ -9,8 +9,11 @@
 #define PORTCALL_FUNCTION_H_
 
 #include <array>
+#include <cstddef>
 #include <memory>
+#include <new>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -121,10 +124,35 @@ template <typename F> auto Unpack(F f) {
   };
 }
 
-template <typename F> struct Closure {
-  F body;
+// What a function over a callable has beside it: its name, for messages.
+struct ClosureHead {
   std::string name;
+  void (*run)(ClosureHead* self, const Args& args, RetValue* result);  // null where Call knows the callable
 
+  // One for all callables, which takes less room than one for each, and an indirect call.
+  static int CallAny(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+    auto* closure = static_cast<ClosureHead*>(self);
+    return Guard([&] {
+      RetValue rv;
+      closure->run(closure, Args(args, num_args, closure->name.c_str()), &rv);
+      *result = rv.release();
+    });
+  }
+  // Of a callable without a destructor.
+  static void Delete(void* self) {
+    static_cast<ClosureHead*>(self)->~ClosureHead();
+    ::operator delete(self);
+  }
+};
+
+template <typename F> struct Closure : ClosureHead {
+  F body;
+
+  Closure(F callable, std::string its_name, bool small = false)
+      : ClosureHead{std::move(its_name), small ? Run : nullptr}, body(std::move(callable)) {}
+  static void Run(ClosureHead* self, const Args& args, RetValue* result) {
+    static_cast<Closure*>(self)->body(args, result);
+  }
   static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     auto* closure = static_cast<Closure*>(self);
     return Guard([&] {
@@ -133,7 +161,14 @@ template <typename F> struct Closure {
       *result = rv.release();
     });
   }
-  static void Delete(void* self) { delete static_cast<Closure*>(self); }
+  static void DeleteWhole(void* self) { delete static_cast<Closure*>(self); }
+  static constexpr auto Deleter() {
+    if constexpr (std::is_trivially_destructible_v<F> && alignof(F) <= alignof(std::max_align_t)) {
+      return &ClosureHead::Delete;
+    } else {
+      return &DeleteWhole;
+    }
+  }
 };
 }  // namespace detail
 
@@ -146,10 +181,10 @@ class PackedFunc : public ObjectRef {
   template <typename F, typename = std::enable_if_t<std::is_invocable_v<F, Args, RetValue*>>>
   PackedFunc(F body, std::string name = {}, int32_t flags = 0) {  // NOLINT(google-explicit-constructor)
     using Closure = detail::Closure<F>;
-    auto closure = std::make_unique<Closure>(Closure{std::move(body), std::move(name)});
+    auto closure = std::make_unique<Closure>(std::move(body), std::move(name));
     TVMFFIObjectHandle handle = nullptr;
-    Check(
-        runtime::FunctionCreate(closure.get(), Closure::Call, Closure::Delete, flags, closure->name.c_str(), &handle));
+    Check(runtime::FunctionCreate(closure.get(), Closure::Call, Closure::Deleter(), flags, closure->name.c_str(),
+                                  &handle));
     closure.release();
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
@@ -258,8 +293,13 @@ class Registry {
     static_assert(std::is_invocable_v<F, Args, RetValue*>,
                   "set_body takes a callable of (Args, RetValue*); one with a signature goes to set_body_typed");
     using Closure = detail::Closure<F>;
-    auto* closure = new Closure{std::move(body), {}};
-    return SetClosure(closure, Closure::Call, Closure::Delete, &closure->name);
+#ifdef PORTCALL_SMALL_CLOSURES
+    auto* closure = new Closure(std::move(body), {}, true);
+    return SetClosure(closure, Closure::CallAny, Closure::Deleter(), &closure->name);
+#else
+    auto* closure = new Closure(std::move(body), {});
+    return SetClosure(closure, Closure::Call, Closure::Deleter(), &closure->name);
+#endif
   }
   template <typename F> Registry& set_body_typed(F body) { return set_body(detail::Unpack(std::move(body))); }
   // A method of a value type or of a reference class: the object is the first argument.

@@ -9,9 +9,10 @@ from typing import Any
 from portcall._container import Array, Shape
 from portcall._tensor import tensor
 from portcall.rpc.wire import _handshake, _values
-from portcall.rpc.wire._layouts import BY_VALUE, EXCEPTION, OUTPUT
+from portcall.rpc.wire._layouts import BY_VALUE, EXCEPTION, FETCH, OUTPUT, POSTED_CALL, SYNC
 
 _TOKEN, _NONCE = "a token of the vectors", "00112233445566778899aabbccddeeff"
+_TARGET, _FUNCTION = (1 << 63) + 7, 0x1000  # the first handle that our servers give
 _OUTER_VALUES = (
     ("plain values", [1, -2, "text", b"bytes", None, 2.5], [1, -2, "text", {"bytes": "6279746573"}, None, 2.5]),
     ("containers in containers", [[], {"a": [1, {"b": 2}]}], [[], {"a": [1, {"b": 2}]}]),
@@ -36,6 +37,11 @@ def vectors() -> list[dict[str, Any]]:
     for stream, dropped, text in ((1, 0, "a line\n"), (2, 3, "zwölf\nlines\n")):
         frame = OUTPUT.pack(stream, dropped, text.encode())
         made.append(_vector("output", "output", "server", frame, {"stream": stream, "dropped": dropped, "text": text}))
+    for name, data in (
+        ("posted call", POSTED_CALL.pack(_TARGET, _FUNCTION, 0)), ("sync", SYNC.pack(1, 1, 1)),
+        ("fetch", FETCH.pack(1, 4, _TARGET)),
+    ):  # fmt: skip
+        made.append(_vector(name, "post", "client", data, {"target": _TARGET, "function": _FUNCTION, "report": True}))
     error, trace = b"ValueError: boom", b'  File "f.py", line 3, in f\n'
     made.append(
         _vector("exception", "traceback", "server", EXCEPTION.pack(2, 8, error, 8, trace),

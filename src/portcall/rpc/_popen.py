@@ -67,7 +67,6 @@ class PopenSession(Session):
             self._end_child()
             raise why or error from None
         super().__init__(root, name, functools.partial(_how_it_ended, self._child))
-        get_global_func("portcall.rpc.SetByValue")(root, binary is None)
         self.set_call_timeout(call_timeout)
         if binary is None:
             self.features = frozenset(FEATURES)
@@ -118,6 +117,6 @@ def main() -> None:
     register_object_functions()
     try:
         serve = get_global_func("portcall.rpc.ServeSession")
-        serve(read_fd, write_fd, ["*"], 0, None, -1, "traceback,values", -1, -1, -1)
+        serve(read_fd, write_fd, ["*"], 0, None, -1, "post,traceback,values", -1, -1, -1)
     finally:
         delete_tree(directory)

@@ -102,7 +102,6 @@ def connect(
     session = Session(root, name, end_reason, clocks, pump)
     if on_output is not None and reply.is_portcall and "output" in reply.features:
         session.read_output(on_output)
-    get_global_func("portcall.rpc.SetByValue")(root, reply.is_portcall and "values" in reply.features)
     session.peer_kind = "portcall" if reply.is_portcall else "TVM"
     session.features = reply.features if reply.is_portcall else frozenset()
     return session

@@ -18,6 +18,7 @@ from portcall._html import facts_as_html
 from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
 from portcall.errors import RPCError
+from portcall.rpc.client._pipeline import answered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,6 +205,7 @@ class RemoteObject(_core.Object):
         """The session that owns the object."""
         return _finders[0](get_global_func("portcall.rpc.ObjectSession")(self))
 
+    @answered
     def _ask(self, what: str, *args: Any) -> Any:
         function = self.session._find_own(f"portcall.rpc.object_{what}")
         if function is None:

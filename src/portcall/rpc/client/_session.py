@@ -28,6 +28,7 @@ from portcall.rpc.client import _library_check
 from portcall.rpc.client._activity import Activity, Progress, Transfer
 from portcall.rpc.client._contents import Content, Offer
 from portcall.rpc.client._output import OnOutput, OutputLines
+from portcall.rpc.client._pipeline import answered, posting
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
 from portcall.rpc.wire._digests import PIECE, Background
@@ -92,7 +93,8 @@ class Session:
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
         self.at_close: Callable[[], object] | None = None  # what else ends with it
         self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
-        sessions[get_global_func("portcall.rpc.SessionId")(module)] = self
+        self._id: int = get_global_func("portcall.rpc.SessionId")(module)
+        sessions[self._id] = self
 
     # ---- Functions and modules ----
 
@@ -122,6 +124,7 @@ class Session:
                 self._own[name] = None
         return self._own[name]
 
+    @answered
     def load_module(self, path: str) -> Module:
         """Load a library that was uploaded: .so, or .o, .tar and C or C++ sources, which are linked on the server.
 
@@ -132,11 +135,38 @@ class Session:
             module: Module = self.get_function("tvm.rpc.server.load_module")(path)
         return module
 
+    @answered
     def system_lib(self, prefix: str = "") -> Module:
         """Return the functions of code that is linked into the server."""
         get = self.get_function("ffi.SystemLib")
         module: Module = get(prefix) if prefix else get()
         return module
+
+    # ---- Pipelines ----
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """Do not wait for answers inside of the block: requests of this thread follow each other in one round trip.
+
+        Allocations, copies to the session and calls are posted: tensors are used before they exist, and a call returns
+        a ``portcall.Future``, which can be an argument of the next one. What gets data from the session waits for it;
+        so does a call with arrays of this process. A request that fails makes all fail that use what it would have
+        made, with its error. At the end of the block the first error that nothing has raised is raised here.
+
+            with remote.pipeline():
+                x, y = remote.tensor(a), remote.empty(a.shape)
+                add_one(x, y)
+                result = y.numpy()
+
+        With a server of TVM, requests are answered one after the other, and calls return their results.
+        """
+        with posting(self._id):
+            yield
+        self.sync()
+
+    def sync(self) -> None:
+        """Wait until all that was posted is done, and raise its first error that nothing has raised."""
+        get_global_func("portcall.rpc.Sync")(self.module)
 
     # ---- Memory ----
 
@@ -179,10 +209,13 @@ class Session:
     def tensor(self, source: Any, device: Any = None) -> RemoteTensor:
         """Return a tensor with the elements of an array, or of numbers in lists."""
         local = tensor_over_array(array_like(source))
-        return self.empty(local.shape, local.dtype, device).copyfrom(local)
+        with posting(self._id):
+            made = self.empty(local.shape, local.dtype, device)
+        return made.copyfrom(local)  # which says so if there is no memory
 
     # ---- Files ----
 
+    @answered
     def upload(
         self, source: str | os.PathLike[str] | bytes | bytearray | memoryview, target: str | None = None,
         progress: Progress | None = None, check: bool = True,
@@ -278,6 +311,7 @@ class Session:
         finally:
             self._transfer = None
 
+    @answered
     def machine(self) -> Machine | None:
         """Return what the server runs on; None where it cannot tell, as those of TVM."""
         answer = self._ask_machine("", "")
@@ -300,6 +334,7 @@ class Session:
             self._good_answer = question, answer
         return answer
 
+    @answered
     def download(self, path: str, progress: Progress | None = None) -> bytes:
         """Fetch a file of the session's directory."""
         with self._clock("fetch"):
@@ -336,10 +371,12 @@ class Session:
         text = f"{self.name} announced {size} bytes of '{path}' and sent others; the file is not to be trusted"
         return errors.RemoteProtocolError(text, peer=self.name)
 
+    @answered
     def remove(self, path: str) -> None:
         """Delete a file of the session's directory; a missing one is not an error."""
         self.get_function("tvm.rpc.server.remove")(path)
 
+    @answered
     def listdir(self, path: str = "") -> list[str]:
         """Return the names in a folder of the session's directory.
 

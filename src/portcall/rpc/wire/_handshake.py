@@ -39,6 +39,7 @@ OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers t
 FEATURES = {
     "output": "frames of code Output come between answers: what the server's code printed",
     "pipeline": "the server answers in time while many requests are on their way",
+    "post": "requests that are not answered, and handles that the client chooses",
     "traceback": "an Exception has a second value: where it was raised",
     "values": "objects are arguments and results by value: index 116",
 }

@@ -51,7 +51,15 @@ EXCEPTION = Layout(
     "traceback", "frame", 5, "Exception", "server",
     (("i32", "2 values"), ("i32", "8"), ("text", "class and message"), ("i32", "8"), ("text", "traceback")),
 )  # fmt: skip
-LAYOUTS = (OUTPUT, EXCEPTION, BY_VALUE)
+POSTED_CALL = Layout(
+    "post", "frame", 0x103, "posted CallFunc", "client",
+    (("u64", "target"), ("u64", "function"), ("i32", "number of arguments, which follow")),
+)  # fmt: skip
+SYNC = Layout(
+    "post", "frame", 64, "Sync", "client", (("i32", "1 value"), ("i32", "1"), ("i64", "1 to hear of errors, else 0"))
+)
+FETCH = Layout("post", "frame", 65, "Fetch", "client", (("i32", "1 value"), ("i32", "4"), ("u64", "target")))
+LAYOUTS = (OUTPUT, POSTED_CALL, SYNC, FETCH, EXCEPTION, BY_VALUE)
 
 
 def markdown() -> str:
