@@ -15,6 +15,12 @@ import portcall
 from vm.compiled import COMPILE, Compiled, compile_with, scale
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _machines() -> None:
+    """Load the library of machines, which stays."""
+    portcall.get_global_func("portcall.LoadPlugin")("relax.VMExecutable")
+
+
 @pytest.fixture(scope="session")
 def models(cache_dir: Path) -> Compiled:
     """The models, compiled by the apache-tvm that is installed. A test that uses this is marked ``peers``."""
