@@ -107,8 +107,8 @@ void Supervisor::OnHello(Connection* connection) {
   if (secrets_->has_token() && !hello.portcall()) {
     return Refuse(connection, "is a TVM client, which cannot prove that it knows the token", Refusal());
   }
-  connection->limit = limit && options_.session_timeout ? std::min(limit, options_.session_timeout)
-                                                        : std::max(limit, options_.session_timeout);
+  const bool both = limit > 0 && options_.session_timeout > 0;
+  connection->limit = both ? std::min(limit, options_.session_timeout) : std::max(limit, options_.session_timeout);
   if (hello.portcall()) connection->features = hello.Features();
   if (!secrets_->has_token()) return Enqueue(connection);
   Words words = OurWords();

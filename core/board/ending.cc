@@ -120,8 +120,8 @@ std::string ArgumentIn(const Progress::Argument& arg) {
   }
   if (arg.code != kDLBool) text += std::to_string(arg.bits);
   if (arg.lanes > 1) text += "x" + std::to_string(arg.lanes);
-  text += "[";
-  const int most = std::size(arg.shape);
+  text += '[';
+  const auto most = static_cast<int>(std::size(arg.shape));
   for (int i = 0; i < std::min<int>(arg.ndim, most); ++i) text += (i ? ", " : "") + std::to_string(arg.shape[i]);
   return text + (arg.ndim > most ? ", …]" : "]");
 }
@@ -131,7 +131,7 @@ std::string CallIn(const Progress& progress) {
   if (!progress.depth) return {};
   std::string text(progress.name, strnlen(progress.name, sizeof(progress.name)));
   if (text.empty()) text = "a function without a name";
-  text += "(";
+  text += '(';
   for (uint32_t i = 0; i < std::min<uint32_t>(progress.num_args, std::size(progress.args)); ++i) {
     text += (i ? ", " : "") + ArgumentIn(progress.args[i]);
   }
@@ -144,7 +144,8 @@ std::string LastLines(std::string text) {
   for (size_t end = text.size(), count = 0; count < kMostLines && end != std::string::npos; ++count) {
     const size_t begin = end ? text.rfind('\n', end - 1) : std::string::npos;
     const size_t first = begin == std::string::npos ? 0 : begin + 1;
-    lines = text.substr(first, std::min(end - first, kMostLine)) + (count ? "\n" : "") + lines;
+    if (count) lines.insert(0, 1, '\n');
+    lines.insert(0, text, first, std::min(end - first, kMostLine));
     end = begin;
   }
   return lines;

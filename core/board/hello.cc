@@ -48,7 +48,7 @@ std::string OptionOf(const Hello& hello, const char* name, const char* otherwise
 int VersionOf(const std::string& text) {
   const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
   PORTCALL_CHECK(digits, RemoteProtocolError) << "the option -portcall='" << text.substr(0, 40) << "' is not a version";
-  return std::atoi(text.c_str());
+  return static_cast<int>(std::strtol(text.c_str(), nullptr, 10));
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ Hello ParseHello(std::string_view whole) {
 
 std::string Reply(const std::string& key, const Words& words) {
   std::string text = "server:" + key;
-  for (const auto& [name, value] : words) text += " -" + name + "=" + value;
+  for (const auto& [name, value] : words) text.append(" -").append(name).append("=").append(value);
   return Message(kMagic, text);
 }
 

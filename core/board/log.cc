@@ -49,9 +49,9 @@ template <typename Take> void ForEachCharacter(std::string_view text, Take take)
 std::string Printable(std::string_view text) {
   std::string shown;
   ForEachCharacter(text, [&](std::string_view character, int64_t code) {
-    if (code == '\n') shown += character;
-    else if (code < 0) shown += Print("\\x%02x", static_cast<uint8_t>(character[0]));
-    else if (Steers(static_cast<uint32_t>(code))) shown += Print(code < 256 ? "\\x%02x" : "\\u%04x", int(code));
+    if (code < 0) shown += Print("\\x%02x", static_cast<uint8_t>(character[0]));
+    else if (code != '\n' && Steers(static_cast<uint32_t>(code)))
+      shown += Print(code < 256 ? "\\x%02x" : "\\u%04x", int(code));
     else shown += character;
   });
   return shown;

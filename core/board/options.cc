@@ -100,7 +100,7 @@ std::vector<std::string> Paths(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(':', at), text.size());
     std::string path = text.substr(at, end - at);
-    if (!path.empty() && path[0] != '/' && getcwd(here, sizeof(here))) path = std::string(here) + "/" + path;
+    if (!path.empty() && path[0] != '/' && getcwd(here, sizeof(here))) path.insert(0, "/").insert(0, here);
     if (!path.empty()) paths.push_back(path);
     at = end + 1;
   }

@@ -32,7 +32,7 @@ void Wipe(void* memory, size_t size) noexcept {
 
 void Sha256::Compress(const uint8_t* block) {
   uint32_t w[64];
-  for (int i = 0; i < 16; ++i) w[i] = BigEndian(block + 4 * i);
+  for (size_t i = 0; i < 16; ++i) w[i] = BigEndian(block + 4 * i);
   for (int i = 16; i < 64; ++i) {
     const uint32_t a = Rotate(w[i - 15], 7) ^ Rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
     const uint32_t b = Rotate(w[i - 2], 17) ^ Rotate(w[i - 2], 19) ^ w[i - 2] >> 10;

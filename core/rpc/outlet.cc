@@ -49,7 +49,7 @@ void CallRecord::Begin(std::string_view name, const TVMFFIAny* args, size_t num_
     if (!tensor) continue;
     arg.dtype = tensor->dtype;
     arg.ndim = tensor->ndim;
-    std::copy_n(tensor->shape, std::min<int32_t>(tensor->ndim, std::size(arg.shape)), arg.shape);
+    std::copy_n(tensor->shape, std::min<int32_t>(tensor->ndim, static_cast<int32_t>(std::size(arg.shape))), arg.shape);
   }
 }
 
