@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of an executor that docs/graph.md lists, but for those of executor_debug.cc.
 #include <climits>
+#include <mutex>
 
 #include "graph/executor.h"
 #include "graph/params.h"
@@ -33,7 +34,7 @@ const Executor::Function Executor::kFunctions[] = {
     {"load_params", &Executor::LoadParams, 1, 1, true},
     {"share_params", &Executor::ShareParams, 1, 2, true},
     {"run_from_inputs", &Executor::RunFromInputs, 2, INT_MAX, true},
-    {"clone", &Executor::Clone, 0, 0, true},
+    {"clone", &Executor::Clone, 0, 0, false},
     {"get_plan", &Executor::GetPlan, 0, 0, false},
     {"get_devices", &Executor::GetDevices, 0, 0, false},
     {"execute_node", &Executor::ExecuteNode, 1, 1, true},
@@ -201,7 +202,11 @@ void Executor::GetDevices(Args, RetValue* rv) {
   *rv = Bytes(std::string(reinterpret_cast<const char*>(pairs.data()), pairs.size() * sizeof(int64_t)));
 }
 
+// Threads that each make a clone wait for each other; a run is not waited for.
 void Executor::Clone(Args, RetValue* rv) {
+  static std::mutex cloning;
+  std::lock_guard<std::mutex> lock(cloning);
+  Inside inside(this);
   auto clone = std::make_unique<Executor>(program_);
   for (size_t i = 0; i < num_inputs(); ++i) {
     if (inputs_[i].state == kParam) clone->ShareParam(i, this, i);

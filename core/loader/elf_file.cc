@@ -148,6 +148,9 @@ class Reader {
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC || ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) {
         out_.functions.push_back(std::move(name));
       } else if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT) {
+        for (size_t k = 0; k < std::size(kBlobs); ++k) {
+          if (name == kBlobs[k].first) out_.symbol_bytes[k] = symbol.st_size;
+        }
         if (name == kBlobs[0].first && symbol.st_shndx < file_.At<ElfW(Ehdr)>(0)->e_shnum) {
           NoteBlob(symbol, sections[symbol.st_shndx]);
         }

@@ -4,6 +4,7 @@
 #define PORTCALL_LOADER_ELF_FILE_H_
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "loader/mapped_file.h"
 
 namespace portcall::loader {
+
+// Names of the variable that holds embedded modules, and whether its format is that of TVM before 0.7.
+constexpr std::pair<const char*, bool> kBlobs[] = {
+    {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
 
 struct ElfFile {
   std::vector<std::string> needed;     // DT_NEEDED
@@ -22,6 +27,7 @@ struct ElfFile {
   // Where in the file the modules lie that a compiler embedded, their length in front; 0 where that is not known.
   uint64_t blob_offset = 0;
   uint64_t blob_bytes = 0;
+  uint64_t symbol_bytes[std::size(kBlobs)] = {};  // of each of kBlobs, as its symbol says; 0 for none
   // The library is the file's first bytes. What follows it in a bundle, docs/graph.md says; its index is empty elsewhere.
   uint64_t library_bytes = 0;
   uint64_t index_offset = 0;
@@ -31,10 +37,6 @@ struct ElfFile {
   bool Imports(const char* symbol) const;
   bool Defines(const char* symbol) const;
 };
-
-// Names of the variable that holds embedded modules, and whether its format is that of TVM before 0.7.
-constexpr std::pair<const char*, bool> kBlobs[] = {
-    {"__tvm_ffi__library_bin", false}, {"__tvm_ffi_library_bin", true}, {"__tvm_dev_mblob", true}};
 
 // Throws ModuleLoadError when the file is not a shared library, or is for another machine.
 ElfFile ReadElfFile(const MappedFile& file);

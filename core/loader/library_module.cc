@@ -10,7 +10,6 @@
 #include "loader/library_module.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -266,25 +265,14 @@ bool HasContext(const ElfFile& elf) {
                      [&](const ContextSymbol& symbol) { return elf.Defines(symbol.name.c_str()); });
 }
 
-size_t SymbolSize(void* address, [[maybe_unused]] const ElfFile& elf) {
-#ifdef RTLD_DL_SYMENT
-  Dl_info info{};
-  void* extra = nullptr;
-  if (!dladdr1(address, &info, &extra, RTLD_DL_SYMENT) || !extra) return 0;
-  return static_cast<const ElfW(Sym)*>(extra)->st_size;
-#else  // musl does not tell: the file's own table does
-  (void)address;
-  return elf.blob_bytes;
-#endif
-}
-
 // `file`: where the embedded modules are, if not in the mapping.
 Module AttachEmbedded(const Library& library, const MappedFile* file, const Module& module) {
-  for (const auto& [name, classic] : kBlobs) {
+  for (size_t i = 0; i < std::size(kBlobs); ++i) {
+    const auto& [name, classic] = kBlobs[i];
     auto* blob = static_cast<const char*>(library.Find(name));
     if (!blob) continue;
     uint64_t nbytes = 0;
-    size_t size = SymbolSize(const_cast<char*>(blob), library.elf());
+    const uint64_t size = library.elf().symbol_bytes[i];
     if (file) blob = file->At<char>(library.elf().blob_offset, size);
     if (!blob) FailToLoad(library.path(), "its file was changed meanwhile");
     if (size >= 8 || size == 0) std::memcpy(&nbytes, blob, 8);

@@ -319,7 +319,7 @@ def test_inspect_shows_a_graph_in_a_classic_library(invoke: Invoke, invoke_json:
     m = Model()
     text = m.json(m.call("add_one", [m.input("p", (4,))], f32(4)))
     payload = legacy.factory_payload(text, {"p": np.arange(4, dtype="float32")})
-    modules = [("GraphRuntimeFactory", payload), ("_lib", b""), ("cuda", b"")]  # lengths are unknown
+    modules = [("GraphRuntimeFactory", payload), ("_lib", b""), ("vulkan", b"")]  # lengths are unknown
     kernels = Path(__file__).parents[1] / "kernels" / "classic_kernels.c"
     blob = legacy.classic_blob(modules, [[1], [2], []])
     path = legacy.link(tmp_path / "classic.so", [kernels], legacy.CLASSIC, blob)

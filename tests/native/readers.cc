@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the core's own readers say of bytes, for the tests that compare them with Python's. Compiled with -I core.
-#include "graph/plan.cc"       // NOLINT
-#include "loader/elf_file.cc"  // NOLINT
+#include "graph/plan.cc"          // NOLINT
+#include "loader/elf_file.cc"     // NOLINT
+#include "loader/mapped_file.cc"  // NOLINT
 #include "portcall/portcall.h"
 
 namespace {
@@ -22,7 +23,7 @@ std::string PlanError(const portcall::Bytes& data) {
 // Array(needed, undefined, functions, objects), or why the file is refused.
 Any ElfFacts(const std::string& path) {
   try {
-    portcall::loader::ElfFile file = portcall::loader::ReadElfFile(path);
+    portcall::loader::ElfFile file = portcall::loader::ReadElfFile(portcall::loader::MappedFile(path));
     return Array<Any>{Array<std::string>(file.needed), Array<std::string>(file.undefined),
                       Array<std::string>(file.functions), Array<std::string>(file.objects)};
   } catch (const portcall::Error& error) {
