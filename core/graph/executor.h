@@ -12,6 +12,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -121,6 +122,7 @@ class Executor : public ModuleNode {
   size_t missing_ = 0;  // inputs that a run needs and nobody has set
   size_t done_ = 0;     // nodes whose outputs are there, for who goes on from here
   std::atomic<bool> busy_{false};
+  std::mutex cloning_;
 };
 
 // Devices: at least one. `linked_params` finds weights in the library by storage id: its own _lookup_linked_param, unless

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of an executor that docs/graph.md lists, but for those of executor_debug.cc.
 #include <climits>
-#include <mutex>
 
 #include "graph/executor.h"
 #include "graph/params.h"
@@ -204,8 +203,7 @@ void Executor::GetDevices(Args, RetValue* rv) {
 
 // Threads that each make a clone wait for each other; a run is not waited for.
 void Executor::Clone(Args, RetValue* rv) {
-  static std::mutex cloning;
-  std::lock_guard<std::mutex> lock(cloning);
+  std::lock_guard<std::mutex> lock(cloning_);
   Inside inside(this);
   auto clone = std::make_unique<Executor>(program_);
   for (size_t i = 0; i < num_inputs(); ++i) {
