@@ -62,26 +62,13 @@ constexpr Name kSignals[] = {
 };
 #undef PORTCALL_BOARD_SIGNAL
 constexpr Name kTypes[] = {
-    {kTVMFFINone, "None"},
-    {kTVMFFIInt, "int"},
-    {kTVMFFIBool, "bool"},
-    {kTVMFFIFloat, "float"},
-    {kTVMFFIOpaquePtr, "pointer"},
-    {kTVMFFIDataType, "dtype"},
-    {kTVMFFIDevice, "device"},
-    {kTVMFFIRawStr, "str"},
-    {kTVMFFIByteArrayPtr, "bytes"},
-    {kTVMFFISmallStr, "str"},
-    {kTVMFFISmallBytes, "bytes"},
-    {kTVMFFIStr, "str"},
-    {kTVMFFIBytes, "bytes"},
-    {kTVMFFIFunction, "function"},
-    {kTVMFFIShape, "Shape"},
-    {kTVMFFIArray, "Array"},
-    {kTVMFFIMap, "Map"},
-    {kTVMFFIModule, "module"},
-    {75, "List"},
-    {76, "Dict"},
+    {kTVMFFINone, "None"},     {kTVMFFIInt, "int"},           {kTVMFFIBool, "bool"},
+    {kTVMFFIFloat, "float"},   {kTVMFFIOpaquePtr, "pointer"}, {kTVMFFIDataType, "dtype"},
+    {kTVMFFIDevice, "device"}, {kTVMFFIRawStr, "str"},        {kTVMFFIByteArrayPtr, "bytes"},
+    {kTVMFFISmallStr, "str"},  {kTVMFFISmallBytes, "bytes"},  {kTVMFFIStr, "str"},
+    {kTVMFFIBytes, "bytes"},   {kTVMFFIFunction, "function"}, {kTVMFFIShape, "Shape"},
+    {kTVMFFIArray, "Array"},   {kTVMFFIMap, "Map"},           {kTVMFFIModule, "module"},
+    {kTVMFFIList, "List"},     {kTVMFFIDict, "Dict"},
 };
 constexpr Name kCodes[] = {
     {kDLInt, "int"}, {kDLUInt, "uint"}, {kDLFloat, "float"}, {kDLBfloat, "bfloat"}, {kDLComplex, "complex"}};

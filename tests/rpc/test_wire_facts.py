@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from portcall import rpc
+from portcall.rpc.server._options import BASE_PATTERNS
 from portcall.rpc.wire import _endings, _handshake
 from rpc import raw_client
 
@@ -68,6 +69,23 @@ def test_progress_is_read_as_it_is_written() -> None:
     assert members == [("uint32_t", "state"), ("uint64_t", "received"), ("uint64_t", "sent")]
     (size,) = re.findall(r"sizeof\(Progress\) == ([\d +*]+)", PROGRESS)
     assert eval(size) == _endings.PROGRESS_BYTES
+
+
+def test_server_without_python_offers_the_same_functions() -> None:
+    listed = body_of((ROOT / "core/board/session.cc").read_text(), "kOffered[] = {")
+    assert [*re.findall(r'"([^"]+)"', listed)] == [name for name in BASE_PATTERNS if name != "portcall.rpc.content_*"]
+
+
+def test_server_without_python_describes_a_crash_in_the_same_words() -> None:
+    source = (ROOT / "core/board/ending.cc").read_text()
+    headers = "".join((ROOT / "core/include/portcall" / name).read_text() for name in ("c_api.h", "dlpack.h"))
+    values = {name: int(number) for name, number in re.findall(r"\b(k(?:TVMFFI|DL)\w+) = (\d+)", headers)}
+    for table, here in (("kTypes", _endings._TYPES), ("kCodes", _endings._CODES)):
+        rows = re.findall(r'\{(\w+), "(\w+)"\}', source.partition(f"{table}[] = {{")[2].partition(";")[0])
+        assert {values[name]: word for name, word in rows} == here
+    limits = dict(re.findall(r"\b(kMost\w+) = (\d+)", source))
+    assert limits == {"kMostLines": str(_endings._MOST_LINES), "kMostLine": str(_endings._MOST_LINE),
+                      "kMostWord": str(_endings._MOST_WORD)}  # fmt: skip
 
 
 def test_max_frame_has_one_default() -> None:

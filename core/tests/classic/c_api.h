@@ -2,13 +2,13 @@
 // The classic C API as a classic C program calls it, and code of classic libraries.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "portcall/classic_api.h"
 #include "portcall/portcall.h"
 #include "tests/check.h"
+#include "tests/helpers.h"
 
 namespace portcall::tests {
 
@@ -58,18 +58,6 @@ inline Outcome Call(TVMFunctionHandle func, const std::vector<Classic>& args) {
 inline Outcome Echo(const Classic& arg) { return Call(Registry::Get("testing.echo").get(), {arg}); }
 
 inline std::string LastError() { return TVMGetLastError(); }
-
-inline bool Contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// What a call throws, "Kind: message".
-inline std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 // A C callback as a function; released with the object.
 inline PackedFunc FromC(TVMPackedCFunc func, void* resource = nullptr, TVMPackedCFuncFinalizer fin = nullptr) {

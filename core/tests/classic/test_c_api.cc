@@ -231,7 +231,7 @@ TEST("a callback keeps an argument beyond the call") {
   CHECK_EQ(kept.code, kTVMNDArrayHandle);
   CHECK_EQ(static_cast<DLTensor*>(kept.value.v_handle)->shape[0], 2);
   CHECK_EQ(TVMArrayFree(static_cast<TVMArrayHandle>(kept.value.v_handle)), 0);
-  CHECK(Contains(ErrorOf([&] { keep("abc"); }), "TypeError: text and bytes cannot be kept"));
+  CHECK(Contains(Thrown([&] { keep("abc"); }), "TypeError: text and bytes cannot be kept"));
 }
 
 TEST("the finalizer of a callback runs once, with its last reference") {
@@ -296,7 +296,7 @@ TEST("the text of an error is taken apart into kind, message and backtrace") {
 
 TEST("a callback's error is an exception in C++, and the other way round") {
   PackedFunc fail = FromC(FailWith);
-  CHECK_EQ(ErrorOf([&] { fail("ValueError: too small"); }), "ValueError: too small");
+  CHECK_EQ(Thrown([&] { fail("ValueError: too small"); }), "ValueError: too small");
   PackedFunc thrower([](Args, RetValue*) { PORTCALL_THROW(KeyError) << "no such key"; });
   CHECK_EQ(Call(thrower.get(), {}).status, -1);
   CHECK_EQ(LastError(), "KeyError: no such key");
@@ -306,7 +306,7 @@ TEST("a callback's error is an exception in C++, and the other way round") {
 TEST("a function that fails without an error is an error with its name") {
   PackedFunc silent = FromC(FailSilently);
   TVMFFIErrorSetRaised(nullptr);
-  CHECK_EQ(ErrorOf([&] { silent(); }), "RuntimeError: <anonymous>() failed (nonzero return) without setting an error");
+  CHECK_EQ(Thrown([&] { silent(); }), "RuntimeError: <anonymous>() failed (nonzero return) without setting an error");
   CHECK_EQ(Call(silent.get(), {}).status, -1);
   CHECK(Contains(LastError(), "failed (nonzero return) without setting an error"));
 }
@@ -328,7 +328,7 @@ TEST("an error under way survives a call that cleans up") {
   });
   CHECK_EQ(Call(outer.get(), {}).status, -1);
   CHECK_EQ(LastError(), "ValueError: the reason");
-  CHECK_EQ(ErrorOf([&] { outer(); }), "ValueError: the reason");
+  CHECK_EQ(Thrown([&] { outer(); }), "ValueError: the reason");
 }
 
 TEST("reading the last error takes nothing away, and its text stays where it is") {
@@ -337,7 +337,7 @@ TEST("reading the last error takes nothing away, and its text stays where it is"
     CHECK_EQ(LastError(), "ValueError: first");
     return -1;
   });
-  CHECK_EQ(ErrorOf([&] { fail(); }), "ValueError: first");
+  CHECK_EQ(Thrown([&] { fail(); }), "ValueError: first");
   CHECK_EQ(Call(fail.get(), {}).status, -1);
   const char* text = TVMGetLastError();
   CHECK_EQ(Echo(Int(1)).status, 0);
@@ -399,10 +399,10 @@ TEST("a library function sees the classic code of every value it can take") {
 
 TEST("a library function refuses an object, by position") {
   PackedFunc code = Library(LibraryFirstCode, "first_code");
-  CHECK(Contains(ErrorOf([&] { code(1, Shape{1}); }), "TypeError: first_code(): argument #1: expected int, float"));
-  CHECK(Contains(ErrorOf([&] { code(Array<Any>{Any(1)}); }), "argument #0"));
-  CHECK(Contains(ErrorOf([&] { code(Array<Any>{Any(1)}); }), "got Array"));
-  CHECK(Contains(ErrorOf([&] { code(std::string("a\0b", 3)); }), "argument #0: expected text without NUL"));
+  CHECK(Contains(Thrown([&] { code(1, Shape{1}); }), "TypeError: first_code(): argument #1: expected int, float"));
+  CHECK(Contains(Thrown([&] { code(Array<Any>{Any(1)}); }), "argument #0"));
+  CHECK(Contains(Thrown([&] { code(Array<Any>{Any(1)}); }), "got Array"));
+  CHECK(Contains(Thrown([&] { code(std::string("a\0b", 3)); }), "argument #0: expected text without NUL"));
 }
 
 TEST("a library function refuses a tensor that is not aligned") {
@@ -410,7 +410,7 @@ TEST("a library function refuses a tensor that is not aligned") {
   int64_t extent = 1;
   DLTensor tensor{&data[1], Cpu(), 1, DataTypeOf<float>(), &extent, nullptr, 0};
   PackedFunc code = Library(LibraryFirstCode, "first_code");
-  CHECK(Contains(ErrorOf([&] { code(1, &tensor); }),
+  CHECK(Contains(Thrown([&] { code(1, &tensor); }),
                  "TypeError: first_code(): argument #1: expected tensor data aligned to 64"));
   tensor.byte_offset = 60;
   CHECK_EQ(code(&tensor).cast<int>(), kTVMDLTensorHandle);
@@ -461,7 +461,7 @@ TEST("results of a library function: numbers, text, tensors, functions") {
   Tensor tensor = made();
   CHECK(tensor.unique() && tensor.shape(0) == 3);
   PackedFunc strange = Library(LibraryReturnCode99, "strange");
-  CHECK_EQ(ErrorOf([&] { strange(); }), "TypeError: strange(): its result has type code 99; expected one from 0 to 15");
+  CHECK_EQ(Thrown([&] { strange(); }), "TypeError: strange(): its result has type code 99; expected one from 0 to 15");
 }
 
 TEST("a library function calls functions that it is given") {
@@ -471,14 +471,14 @@ TEST("a library function calls functions that it is given") {
            "a text that does not fit into a cell");
   Tensor tensor = Tensor::Empty({1}, DataTypeOf<float>());
   CHECK(apply(Registry::Get("testing.echo"), tensor).type_index() == kTVMFFIDLTensorPtr);
-  CHECK_EQ(ErrorOf([&] { apply(FromC(FailWith), "IndexError: from within"); }), "IndexError: from within");
+  CHECK_EQ(Thrown([&] { apply(FromC(FailWith), "IndexError: from within"); }), "IndexError: from within");
 }
 
 TEST("errors of a library function: its own, and the one it forgot") {
   PackedFunc fail = Library(LibraryFail, "forgetful");
-  CHECK_EQ(ErrorOf([&] { fail("ValueError: negative element"); }), "ValueError: negative element");
-  CHECK_EQ(ErrorOf([&] { fail("Assert fail: n is 2"); }), "RuntimeError: Assert fail: n is 2");
-  CHECK_EQ(ErrorOf([&] { fail(); }), "RuntimeError: forgetful() failed (nonzero return) without setting an error");
+  CHECK_EQ(Thrown([&] { fail("ValueError: negative element"); }), "ValueError: negative element");
+  CHECK_EQ(Thrown([&] { fail("Assert fail: n is 2"); }), "RuntimeError: Assert fail: n is 2");
+  CHECK_EQ(Thrown([&] { fail(); }), "RuntimeError: forgetful() failed (nonzero return) without setting an error");
 }
 
 TEST("a library function of three arguments has no result") {
@@ -486,7 +486,7 @@ TEST("a library function of three arguments has no result") {
   Tensor tensor = Tensor::Empty({1}, DataTypeOf<float>());
   CHECK(set(tensor, 5) == nullptr);
   CHECK_EQ(tensor.data<float>()[0], 5.0f);
-  CHECK(Contains(ErrorOf([&] { set(5); }), "set() failed"));
+  CHECK(Contains(Thrown([&] { set(5); }), "set() failed"));
 }
 
 TEST("a library function takes any number of arguments and tells what it is") {

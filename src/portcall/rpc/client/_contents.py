@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from portcall.rpc.wire._digests import LARGE, PIECE, Background, digest_of, pieces_of
+from portcall.rpc.wire._digests import LARGE, PIECE, Background, digest_of, digest_of_pieces, pieces_of
 
 _SAMPLE = 64 << 10  # bytes from the start and from the end
 _SETTLED = 0.1  # seconds that a file must be older than its hash: clocks of file systems are coarse
@@ -56,10 +56,7 @@ class Content:
 
     def digest_of_first(self, size: int) -> str:
         """Return the SHA-256 of the first bytes."""
-        found = hashlib.sha256()
-        for piece in self.pieces(0, size):
-            found.update(piece)
-        return found.hexdigest()
+        return digest_of_pieces(self.pieces(0, size))
 
     def pieces(self, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
         """Read piece by piece. Each is valid until the next."""

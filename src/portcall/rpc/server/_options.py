@@ -25,8 +25,6 @@ BASE_PATTERNS = (
     "portcall.graph.*",
     "vm.builtin.make_tuple",  # values of machines: made, and read, by clients
     "vm.builtin.make_shape",
-    "ffi.ArraySize",
-    "ffi.ArrayGetItem",
     "relax.run.shape_to_tensor",
     "testing.*",
     "ffi.Array*",

@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 PIECE = 4 << 20  # bytes that are read, and sent, at once
 LARGE = 8 << 20  # a file of fewer is sent again as a whole if it broke off, and its digest is found when it is needed
@@ -24,13 +24,18 @@ def pieces_of(descriptor: int, start: int, end: int) -> Iterator[memoryview]:
 
 
 def digest_of(descriptor: int, stop: threading.Event | None = None) -> str:
-    """Return the SHA-256 of a whole file, as hexadecimal digits.
+    """Return the SHA-256 of a whole file; see ``digest_of_pieces``."""
+    return digest_of_pieces(pieces_of(descriptor, 0, sys.maxsize), stop)
+
+
+def digest_of_pieces(pieces: Iterable[memoryview], stop: threading.Event | None = None) -> str:
+    """Return the SHA-256 of pieces, one after the other, as hexadecimal digits.
 
     Raises:
         InterruptedError: the event was set.
     """
     found = hashlib.sha256()
-    for piece in pieces_of(descriptor, 0, sys.maxsize):
+    for piece in pieces:
         found.update(piece)
         if stop is not None and stop.is_set():
             raise InterruptedError
