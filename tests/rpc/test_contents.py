@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,19 @@ def test_upload_all_sends_to_several_sessions_with_one_progress(server: Serving,
         with pytest.raises(errors.RPCError):
             rpc.upload_all([one, two], file, "more")
         assert "more" in one.listdir()
+
+
+def test_sessions_keep_the_same_content_at_the_same_time(server: Serving) -> None:
+    def keep(remote: rpc.Session) -> None:
+        remote.upload(b"same", "same")
+        begin, keep = remote["portcall.rpc.content_begin"], remote["portcall.rpc.content_keep"]
+        for _ in range(300):
+            begin("same", 4, "a" * 64)
+            keep("same", "a" * 64)
+
+    with rpc.connect(server.address) as one, rpc.connect(server.address) as two, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(keep, [one, two])) == [None, None]
+        assert one["portcall.rpc.content_find"](4, "a" * 64) == "complete"
 
 
 # ---- What is kept ----

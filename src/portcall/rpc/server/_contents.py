@@ -96,9 +96,11 @@ class Contents:
         whole = self._folder.checked(path)
         self._store.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.own_links.add(_identity(Path(whole)))
-        with contextlib.suppress(FileNotFoundError):
-            kept.unlink()
-        os.link(whole, kept, follow_symlinks=False)
+        beside = self._store / f"new-{os.getpid()}"
+        beside.unlink(missing_ok=True)  # a session with this number that was killed
+        os.link(whole, beside, follow_symlinks=False)
+        beside.replace(kept)  # at once: another session may keep the same content now
+        beside.unlink(missing_ok=True)  # it stays if both names were those of one file
 
     def _link(self, kept: Path, path: str) -> None:
         """Give what is kept a name in the session's directory."""
