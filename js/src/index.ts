@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // portcall: the same calls in Node and in the browser.
 
-export { CoreObject, CoreTensor, load, Module, type PackedFunc, Runtime } from "./core/runtime.js";
+export { CoreObject, CoreTensor, Module, type PackedFunc, type Runtime } from "./core/objects.js";
 export { Device, device } from "./device.js";
 export { DataType, dtype, type TypedArray } from "./dtype.js";
 export * from "./errors.js";
+export { load } from "./load.js";
 export * as rpc from "./rpc/index.js";
 export { Tensor } from "./tensor.js";
 export { Float } from "./values.js";

@@ -12,6 +12,7 @@ const LAYERS = [
   ["errors", "dtype", "device", "text", "values"],
   ["tensor"],
   ["core"],
+  ["load"],
   ["rpc/wire"],
   ["rpc/transport"],
   ["rpc/client", "rpc/server"],

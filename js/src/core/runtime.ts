@@ -2,109 +2,38 @@
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
 import { dtype as asDtype, bytesOf, countOf, DataType, dtypeOf, type TypedArray } from "../dtype.js";
-import { FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
+import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
 import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
-
-/** A function of the core's registry, of a module, or of JavaScript as the core sees it. */
-export interface PackedFunc {
-  (...args: any[]): any;
-  readonly name: string;
-  /** Give the function back to the core. */
-  dispose(): void;
-  [Symbol.dispose](): void;
-}
+import {
+  asError,
+  CoreObject,
+  CoreTensor,
+  type Keeper,
+  Module,
+  type PackedFunc,
+  type Runtime,
+  symbolDispose,
+} from "./objects.js";
 
 const STACK = 1 << 16; // bytes of cells for calls within calls
 const BODY = 24; // bytes of an object's header
-const DIMENSIONS = BODY + 12; // of a tensor: data, device, dimensions, data type, shape, strides, offset
+// Of a tensor: data, device, dimensions, data type, shape, strides, offset.
+const DIMENSIONS = BODY + 12;
+const TYPE = BODY + 16;
+const SHAPE = BODY + 20;
+const OFFSET = BODY + 32;
 const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two pointers, extra context
-const symbolDispose: typeof Symbol.dispose = Symbol.dispose ?? Symbol.for("Symbol.dispose");
 const finalizers = new FinalizationRegistry<() => void>((free) => free());
-const references = new WeakMap<object, { readonly runtime: Runtime; handle: number; readonly type: number }>();
+const references = new WeakMap<object, { readonly runtime: WasmRuntime; handle: number; readonly type: number }>();
 
-/** Something of the core: freed with its last reference, by `dispose()`, or by `using`. */
-export class CoreObject {
-  /** @internal */
-  constructor(runtime: Runtime, handle: number, type: number) {
-    runtime.own(this, handle, type);
-  }
-  dispose(): void {
-    disposeOf(this);
-  }
-  [symbolDispose](): void {
-    disposeOf(this);
-  }
-}
-
-function disposeOf(target: object): void {
-  const reference = references.get(target)!;
-  if (!reference.handle) return;
-  finalizers.unregister(target);
-  reference.runtime.release(reference.handle);
-  reference.handle = 0;
-}
-
-/** A tensor in the core's memory. */
-export class CoreTensor extends CoreObject {
-  readonly shape: readonly number[];
-  readonly dtype: DataType;
-  readonly #place: () => { start: number; memory: CoreMemory };
-
-  /** @internal */
-  constructor(runtime: Runtime, handle: number) {
-    super(runtime, handle, TypeIndex.Tensor);
-    const { view } = runtime.memory;
-    const dimensions = view.getInt32(handle + DIMENSIONS, true);
-    const type = handle + DIMENSIONS + 4;
-    const shape = view.getUint32(type + 4, true);
-    this.dtype = new DataType(view.getUint8(type), view.getUint8(type + 1), view.getUint16(type + 2, true));
-    this.shape = Array.from({ length: dimensions }, (_, i) => Number(view.getBigInt64(shape + 8 * i, true)));
-    this.#place = () => {
-      const at = runtime.handleOf(this)!.handle; // throws once it is disposed of
-      const now = runtime.memory.view;
-      return {
-        start: now.getUint32(at + BODY, true) + Number(now.getBigUint64(type + 12, true)),
-        memory: runtime.memory,
-      };
-    };
-  }
-
-  /** The elements, in place. A view that was taken before the core's memory grew is empty; take it again. */
-  get data(): TypedArray {
-    const { start, memory } = this.#place();
-    const Class = this.dtype.arrayClass;
-    const count = this.dtype.bytesOf(countOf(this.shape)) / Class.BYTES_PER_ELEMENT;
-    return new Class(memory.exports.memory.buffer, start, count);
-  }
-}
-
-/** A named set of functions: a library of kernels, or code that is linked into the core. */
-export class Module extends CoreObject {
-  readonly #runtime: Runtime;
-
-  /** @internal */
-  constructor(runtime: Runtime, handle: number) {
-    super(runtime, handle, TypeIndex.Module);
-    this.#runtime = runtime;
-  }
-
-  /** Return a function.
-   * @throws FunctionNotFoundError The module has none of that name. */
-  get(name: string): PackedFunc {
-    const found: PackedFunc | null = this.#runtime.getGlobalFunc("ffi.ModuleGetFunction")(this, name, true);
-    if (!found) throw new FunctionNotFoundError(`the module has no function '${name}'`, name);
-    Object.defineProperty(found, "name", { value: name });
-    return found;
-  }
-}
-
-/** The core, loaded. Several may be there; each has its own registry and memory. */
-export class Runtime implements Objects {
+/** The core in WebAssembly. Several may be there; each has its own registry and memory. */
+export class WasmRuntime implements Runtime, Keeper, Objects {
+  readonly backend = "wasm";
   /** @internal */
   memory!: CoreMemory;
   #cells!: Cells;
@@ -120,8 +49,8 @@ export class Runtime implements Objects {
   #stackPointer = 0; // of the core, outside of all calls
 
   /** @internal `load` makes runtimes. */
-  static async start(module: WebAssembly.Module): Promise<Runtime> {
-    const runtime = new Runtime();
+  static async start(module: WebAssembly.Module): Promise<WasmRuntime> {
+    const runtime = new WasmRuntime();
     const imports = {
       ...systemImports(module, () => runtime.memory),
       portcall: {
@@ -316,14 +245,19 @@ export class Runtime implements Objects {
     const handle = memory.words[out >> 2]! >>> 0;
     for (const address of [...names, place]) memory.free(address);
     this.check(status);
-    return new Module(this, handle);
+    return this.#keep(new Module(this), handle, TypeIndex.Module);
+  }
+
+  /** @internal */
+  functionOf(module: Module, name: string): PackedFunc | null {
+    return this.getGlobalFunc("ffi.ModuleGetFunction")(module, name, true);
   }
 
   // ---- Tensors ----
 
   /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */
   empty(shape: readonly number[], dtype: string | DataType = "float32"): CoreTensor {
-    return new CoreTensor(this, this.#allocTensor(shape, asDtype(dtype)));
+    return this.#wrapTensor(this.#allocTensor(shape, asDtype(dtype)));
   }
 
   /** Return a tensor of the core's memory with the elements of an array. */
@@ -382,6 +316,14 @@ export class Runtime implements Objects {
     finalizers.register(target, () => this.release(handle), target);
   }
   /** @internal */
+  disposeOf(target: object): void {
+    const reference = references.get(target)!;
+    if (!reference.handle) return;
+    finalizers.unregister(target);
+    this.release(reference.handle);
+    reference.handle = 0;
+  }
+  /** @internal */
   release(handle: number): void {
     this.memory.exports.TVMFFIObjectDecRef(handle);
   }
@@ -411,9 +353,34 @@ export class Runtime implements Objects {
   /** @internal */
   wrap(handle: number, type: number): unknown {
     if (type === TypeIndex.Function) return this.#wrapFunction(handle, "");
-    if (type === TypeIndex.Tensor) return new CoreTensor(this, handle);
-    if (type === TypeIndex.Module) return new Module(this, handle);
-    return new CoreObject(this, handle, type);
+    if (type === TypeIndex.Tensor) return this.#wrapTensor(handle);
+    return this.#keep(type === TypeIndex.Module ? new Module(this) : new CoreObject(this), handle, type);
+  }
+
+  #keep<T extends object>(target: T, handle: number, type: number): T {
+    this.own(target, handle, type);
+    return target;
+  }
+
+  #wrapTensor(handle: number): CoreTensor {
+    const { view } = this.memory;
+    const type = handle + TYPE;
+    const shape = view.getUint32(handle + SHAPE, true);
+    const dtype = new DataType(view.getUint8(type), view.getUint8(type + 1), view.getUint16(type + 2, true));
+    const extents = Array.from({ length: view.getInt32(handle + DIMENSIONS, true) }, (_, i) =>
+      Number(view.getBigInt64(shape + 8 * i, true)),
+    );
+    return this.#keep(new CoreTensor(this, extents, dtype), handle, TypeIndex.Tensor);
+  }
+
+  /** @internal */
+  dataOf(tensor: CoreTensor): TypedArray {
+    const { handle } = this.handleOf(tensor)!;
+    const { view } = this.memory;
+    const start = view.getUint32(handle + BODY, true) + Number(view.getBigUint64(handle + OFFSET, true));
+    const Class = tensor.dtype.arrayClass;
+    const count = tensor.dtype.bytesOf(countOf(tensor.shape)) / Class.BYTES_PER_ELEMENT;
+    return new Class(this.memory.exports.memory.buffer, start, count);
   }
 
   #wrapFunction(handle: number, name: string): PackedFunc {
@@ -424,7 +391,7 @@ export class Runtime implements Objects {
     Object.defineProperty(call, "name", { value: name });
     this.own(call, handle, TypeIndex.Function);
     const reference = references.get(call)!;
-    const dispose = () => disposeOf(call);
+    const dispose = () => this.disposeOf(call);
     return Object.assign(call, { dispose, [symbolDispose]: dispose }) as PackedFunc;
   }
 }
@@ -437,41 +404,28 @@ function notWebAssembly(error: Error): never {
   throw new ModuleLoadError(`it is not WebAssembly: ${error.message}`);
 }
 
-const CLASSES: Record<string, new (message: string) => Error> = {
-  TypeError,
-  RangeError,
-  SyntaxError,
-  ReferenceError,
-  IndexError: RangeError,
-};
-
-function asError(kind: string, message: string, trace: string): Error {
-  const Class = CLASSES[kind];
-  if (Class) return Object.assign(new Class(message), { trace });
-  return Object.assign(new PortcallError(message), { kind, trace });
-}
-
 /**
  * Load the core: that of the package, or from a file of Node, a URL, bytes or a compiled module.
  *
  * Throws ModuleLoadError where there is no such file.
  */
-export async function load(
+export async function loadWasm(
   source: string | URL | Uint8Array | WebAssembly.Module = new URL("../../../core.wasm", import.meta.url),
-): Promise<Runtime> {
-  if (source instanceof WebAssembly.Module) return Runtime.start(source);
-  if (source instanceof Uint8Array) return Runtime.start(await WebAssembly.compile(source as Uint8Array<ArrayBuffer>));
+): Promise<WasmRuntime> {
+  if (source instanceof WebAssembly.Module) return WasmRuntime.start(source);
+  if (source instanceof Uint8Array)
+    return WasmRuntime.start(await WebAssembly.compile(source as Uint8Array<ArrayBuffer>));
   const text = String(source);
   if (typeof process !== "undefined" && process.versions?.node && !/^https?:/.test(text)) {
     const { readFile } = await import("node:fs/promises");
     const bytes = await readFile(source).catch((error) => {
       throw error.code === "ENOENT" ? missing(text, error) : error;
     });
-    return load(new Uint8Array(bytes));
+    return loadWasm(new Uint8Array(bytes));
   }
   const answer = await fetch(text);
   if (!answer.ok) throw missing(text, new Error(`${answer.status} ${answer.statusText}`));
-  return Runtime.start(await WebAssembly.compileStreaming(answer));
+  return WasmRuntime.start(await WebAssembly.compileStreaming(answer));
 }
 
 function missing(source: string, cause: Error): Error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker of the device page: serves sessions, so that the page stays alive whatever functions do.
 
-import { load as loadCore } from "../core/runtime.js";
+import { loadWasm } from "../core/runtime.js";
 import { type Functions, type JoinState, join } from "../rpc/index.js";
 
 /** What the page tells its worker. */
@@ -33,7 +33,7 @@ async function load(url: string): Promise<Functions> {
 addEventListener("message", async ({ data }: MessageEvent<Order>) => {
   try {
     const functions = await load(data.functions);
-    const core = await loadCore().catch(() => undefined); // a host may serve the page without it
+    const core = await loadWasm().catch(() => undefined); // a host may serve the page without it
     report({ state: "core", loaded: core !== undefined });
     await join(data.proxy, { functions, key: data.key, token: data.token, onState: report, ...(core ? { core } : {}) });
   } catch (error) {

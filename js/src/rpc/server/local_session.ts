@@ -2,7 +2,7 @@
 // What a client may do in this process: find and call functions, and own memory. Memory is named by a handle, and every
 // access is checked against its extent.
 
-import { Module } from "../../core/runtime.js";
+import { Module } from "../../core/objects.js";
 import { Device } from "../../device.js";
 import { bytesOf, countOf, DataType, type TypedArray } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";

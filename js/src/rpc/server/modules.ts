@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Libraries of kernels that a client sends: functions that it calls by name (docs/wire.md, section 7).
 
-import { Module, type Runtime } from "../../core/runtime.js";
+import { Module, type Runtime } from "../../core/objects.js";
 import { FunctionNotFoundError } from "../../errors.js";
 import { ServedError } from "./error_text.js";
 import type { Files } from "./files.js";

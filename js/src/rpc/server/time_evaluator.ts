@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times functions of this process: `runtime.RPCTimeEvaluator`, with the rules of the core's.
 
-import { Module } from "../../core/runtime.js";
+import { Module } from "../../core/objects.js";
 import { ServedError } from "./error_text.js";
 import type { ServedFunction } from "./local_session.js";
 
