@@ -27,10 +27,12 @@ class KernelModuleNode : public ModuleNode {
   }
 
  protected:
-  // Null: there is none of that name.
+  // Null: there is none of that name. Throws a DeviceError for one that cannot be launched.
   const payload::Kernel* FindKernel(const std::string& name) const {
     auto it = payload_.kernels.find(name);
-    return it == payload_.kernels.end() ? nullptr : &it->second;
+    if (it == payload_.kernels.end()) return nullptr;
+    payload::CheckLaunchable(it->second, name);
+    return &it->second;
   }
   const payload::Payload& payload() const { return payload_; }
 

@@ -30,18 +30,19 @@ class Reader : public bytes::Cursor<Reader> {
   }
   std::string_view Rest() { return Bytes(left()); }
 
-  // Kernels of a device: portcall/payload.h has the layout. Those of TVM 0.21 alone have tags, which the bytes do not say:
-  // where the other reading ends, nothing sensible follows. Nothing is read where neither fits.
+  // Kernels of a device: portcall/payload.h has the layout. Those of TVM 0.21 alone have tags. Nothing is read where
+  // nothing sensible follows either reading.
   std::optional<std::string_view> Kernels() {
     const size_t start = at_;
-    for (bool tagged : {false, true}) {
+    for (bool tagged : {true, false}) {
       at_ = start;
       try {
         SkipKernels(tagged);
         const size_t end = at_;
         const std::string_view next = left() ? Text() : "end";
         at_ = end;
-        if (!next.empty() && next.size() <= kLongestKind) return bytes_.substr(start, end - start);
+        const bool begins_as_a_kind = !next.empty() && next[0] >= 'A' && next[0] <= 'z';
+        if (begins_as_a_kind && next.size() <= kLongestKind) return bytes_.substr(start, end - start);
       } catch (const Error&) {
       }
     }
@@ -77,7 +78,7 @@ class Reader : public bytes::Cursor<Reader> {
       PORTCALL_CHECK(CanHold(arguments, sizeof(DLDataType)), ModuleLoadError) << "too many arguments";
       Bytes(arguments * sizeof(DLDataType));
       for (auto parameters = Take<uint64_t>(); parameters > 0; --parameters) Text();
-      if (tagged) Numbers<uint32_t>();
+      if (tagged && Numbers<uint32_t>().size() != arguments) FailShort("", 0);
     }
     Text();  // the code
   }

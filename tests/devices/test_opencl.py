@@ -187,19 +187,6 @@ def test_launch_with_too_few_values_is_an_argument_error() -> None:
         module["k"](None)
 
 
-def test_damaged_payloads_are_refused() -> None:
-    source = b"__kernel void k(__global float* a) {}"
-    whole = payload(source)
-    older = len(whole) - len(text(source)) - 3  # cut there, it reads as one without tags, with a source of one byte
-    for length in range(len(whole)):
-        if length != older:
-            with pytest.raises(errors.ModuleLoadError):
-                load(whole[:length])
-    for damaged in (whole + b"x", payload(b"", parameters=(b"blockIdx.w",)), payload(b"", parameters=(b"vthread",))):
-        with pytest.raises(errors.ModuleLoadError):
-            load(damaged)
-
-
 def test_source_of_the_kernels_is_shown(lib: portcall.Module) -> None:
     [kernels] = lib.imported_modules
     assert kernels.type_key == "opencl"

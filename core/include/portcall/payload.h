@@ -6,7 +6,9 @@
 //   INFO     text name, list of argument types (code u8, bits u8, lanes u16), list of launch parameters (text), and since
 //            TVM 0.21 a list of u32, one an argument: 1 is a tensor map
 //
-// A text is a u64 length and its bytes, a list a u64 count and its items; numbers are little-endian.
+// A text is a u64 length and its bytes, a list a u64 count and its items; numbers are little-endian. The bytes do not say
+// whether the last list is in them: it is where it has a number for each argument and the reading ends with the bytes.
+// core/loader/embedded.cc and src/portcall/inspect/_kernels.py read the same layout; a test compares all three.
 #ifndef PORTCALL_PAYLOAD_H_
 #define PORTCALL_PAYLOAD_H_
 
@@ -38,6 +40,7 @@ struct Kernel {
   bool cooperative = false;
   bool programmatic_dependent = false;
   bool cluster = false;
+  std::string unsupported;  // why it cannot be launched; empty: it can
 };
 
 struct Payload {
@@ -78,16 +81,18 @@ class Reader {
   std::string_view bytes_;
 };
 
-inline Argument ArgumentOf(DLDataType type) {
-  if (type.lanes == 1) {
-    bool whole = type.code == kDLInt || type.code == kDLUInt;
-    if (type.code == kDLOpaqueHandle) return Argument::kBuffer;
-    if (type.bits == 64 && (whole || type.code == kDLFloat)) return Argument::kWord64;
-    if (type.bits == 32 && whole) return Argument::kInt32;
-    if (type.bits == 32 && type.code == kDLFloat) return Argument::kFloat32;
+inline void AddArgument(Kernel* kernel, DLDataType type) {
+  const bool whole = type.code == kDLInt || type.code == kDLUInt, real = type.code == kDLFloat;
+  Argument argument = Argument::kBuffer;
+  if (type.lanes == 1 && type.bits == 64 && (whole || real)) {
+    argument = Argument::kWord64;
+  } else if (type.lanes == 1 && type.bits == 32 && (whole || real)) {
+    argument = whole ? Argument::kInt32 : Argument::kFloat32;
+  } else if (type.lanes != 1 || type.code != kDLOpaqueHandle) {
+    kernel->unsupported = "it takes an argument of type (" + std::to_string(type.code) + ", " +
+                          std::to_string(type.bits) + ", " + std::to_string(type.lanes) + "), which no launch passes";
   }
-  PORTCALL_THROW(ModuleLoadError) << "a kernel takes an argument of type (" << int{type.code} << ", " << int{type.bits}
-                                  << ", " << int{type.lanes} << "), which no launch passes";
+  kernel->arguments.push_back(argument);
 }
 
 inline void AddLaunchParameter(Kernel* kernel, std::string_view name) {
@@ -112,7 +117,7 @@ inline void AddLaunchParameter(Kernel* kernel, std::string_view name) {
   } else if (tag == "use_programtic_dependent_launch") {  // sic
     kernel->programmatic_dependent = true;
   } else {
-    PORTCALL_THROW(ModuleLoadError) << "unknown launch parameter '" << name << "' of a kernel";
+    kernel->unsupported = "its launch parameter '" + std::string(name) + "' is unknown";
   }
 }
 
@@ -124,12 +129,12 @@ inline Payload Decode(std::string_view bytes, bool with_tags) {
     std::string name(reader.Text());
     reader.Text();  // the name once more
     Kernel kernel;
-    for (auto m = reader.Take<uint64_t>(); m > 0; --m)
-      kernel.arguments.push_back(ArgumentOf(reader.Take<DLDataType>()));
+    for (auto m = reader.Take<uint64_t>(); m > 0; --m) AddArgument(&kernel, reader.Take<DLDataType>());
     for (auto m = reader.Take<uint64_t>(); m > 0; --m) AddLaunchParameter(&kernel, reader.Text());
-    auto tags = with_tags ? reader.Take<uint64_t>() : 0;
-    for (uint64_t i = 0; i < tags; ++i) {
-      if (reader.Take<uint32_t>() && i < kernel.arguments.size()) kernel.arguments[i] = Argument::kTensorMap;
+    PORTCALL_CHECK(!with_tags || reader.Take<uint64_t>() == kernel.arguments.size(), ModuleLoadError)
+        << "the module of kernels is damaged: the tags are not as many as the arguments";
+    for (Argument& argument : kernel.arguments) {
+      if (with_tags && reader.Take<uint32_t>()) argument = Argument::kTensorMap;
     }
     payload.kernels.emplace(std::move(name), std::move(kernel));
   }
@@ -140,8 +145,7 @@ inline Payload Decode(std::string_view bytes, bool with_tags) {
 
 }  // namespace detail
 
-// Throws a ModuleLoadError for damaged bytes, and for kernels that no launch can pass their arguments to. The bytes do not
-// say whether tags are in them: only one reading ends where they end.
+// Throws a ModuleLoadError for damaged bytes. A kernel that cannot be launched is no damage: CheckLaunchable says so.
 inline Payload Decode(std::string_view bytes) {
   try {
     return detail::Decode(bytes, true);
@@ -150,8 +154,16 @@ inline Payload Decode(std::string_view bytes) {
   }
 }
 
+// Throws a DeviceError for a kernel that cannot be launched.
+inline void CheckLaunchable(const Kernel& kernel, std::string_view name) {
+  PORTCALL_CHECK(kernel.unsupported.empty(), DeviceError)
+      << "the kernel '" << name << "' cannot be launched: " << kernel.unsupported;
+}
+
 // The launch that the values after the kernel's arguments describe. An extent of 0, of a dynamic shape, counts as 1.
+// Throws what CheckLaunchable does.
 inline Launch ReadLaunch(const Kernel& kernel, Args args) {
+  CheckLaunchable(kernel, args.function());
   const size_t count = kernel.arguments.size() + kernel.axes.size() + kernel.dynamic_shared;
   if (static_cast<size_t>(args.size()) != count) {
     portcall::detail::ThrowCountError(args.function(), static_cast<int>(count), args.size());

@@ -80,6 +80,8 @@ def read_classic(data: bytes) -> tuple[EmbeddedModule, ...]:
     count = cursor.number()
     modules: list[EmbeddedModule] = []
     for _ in range(count):
+        if modules and cursor.place == len(data):
+            break
         kind, at = cursor.text(), cursor.place
         if kind == TREE:
             break

@@ -2,7 +2,8 @@
 """Read the modules of device kernels that compilers embed: kernels, what they take, their source. Nothing of them runs.
 
 Numbers are little-endian; a text is a u64 length and its bytes, a map or list a u64 count and its items. Source of the
-layouts: apache/tvm, 0.6 to 0.27. The parts of a module of each kind are those of ``LAYOUTS``:
+layouts: apache/tvm, 0.6 to 0.27. That of opencl, cuda and hip is read by portcall/payload.h, too. The parts of a module
+of each kind are those of ``LAYOUTS``:
 
     format    text: what the code is
     infos     map of text to INFO
@@ -33,7 +34,7 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "vulkan": (("format", "infos", "shaders"), ("format", "infos", "codes")),
 }
 SOURCE_FORMATS = frozenset(("cl", "cuda", "ptx", "metal", "hip", "wgsl"))
-_TYPES = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 6: "bool"}  # codes of DLPack
+_TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}  # codes of DLPack
 _LONGEST_KIND = 64
 
 
@@ -88,7 +89,7 @@ def _begins_module(data: bytes, place: int) -> bool:
     cursor = Cursor(data, place)
     try:
         size = cursor.number()
-        return 0 < size <= _LONGEST_KIND and cursor.take(size).isascii()
+        return 0 < size <= _LONGEST_KIND and b"A" <= cursor.take(size)[:1] <= b"z"
     except BlobError:
         return False
 
@@ -101,11 +102,14 @@ def _module(kind: str, found: dict[str, Any]) -> KernelModule:
 
 
 def _infos(cursor: Cursor, tagged: bool) -> dict[str, Kernel]:
-    return {cursor.text(): _info(cursor, tagged) for _ in range(cursor.count())}
+    found: dict[str, Kernel] = {}
+    for _ in range(cursor.count()):
+        name, _again = cursor.text(), cursor.text()
+        found.setdefault(name, _info(name, cursor, tagged))
+    return found
 
 
-def _info(cursor: Cursor, tagged: bool) -> Kernel:
-    name = cursor.text()
+def _info(name: str, cursor: Cursor, tagged: bool) -> Kernel:
     arguments = [_type_name(*struct.unpack("<BBH", cursor.take(4))) for _ in range(cursor.count(4))]
     launch = tuple(cursor.text() for _ in range(cursor.count()))
     if tagged:
@@ -118,9 +122,8 @@ def _info(cursor: Cursor, tagged: bool) -> Kernel:
 
 
 def _type_name(code: int, bits: int, lanes: int) -> str:
-    if code not in _TYPES:
-        raise BlobError(f"an argument of type {code}")
-    return _TYPES[code] + ("" if code == 3 else str(bits)) + (f"x{lanes}" if lanes > 1 else "")
+    name = "handle" if code == 3 else f"{_TYPES.get(code, f'type{code}_')}{bits}"
+    return name + (f"x{lanes}" if lanes != 1 else "")
 
 
 def _codes(cursor: Cursor, _: bool) -> dict[str, bytes]:
