@@ -165,9 +165,10 @@ Tensors TensorsOf(const std::vector<Param>& params, const Tensor& owner) {
   return MakeTensors(cells);
 }
 
-// (path, where the index begins, its size, the library in front of it)
+// (path or bytes as a tensor, where the index begins, its size, the library in front of it)
 PORTCALL_REGISTER_GLOBAL("portcall.OpenBundle").set_body([](Args args, RetValue* rv) {
-  Tensor file = MapFile(args[0].cast<std::string>());
+  bool read = args[0].type_index() == kTVMFFITensor;
+  Tensor file = read ? args[0].cast<Tensor>() : MapFile(args[0].cast<std::string>());
   auto index_offset = args[1].cast<int64_t>(), index_bytes = args[2].cast<int64_t>();
   if (index_offset + index_bytes > file.dl_tensor()->shape[0]) ThrowGraphError({"the file was cut while it was read"});
   std::string_view bytes(static_cast<const char*>(file.raw_data()), static_cast<size_t>(index_offset + index_bytes));

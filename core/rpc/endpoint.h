@@ -43,12 +43,15 @@ class Endpoint {
   SendQueue& output() { return output_; }
   bool closed() const { return closed_; }
 
+  // Answers to a request whose call left Serve with something that is no error: the result came later.
+  void ReturnResult(CallResult* result);
+  void Exception(const Error& error);
+
  private:
   void Step(FrameReader::Event event);
   void Answer(Code code, Reader body);
   void InitServer(Reader body);
   void CallFunc(Reader body, CallResult* result);
-  void ReturnResult(CallResult* result);
   Sequence SysCall(Code code, Sequence* args, Any* owner);
   void Sync(const Sequence& args);
   void Fetch(const Sequence& args);
@@ -74,7 +77,6 @@ class Endpoint {
   void Write(Code code, const Sequence& values, const Any& owner = {});
   void Return(const Sequence& values, const Any& owner = {}) { Write(Code::kReturn, values, owner); }
   void ReturnNone() { Return(NoneOnly()); }
-  void Exception(const Error& error);
   void Shutdown();
   static Sequence NoneOnly();
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of JavaScript as function objects. JavaScript holds them in a table; `self` is a place in it.
+// Functions and other objects of JavaScript as objects of the core. JavaScript holds them in a table; `self` is a place in
+// it.
 #include "web/web.h"
 
 static int Call(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
@@ -9,4 +10,21 @@ static void Free(void* self) { portcall_web_free(self); }
 
 int PortcallWebFunction(void* self, const char* name, TVMFFIObjectHandle* out) {
   return PortcallFunctionCreate(self, Call, Free, 0, name, out);
+}
+
+namespace portcall {
+
+int32_t JsObjectType() {
+  static const int32_t type = [] {
+    constexpr char kKey[] = "portcall.JSObject";
+    const TVMFFIByteArray key{kKey, sizeof(kKey) - 1};
+    return TVMFFITypeGetOrAllocIndex(&key, -1, 1, 0, 0, kTVMFFIObject);
+  }();
+  return type;
+}
+
+}  // namespace portcall
+
+int PortcallWebObject(void* self, TVMFFIObjectHandle* out) {
+  return TVMFFIObjectCreateOpaque(self, portcall::JsObjectType(), Free, out);
 }

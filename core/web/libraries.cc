@@ -97,8 +97,8 @@ const std::shared_ptr<Symbols>& LinkedSymbols() {  // constructors of other obje
 
 }  // namespace
 
-// There is no folder beside the core; loading what it names fails, with the name.
-std::string BesideCore(const char* library) { return library; }
+// There is no folder beside the core, so no plug-in is in it.
+std::string BesideCore(const char*) { return {}; }
 
 Module LoadLibrary(const std::string& path) {
   PORTCALL_THROW(ModuleLoadError) << "cannot load '" << path << "': WebAssembly has no shared libraries; load a .wasm";

@@ -21,6 +21,8 @@ export interface Objects {
   makeFunction(value: (...args: any[]) => unknown): number;
   /** Make a tensor with the bytes of an array; the reference is the caller's. */
   makeTensor(value: Tensor): { readonly handle: number; readonly bytes: () => Uint8Array };
+  /** Make an object of the core that only carries one of JavaScript; the reference is the caller's. */
+  makeCarrier(value: object): { readonly handle: number; readonly type: number };
   /** Return what stands for an object; takes the reference over. */
   wrap(handle: number, type: number): unknown;
   check(status: number): void;
@@ -154,7 +156,8 @@ export class Cells {
   #container(at: number, value: object, cleanup?: Cleanup): void {
     const isArray = Array.isArray(value);
     if (!isArray && !(value instanceof Map) && Object.getPrototypeOf(value) !== Object.prototype) {
-      throw new TypeError(`a ${value.constructor?.name ?? "object"} cannot be passed`);
+      const { handle, type } = this.#objects.makeCarrier(value);
+      return this.#owned(at, type, handle, cleanup);
     }
     const items: unknown[] = isArray ? value : [...(value instanceof Map ? value : Object.entries(value))].flat(1);
     const { exports } = this.#memory;

@@ -14,6 +14,7 @@ interface Needs {
 
 const MEMORY_INFO = 1; // the part of the section that has the needs
 const FUNCTIONS = "__tvm_ffi_"; // the prefix of what kernel compilers export
+const VARIABLE = "__TVM"; // the prefix of variables that hold the address of one of the core's functions: __TVMBackend…
 const MARK = "portcall_abi_version"; // of libraries with portcall's headers
 
 function needsOf(module: WebAssembly.Module): Needs {
@@ -86,6 +87,12 @@ export function linkLibrary(memory: CoreMemory, module: WebAssembly.Module): [st
   for (const got of Object.values(addresses)) {
     for (const [name, global] of Object.entries(got)) {
       global.value = own[name] === undefined ? addressOf(core[name], 0) : addressOf(own[name], base);
+    }
+  }
+  for (const [name, place] of Object.entries(own)) {
+    const target = name.startsWith(VARIABLE) ? core[name.slice(2)] : undefined;
+    if (typeof target === "function" && place instanceof WebAssembly.Global) {
+      memory.words[(place.value + base) >> 2] = addressOf(target, 0);
     }
   }
   for (const name of ["__wasm_apply_data_relocs", "__wasm_call_ctors"]) (own[name] as (() => void) | undefined)?.();

@@ -5,6 +5,7 @@ import { dtype as asDtype, bytesOf, countOf, DataType, dtypeOf, type TypedArray 
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
+import { readBundle } from "./bundle.js";
 import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
@@ -20,7 +21,11 @@ import {
   symbolDispose,
 } from "./objects.js";
 
+const PAGE = 1 << 16; // bytes of memory
+const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
+const MOST_MEMORY = 2 ** 31;
 const STACK = 1 << 16; // bytes of cells for calls within calls
+const OBJECT_TYPE = 8; // of an object's header, after two counts
 const BODY = 24; // bytes of an object's header
 // Of a tensor: data, device, dimensions, data type, shape, strides, offset.
 const DIMENSIONS = BODY + 12;
@@ -44,29 +49,51 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   // What carries an error of JavaScript through the core: a function object that nobody calls, by handle and by number.
   readonly #carriers = new Map<number, number>();
   readonly #carrierHandles = new Map<number, number>();
-  #bottom = 0; // of the cells
+  #depth = 0; // calls of JavaScript by the core that have not returned
   #invoke!: (handle: number, args: number, n: number, result: number) => number;
   #stackPointer = 0; // of the core, outside of all calls
+
+  #module!: WebAssembly.Module;
+  #carrierType = -1; // of objects that only carry one of JavaScript
 
   /** @internal `load` makes runtimes. */
   static async start(module: WebAssembly.Module): Promise<WasmRuntime> {
     const runtime = new WasmRuntime();
-    const imports = {
-      ...systemImports(module, () => runtime.memory),
+    const imports = runtime.#imports(module, MOST_MEMORY);
+    return runtime.#begin(module, imports, await WebAssembly.instantiate(module, imports));
+  }
+
+  /** @internal Another runtime of the same code, which has at most `limit` bytes of memory beside the core's own. */
+  another(limit: number): WasmRuntime {
+    const runtime = new WasmRuntime();
+    const imports = runtime.#imports(this.#module, Math.min(limit + OWN_MEMORY, MOST_MEMORY));
+    return runtime.#begin(this.#module, imports, new WebAssembly.Instance(this.#module, imports));
+  }
+
+  #imports(module: WebAssembly.Module, mostMemory: number): WebAssembly.Imports {
+    const imports = systemImports(module, () => this.memory);
+    const memory = new WebAssembly.Memory({ initial: OWN_MEMORY / PAGE, maximum: Math.ceil(mostMemory / PAGE) });
+    return {
+      ...imports,
+      env: { ...imports.env, memory },
       portcall: {
-        call: (self: number, args: number, n: number, result: number) => runtime.#called(self, args, n, result),
-        free: (self: number) => runtime.#freed(self),
+        call: (self: number, args: number, n: number, result: number) => this.#called(self, args, n, result),
+        free: (self: number) => this.#freed(self),
       },
     };
-    const instance = await WebAssembly.instantiate(module, imports);
-    runtime.memory = new CoreMemory(instance.exports as unknown as CoreExports);
-    runtime.#cells = new Cells(runtime.memory, runtime);
-    runtime.memory.exports._initialize?.();
-    runtime.#invoke = runtime.memory.exports.TVMFFIFunctionCall;
-    runtime.#top = runtime.#bottom = runtime.memory.allocate(STACK + CELL);
-    runtime.#end = runtime.#top + STACK;
-    runtime.#stackPointer = runtime.memory.exports.__stack_pointer.value;
-    return runtime;
+  }
+
+  #begin(module: WebAssembly.Module, imports: WebAssembly.Imports, instance: WebAssembly.Instance): WasmRuntime {
+    this.#module = module;
+    const memory = imports.env!.memory;
+    this.memory = new CoreMemory({ ...instance.exports, memory } as unknown as CoreExports);
+    this.#cells = new Cells(this.memory, this);
+    this.memory.exports._initialize?.();
+    this.#invoke = this.memory.exports.TVMFFIFunctionCall;
+    this.#top = this.memory.allocate(STACK + CELL);
+    this.#end = this.#top + STACK;
+    this.#stackPointer = this.memory.exports.__stack_pointer.value;
+    return this;
   }
 
   // ---- Functions ----
@@ -133,7 +160,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     } finally {
       this.#top = start;
       // A kernel that traps leaves its frames behind.
-      if (trapped && start === this.#bottom) memory.exports.__stack_pointer.value = this.#stackPointer;
+      if (trapped && this.#depth === 0) this.forgetFrames();
       if (cleanup) for (const undo of cleanup) undo();
     }
   }
@@ -141,6 +168,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   /** The core calls function number `self` of JavaScript. */
   #called(self: number, args: number, n: number, result: number): number {
     const called = this.#functions[self] as (...args: unknown[]) => unknown;
+    this.#depth += 1;
     try {
       const values: unknown[] = [];
       for (let at = args; at < args + CELL * n; at += CELL) values.push(this.#cells.get(at, false));
@@ -149,6 +177,8 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     } catch (error) {
       this.#raise(error instanceof Error ? error : new Error(String(error)));
       return -1;
+    } finally {
+      this.#depth -= 1;
     }
   }
 
@@ -171,7 +201,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   #raise(error: Error): void {
     const { memory } = this;
     const number = this.#number(error);
-    const carrier = this.#makeCarrier(number);
+    const carrier = this.#makeErrorCarrier(number);
     const texts = [error.name, error.message.toWellFormed(), ""].map((text) => memory.byteArray(text));
     const out = this.#top;
     memory.exports.TVMFFIErrorCreateWithCauseAndExtraContext(...texts, 0, carrier, out);
@@ -182,7 +212,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     this.release(carrier);
   }
 
-  #makeCarrier(number: number): number {
+  #makeErrorCarrier(number: number): number {
     this.check(this.memory.exports.PortcallWebFunction(number, 0, this.#top));
     const handle = this.memory.words[this.#top >> 2]! >>> 0;
     this.#carriers.set(handle, number);
@@ -211,20 +241,41 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     return asError(kind, message, trace);
   }
 
+  /** @internal Take back the stack of calls that a trap left without an end. Nothing of the core may be running. */
+  forgetFrames(): void {
+    this.memory.exports.__stack_pointer.value = this.#stackPointer;
+  }
+
   // ---- Modules ----
 
-  /** Load a library of kernels: a .wasm for the target wasm32 that was linked with -shared.
+  /** Load a library of kernels, a .wasm for the target wasm32 that was linked with -shared; or a bundle of one with a
+   * graph and its parameters.
    * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
   async loadModule(bytes: Uint8Array): Promise<Module> {
-    return this.#load(await WebAssembly.compile(bytes as Uint8Array<ArrayBuffer>).catch(notWebAssembly));
+    const library = readBundle(bytes)?.library ?? bytes;
+    return this.#open(await WebAssembly.compile(library as Uint8Array<ArrayBuffer>).catch(notWebAssembly), bytes);
   }
 
   /** The same at once. Browsers allow that to workers, and to pages for small files only. */
   loadModuleSync(bytes: Uint8Array): Module {
     try {
-      return this.#load(new WebAssembly.Module(bytes as Uint8Array<ArrayBuffer>));
+      const library = readBundle(bytes)?.library ?? bytes;
+      return this.#open(new WebAssembly.Module(library as Uint8Array<ArrayBuffer>), bytes);
     } catch (error) {
       return error instanceof WebAssembly.CompileError ? notWebAssembly(error) : raise(error);
+    }
+  }
+
+  #open(library: WebAssembly.Module, file: Uint8Array): Module {
+    const kernels = this.#load(library);
+    const bundle = readBundle(file);
+    if (!bundle) return kernels;
+    const content = this.tensor(bundle.content); // whose parameters are used in place
+    try {
+      return this.getGlobalFunc("portcall.OpenBundle")(content, bundle.indexOffset, bundle.indexSize, kernels);
+    } finally {
+      content.dispose();
+      kernels.dispose();
     }
   }
 
@@ -296,6 +347,11 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     return handle;
   }
 
+  /** Bytes of the core's memory, its own part included. */
+  get memorySize(): number {
+    return this.memory.exports.memory.buffer.byteLength;
+  }
+
   /** The version of the core. */
   get version(): string {
     const { memory } = this;
@@ -341,6 +397,13 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     return this.memory.words[this.#top >> 2]! >>> 0;
   }
   /** @internal */
+  makeCarrier(value: object): { handle: number; type: number } {
+    this.check(this.memory.exports.PortcallWebObject(this.#number(value), this.#top));
+    const handle = this.memory.words[this.#top >> 2]! >>> 0;
+    this.#carrierType = this.memory.words[(handle + OBJECT_TYPE) >> 2]!;
+    return { handle, type: this.#carrierType };
+  }
+  /** @internal */
   makeTensor(value: Tensor): { handle: number; bytes: () => Uint8Array } {
     const handle = this.#allocTensor(value.shape, value.dtype);
     const bytes = () => {
@@ -354,6 +417,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   wrap(handle: number, type: number): unknown {
     if (type === TypeIndex.Function) return this.#wrapFunction(handle, "");
     if (type === TypeIndex.Tensor) return this.#wrapTensor(handle);
+    if (type === this.#carrierType) return this.#carried(handle);
     return this.#keep(type === TypeIndex.Module ? new Module(this) : new CoreObject(this), handle, type);
   }
 
@@ -381,6 +445,12 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     const Class = tensor.dtype.arrayClass;
     const count = tensor.dtype.bytesOf(countOf(tensor.shape)) / Class.BYTES_PER_ELEMENT;
     return new Class(this.memory.exports.memory.buffer, start, count);
+  }
+
+  #carried(handle: number): unknown {
+    const value = this.#functions[this.memory.words[(handle + BODY) >> 2]!];
+    this.release(handle);
+    return value;
   }
 
   #wrapFunction(handle: number, name: string): PackedFunc {

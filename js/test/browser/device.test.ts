@@ -95,11 +95,10 @@ describe("in Chromium", () => {
 
   async function sendKernels(to: string, key: string, ...clients: string[]): Promise<void> {
     const folder = mkdtempSync(join(tmpdir(), "portcall-tab-"));
-    const library = join(folder, "kernels.wasm");
     const sources = [`${HERE}test/wasm/kernels.py`, `${HERE}test/wasm/kernels.c`];
-    await ended((await start(PYTHON, [...sources, library])).process);
+    await ended((await start(PYTHON, [...sources, folder])).process);
     for (const who of clients) {
-      const words = [`${HERE}test/wasm/kernel_client.py`, who, "127.0.0.1", to, key, library];
+      const words = [`${HERE}test/wasm/kernel_client.py`, who, "127.0.0.1", to, key, folder];
       const client = await start(PYTHON, words);
       assert.equal(client.line, "done");
       await ended(client.process);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a library of kernels to a server in JavaScript and run it there.
+"""Send a library of kernels and a bundle to a server in JavaScript and run them there.
 
-Usage: kernel_client.py portcall|farm|tvm HOST PORT KEY LIBRARY. Prints ``done``.
+Usage: kernel_client.py portcall|farm|tvm HOST PORT KEY FOLDER. Prints ``done``.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import portcall.rpc
+from portcall import graph
 from portcall.toolchain import create_shared
 
 
@@ -42,8 +43,24 @@ def check_upload(remote, library):
     assert ["nowhere" in problem for problem in problems] == [True]
 
 
+def check_graph(remote, bundle):
+    """Run the graph of a bundle, and the same graph over the library alone, and time it."""
+    remote.upload(bundle, "bundle.wasm")
+    remote.upload(Path(bundle).with_name("kernels.wasm"), "k.wasm")
+    x, w = np.linspace(-2, -1, 100, dtype="float32"), np.linspace(-1, 0, 100, dtype="float32")
+    made = graph.GraphModule(remote.load_module("bundle.wasm")["default"](remote.cpu()))
+    again = graph.create(graph.read_bundle(bundle).graph, remote.load_module("k.wasm"), remote.cpu())
+    again.load_params({"w": w})
+    for executor in (made, again, made.clone()):
+        executor.run(x=x)
+        assert np.allclose(executor.get_output("y").numpy(), np.exp(np.exp(x) + w), rtol=1e-6)
+    timing = made.module.time_evaluator("run", remote.cpu(), number=2, repeat=3)()
+    assert min(timing.results) > 0
+
+
 if __name__ == "__main__":
-    who, host, port, key, library = sys.argv[1:]
+    who, host, port, key, folder = sys.argv[1:]
+    library = Path(folder, "kernels.wasm")
     data = np.linspace(-1, 1, 1000, dtype="float32")
     if who != "tvm":
         with contextlib.ExitStack() as stack:
@@ -54,7 +71,8 @@ if __name__ == "__main__":
                 remote = stack.enter_context(portcall.rpc.connect(host, int(port), key))
             assert (remote.machine().target, remote.machine().portcall) == ("wasm32", portcall.__version__)
             remote.upload(library, "k.wasm")
-            check_upload(remote, Path(library).with_name("lacking.wasm"))
+            check_upload(remote, Path(folder, "lacking.wasm"))
+            check_graph(remote, Path(folder, "bundle.wasm"))
             x, y = remote.tensor(data), remote.empty(1000, "float32")
             check(remote.load_module("k.wasm"), x, y, remote.cpu(), LookupError)
     else:

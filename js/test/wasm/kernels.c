@@ -4,6 +4,10 @@
 
 float expf(float);
 
+static const DLTensor* tensor_of(const TVMFFIAny* arg) {
+  return arg->type_index == kTVMFFIDLTensorPtr ? arg->v_ptr : (const DLTensor*)((const char*)arg->v_ptr + 24);
+}
+
 /* y[i] = exp(x[i]) */
 int __tvm_ffi_exp(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
   (void)self, (void)result;
@@ -11,11 +15,16 @@ int __tvm_ffi_exp(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* resul
     TVMFFIErrorSetRaisedFromCStr("TypeError", "exp takes two tensors");
     return -1;
   }
-  const DLTensor* x = args[0].v_ptr;
-  const DLTensor* y = args[1].v_ptr;
-  if (args[0].type_index != kTVMFFIDLTensorPtr) x = (const DLTensor*)((const char*)args[0].v_ptr + 24);
-  if (args[1].type_index != kTVMFFIDLTensorPtr) y = (const DLTensor*)((const char*)args[1].v_ptr + 24);
+  const DLTensor *x = tensor_of(&args[0]), *y = tensor_of(&args[1]);
   for (int64_t i = 0; i < x->shape[0]; ++i) ((float*)y->data)[i] = expf(((const float*)x->data)[i]);
+  return 0;
+}
+
+/* out[i] = x[i] + w[i] */
+int __tvm_ffi_add(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)n, (void)result;
+  const DLTensor *x = tensor_of(&args[0]), *w = tensor_of(&args[1]), *out = tensor_of(&args[2]);
+  for (int64_t i = 0; i < x->shape[0]; ++i) ((float*)out->data)[i] = ((float*)x->data)[i] + ((float*)w->data)[i];
   return 0;
 }
 

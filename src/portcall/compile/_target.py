@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the rules for kernels ask about a machine: its vectors, registers and caches.
 
-A target is written ``native``, or as a triple such as ``aarch64-linux-gnu``; a colon may be followed by the name of a
-processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cortex-a72``.
+A target is written ``native``, ``wasm32``, or as a triple such as ``aarch64-linux-gnu``; a colon may be followed by the
+name of a processor that LLVM knows: ``native:haswell``, ``aarch64-linux-gnu:cortex-a72``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Without the hard-float ABI, floats are passed in other registers than the runtime's compiler uses.
     "arm": ("armv7l-linux-gnueabihf", "cortex-a9", {"mattr": ["+neon"], "mfloat-abi": "hard"}),
     "riscv64": ("riscv64-linux-gnu", "generic-rv64", {"mattr": ["+m", "+a", "+f", "+d", "+c"], "mabi": "lp64d"}),
+    "wasm32": ("wasm32-unknown-unknown-wasm", "generic", {"mattr": ["+simd128"]}),
 }
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
 
@@ -36,7 +37,7 @@ class Target:
 
     Attributes:
         name: as it was asked for.
-        machine: the kind of processor: x86_64, aarch64, arm or riscv64.
+        machine: the kind of processor: x86_64, aarch64, arm, riscv64 or wasm32.
         triple: machine-system-abi for the linker; empty for this machine.
         cpu: the processor, by LLVM's name.
         lanes: how many float32 a vector has.

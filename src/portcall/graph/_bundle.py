@@ -39,7 +39,7 @@ _ALIGNMENT = 64
 _VERSION = 1
 _MARK = b"PCBUNDLE"
 _FOOTER = struct.Struct("<QQQ8s")
-_LIBRARY_MARK = b"\x7fELF"
+_LIBRARY_MARKS = (b"\x7fELF", b"\0asm")
 _FEW = 5
 _HEAD = 4096  # bytes in which a text begins
 _TENSOR = struct.Struct("<iBBH")  # axes, type
@@ -81,7 +81,7 @@ def export_bundle(
     where they lie in the file, and read from it when they are first needed.
 
     Parameters:
-        path: the file to make, which should end in ``.so``; its folder must exist.
+        path: the file to make, which should end in ``.so``, or ``.wasm`` for ``wasm32``; its folder must exist.
         graph_json, storage: as for ``create``.
         lib: the kernels: a shared library, by its file or as a module that was loaded from one; or what is linked to
             one: objects, archives, sources, or a ``.tar`` of those.
@@ -171,7 +171,7 @@ def _footer_of(file: BinaryIO) -> tuple[int, int, int] | None:
     """Return the numbers at the end of a bundle: where its library ends, where its index begins, and its size."""
     size = file.seek(0, 2)
     file.seek(0)
-    if size < _FOOTER.size or file.read(len(_LIBRARY_MARK)) != _LIBRARY_MARK:
+    if size < _FOOTER.size or file.read(4) not in _LIBRARY_MARKS:
         return None
     file.seek(-_FOOTER.size, 2)
     *numbers, mark = _FOOTER.unpack(file.read())
@@ -215,8 +215,8 @@ def _write_param(file: BinaryIO, name: str, value: Any, expected: Value) -> byte
 def _copy_library(library: Path, file: BinaryIO) -> None:
     """Copy a shared library; of a bundle its library."""
     with library.open("rb") as source:
-        if source.read(len(_LIBRARY_MARK)) != _LIBRARY_MARK:
-            raise ValueError(f"'{library}' is not a shared library (ELF), with which a bundle begins")
+        if source.read(4) not in _LIBRARY_MARKS:
+            raise ValueError(f"'{library}' is not a shared library (ELF or WebAssembly), with which a bundle begins")
         source.seek(0)
         shutil.copyfileobj(source, file)
         size = file.tell()
@@ -234,7 +234,7 @@ def _library(
     if isinstance(lib, Module):
         return _file_of(lib)
     paths = [Path(lib)] if isinstance(lib, (str, os.PathLike)) else [Path(each) for each in lib]
-    if len(paths) == 1 and paths[0].suffix == ".so":
+    if len(paths) == 1 and paths[0].suffix in (".so", ".wasm"):
         return paths[0]
     return toolchain.create_shared(paths, folder / "kernels.so", target, options)
 

@@ -43,7 +43,7 @@ def read_wasm(data: Buffer) -> ElfFile:
     needed: tuple[str, ...] = ()
     imports: list[tuple[str, str, int]] = []
     exports: list[tuple[str, int]] = []
-    whole = Reader(data, 8, len(data))
+    whole = Reader(data, 8, library_end(data))
     while whole.left():
         section = whole.byte()
         part = whole.part()
@@ -68,6 +68,12 @@ def read_wasm(data: Buffer) -> ElfFile:
         versions_defined=frozenset(),
         segments=(),
     )
+
+
+def library_end(data: Buffer) -> int:
+    """Return where a module ends: in a bundle (docs/graph.md) other parts follow."""
+    nbytes = len(data)
+    return min(nbytes, int.from_bytes(data[-32:-24], "little")) if data[-8:] == b"PCBUNDLE" else nbytes
 
 
 def symbols(imports: list[tuple[str, str, int]], exports: list[tuple[str, int]]) -> Iterator[Symbol]:

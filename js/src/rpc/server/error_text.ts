@@ -23,13 +23,20 @@ export class ServedError extends Error {
   }
 }
 
-export function errorText(error: unknown): string {
-  if (!(error instanceof Error)) return `RuntimeError: ${describe(error)}`.toWellFormed();
-  if (error instanceof RemoteError && error.kind) return error.message.toWellFormed();
+/** Return an error as a client sees it. */
+export function asServed(error: unknown): ServedError {
+  if (error instanceof ServedError) return error;
+  if (!(error instanceof Error)) return new ServedError("RuntimeError", describe(error));
+  if (error instanceof RemoteError && error.kind) return new ServedError(error.kind, error.remoteMessage);
   const { kind } = error as { kind?: unknown }; // of an error of the core
-  if (typeof kind === "string" && NAME.test(kind)) return `${kind}: ${error.message}`.toWellFormed();
+  if (typeof kind === "string" && NAME.test(kind)) return new ServedError(kind, error.message);
   const name = NAMES[error.name] ?? (NAME.test(error.name) ? error.name : "RuntimeError");
-  return `${name}: ${error.message}`.toWellFormed();
+  return new ServedError(name, error.message);
+}
+
+export function errorText(error: unknown): string {
+  const { name, message } = asServed(error);
+  return `${name}: ${message}`.toWellFormed();
 }
 
 /** Return what was thrown, as text: anything may be. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of a session, in memory: functions that its client calls by name (docs/wire.md, section 7).
 
+import { CoreTensor } from "../../core/objects.js";
 import { bytesOf } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";
 import { encodeText } from "../../text.js";
@@ -69,7 +70,7 @@ export class Files {
   }
 
   fill(path: unknown, offset: unknown, target: unknown): number {
-    if (!(target instanceof Tensor)) throw new TypeError("what to fill is a tensor");
+    if (!isTensor(target)) throw new TypeError("what to fill is a tensor");
     const bytes = bytesOf(target.data);
     const part = this.read(path, offset, bytes.length);
     bytes.set(part);
@@ -113,9 +114,13 @@ function normalized(path: unknown): string {
   return steps.join("/");
 }
 
+function isTensor(value: unknown): value is Tensor | CoreTensor {
+  return value instanceof Tensor || value instanceof CoreTensor;
+}
+
 function contentOf(data: unknown): Uint8Array {
   if (data instanceof Uint8Array) return data;
-  if (data instanceof Tensor) return bytesOf(data.data);
+  if (isTensor(data)) return bytesOf(data.data);
   if (typeof data === "string") return encodeText(data); // which is what some clients make of bytes
   throw new TypeError("the contents of a file are bytes or a tensor");
 }

@@ -3,7 +3,7 @@
 
 import { ServedError } from "./error_text.js";
 
-export type HandleKind = "function" | "module" | "object" | "tensor" | "memory";
+export type HandleKind = "function" | "object" | "tensor" | "memory";
 
 interface Entry {
   readonly kind: HandleKind;

@@ -2,7 +2,6 @@
 // What a client may do in this process: find and call functions, and own memory. Memory is named by a handle, and every
 // access is checked against its extent.
 
-import { Module } from "../../core/objects.js";
 import { Device } from "../../device.js";
 import { bytesOf, countOf, DataType, type TypedArray } from "../../dtype.js";
 import { Tensor } from "../../tensor.js";
@@ -21,13 +20,18 @@ const CPU = 1;
 export class MemoryBudget {
   #used = 0;
 
-  constructor(readonly limit: number) {}
+  /** `elsewhere` says how many bytes count beside those that are taken here. */
+  constructor(
+    readonly limit: number,
+    readonly elsewhere: () => number = () => 0,
+  ) {}
 
   /** Count bytes.
    * @throws ServedError They are over the limit. */
   take(nbytes: number): void {
-    if (this.#used + nbytes > this.limit) {
-      const text = `the session has ${this.#used} bytes; ${nbytes} more are over the limit of ${this.limit} bytes`;
+    const used = this.#used + this.elsewhere();
+    if (used + nbytes > this.limit) {
+      const text = `the session has ${used} bytes; ${nbytes} more are over the limit of ${this.limit} bytes`;
       throw new ServedError("MemoryError", text);
     }
     this.#used += nbytes;
@@ -67,20 +71,19 @@ export class LocalSession {
   }
 
   free(handle: bigint): void {
-    if (handle) this.#handles.free(handle, "function", "module", "object", "tensor");
+    if (handle) this.#handles.free(handle, "function", "object", "tensor");
   }
 
   #argument(value: WireValue): unknown {
     if (value instanceof WireTensor) return this.#view(value);
     if (value instanceof Pointer) return value.value ? this.#handles.get(value.value, "memory") : null;
     if (!(value instanceof Handle)) return value;
-    const kind = value.type === TypeIndex.Function ? "function" : value.type === TypeIndex.Module ? "module" : "object";
+    const kind = value.type === TypeIndex.Function ? "function" : "object";
     return this.#handles.get(value.value, kind);
   }
 
   #result(value: unknown): WireValue[] {
     if (typeof value === "function") return [TypeIndex.Function, new Pointer(this.#handles.add("function", value))];
-    if (value instanceof Module) return [TypeIndex.Module, new Pointer(this.#handles.add("module", value))];
     if (value instanceof Tensor) return this.#tensorResult(value);
     if (isPlain(value)) return [announcedIndex(value), value];
     if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {

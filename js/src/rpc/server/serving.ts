@@ -2,6 +2,7 @@
 // What all servers share: which functions they offer, and how a session is served.
 
 import type { Runtime } from "../../core/objects.js";
+import { WasmRuntime } from "../../core/runtime.js";
 import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";
 import {
@@ -14,6 +15,7 @@ import {
   timeoutOf,
   toHex,
 } from "../wire/handshake.js";
+import { CoreEndpoint } from "./core_endpoint.js";
 import { type Ending, Endpoint } from "./endpoint.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
@@ -26,7 +28,8 @@ export type Functions = Readonly<Record<string, ServedFunction>> | ReadonlyMap<s
 export interface ServeOptions {
   /** What clients may call, looked up when a session opens. */
   functions: Functions;
-  /** The core, from `load()`: with it clients send libraries of kernels (.wasm) and call them. */
+  /** The core, from `load()`: with it clients send libraries of kernels and bundles (.wasm) and call them. Each session has
+   * a runtime of its own. */
   core?: Runtime;
   /** The key that clients give. */
   key?: string;
@@ -41,7 +44,7 @@ export interface ServeOptions {
 /** What a server was asked for, checked. */
 export interface Settings {
   readonly functions: Functions;
-  readonly core: Runtime | undefined;
+  readonly core: WasmRuntime | undefined;
   readonly key: string;
   readonly token: string;
   readonly sessionTimeout: number;
@@ -56,9 +59,13 @@ export function settingsOf(options: ServeOptions): Settings {
   for (const [name, value] of entriesOf(options.functions)) {
     if (typeof value !== "function") throw new TypeError(`'${name}' is not a function`);
   }
+  const { core } = options;
+  if (core && !(core instanceof WasmRuntime)) {
+    throw new TypeError("sessions need the core in WebAssembly, of which each gets one: give load() its core.wasm");
+  }
   return {
     functions: options.functions,
-    core: options.core,
+    core,
     key: checkKey(options.key ?? ""),
     token,
     sessionTimeout: checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout"),
@@ -97,12 +104,9 @@ export async function serveSession(
   rest: Uint8Array,
   begun: (abort: () => void) => void = () => {},
 ): Promise<Ending> {
-  const budget = new MemoryBudget(settings.memoryLimit);
-  const files = new Files(budget);
-  const modules = settings.core ? moduleFunctions(settings.core, files) : [];
-  const functions = new Map([...TESTING, ...files.functions(), ...modules, ...entriesOf(settings.functions)]);
-  if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
-  const endpoint = new Endpoint(transport, new LocalSession(functions, budget));
+  const endpoint = settings.core
+    ? coreEndpoint(transport, settings, settings.core)
+    : scriptEndpoint(transport, settings);
   const limits = [timeoutOf(hello), settings.sessionTimeout].filter(Boolean);
   const limit = limits.length ? Math.min(...limits) : 0;
   const timer = limit ? setTimeout(() => endpoint.expire(limit), limit * 1000) : undefined;
@@ -113,4 +117,30 @@ export async function serveSession(
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Serve by the core, which has the functions for tests of a connection. */
+function coreEndpoint(transport: Transport, settings: Settings, core: WasmRuntime): CoreEndpoint {
+  const runtime = core.another(settings.memoryLimit);
+  const own = runtime.memorySize;
+  const files = new Files(new MemoryBudget(settings.memoryLimit, () => runtime.memorySize - own));
+  const functions = new Map([
+    ...files.functions(),
+    ...moduleFunctions(runtime, files),
+    ...entriesOf(settings.functions),
+  ]);
+  const script = timeEvaluators(functions);
+  const compiled: ServedFunction = runtime.getGlobalFunc("runtime.RPCTimeEvaluator");
+  // Functions of JavaScript may return promises, which the core's evaluator does not wait for.
+  const evaluators: ServedFunction = (module, name, ...rest) =>
+    !module && functions.has(name) ? script(module, name, ...rest) : compiled(module, name, ...rest);
+  if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", evaluators);
+  return new CoreEndpoint(transport, runtime, functions);
+}
+
+function scriptEndpoint(transport: Transport, settings: Settings): Endpoint {
+  const budget = new MemoryBudget(settings.memoryLimit);
+  const functions = new Map([...TESTING, ...new Files(budget).functions(), ...entriesOf(settings.functions)]);
+  if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", timeEvaluators(functions));
+  return new Endpoint(transport, new LocalSession(functions, budget));
 }

@@ -1,22 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times functions of this process: `runtime.RPCTimeEvaluator`, with the rules of the core's.
 
-import { Module } from "../../core/objects.js";
 import { ServedError } from "./error_text.js";
 import type { ServedFunction } from "./local_session.js";
 
 const GROWTH = 1.618; // of the number of calls, at least, while a measurement is too short
 const MOST = 1_000_000; // measurements
 
-/** Return the function that makes time evaluators: of a function of a module, or of one by name in `functions`. */
+/** Return the function that makes time evaluators of functions by name. */
 export function timeEvaluators(functions: ReadonlyMap<string, ServedFunction>): ServedFunction {
   const named = (name: unknown): ServedFunction => {
     const found = functions.get(String(name));
     if (!found) throw new ServedError("ValueError", `there is no function '${name}' to time`);
     return found;
   };
-  return (module, name, _type, _index, number, repeat, minRepeatMs, zeroTimes, pauseMs, pauseAfter, _flush, before) => {
-    const timed = module instanceof Module ? module.get(name) : named(name);
+  return (
+    _module,
+    name,
+    _type,
+    _index,
+    number,
+    repeat,
+    minRepeatMs,
+    zeroTimes,
+    pauseMs,
+    pauseAfter,
+    _flush,
+    before,
+  ) => {
+    const timed = named(name);
     const prepare = before ? named(before) : undefined;
     const counts = [number, repeat, minRepeatMs, zeroTimes, pauseMs, pauseAfter].map(Number);
     if (

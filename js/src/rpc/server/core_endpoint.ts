@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serves one session by the core's endpoint, in a runtime of the session's own: its tensors, libraries and graphs lie there,
+// and are gone with it.
+
+import { CoreTensor } from "../../core/objects.js";
+import type { WasmRuntime } from "../../core/runtime.js";
+import { CoreServer } from "../../core/server.js";
+import type { Transport } from "../transport/transport.js";
+import type { Ending } from "./endpoint.js";
+import { asServed } from "./error_text.js";
+import type { ServedFunction, ServedFunctions } from "./local_session.js";
+
+const MOST_UNREAD = 64 << 20; // bytes of requests that wait behind one that takes long
+const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
+
+/** What of the core every session may use. */
+const OFFERED = [
+  "tvm.rpc.server.*",
+  "portcall.rpc.ModuleGetSource",
+  "portcall.graph.*",
+  "testing.*",
+  "ffi.Array*",
+  "ffi.Map*",
+  "ffi.ModuleGetKind",
+  "ffi.SystemLib",
+  "runtime.GetDeviceAttr",
+  "runtime.NumThreads",
+  "runtime.config_threadpool",
+  "runtime.RPCTimeEvaluator",
+  "cache_flush_cpu_non_first_arg",
+];
+
+export class CoreEndpoint {
+  readonly #transport: Transport;
+  readonly #server: CoreServer;
+  #waiting: Uint8Array[] = [];
+  #waitingBytes = 0;
+  #busy = false;
+  #lent: CoreTensor[] = [];
+  #resolve!: (ending: Ending) => void;
+  #over = false;
+  /** How the session ended, once it has. */
+  readonly ended = new Promise<Ending>((resolve) => {
+    this.#resolve = resolve;
+  });
+
+  /** Offer functions, and what the core has for sessions. The runtime is the session's own. */
+  constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions) {
+    this.#transport = transport;
+    for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(body), { override: true });
+    const names = [...functions.keys()].map((name) => name.replace(/[*?[\]\\]/g, "\\$&"));
+    this.#server = new CoreServer(runtime, [...OFFERED, ...names], asServed);
+  }
+
+  /** Serve until the session ends; `rest` came with the handshake. */
+  start(rest: Uint8Array): void {
+    this.#transport.receive({ data: (bytes) => this.#take(bytes), closed: () => this.#lost() });
+    if (rest.length) this.#take(rest);
+  }
+
+  /** End the session, since its time is over, and notify the client. */
+  expire(seconds: number): void {
+    if (this.#over) return;
+    this.#server.fail("RPCSessionTimeoutError", `the session's time of ${seconds} s is over`);
+    this.#flush();
+    this.#transport.close();
+    this.#end("expired");
+  }
+
+  /** End the session without a word. */
+  abort(): void {
+    this.#transport.abort();
+    this.#end("closed");
+  }
+
+  #lost(): void {
+    if (!this.#over) this.#end(this.#server.lost() && !this.#waiting.length ? "closed" : "lost");
+  }
+
+  #end(ending: Ending): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#waiting = [];
+    this.#resolve(ending);
+  }
+
+  /** Errors get the names of Python's classes. Tensors are lent for the call. */
+  #lending(body: ServedFunction): ServedFunction {
+    return (...args) => {
+      for (const value of args) if (value instanceof CoreTensor) this.#lent.push(value);
+      try {
+        const result = body(...args);
+        return typeof result === "function" ? this.#lending(result as ServedFunction) : result;
+      } catch (error) {
+        throw asServed(error);
+      }
+    };
+  }
+
+  #take(bytes: Uint8Array): void {
+    if (this.#over) return;
+    this.#waiting.push(bytes);
+    this.#waitingBytes += bytes.length;
+    if (!this.#busy) return this.#guarded(() => this.#pump());
+    if (this.#waitingBytes <= MOST_UNREAD) return;
+    this.#transport.abort();
+    this.#end("abandoned");
+  }
+
+  /** An error of the core itself ends the session, and no other. */
+  #guarded(step: () => void): void {
+    try {
+      step();
+    } catch {
+      this.#transport.abort();
+      this.#end("lost");
+    }
+  }
+
+  #pump(): void {
+    while (!this.#over) {
+      const stop = this.#server.serve();
+      this.#flush();
+      if (stop === "promise") return this.#pause(this.#server.settle());
+      for (const tensor of this.#lent.splice(0)) tensor.dispose();
+      if (stop === "closed") {
+        this.#transport.close();
+        return this.#end("closed");
+      }
+      if (this.#transport.waiting > MOST_UNSENT) return this.#pause(this.#transport.drained());
+      if (stop === "bytes" && !this.#feed()) return;
+    }
+  }
+
+  /** Give the endpoint what has come; false when there is nothing. */
+  #feed(): boolean {
+    const [bytes] = this.#waiting;
+    if (!bytes) return false;
+    const size = this.#server.fill(bytes);
+    this.#waitingBytes -= size;
+    if (size === bytes.length) this.#waiting.shift();
+    else this.#waiting[0] = bytes.subarray(size);
+    return true;
+  }
+
+  #pause(until: Promise<void>): void {
+    this.#busy = true;
+    until
+      .then(() => {
+        this.#busy = false;
+        this.#guarded(() => this.#pump());
+      })
+      .catch(() => this.abort());
+  }
+
+  #flush(): void {
+    this.#server.flush((bytes) => this.#transport.send(bytes));
+  }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions that the core's endpoint serves in this process. Needs js/core.wasm, which `make wasm` makes.
+
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
+import { ROOT } from "../captures.js";
+import { SERVED } from "../served.js";
+import { ended, PYTHON, start } from "../servers.js";
+
+const here = (name: string) => fileURLToPath(new URL(`js/test/${name}`, ROOT));
+
+let core: Runtime;
+let folder: string;
+before(async () => {
+  core = await load();
+  folder = mkdtempSync(join(tmpdir(), "portcall-wasm-"));
+  await ended((await start(PYTHON, [here("wasm/kernels.py"), here("wasm/kernels.c"), folder])).process);
+});
+after(() => rmSync(folder, { recursive: true }));
+
+function listen(options: Partial<rpc.ListenOptions> = {}): Promise<rpc.Server> {
+  return rpc.listen({ functions: SERVED, core, address: "127.0.0.1:0", ...options });
+}
+
+describe("clients in Python", () => {
+  for (const who of ["portcall", "tvm"]) {
+    test(`that of ${who} calls functions of JavaScript, and sends kernels and graphs`, async () => {
+      const server = await listen({ key: "k" });
+      const [host, port] = server.address.split(":");
+      const place = [who, host!, port!, "k"];
+      for (const words of [["python_client.py"], ["wasm/kernel_client.py", folder]]) {
+        const [script, ...rest] = words;
+        const { process, line } = await start(PYTHON, [here(script!), ...place, ...rest]);
+        assert.equal(line, "done");
+        await ended(process);
+      }
+      await server.close();
+    });
+  }
+});
+
+describe("a client in JavaScript", () => {
+  let server: rpc.Server;
+  let session: rpc.Session;
+  const call = async (name: string, ...args: rpc.RemoteValue[]) => (await session.getFunction(`demo.${name}`))(...args);
+  const lent: unknown[] = [];
+  before(async () => {
+    const keep = (value: unknown) => void lent.push(value);
+    server = await listen({ functions: { ...SERVED, "demo.keep": keep, "demo.date": () => new Date(0) } });
+    session = await rpc.connect(server.address);
+  });
+  after(async () => {
+    session.close();
+    await server.close();
+  });
+
+  test("gets values of every kind back", async () => {
+    const echo = await session.getFunction("testing.echo");
+    for (const value of [null, true, -5, 2n ** 62n, 1.5, "text ✓", new Uint8Array(3), new Uint8Array(5000)]) {
+      assert.deepEqual(await echo(value), value);
+    }
+  });
+
+  test("gets answers in order, also where functions return promises", async () => {
+    const [add, later] = await Promise.all([session.getFunction("demo.add"), session.getFunction("demo.later")]);
+    const order: number[] = [];
+    await Promise.all([0, 1, 2, 3, 4, 5].map((i) => (i % 2 ? later("x") : add(i, 1)).then(() => order.push(i))));
+    assert.deepEqual(order, [0, 1, 2, 3, 4, 5]);
+    assert.equal(await call("later", "text"), "text, later");
+  });
+
+  test("sees errors by the names of Python's classes", async () => {
+    const kinds: [string, string][] = [
+      ["fail", "ValueError"],
+      ["failLater", "TimeoutError"],
+      ["throwText", "RuntimeError"],
+    ];
+    for (const [name, kind] of kinds) await assert.rejects(call(name, "boom"), { kind, remoteMessage: "boom" });
+    await assert.rejects(call("symbol"), { kind: "TypeError" });
+    assert.equal(await call("add", 1, 2), 3);
+  });
+
+  test("passes references to objects and functions back", async () => {
+    assert.equal(await call("apply", await call("adder", 3), 1), 4);
+    assert.equal(await call("length", await call("list")), 3);
+    const echo = await session.getFunction("testing.echo");
+    assert((await echo(await call("date"))) instanceof rpc.RemoteObject);
+  });
+
+  test("lends tensors for a call", async () => {
+    const tensor = await session.tensor(new Float32Array([1, 2, 3]));
+    await call("double", tensor.view([2], "float32", 4));
+    assert.deepEqual(await tensor.data(), new Float32Array([1, 4, 6]));
+    await call("keep", tensor);
+    assert(lent[0] instanceof CoreTensor);
+    assert.throws(() => (lent[0] as CoreTensor).data, TypeError);
+    const large = new Uint8Array(5_000_000).map((_, i) => i % 251);
+    assert.deepEqual(await (await session.tensor(large)).data(), large);
+  });
+
+  test("has a limit of memory, and libraries of its own", async () => {
+    const small = await listen({ memoryLimit: 4 << 20 });
+    await using limited = await rpc.connect(small.address);
+    await assert.rejects(limited.empty([8 << 20], "int8"), { kind: "MemoryError" });
+    (await limited.empty([2 << 20], "int8")).dispose();
+    await assert.rejects(limited.upload("f", new Uint8Array(5 << 20)), { kind: "MemoryError" });
+    await limited.upload("k.wasm", readFileSync(join(folder, "kernels.wasm")));
+    await using other = await rpc.connect(small.address);
+    await other.upload("k.wasm", readFileSync(join(folder, "kernels.wasm")));
+    const counts = [];
+    for (const each of [limited, limited, other]) {
+      counts.push(await (await (await each.loadModule("k.wasm")).get("count"))());
+    }
+    assert.deepEqual(counts, [1, 1, 1]);
+    await assert.rejects(limited.empty([1], "int8", "cuda:0"), { kind: "DeviceError" });
+    await small.close();
+  });
+
+  test("cannot use what the server does not offer, and learns that its time is over", async () => {
+    await assert.rejects(session.getFunction("portcall.OpenBundle"), { kind: "PermissionError" });
+    const brief = await listen({ sessionTimeout: 0.2 });
+    const ending = await rpc.connect(brief.address);
+    const never = await ending.getFunction("demo.never");
+    await assert.rejects(never(), { name: "SessionTimeoutError", reason: "expired" });
+    await brief.close();
+  });
+
+  test("times functions of JavaScript, also those that return promises", async () => {
+    for (const [name, args] of [
+      ["demo.add", [1, 2]],
+      ["demo.later", ["x"]],
+    ] as const) {
+      const timing = await (await session.timeEvaluator(name, { number: 2, repeat: 3 }))(...args);
+      assert.equal(timing.results.length, 3);
+    }
+  });
+});
