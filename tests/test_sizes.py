@@ -23,8 +23,8 @@ BUDGET = {
     "core/rpc": 5_200,  # with posted requests
     "core/runtime": 4_150,
     "core/vm": 2_850,
-    "core/web": 240,
-    "js/src": 5_500,
+    "core/web": 460,  # with sessions served from an event loop
+    "js/src": 6_300,  # sessions by the core itself
     "src/portcall": 3_260,
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,

@@ -16,6 +16,7 @@ import portcall
 from compile import light
 from compile.reference import TOLERANCE, check, largest_error, make, onnxruntime_outputs, outputs
 from portcall import graph
+from portcall.inspect import inspect_library
 
 pytestmark = pytest.mark.peers
 IN_EVERY_RUN = ("squeezenet", "shufflenet")
@@ -106,6 +107,13 @@ def test_read_bundle_says_how_it_was_compiled(tmp_path: Path) -> None:
     said = graph.read_bundle(made.save(tmp_path / "m.so")).graph.metadata
     assert (said["model"], said["target"], said["threads"], len(said["sha256"])) == ("made", "native", 2, 64)
     assert json.dumps(said)
+
+
+def test_from_onnx_makes_bundles_for_wasm32(tmp_path: Path) -> None:
+    made = portcall.compile.from_onnx(branches(), "wasm32").save(tmp_path / "m.wasm")
+    report = inspect_library(made)
+    assert (report.machine, report.kind, len(report.functions) > 2) == ("wasm32", "shared", True)
+    assert graph.read_bundle(made).graph.metadata["target"] == "wasm32"
 
 
 def test_from_onnx_is_reproducible(tmp_path: Path) -> None:

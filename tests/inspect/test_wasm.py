@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import portcall.inspect
-from portcall import errors, toolchain
+from portcall import errors, graph, toolchain
 from portcall.inspect._elf import ElfError
 from portcall.inspect._library import needs_of
 from portcall.inspect._machine import Machine, Unmet
@@ -37,6 +38,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wasm")
     (folder / "k.c").write_text(SOURCE)
     return toolchain.create_shared(folder / "k.c", folder / "k.wasm", target="wasm32")
+
+
+def test_bundles_begin_with_a_library_for_wasm32(library: Path, tmp_path: Path) -> None:
+    builder = graph.GraphBuilder()
+    builder.output(builder.call("exp", [builder.input("x", (4,)), builder.param("w", np.ones(4, "float32"))], (4,)))
+    made = graph.export_bundle(tmp_path / "m.wasm", builder.graph(), library, builder.params)
+    assert (graph.file_kind(made), list(graph.read_bundle(made).params)) == ("bundle", ["w"])
+    assert portcall.inspect.inspect_library(made).functions == ("exp",)
+    again = graph.export_bundle(tmp_path / "again.wasm", builder.graph(), made, builder.params)
+    assert again.read_bytes() == made.read_bytes()
 
 
 def test_inspect_library_reports_wasm32_exports_and_imports(library: Path) -> None:

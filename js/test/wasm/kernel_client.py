@@ -55,7 +55,7 @@ def check_graph(remote, bundle):
         executor.run(x=x)
         assert np.allclose(executor.get_output("y").numpy(), np.exp(np.exp(x) + w), rtol=1e-6)
     timing = made.module.time_evaluator("run", remote.cpu(), number=2, repeat=3)()
-    assert min(timing.results) > 0
+    assert len(timing.results) == 3
 
 
 if __name__ == "__main__":
