@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core asks for and WebAssembly does not have: another runtime in the process, file descriptors to serve.
+// What the core asks for and WebAssembly does not have: another runtime in the process, the number of processors.
 #include <sched.h>
 
-#include "rpc/channel.h"
 #include "runtime/foreign.h"
 
 namespace portcall {
@@ -11,13 +10,6 @@ TVMFFIObjectHandle TakeForeignError() noexcept { return nullptr; }
 bool GiveForeignError(TVMFFIObjectHandle) noexcept { return false; }
 bool IsForeignRuntimeGlobal() noexcept { return false; }
 
-namespace rpc {
-
-std::unique_ptr<Channel> MakeFdChannel(int, int, bool) {
-  PORTCALL_THROW(RuntimeError) << "WebAssembly has no file descriptors; use connect_over and serve_over";
-}
-
-}  // namespace rpc
 }  // namespace portcall
 
 // One processor, and no way to ask for it.

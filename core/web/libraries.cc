@@ -97,6 +97,9 @@ const std::shared_ptr<Symbols>& LinkedSymbols() {  // constructors of other obje
 
 }  // namespace
 
+// Compiled code finds the core's functions when JavaScript links it.
+std::vector<ContextSymbol> ContextSymbols() { return {}; }
+
 // There is no folder beside the core, so no plug-in is in it.
 std::string BesideCore(const char*) { return {}; }
 
