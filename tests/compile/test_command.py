@@ -60,6 +60,12 @@ def test_run_compiles_a_model_once_and_again_when_it_changes(model: Path, tmp_pa
     assert len(list(kept.iterdir())) == 2
 
 
+def test_run_compiles_a_model_for_the_machine_of_a_server(model: Path, tmp_path: Path) -> None:
+    portcall("run", model, "--target", "wasm32", "--fill", "random", code=1)  # not this machine's
+    (made,) = (tmp_path / "cache" / "portcall" / "models").iterdir()
+    assert (made.suffix, made.read_bytes()[:4]) == (".wasm", b"\0asm")
+
+
 def test_compile_damaged_model_is_a_user_error(model: Path) -> None:
     model.write_bytes(b"\x08\x07")
     for command in ("compile", "run", "inspect"):

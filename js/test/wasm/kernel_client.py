@@ -19,6 +19,7 @@ def check(module, x, y, cpu, missing):
     """Use test/wasm/kernels.c, which is loaded as ``module``."""
     module["exp"](x, y)
     assert np.allclose(y.numpy(), np.exp(x.numpy()), rtol=1e-6)
+    assert module["workspace"]()
     assert [module["count"](), module["count"]()] == [1, 2]
     assert len(module.time_evaluator("exp", cpu, number=2, repeat=3)(x, y).results) == 3
     for call, kind in [(lambda: module["nothing"], missing), (lambda: module["trap"](), Exception)]:

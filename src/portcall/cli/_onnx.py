@@ -40,16 +40,26 @@ def shape_option(function: Decorated) -> Decorated:
     return option(function)
 
 
-def compiled(path: str, shapes: dict[str, tuple[int, ...]]) -> str:
+def target_option(function: Decorated) -> Decorated:
+    """Add the option that says for which machine an ONNX model is compiled before it runs."""
+    option = click.option(
+        "--target", default="native", show_default=True, metavar="TRIPLE[:CPU]",
+        help="The machine of --rpc, for an ONNX model; wasm32 for a tab.",
+    )  # fmt: skip
+    return option(function)
+
+
+def compiled(path: str, shapes: dict[str, tuple[int, ...]], target: str = "native") -> str:
     """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
     if not path.endswith(SUFFIX):
-        if shapes:
-            raise click.UsageError(f"--shape is for ONNX models, which '{path}' is not")
+        if shapes or target != "native":
+            option = "--shape" if shapes else "--target"
+            raise click.UsageError(f"{option} is for ONNX models, which '{path}' is not")
         return path
     from portcall import compile
 
     with steps(path) as step:
-        return str(compile.cached(path, shapes=shapes, runtime="auto", progress=step))
+        return str(compile.cached(path, target, shapes=shapes, runtime="auto", progress=step))
 
 
 @contextlib.contextmanager

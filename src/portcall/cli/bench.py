@@ -29,7 +29,7 @@ from portcall.cli._command import Command
 from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._model import model_options, open_model
-from portcall.cli._onnx import compiled, shape_option
+from portcall.cli._onnx import compiled, shape_option, target_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @call_options
 @model_options
 @shape_option
+@target_option
 @click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; by default as many as take 0.1 s.")
 @click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; by default 20, of slow calls 3.")
 @click.option(
@@ -80,7 +81,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"])
+    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"], given["target"])
     timed = (bench_model if is_model(given) else bench_function)(ctx, given)
     result, counts, place = timed.result, timed.counts, timed.place
     findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))

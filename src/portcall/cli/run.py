@@ -29,7 +29,7 @@ from portcall.cli._call import (
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR, CommandError
 from portcall.cli._model import Arrays, model_options, nans, open_model
-from portcall.cli._onnx import compiled, shape_option
+from portcall.cli._onnx import compiled, shape_option, target_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ SHOWN = 4
 @call_options
 @model_options
 @shape_option
+@target_option
 @click.option("--save", "--output", type=click.Path(dir_okay=False), help="Write the outputs to a .npz file.")
 @click.option("--check", type=click.Path(), help="Compare with a reference: .npz by name, or .npy for one output.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default of the element type.")
@@ -74,7 +75,7 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
     @data.npz:key. Its outputs have names of their own.
     """
-    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"])
+    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"], given["target"])
     done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])

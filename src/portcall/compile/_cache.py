@@ -23,6 +23,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 import portcall
 from portcall.errors import ModelError
+from portcall.toolchain import WASM
 
 if TYPE_CHECKING:
     from portcall.compile._compile import Progress
@@ -34,13 +35,14 @@ _PACKAGES = ("apache-tvm", "onnx")
 
 def cached(
     model: str | os.PathLike[str],
+    target: str = "native",
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     threads: int = 1,
     runtime: Runtime = "graph",
     progress: Progress | None = None,
 ) -> Path:
-    """Return the bundle of an ONNX file for this machine, compiled unless it is in the cache.
+    """Return the bundle of an ONNX file, compiled unless it is in the cache.
 
     Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it.
     """
@@ -50,10 +52,13 @@ def cached(
     }
     if runtime != "graph":
         options["runtime"] = runtime
-    place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.so"
+    if target != "native":
+        options["target"] = target
+    suffix = "wasm" if target == WASM else "so"
+    place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
     if not place.is_file():
         compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
-        made = compiler.compile_onnx(model, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
+        made = compiler.compile_onnx(model, target, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         made.save(place)
     return place

@@ -26,7 +26,7 @@ _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # Without the hard-float ABI, floats are passed in other registers than the runtime's compiler uses.
     "arm": ("armv7l-linux-gnueabihf", "cortex-a9", {"mattr": ["+neon"], "mfloat-abi": "hard"}),
     "riscv64": ("riscv64-linux-gnu", "generic-rv64", {"mattr": ["+m", "+a", "+f", "+d", "+c"], "mabi": "lp64d"}),
-    "wasm32": ("wasm32-unknown-unknown-wasm", "generic", {"mattr": ["+simd128"]}),
+    "wasm32": ("wasm32-unknown-unknown-wasm", "generic", {"mattr": ["+simd128"], "vector-width": 128}),
 }
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
 

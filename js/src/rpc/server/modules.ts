@@ -26,7 +26,9 @@ function machine(core: Runtime, needs: unknown): string {
   if (needs !== "") {
     const { needed, contexts, symbols } = parseNeeds(needs);
     const libraries = Object.fromEntries(needed.map((name) => [name, "it"]));
-    answer.unmet = { libraries, versions: {}, contexts, symbols: symbols.filter((name) => !core.offers(name)) };
+    const lacks = (name: string) => !core.offers(name);
+    const unfilled = contexts.filter((name) => lacks(name.replace(/^__/, ""))); // variables of that name (core/library.ts)
+    answer.unmet = { libraries, versions: {}, contexts: unfilled, symbols: symbols.filter(lacks) };
   }
   return JSON.stringify(answer);
 }
