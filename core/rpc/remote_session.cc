@@ -19,10 +19,11 @@ struct LaterCall : Pending {
 class RemoteSessionImpl : public RemoteSession {
  public:
   RemoteSessionImpl(std::unique_ptr<Channel> channel, RemoteOptions options)
-      : options_(std::move(options)), requests_(std::make_unique<Requests>(std::move(channel), options_)) {}
+      : options_(std::move(options)), requests_(std::make_shared<Requests>(std::move(channel), options_)) {}
   ~RemoteSessionImpl() override {
-    Close();
-    if (!requests_->IsOurs()) (void)requests_.release();  // its locks may be those of threads that are not here
+    requests_->Leave();
+    if (!requests_->IsOurs())
+      new std::shared_ptr<Requests>(requests_);  // its locks may be of threads that are not here
   }
 
   void InitServer(const std::vector<Any>& constructor_args) override {
@@ -47,16 +48,16 @@ class RemoteSessionImpl : public RemoteSession {
           out.Put<uint64_t>(function);
           out.Values(args, Form::kRequest);
         },
-        [&](std::string_view body) { ReadResult(body, result); });
+        [&](std::string_view body) { ReadResult(requests_.get(), body, result); });
   }
 
   std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) override {
     auto call = std::make_shared<LaterCall>();
     call->code = Code::kCallFunc;
-    call->read = [this, call = call.get()](std::string_view body) {
-      ReadResult(body, &call->result);
+    call->read = [requests = requests_.get(), call = call.get()](std::string_view body) {
+      ReadResult(requests, body, &call->result);
       if (call->self.use_count() > 1) return;  // else nobody waits for it any more
-      Free(call->result.handle ? call->result.handle : HandleIn(call->result));
+      requests->FreeLater(Code::kFreeHandle, {}, call->result.handle ? call->result.handle : HandleIn(call->result));
     };
     requests_->Post(call, [&](Writer& out) {
       out.Put<uint64_t>(function);
@@ -80,7 +81,7 @@ class RemoteSessionImpl : public RemoteSession {
     args.push_back(WireValue::Pointer(handle));
     requests_->Do(
         Code::kFetch, [&](Writer& out) { out.Values(args, Form::kRequest); },
-        [&](std::string_view body) { ReadResult(body, result); });
+        [&](std::string_view body) { ReadResult(requests_.get(), body, result); });
   }
   void Sync() override {
     if (requests_->posts()) requests_->Sync();
@@ -159,7 +160,7 @@ class RemoteSessionImpl : public RemoteSession {
     WireValue value;
     SysCall(Code::kDevGetAttr, args, [&](WireValue&& answer) {
       value = std::move(answer);
-      Keep(&value, owner);
+      Keep(requests_.get(), &value, owner);
     });
     return value;
   }
@@ -195,18 +196,18 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   // Text of an answer points into the receive buffer: what outlives the request has its own.
-  void Keep(WireValue* value, Any* owner) {
+  static void Keep(Requests* requests, WireValue* value, Any* owner) {
     if (value->type == kTVMFFIRawStr) {
       *owner = String(value->text);
       value->text = *TryString(owner->cell());
     } else if (value->type == kTVMFFIByteArrayPtr || value->type == kByValue) {
-      *owner = requests_->frames().Lend(value->text);
+      *owner = requests->frames().Lend(value->text);
       if (*owner == nullptr) *owner = Bytes(value->text);
       value->text = *TryBytes(owner->cell());
     }
   }
 
-  void ReadResult(std::string_view body, CallResult* result) {
+  static void ReadResult(Requests* requests, std::string_view body, CallResult* result) {
     Reader reader(body);
     Sequence values = reader.Values();
     reader.ExpectEnd();
@@ -218,7 +219,7 @@ class RemoteSessionImpl : public RemoteSession {
       if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is not a handle");
       result->handle = values[2].v_handle;
     }
-    Keep(&result->value, &result->owner);
+    Keep(requests, &result->value, &result->owner);
   }
 
   // The handle to free of a result that is not a tensor; 0 for a plain value.
@@ -294,7 +295,7 @@ class RemoteSessionImpl : public RemoteSession {
   }
 
   const RemoteOptions options_;
-  std::unique_ptr<Requests> requests_;
+  std::shared_ptr<Requests> requests_;
   bool by_value_ = false;
   std::atomic<uint64_t> packet_limit_{kUnknown}, next_chosen_{kClientHandles + 1};
 };

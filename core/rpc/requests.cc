@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "portcall/container.h"
@@ -64,13 +65,6 @@ Requests::Requests(std::unique_ptr<Channel> channel, const RemoteOptions& option
       link_(std::move(channel), options.name, options.max_frame,
             [this](FrameReader::Event event) { return Handle(event); }),
       call_timeout_(options.call_timeout) {}
-
-Requests::~Requests() {
-  Close();
-  if (!flusher_) return;
-  flush_.notify_one();
-  flusher_->join();
-}
 
 // ---- Requests -----------------------------------------------------------------------------------------------------
 
@@ -315,8 +309,9 @@ Deadline Requests::FrontDeadline() const {
 void Requests::FlushSoon() {
   if (flush_wanted_) return;
   flush_wanted_ = true;
-  if (flusher_) flush_.notify_one();
-  else flusher_ = std::make_unique<std::thread>([this] { FlushLoop(); });
+  if (flusher_) return flush_.notify_one();
+  std::thread([self = shared_from_this()] { self->FlushLoop(); }).detach();
+  flusher_ = true;
 }
 
 void Requests::FlushLoop() {
@@ -344,9 +339,8 @@ bool Requests::Handle(FrameReader::Event event) {
   }
   switch (event) {
     case FrameReader::kMessage:
-      if (frames().code() != Code::kOutput || !output_.defined()) return HandleMessage(front, frames().code());
-      HandleOutput();
-      return true;
+      if (frames().code() == Code::kOutput && HandleOutput()) return true;
+      return HandleMessage(front, frames().code());
     case FrameReader::kPayload:
       if (frames().code() != Code::kCopyAck || !front || !front->to_size || frames().payload_size() != front->to_size) {
         ThrowProtocolError("a copy of " + std::to_string(front ? front->to_size : 0) + " bytes was answered with " +
@@ -381,14 +375,19 @@ bool Requests::HandleMessage(Pending* front, Code code) {
 }
 
 // What the server's code printed comes between answers.
-void Requests::HandleOutput() {
+bool Requests::HandleOutput() {
+  Lock lock = link_.Take();
+  PackedFunc output = output_;
+  lock.unlock();
+  if (!output.defined()) return false;
   Reader reader(frames().body());
   auto stream = reader.Take<int32_t>();
   auto dropped = reader.Take<uint64_t>();
   std::string_view text = reader.Text();
   reader.ExpectEnd();
   if (stream != 1 && stream != 2) ThrowProtocolError("output of stream " + std::to_string(stream));
-  output_(stream, static_cast<int64_t>(dropped), Bytes(text));
+  output(stream, static_cast<int64_t>(dropped), Bytes(text));
+  return true;
 }
 
 // Returns whether there are more to answer.
@@ -454,6 +453,14 @@ void Requests::Close() {
   link_.End();
 }
 
+void Requests::Leave() {
+  Close();
+  if (!IsOurs()) return;
+  Lock lock = link_.Take();
+  PackedFunc explain = std::move(explain_), output = std::move(output_);
+  lock.unlock();
+}
+
 // An error with facts: front ends read the peer from the extra context, not from the text.
 Error Requests::ErrorOf(std::string_view kind, std::string_view message, std::string_view backtrace) const {
   return Error(kind, message, backtrace, nullptr, Array<Any>({Any("portcall.RPCError"), Any(options_.name)}));
@@ -472,8 +479,9 @@ void Requests::CheckOpen(Lock& lock) const {
 
 void Requests::ThrowEnd(Lock& lock, const End& end) const {
   const End copy = end;  // NOLINT(performance-unnecessary-copy-initialization): it may change without the lock
+  PackedFunc explain = explain_;
   if (lock.owns_lock()) lock.unlock();
-  if (copy.kind == "SessionBrokenError" && explain_.defined()) explain_();
+  if (copy.kind == "SessionBrokenError" && explain.defined()) explain();
   throw ErrorOf(copy.kind, copy.text);
 }
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include <deque>
+#include <memory>
 #include <optional>
-#include <thread>
 
 #include "rpc/client_facts.h"
 #include "rpc/link.h"
@@ -35,10 +35,11 @@ struct Pending {
   uint64_t size = 0, sent_before = 0, received_before = 0;
 };
 
-class Requests {
+// In a shared_ptr: the thread that sends what was posted has a share, since whoever lets go of a session may hold a lock,
+// such as Python's GIL, that a call-back in that thread waits for.
+class Requests : public std::enable_shared_from_this<Requests> {
  public:
   Requests(std::unique_ptr<Channel> channel, const RemoteOptions& options);
-  ~Requests();
 
   // Sends a request and waits for its answer. Throws what the peer answered, or how the session ended.
   void Do(Code code, const WriteBody& write, const ReadBody& read = {}, void* to = nullptr, uint64_t to_size = 0);
@@ -55,6 +56,7 @@ class Requests {
   void FreeLater(Code code, DLDevice device, uint64_t handle);
 
   void Close();
+  void Leave();                                         // closes, for good, and lets go of the call-backs
   bool IsOurs() const { return getpid() == process_; }  // a child process must not end what is its parent's
   bool closed() const { return closed_ || !IsOurs(); }
   bool pipelined() const { return pipelined_; }
@@ -96,7 +98,7 @@ class Requests {
 
   bool Handle(FrameReader::Event event);
   bool HandleMessage(Pending* front, Code code);
-  void HandleOutput();
+  bool HandleOutput();  // returns whether anybody wants it
   bool Finish(Pending* front);
   Error RemoteErrorOf(std::string_view body) const;
 
@@ -123,8 +125,8 @@ class Requests {
   std::vector<std::shared_ptr<Pending>> reports_;  // answers that may have them
   Clock::time_point last_answer_;
   SessionStats stats_;
-  End later_, now_;  // what using the session raises, where it was not simply closed; and in requests on their way
-  std::unique_ptr<std::thread> flusher_;  // sends what was posted and nobody waits for
+  End later_, now_;       // what using the session raises, where it was not simply closed; and in requests on their way
+  bool flusher_ = false;  // whether there is a thread that sends what was posted and nobody waits for
   std::condition_variable flush_;
   bool flush_wanted_ = false;
 
