@@ -9,7 +9,7 @@ EXTRAS := test farm peers lint bench js
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-CPP_FILES = $(shell find core examples src tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
+CPP_FILES = $(shell find core examples src tests benchmarks js/addon -name '*.h' -o -name '*.cc' -o -name '*.c' 2>/dev/null)
 # What the installed package is compiled from. Python sources are used in place and need no build.
 COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.txt core/exports.map \
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
@@ -124,7 +124,11 @@ $(NODE_MODULES): js/package.json $(VENV)/dev.txt
 js: $(NODE_MODULES) ## compile the JavaScript package
 	cd js && npm run --silent build
 
-test-node: js build ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
+.PHONY: addon
+addon: $(NODE_MODULES) build ## the native core for Node, in js/platform
+	$(MAKE) --no-print-directory -f js/addon/Makefile LIBPORTCALL=$$($(PY) -c "from portcall.toolchain import library_path as p; print(p())")
+
+test-node: js addon ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
 
 EMXX ?= /usr/bin/em++

@@ -12,6 +12,7 @@ import pytest
 import portcall
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
+SUFFIXES = (".h", ".cc", ".c", ".py", ".pyx", ".pxi", ".ts")
 # At import, not in a test: names that load on first use bring a library with them, which stays.
 MEMBERS = {name: getattr(portcall, name) for name in dir(portcall) if not name.startswith("_")}
 
@@ -67,10 +68,10 @@ def files_by_folder() -> dict[str, set[str]]:
 
 def test_architecture_page_lists_every_file() -> None:
     root, listed = PAGES.parents[1], files_by_folder()
-    for folder in ("core", "src/portcall", "js/src"):
+    for folder in ("core", "src/portcall", "js/src", "js/addon"):
         for path in (root / folder).rglob("*.*"):
             name = path.relative_to(root)
-            if path.suffix not in (".h", ".cc", ".py", ".pyx", ".pxi", ".ts") or {"tests", "fuzz"} & set(name.parts):
+            if path.suffix not in SUFFIXES or {"tests", "fuzz"} & set(name.parts):
                 continue
             if path.stem == "__init__":
                 continue

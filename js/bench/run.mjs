@@ -19,7 +19,7 @@ const FLOATS = 4 << 20;
 const PEER_SIZE = 1_280_771; // bytes, compressed: tvmjs_runtime.wasm of apache-tvm 0.27, made by emcc 3.1.6
 
 const [folder, libportcall] = process.argv.slice(2);
-const core = await load();
+const core = await load({ backend: "wasm" });
 const koffi = createRequire(resolve(folder, "package.json"))("koffi");
 const native = koffi.load(resolve(libportcall));
 

@@ -5,7 +5,7 @@ export { CoreObject, CoreTensor, Module, type PackedFunc, type Runtime } from ".
 export { Device, device } from "./device.js";
 export { DataType, dtype, type TypedArray } from "./dtype.js";
 export * from "./errors.js";
-export { load } from "./load.js";
+export { type CoreSource, load } from "./load.js";
 export * as rpc from "./rpc/index.js";
 export { Tensor } from "./tensor.js";
 export { Float } from "./values.js";

@@ -3,12 +3,32 @@
 
 import type { Runtime } from "./core/objects.js";
 import { loadWasm } from "./core/runtime.js";
+import { ModuleLoadError } from "./errors.js";
+
+/** Which core: that of a backend, or core.wasm from a file of Node, a URL, bytes or a compiled module. */
+export type CoreSource = { readonly backend: "native" | "wasm" } | string | URL | Uint8Array | WebAssembly.Module;
 
 /**
- * Load the core: that of the package, or core.wasm from a file of Node, a URL, bytes or a compiled module.
+ * Load the core: in Node the native one, where its package is there, else core.wasm of this package.
  *
- * Throws ModuleLoadError where there is no such file.
+ * Throws ModuleLoadError where there is no such core.
  */
-export async function load(source?: string | URL | Uint8Array | WebAssembly.Module): Promise<Runtime> {
-  return loadWasm(source);
+export async function load(source?: CoreSource): Promise<Runtime> {
+  if (source !== undefined && !(typeof source === "object" && "backend" in source)) return loadWasm(source);
+  const backend = source?.backend;
+  if (backend === "wasm" || (!backend && !isNode())) return loadWasm();
+  if (!isNode()) throw new ModuleLoadError("the native core is for Node");
+  const { loadNative } = await import("./native/runtime.js");
+  if (backend === "native") return loadNative();
+  try {
+    return loadNative();
+  } catch (native) {
+    return loadWasm().catch((wasm) => {
+      throw new ModuleLoadError(`${(native as Error).message}; ${wasm.message}`, { cause: native });
+    });
+  }
+}
+
+function isNode(): boolean {
+  return typeof process !== "undefined" && process.versions?.node !== undefined;
 }

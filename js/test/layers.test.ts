@@ -12,6 +12,7 @@ const LAYERS = [
   ["errors", "dtype", "device", "text", "values"],
   ["tensor"],
   ["core"],
+  ["native"],
   ["load"],
   ["rpc/wire"],
   ["rpc/transport"],

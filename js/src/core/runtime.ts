@@ -462,7 +462,8 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     this.own(call, handle, TypeIndex.Function);
     const reference = references.get(call)!;
     const dispose = () => this.disposeOf(call);
-    return Object.assign(call, { dispose, [symbolDispose]: dispose }) as PackedFunc;
+    const later = async (...args: unknown[]) => call(...args);
+    return Object.assign(call, { async: later, dispose, [symbolDispose]: dispose }) as PackedFunc;
   }
 }
 

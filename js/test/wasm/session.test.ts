@@ -17,7 +17,7 @@ const here = (name: string) => fileURLToPath(new URL(`js/test/${name}`, ROOT));
 let core: Runtime;
 let folder: string;
 before(async () => {
-  core = await load();
+  core = await load({ backend: "wasm" });
   folder = mkdtempSync(join(tmpdir(), "portcall-wasm-"));
   await ended((await start(PYTHON, [here("wasm/kernels.py"), here("wasm/kernels.c"), folder])).process);
 });

@@ -61,7 +61,7 @@ export function settingsOf(options: ServeOptions): Settings {
   }
   const { core } = options;
   if (core && !(core instanceof WasmRuntime)) {
-    throw new TypeError("sessions need the core in WebAssembly, of which each gets one: give load() its core.wasm");
+    throw new TypeError("sessions need the core in WebAssembly, of which each gets one: load({ backend: 'wasm' })");
   }
   return {
     functions: options.functions,

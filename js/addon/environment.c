@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of JavaScript: what each has, how other threads reach it, and how it ends.
+#include <stdlib.h>
+#include <string.h>
+
+#include "addon.h"
+
+struct Registered {
+  TVMFFIObjectHandle function;
+  Registered* next;
+  size_t size;
+  char name[];
+};
+
+bool IsHere(Environment* e) { return !atomic_load(&e->ended) && pthread_equal(e->thread, pthread_self()); }
+
+void Retain(Environment* e) { atomic_fetch_add(&e->users, 1); }
+
+void Release(Environment* e) {
+  if (atomic_fetch_sub(&e->users, 1) != 1) return;
+  pthread_mutex_destroy(&e->lock);
+  pthread_cond_destroy(&e->answered);
+  free(e->handles);
+  free(e);
+}
+
+// ---- What the core keeps ------------------------------------------------------------------------------------------
+
+Kept* Keep(Environment* e, napi_value value) {
+  Kept* kept = malloc(sizeof *kept);
+  if (kept == NULL) return NULL;
+  kept->environment = e;
+  kept->next = NULL;
+  if (napi_create_reference(e->env, value, 1, &kept->reference) != napi_ok) {
+    free(kept);
+    return NULL;
+  }
+  Retain(e);
+  return kept;
+}
+
+static void FreeKept(Kept* kept) {
+  Environment* e = kept->environment;
+  if (!atomic_load(&e->ended)) napi_delete_reference(e->env, kept->reference);  // otherwise it went with the thread
+  free(kept);
+  Release(e);
+}
+
+void ReleaseKept(void* pointer) {
+  Kept* kept = pointer;
+  Environment* e = kept->environment;
+  if (IsHere(e)) return FreeKept(kept);
+  pthread_mutex_lock(&e->lock);
+  const bool queued = !atomic_load(&e->ended);
+  if (queued) {
+    kept->next = e->doomed;
+    e->doomed = kept;
+    if (kept->next == NULL) napi_call_threadsafe_function(e->wake, NULL, napi_tsfn_nonblocking);
+  }
+  pthread_mutex_unlock(&e->lock);
+  if (!queued) FreeKept(kept);
+}
+
+static void FreeDoomed(Environment* e) {
+  pthread_mutex_lock(&e->lock);
+  Kept* kept = e->doomed;
+  e->doomed = NULL;
+  pthread_mutex_unlock(&e->lock);
+  while (kept != NULL) {
+    Kept* next = kept->next;
+    FreeKept(kept);
+    kept = next;
+  }
+}
+
+// ---- Visits -------------------------------------------------------------------------------------------------------
+
+int VisitJavaScript(Visit* visit) {
+  Environment* e = visit->function->environment;
+  visit->status = -1;
+  visit->error = NULL;
+  visit->over = false;
+  visit->next = NULL;
+  pthread_mutex_lock(&e->lock);
+  if (!atomic_load(&e->ended)) {
+    *e->last_visit = visit;
+    e->last_visit = &visit->next;
+    napi_call_threadsafe_function(e->wake, NULL, napi_tsfn_nonblocking);
+    while (!visit->over) pthread_cond_wait(&e->answered, &e->lock);
+  }
+  pthread_mutex_unlock(&e->lock);
+  if (visit->error != NULL) {
+    portcall->error_set_raised(visit->error);
+    portcall->object_dec_ref(visit->error);
+  } else if (visit->status != 0) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "the thread of a JavaScript function has ended");
+  }
+  return visit->status;
+}
+
+static Visit* NextVisit(Environment* e) {
+  pthread_mutex_lock(&e->lock);
+  Visit* visit = e->visits;
+  if (visit != NULL && (e->visits = visit->next) == NULL) e->last_visit = &e->visits;
+  pthread_mutex_unlock(&e->lock);
+  return visit;
+}
+
+static void Answer(Environment* e, Visit* visit) {
+  pthread_mutex_lock(&e->lock);
+  visit->over = true;  // from here on its memory is the other thread's again
+  pthread_cond_broadcast(&e->answered);
+  pthread_mutex_unlock(&e->lock);
+}
+
+// Runs in the thread of JavaScript, when another one has put something into its lists. No `env`: it is too late, and `End`
+// has done everything.
+static void Look(napi_env env, napi_value unused, void* context, void* data) {
+  (void)unused, (void)data;
+  if (env == NULL) return;
+  Environment* e = context;
+  Visit* visit;
+  Retain(e);
+  FreeDoomed(e);
+  while ((visit = NextVisit(e)) != NULL) {
+    visit->status = CallHere(visit->function, visit->args, visit->count, visit->result);
+    if (visit->status != 0) portcall->error_move_from_raised(&visit->error);
+    Answer(e, visit);
+  }
+  Release(e);
+}
+
+// ---- Begin and end ------------------------------------------------------------------------------------------------
+
+void NoteRegistered(Environment* e, const char* name, size_t size, TVMFFIObjectHandle function) {
+  Registered** at = &e->registered;
+  while (*at != NULL && ((*at)->size != size || memcmp((*at)->name, name, size) != 0)) at = &(*at)->next;
+  if (*at == NULL) {
+    Registered* made = malloc(sizeof *made + size);
+    if (made == NULL) {
+      portcall->object_dec_ref(function);
+      return;
+    }
+    made->next = NULL;
+    made->size = size;
+    memcpy(made->name, name, size);
+    *at = made;
+  } else {
+    portcall->object_dec_ref((*at)->function);
+  }
+  (*at)->function = function;
+}
+
+// Takes the functions of a thread that ends out of the registry, unless others have taken their places.
+static void RemoveRegistered(Environment* e) {
+  for (Registered *each = e->registered, *next; each != NULL; each = next) {
+    const TVMFFIByteArray name = {each->name, each->size};
+    TVMFFIObjectHandle now = NULL;
+    int removed;
+    portcall->function_get_global(&name, &now);
+    if (now == each->function) PortcallFunctionRemoveGlobal(&name, &removed);
+    if (now != NULL) portcall->object_dec_ref(now);
+    portcall->object_dec_ref(each->function);
+    next = each->next;
+    free(each);
+  }
+  e->registered = NULL;
+}
+
+static void End(void* data) {
+  Environment* e = data;
+  Visit* visit;
+  RemoveRegistered(e);
+  FreeDoomed(e);
+  pthread_mutex_lock(&e->lock);
+  atomic_store(&e->ended, true);
+  pthread_mutex_unlock(&e->lock);
+  while ((visit = NextVisit(e)) != NULL) Answer(e, visit);
+  FreeDoomed(e);
+  Release(e);
+}
+
+Environment* StartEnvironment(napi_env env) {
+  Environment* e = calloc(1, sizeof *e);
+  napi_value name;
+  if (e == NULL) return NULL;
+  atomic_init(&e->users, 1);
+  atomic_init(&e->ended, false);
+  e->thread = pthread_self();
+  e->env = env;
+  e->last_visit = &e->visits;
+  pthread_mutex_init(&e->lock, NULL);
+  pthread_cond_init(&e->answered, NULL);
+  if (napi_create_string_utf8(env, "portcall", NAPI_AUTO_LENGTH, &name) != napi_ok ||
+      napi_create_threadsafe_function(env, NULL, NULL, name, 0, 1, NULL, NULL, e, Look, &e->wake) != napi_ok) {
+    Release(e);
+    return NULL;
+  }
+  napi_unref_threadsafe_function(env, e->wake);  // alone it keeps no process alive
+  napi_add_env_cleanup_hook(env, End, e);
+  napi_set_instance_data(env, e, NULL, NULL);
+  return e;
+}
+
+// ---- Hooks --------------------------------------------------------------------------------------------------------
+
+napi_value CallHook(Environment* e, Hook hook, size_t count, const napi_value* args) {
+  napi_value function, undefined, result;
+  napi_get_undefined(e->env, &undefined);
+  if (napi_get_reference_value(e->env, e->hooks[hook], &function) != napi_ok) return NULL;
+  return napi_call_function(e->env, undefined, function, count, args, &result) == napi_ok ? result : NULL;
+}
+
+void ThrowError(napi_env env, const char* kind, const char* message) {
+  if (strcmp(kind, "TypeError") == 0) {
+    napi_throw_type_error(env, NULL, message);
+  } else if (strcmp(kind, "RangeError") == 0) {
+    napi_throw_range_error(env, NULL, message);
+  } else {
+    napi_throw_error(env, NULL, message);
+  }
+}
+
+// ---- Handles ------------------------------------------------------------------------------------------------------
+
+static size_t SlotOf(const Environment* e, const void* pointer) {
+  return (size_t)(((uintptr_t)pointer >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (e->num_slots - 1);
+}
+
+static void PutHandle(Environment* e, Handle* handle) {
+  size_t i = SlotOf(e, handle);
+  while (e->handles[i] != NULL) i = (i + 1) & (e->num_slots - 1);
+  e->handles[i] = handle;
+}
+
+bool AddHandle(Environment* e, Handle* handle) {
+  if (2 * (e->num_handles + 1) > e->num_slots) {
+    const size_t before = e->num_slots;
+    Handle** old = e->handles;
+    Handle** made = calloc(before == 0 ? 64 : 2 * before, sizeof *made);
+    if (made == NULL) return false;
+    e->handles = made;
+    e->num_slots = before == 0 ? 64 : 2 * before;
+    for (size_t i = 0; i < before; ++i) {
+      if (old[i] != NULL) PutHandle(e, old[i]);
+    }
+    free(old);
+  }
+  ++e->num_handles;
+  PutHandle(e, handle);
+  return true;
+}
+
+bool HasHandle(const Environment* e, const void* pointer) {
+  if (e->num_slots == 0) return false;
+  for (size_t i = SlotOf(e, pointer); e->handles[i] != NULL; i = (i + 1) & (e->num_slots - 1)) {
+    if (e->handles[i] == pointer) return true;
+  }
+  return false;
+}
+
+void RemoveHandle(Environment* e, Handle* handle) {
+  const size_t mask = e->num_slots - 1;
+  size_t hole = SlotOf(e, handle);
+  while (e->handles[hole] != handle) hole = (hole + 1) & mask;
+  --e->num_handles;
+  for (size_t i = (hole + 1) & mask; e->handles[i] != NULL; i = (i + 1) & mask) {
+    const size_t home = SlotOf(e, e->handles[i]);
+    if (((i - home) & mask) < ((i - hole) & mask)) continue;  // it stays reachable from its home
+    e->handles[hole] = e->handles[i];
+    hole = i;
+  }
+  e->handles[hole] = NULL;
+}

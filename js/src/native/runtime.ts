@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The native core in Node: libportcall.so, by the addon of the package for this platform.
+
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { CoreTensor, Keeper, Module, PackedFunc, Runtime } from "../core/objects.js";
+import { dtype as asDtype, bytesOf, countOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
+import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
+import { type Addon, hooksOf } from "./hooks.js";
+
+/** The native core. A process has one, whose registry all its threads share. */
+class NativeRuntime implements Runtime, Keeper {
+  readonly backend = "native";
+  readonly version: string;
+  readonly #addon: Addon;
+  readonly #arrays = new WeakMap<object, TypedArray>(); // over the memory of tensors
+
+  constructor(addon: Addon) {
+    this.#addon = addon;
+    this.version = addon.start(hooksOf(this, addon));
+  }
+
+  getGlobalFunc(name: string): PackedFunc {
+    const found = this.#addon.getGlobal(name);
+    if (!found) throw new FunctionNotFoundError(`there is no function '${name}'`, name);
+    return found;
+  }
+
+  registerFunc(name: string, f: (...args: any[]) => unknown, options: { override?: boolean } = {}): void {
+    this.#addon.register(name, f, options.override ?? false);
+  }
+
+  async loadModule(bytes: Uint8Array): Promise<Module> {
+    return this.loadModuleSync(bytes);
+  }
+
+  loadModuleSync(bytes: Uint8Array): Module {
+    const folder = mkdtempSync(join(tmpdir(), "portcall-"));
+    try {
+      const path = join(folder, "kernels.so");
+      writeFileSync(path, bytes);
+      return this.#load(path);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  }
+
+  #load(path: string): Module {
+    try {
+      return this.getGlobalFunc("ffi.ModuleLoadFromFile")(path);
+    } catch (error) {
+      throw new ModuleLoadError((error as Error).message, { cause: error });
+    }
+  }
+
+  empty(shape: readonly number[], dtype: string | DataType = "float32"): CoreTensor {
+    const { code, bits, lanes } = asDtype(dtype);
+    countOf(shape);
+    return this.#addon.allocate([shape, code, bits, lanes]);
+  }
+
+  tensor(
+    data: TypedArray,
+    shape: readonly number[] = [data.length],
+    dtype: string | DataType = dtypeOf(data),
+  ): CoreTensor {
+    const tensor = this.empty(shape, dtype);
+    if (tensor.data.byteLength !== data.byteLength) {
+      tensor.dispose();
+      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
+    }
+    bytesOf(tensor.data).set(bytesOf(data));
+    return tensor;
+  }
+
+  offers(_name: string): boolean {
+    return false;
+  }
+
+  // ---- What objects ask for ----
+
+  disposeOf(target: object): void {
+    this.#addon.dispose(target);
+    const array = this.#arrays.get(target);
+    if (array) this.#addon.detach(array.buffer);
+    this.#arrays.delete(target);
+  }
+
+  dataOf(tensor: CoreTensor): TypedArray {
+    let array = this.#arrays.get(tensor);
+    if (!array) {
+      array = new tensor.dtype.arrayClass(this.#addon.buffer(tensor));
+      this.#arrays.set(tensor, array);
+    }
+    return array;
+  }
+
+  functionOf(module: Module, name: string): PackedFunc | null {
+    return this.getGlobalFunc("ffi.ModuleGetFunction")(module, name, true);
+  }
+}
+
+let runtime: Runtime | undefined;
+
+/** Return the native core, the same one each time.
+ * @throws ModuleLoadError The package for this platform is missing, or does not run on this machine. */
+export function loadNative(): Runtime {
+  if (runtime) return runtime;
+  const name = `@portcall/${process.platform}-${process.arch}`;
+  try {
+    runtime = new NativeRuntime(createRequire(import.meta.url)(name));
+  } catch (error) {
+    throw new ModuleLoadError(`the package ${name} cannot be loaded: ${(error as Error).message}`, { cause: error });
+  }
+  return runtime;
+}
