@@ -17,7 +17,7 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "errors _html _input _signature _timing", "_archive _plugins", "toolchain"),
+    ("", "_folders errors _html _input _signature _timing", "_archive _plugins", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
     ("", "_core", "_dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
     (
@@ -44,6 +44,7 @@ HOUSE = [
         "compile",
         "_target _math _writer _program _rewriting",
         "_quantized",
+        "_checks",
         "_model",
         "_reading _tiles _constants _resize _operators _importer",
         "_simplify",
@@ -69,7 +70,7 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_base_directory _directories _ended_sessions _log_writer _loop _messages _objects _options _standard_names",
+        "_directories _ended_sessions _log_writer _loop _messages _objects _options _standard_names",
         "_files _link _listen _log _program",
         "_contents",
         "_connections _directory_process _worker _zygote_process",

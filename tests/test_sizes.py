@@ -27,11 +27,11 @@ BUDGET = {
     "js/addon": 1_800,  # a binding in C
     "js/src": 6_300,  # sessions by the core itself
     "js/src/native": 300,
-    "src/portcall": 3_260,
+    "src/portcall": 3_300,
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,
-    "src/portcall/compile": 6_750,
+    "src/portcall/compile": 6_690,
     "src/portcall/farm": 5_200,
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_700,  # reads WebAssembly and kernels of devices, too

@@ -8,7 +8,7 @@
     ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
     ├── CompileError (RuntimeError)                       .command .output   the compiler failed, or is missing
-    ├── ModelError (ValueError)                           .problems       a model cannot be compiled
+    ├── ModelError (ValueError)                           .problems .hint a model cannot be compiled
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
     └── RPCError (RuntimeError)                   .peer .reason .hint     something between two processes
@@ -165,11 +165,12 @@ class ModelError(PortcallError, ValueError):
 
     Attributes:
         problems: all that is wrong, each a sentence that begins with the node.
+        hint: what to do, which is the end of the message.
     """
 
-    def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.problems = tuple(problems)
+    def __init__(self, message: str, *, problems: Sequence[str] = (), hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.problems, self.hint = tuple(problems), hint
 
 
 class GraphError(PortcallError, ValueError):

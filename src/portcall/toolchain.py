@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Literal
 
 from portcall._archive import members_of, open_archive
+from portcall._folders import folder_beside
 from portcall.errors import CompileError
 
 __all__ = [
@@ -219,10 +221,6 @@ class Flags:
     after_objects: tuple[str, ...]
 
 
-def folder_beside(output: Path) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent)
-
-
 def unpack(archive: Path, folder: Path) -> Iterator[Path]:
     """Yield what an archive holds to compile and link, each in its own folder."""
     place = Path(tempfile.mkdtemp(dir=folder))
@@ -347,7 +345,8 @@ def zig_compiler(language: Language, target: str) -> Compiler:
             )
         raise CompileError(f"no {language} compiler found; {INSTALL_HINT}")
     command = (*zig_program(), ZIG_COMMAND[language])
-    words = WASM_COMPILING if target == WASM else ("-target", target) if target else ()
+    name = re.sub(r"^armv[67]\w*-", "arm-", target)  # Linux says armv7l, which zig does not know
+    words = WASM_COMPILING if target == WASM else ("-target", name) if target else ()
     return Compiler(language, (*command, *words), "ziglang", target)
 
 

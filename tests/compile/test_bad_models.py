@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
+import os
 import resource
 import signal
 import subprocess
-import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +23,14 @@ from onnx import helper
 import portcall
 from compile.reference import make
 from compile.test_models import branches
+from portcall import toolchain
 from portcall.errors import ModelError
 
 pytestmark = pytest.mark.peers
+
+
+def compile_module(name: str) -> Any:
+    return importlib.import_module(f"portcall.compile.{name}")
 
 
 def refused(model: Any, **options: Any) -> ModelError:
@@ -46,29 +56,88 @@ def test_from_onnx_lists_unsupported_operators_with_their_nodes() -> None:
 def test_from_onnx_refuses_a_truncated_file(length: int, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(branches().SerializeToString()[:length])
-    said = str(refused(path))
-    assert said.startswith(f"'{path}'")
-    assert said.endswith("is empty") == (length == 0)
+    error = refused(path)
+    assert (f"'{path}'" in str(error), bool(error.hint)) == (True, True)
 
 
-def test_from_onnx_names_a_value_without_producer() -> None:
-    model = make([helper.make_node("Add", ["x", "nix"], ["y"], name="rr")], {"x": [2]}, ["y"])
-    (problem,) = refused(model).problems
-    assert "'rr' reads 'nix'" in problem
+def node_without_producer(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Add", ["a", "nix"], ["z"], name="bad"))
 
 
-def test_from_onnx_names_missing_external_data(tmp_path: Path) -> None:
+def nodes_in_a_circle(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Relu", ["later"], ["z"], name="bad"))
+    model.graph.node.append(helper.make_node("Relu", ["z"], ["later"]))
+
+
+def node_without_inputs(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Conv", ["a"], ["z"], name="bad"))
+
+
+def node_without_attribute(model: Any) -> None:
+    model.graph.node.append(helper.make_node("Concat", ["a", "b"], ["z"], name="bad"))
+
+
+def result_without_node(model: Any) -> None:
+    model.graph.output[0].name = "bad"
+
+
+def weights_that_are_too_short(model: Any) -> None:
+    model.graph.initializer[0].name = model.graph.node[1].input[1] = "bad"
+    model.graph.initializer[0].raw_data = b"abc"
+
+
+def weights_of_an_unknown_type(model: Any) -> None:
+    model.graph.initializer[0].name = model.graph.node[1].input[1] = "bad"
+    model.graph.initializer[0].data_type = 77
+
+
+@pytest.mark.parametrize("runtime", ["graph", "auto"])
+@pytest.mark.parametrize("damage", [
+    node_without_producer, nodes_in_a_circle, node_without_inputs, node_without_attribute, result_without_node,
+    weights_that_are_too_short, weights_of_an_unknown_type,
+])  # fmt: skip
+def test_compile_onnx_names_what_is_malformed(damage: Any, runtime: Any) -> None:
+    model = branches()
+    damage(model)
+    with pytest.raises(ModelError) as caught:
+        portcall.compile.compile_onnx(model, runtime=runtime)
+    (problem,) = caught.value.problems
+    assert "'bad'" in problem
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("weights", ["missing", "short"])
+def test_from_onnx_names_weights_that_are_not_beside_the_model(weights: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path, save_as_external_data=True, location="weights", size_threshold=0)
-    portcall.compile.from_onnx(path)
-    (tmp_path / "weights").unlink()
-    refused(path)
+    portcall.compile.from_onnx(path, check=False)
+    if weights == "missing":
+        (tmp_path / "weights").unlink()
+    else:
+        os.truncate(tmp_path / "weights", 7)
+    for error in (refused(path), refused(path, check=False)):
+        assert str(tmp_path / "weights") in str(error)
+    assert "'w'" in str(refused(path.read_bytes()))
 
 
-def test_from_onnx_refuses_an_unknown_opset() -> None:
+@pytest.mark.parametrize("version", [0, 999])
+def test_from_onnx_refuses_an_unknown_opset(version: int) -> None:
     model = branches()
-    model.opset_import[0].version = 999
+    model.opset_import[0].version = version
+    assert f"opset {version}" in str(refused(model))
+    del model.opset_import[:]
+    assert "opset" in str(refused(model))
+    model = branches()
+    model.ir_version = 999
     assert "999" in str(refused(model))
+
+
+def test_compile_onnx_says_what_is_wrong_for_both_runtimes_once() -> None:
+    model = branches()
+    model.graph.node.append(helper.make_node("Frob", ["a"], ["y"], name="f", domain="org.example"))
+    with pytest.raises(ModelError) as caught:
+        portcall.compile.compile_onnx(model)
+    assert str(caught.value).count("'f'") == 1
 
 
 @pytest.mark.parametrize(
@@ -78,10 +147,11 @@ def test_from_onnx_refuses_wrong_shapes(shapes: dict[str, tuple[int, ...]]) -> N
     refused(branches(), shapes=shapes)
 
 
-def test_from_onnx_refuses_contradicting_shapes() -> None:
-    model = make([helper.make_node("Add", ["a", "b"], ["c"])], {"a": [3], "b": [3]}, ["c"])
+def test_from_onnx_names_the_node_whose_shapes_do_not_fit() -> None:
+    model = make([helper.make_node("Add", ["a", "b"], ["c"], name="sum")], {"a": [3], "b": [3]}, ["c"])
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 4
-    refused(model)
+    (problem,) = refused(model).problems
+    assert all(text in problem for text in ("'sum'", "Add", "[3]", "[4]"))
 
 
 @pytest.mark.parametrize("target", ["sparc-linux-gnu", "native:nonesuch", ""])
@@ -90,7 +160,26 @@ def test_from_onnx_refuses_unknown_targets(target: str) -> None:
         portcall.compile.from_onnx(branches(), target)
 
 
-def test_bundle_save_full_disk_leaves_no_file(tmp_path: Path) -> None:
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for results, and the folder of temporary files and of the cache of this process beside it."""
+    for name in ("out", "temporary", "cache"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path
+    if vm_is_used := portcall.get_global_func("vm.builtin.memory_manager.clear", allow_missing=True):
+        gc.collect()
+        vm_is_used()
+
+
+def left(places: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(places)) for path in places.rglob("*") if not path.is_dir() or path.name[0] == "."
+    )
+
+
+def test_bundle_save_full_disk_leaves_no_file(places: Path) -> None:
     made = portcall.compile.from_onnx(make(
         [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [1 << 20]}, ["y"], {"w": np.ones(1 << 20, "float32")}
     ))  # fmt: skip
@@ -98,22 +187,57 @@ def test_bundle_save_full_disk_leaves_no_file(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
-        with pytest.raises(OSError, match="too large"):
-            made.save(tmp_path / "m.so")
+        with pytest.raises(OSError, match="too large") as caught:
+            made.save(places / "out" / "m.so")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert list(tmp_path.iterdir()) == []
+    assert caught.value.filename == str(places / "out" / "m.so")
+    assert left(places) == []
 
 
-def test_bundle_save_killed_leaves_no_file(tmp_path: Path) -> None:
-    script = (
-        "import os, signal, sys, portcall, portcall.graph._bundle as bundle\n"
-        "bundle._write_param = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "portcall.compile.from_onnx(sys.argv[1]).save(sys.argv[2])\n"
-    )
-    onnx.save(branches(), tmp_path / "m.onnx")
-    (tmp_path / "out").mkdir()
-    command = [sys.executable, "-c", script, str(tmp_path / "m.onnx"), str(tmp_path / "out" / "m.so")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert list((tmp_path / "out").iterdir()) == []
+def dies(work: Any) -> None:
+    """Run something in a child process that is expected to kill itself."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            work()
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+@pytest.mark.parametrize("point", ["link", "after the link", "rename", "check"])
+def test_compile_killed_leaves_nothing_for_ever(point: str, runtime: Any, places: Path, monkeypatch: Any) -> None:
+    """What a killed process leaves is no result, and goes with the next one that is compiled."""
+    onnx.save(branches(), places / "m.onnx")
+    kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    run = subprocess.run
+    victims: dict[str, tuple[Any, str, Any]] = {
+        "link": (toolchain.subprocess, "run", kill),
+        "after the link": (toolchain.subprocess, "run", lambda *words, **options: (run(*words, **options), kill())),
+        "rename": (os, "replace", kill),
+        "check": (compile_module("_compile" if runtime == "graph" else "_vm"), "_check", kill),
+    }
+
+    def compiled() -> None:
+        made = portcall.compile.compile_onnx(places / "m.onnx", runtime=runtime, check=point == "check")
+        made.save(places / "out" / "m.so")
+
+    def in_the_cache() -> Path:
+        return portcall.compile.cached(places / "m.onnx", runtime=runtime)
+
+    compiled()  # for later, and so that a file is replaced
+    content = (places / "out" / "m.so").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(*victims[point])
+        dies(compiled)
+        dies(in_the_cache)
+    assert (places / "out" / "m.so").read_bytes() == content
+    assert [
+        name for name in left(places) if name.endswith(".so") and name.startswith("cache") and "/." not in name
+    ] == []
+    compiled()
+    place = in_the_cache()
+    portcall.load_module(place)
+    assert left(places) == sorted([str(place.relative_to(places)), "m.onnx", "out/m.so"])

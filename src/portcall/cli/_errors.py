@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ REASONS: dict[str, tuple[str, str]] = {
 }
 # What the core, which has no hints, appends to messages of timeouts.
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BUG = ("this is a bug in portcall", "report it, with the trace that --debug shows")
 # The first class that fits is used, so narrow ones come first: (class, exit code, likely cause, next step).
 TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
@@ -152,6 +154,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
                 cause, next_step = explain_refused_connection(getattr(error, "peer", ""))
             else:
                 cause, next_step = REASONS.get(reason, (cause, next_step))
+            if isinstance(error, OSError) and error.errno in FULL:
+                next_step = "free some space, or write it elsewhere; df -h shows what is free"
             if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):
                 next_step = ""
             return Explanation(kind, message_of(error), cause, next_step.format_map(facts(error)), code)

@@ -11,7 +11,7 @@ import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Decorated
-from portcall.cli._errors import CommandError
+from portcall.cli._errors import CommandError, message_of
 from portcall.cli._output import echo_error
 from portcall.cli._progress import StatusLine
 from portcall.errors import ModelError
@@ -88,6 +88,7 @@ def explained(path: str) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        step = "portcall compile --help" if "--shape" in str(error) else ""
-        text = str(error) if f"'{path}'" in str(error) else f"{path}: {error}"
-        raise CommandError(text, "", step, kind="ModelError") from error
+        text = message_of(error)
+        raise CommandError(
+            text if f"'{path}'" in text else f"{path}: {text}", "", error.hint, kind="ModelError"
+        ) from error

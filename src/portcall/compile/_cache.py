@@ -7,29 +7,26 @@ Nothing is ever removed from there but by hand.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 import portcall
-from portcall.errors import ModelError
+from portcall.compile._model import digest_of_files, external_files
 from portcall.toolchain import WASM
 
 if TYPE_CHECKING:
     from portcall.compile._compile import Progress
     from portcall.compile._vm import Runtime
 
-_BLOCK = 1 << 20
 _PACKAGES = ("apache-tvm", "onnx")
 
 
@@ -73,30 +70,12 @@ def folder() -> Path:
 
 
 def _key(model: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
-    found = hashlib.sha256(json.dumps([options, _versions(), _machine()], sort_keys=True).encode())
-    for path in (Path(model), *_external_files(Path(model))):
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                found.update(block)
-    return found.hexdigest()
-
-
-def _external_files(model: Path) -> Iterator[Path]:
-    """Yield the files beside a model that its weights are in.
-
-    Raises:
-        ModelError: one of them is missing.
-    """
+    what = json.dumps([options, _versions(), _machine()], sort_keys=True).encode()
     try:
-        graph = onnx.load(model, load_external_data=False).graph
-    except DecodeError:  # from_onnx says so
-        return
-    names = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
-    for name in sorted(names):
-        path = model.parent / name
-        if not path.is_file():
-            raise ModelError(f"the data beside '{model}' are missing: there is no '{path}'")
-        yield path
+        beside = external_files(onnx.load(model, load_external_data=False), Path(model))
+    except DecodeError:  # compiling it says so
+        beside = []
+    return digest_of_files([Path(model), *beside], what)
 
 
 def _versions() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import tempfile
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,15 @@ import tvm
 
 import portcall
 from portcall import toolchain
+from portcall._folders import working_folder
 from portcall.bench import format_size
+from portcall.compile._checks import check_operators
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._lower import lower
-from portcall.compile._model import bind_shapes, check_operators, fix_inputs, load
+from portcall.compile._model import bind_shapes, fix_inputs, load
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
@@ -72,13 +74,13 @@ class CompiledModel:
             CompileError: the linker said no, or there is none for the target.
             OSError: the file cannot be written.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            return export_bundle(path, self.graph, self._link(Path(folder)), self.params)
+        with working_folder() as folder:
+            return export_bundle(path, self.graph, self._link(folder), self.params)
 
     def load(self, device: portcall.Device | None = None) -> GraphModule:
         """Return an executor on this machine with the parameters set."""
-        with tempfile.TemporaryDirectory() as folder:
-            library = portcall.load_module(self._link(Path(folder)))
+        with working_folder() as folder:
+            library = portcall.load_module(self._link(folder))
             executor = create(self.graph, library, device or portcall.cpu())
         executor.load_params(self.params)
         return executor
@@ -156,7 +158,7 @@ def from_onnx(
         check_operators(proto)
     with steps.step("simplify"):
         proto = simplify(proto)
-    with steps.step("import"), _as_model_error("imported"):
+    with steps.step("import"), as_model_error("import"):
         module = import_model(proto, fixed)
     metadata = {
         "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
@@ -185,7 +187,7 @@ def compile_module(
         outputs: the names of its results.
         metadata: kept in the graph; ``target``, ``threads`` and ``winograd`` among it are the options.
     """
-    with steps.step("lower"), _as_model_error("lowered"):
+    with steps.step("lower"), as_model_error("lower"):
         program = read_program(lower(module, machine))
     with steps.step("kernels"):
         rules = Rules(program, machine, metadata["winograd"], metadata["threads"] > 1)
@@ -194,7 +196,7 @@ def compile_module(
         join_local_sums(program, rules.reading_of)
         join_concatenations(program, rules.reading_of, rules.product_of)
         made, params = emit(program, rules, outputs, metadata)
-    with steps.step("machine code"), _as_model_error("turned into machine code"):
+    with steps.step("machine code"), as_model_error("compile"):
         objects = _machine_code(rules, machine)
     kernels = dict(rules.counts().most_common())
     return CompiledModel(made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels)
@@ -219,7 +221,7 @@ def _check(compiled: CompiledModel, model: Any) -> None:
 
 
 @contextlib.contextmanager
-def _as_model_error(done: str) -> Iterator[None]:
+def as_model_error(done: str) -> Iterator[None]:
     """Say of errors of TVM, which has many classes of them, what could not be done with the model."""
     try:
         yield
@@ -228,7 +230,7 @@ def _as_model_error(done: str) -> Iterator[None]:
     except Exception as error:
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         text = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
-        raise ModelError(f"the model cannot be {done} by TVM: {text}") from error
+        raise ModelError(f"TVM cannot {done} the model: {text}") from error
 
 
 def _machine_code(rules: Rules, target: Target) -> bytes:
@@ -237,7 +239,7 @@ def _machine_code(rules: Rules, target: Target) -> bytes:
     }
     if not functions:  # a library needs one
         functions["no_kernel"] = no_kernel().with_attr("global_symbol", "no_kernel")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernels.o")
-        tvm.compile(tvm.IRModule(functions), target=target.tvm).mod.write_to_file(str(path), "o")
-        return path.read_bytes()
+    made = tvm.compile(tvm.IRModule(functions), target=target.tvm).mod
+    with open(os.memfd_create("kernels.o"), "rb") as file:  # on a full disk LLVM would end the process
+        made.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+        return file.read()

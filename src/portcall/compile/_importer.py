@@ -18,28 +18,49 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from portcall.compile._program import is_constant
+from portcall.compile._rewriting import opset_of
+from portcall.errors import ModelError
 
 Array = Any
 Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
-def import_model(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """Return an ONNX model as a module of Relax, with its weights as constants."""
+def import_model(model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool = True) -> Any:
+    """Return an ONNX model as a module of Relax, with its weights as constants.
+
+    Parameters:
+        own: import some operators as this module says, for graphs; their shapes are fixed.
+
+    Raises:
+        ModelError: an operator cannot be imported.
+    """
     importer = _Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
-    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-    with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
-        return importer.from_onnx(model.graph, opset)
+    importer.own = _OWN if own else {}
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
+            return importer.from_onnx(model.graph, opset_of(model))
+    except Exception:
+        importer.bb._end_block()  # or its destructor prints a warning
+        raise
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
+    own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]]
+
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Do nothing: that was checked before, with the operators below."""
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
-        convert = _OWN.get(op_name)
-        made = convert(self.bb, list(inputs), attrs) if convert is not None else None
-        return super()._convert_operator(op_name, inputs, attrs, opset) if made is None else self.bb.emit(made)
+        convert = self.own.get(op_name)
+        try:
+            made = convert(self.bb, list(inputs), attrs) if convert is not None else None
+            return super()._convert_operator(op_name, inputs, attrs, opset) if made is None else self.bb.emit(made)
+        except Exception as error:
+            name = attrs["tvm_custom"]["name"]
+            reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
+            text = f"{f'node {name!r}' if name else 'a node'}: {op_name}: TVM cannot import it: {reason}"
+            raise ModelError(text, problems=[text]) from error
 
 
 def _array(inputs: list[Any], place: int) -> Array | None:

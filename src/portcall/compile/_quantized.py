@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper, version_converter
 
-from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._rewriting import Graph, attribute_of, opset_of, refusal
 from portcall.errors import ModelError
 
 Array = Any
@@ -50,14 +50,14 @@ def new_enough(model: Any) -> Any:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    version = opset_of(model)
     if version >= _OLDEST:
         return model
     try:
         return version_converter.convert_version(model, _OLDEST)
     except Exception as error:  # of C++, without a class
-        text = f"a quantized model of opset {version} could not be converted to {_OLDEST}: {error}"
-        raise ModelError(f"{text}; export it for opset {_OLDEST} or later") from None
+        text = f"a quantized model of opset {version} cannot be converted to {_OLDEST}: {error}"
+        raise ModelError(text, hint=f"export it for opset {_OLDEST} or later") from None
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,7 @@ def replace_quantized(graph: Graph) -> None:
         try:
             rewriter.take(node)
         except ValueError as error:
-            text = f"{f'node {node.name!r}' if node.name else f'node {number}'}: {node.op_type}: {error}"
-            raise ModelError(text, problems=[text]) from None
+            raise refusal(node, number, error) from None
     graph.nodes = rewriter.nodes
     graph.drop_unused()
 

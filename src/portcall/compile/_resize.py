@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from portcall.compile._rewriting import Graph, attribute_of
-from portcall.errors import ModelError
+from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, refusal
 
 Array = Any
 _GATHERED = 4  # places that are gathered one by one; a cubic has so many
@@ -59,15 +58,13 @@ def replace_resizes(graph: Graph) -> None:
     """
     nodes: list[Any] = []
     for number, node in enumerate(graph.nodes):
-        if node.op_type not in ("Resize", "Upsample") or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in ("Resize", "Upsample") or node.domain not in ONNX_DOMAINS:
             nodes.append(node)
             continue
-        where = f"node '{node.name}'" if node.name else f"node {number}"
         try:
             nodes += _replaced(graph, node)
         except ValueError as error:
-            text = f"{where}: {node.op_type}: {error}"
-            raise ModelError(text, problems=[text]) from None
+            raise refusal(node, number, error) from None
     graph.nodes = nodes
 
 

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from portcall.errors import ModelError
+
 Array = Any
 Model = Any
+ONNX_DOMAINS = ("", "ai.onnx")
 
 
 class Graph:
@@ -113,6 +116,21 @@ def _all_inputs(node: Any) -> Iterable[str]:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
                 yield from _all_inputs(inner)
+
+
+def opset_of(model: Model) -> int:
+    """Return the version of ONNX's own operators."""
+    return int(next((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), 1))
+
+
+def name_of(node: Any, number: int) -> str:
+    return f"node '{node.name}'" if node.name else f"node {number}"
+
+
+def refusal(node: Any, number: int, reason: object) -> ModelError:
+    """Return the error for one node that cannot be compiled."""
+    text = f"{name_of(node, number)}: {node.op_type}: {reason}"
+    return ModelError(text, problems=[text])
 
 
 def attribute_of(node: Any, name: str, default: Any) -> Any:

@@ -17,11 +17,12 @@ import onnx
 from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
-from portcall.compile._model import infer_shapes, supported
+from portcall.compile._checks import supported
+from portcall.compile._model import infer_shapes
 from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
 from portcall.compile._resize import replace_resizes
-from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, opset_of
 from portcall.errors import ModelError
 
 Array = Any
@@ -74,7 +75,7 @@ def decompose(model: Model) -> Model:
     wanted = {
         (node.domain, node.op_type)
         for node in model.graph.node
-        if node.domain in ("", "ai.onnx")
+        if node.domain in ONNX_DOMAINS
         and (node.op_type not in known or _is_imported_wrongly(node))
         and _has_body(node, model)
     }
@@ -95,9 +96,8 @@ def _is_imported_wrongly(node: Any) -> bool:
 
 
 def _has_body(node: Any, model: Model) -> bool:
-    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        schema = onnx.defs.get_schema(node.op_type, opset_of(model), node.domain)
     except onnx.defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)

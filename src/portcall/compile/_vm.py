@@ -6,10 +6,7 @@ Kernels are TVM's own, of one thread and without schedules: a graph is faster wh
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import io
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +15,15 @@ from typing import Any, Literal
 import onnx
 import tvm
 from tvm import relax
-from tvm.relax.frontend.onnx import from_onnx as import_onnx
 
 import portcall
 from portcall import toolchain
+from portcall._folders import working_folder
 from portcall.bench import format_size
-from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, _as_model_error, from_onnx
-from portcall.compile._model import _bound, _set_shape, fix_inputs, inputs_of, load
+from portcall.compile._checks import InvalidModelError, check_operators
+from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
+from portcall.compile._importer import import_model
+from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
 from portcall.compile._verify import (
@@ -76,16 +75,16 @@ class CompiledExecutable:
             CompileError: the linker failed, or there is none for the target.
             OSError: the file cannot be written.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder, name) for name in self.parts]
+        with working_folder() as folder:
+            files = [folder / name for name in self.parts]
             for file in files:
                 file.write_bytes(self.parts[file.name])
             return toolchain.create_shared(files, path, self.triple or None, language="c")
 
     def load(self, device: portcall.Device | None = None) -> VirtualMachine:
         """Return a machine on this machine's devices that runs it."""
-        with tempfile.TemporaryDirectory() as folder:
-            return create(portcall.load_module(self.save(Path(folder, "model.so"))), device)
+        with working_folder() as folder:
+            return create(portcall.load_module(self.save(folder / "model.so")), device)
 
 
 def compile_onnx(
@@ -119,15 +118,26 @@ def compile_onnx(
         return for_vm(model, target, **common)
     try:
         return from_onnx(model, target, threads=threads, winograd=winograd, **common)
+    except InvalidModelError:
+        raise
     except ModelError as error:
         if runtime == "graph":
             raise
-        load(model)  # where it is damaged, this says so again
         why = error
+    reason = str(why) if "--shape" in why.hint else str(why).removesuffix(f"; {why.hint}")
     try:
-        return replace(for_vm(model, target, **common), reason=str(why))
+        return replace(for_vm(model, target, **common), reason=reason)
     except ModelError as error:
-        raise ModelError(f"as a graph: {why}\nfor the Relax VM: {error}", problems=why.problems) from error
+        places = {_place(text) for text in error.problems}
+        if str(error) == str(why) or (places and places <= {_place(text) for text in why.problems}):
+            raise why from None
+        text = f"as a graph: {reason}\nfor the Relax VM: {error}"
+        raise ModelError(text, problems=why.problems, hint=why.hint) from error
+
+
+def _place(problem: str) -> str:
+    """Return the node or input that a problem begins with."""
+    return problem.partition(":")[0]
 
 
 def for_vm(
@@ -164,12 +174,13 @@ def for_vm(
             given = onnx.ModelProto()
             given.CopyFrom(loaded.model)
             fix_inputs(given, constants or {})
-            _bind(given, shapes or {})
-            name, inputs = loaded.name, {value.name: _type_text(value) for value in inputs_of(given)}
-        # The importer prints the operator that it fails on; its error says so too.
-        with steps.step("import"), _as_model_error("imported"), contextlib.redirect_stdout(io.StringIO()):
-            module = import_onnx(decompose(given), keep_params_in_input=False, sanitize_input_names=False)
-    with steps.step("compile"), _as_model_error("compiled"):
+            bind_shapes(given, shapes or {}, fixed=False)
+            name, inputs = loaded.name, {value.name: type_text(value) for value in inputs_of(given)}
+            proto = decompose(given)
+            check_operators(proto, graph=False)
+        with steps.step("import"), as_model_error("import"):
+            module = import_model(proto, {}, own=False)
+    with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)
     if check and given is not None and target == "native" and importlib.util.find_spec("onnxruntime") is not None:
@@ -223,38 +234,8 @@ def _check(made: CompiledExecutable, model: Any) -> None:
         )
 
 
-def _bind(model: Any, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give inputs the shapes that are given, in place.
-
-    Raises:
-        ModelError: there is no such input, it is not a tensor, or the shape does not fit it.
-    """
-    inputs = {value.name: value for value in inputs_of(model)}
-    for name in shapes:
-        if name not in inputs:
-            raise ModelError(f"the model has no input '{name}'; there is {', '.join(inputs) or 'none'}")
-    for name, value in inputs.items():
-        if not value.type.HasField("tensor_type"):
-            raise ModelError(f"input '{name}' is not a tensor: {value.type.WhichOneof('value')} is not supported")
-        if name in shapes:
-            extents, flaw = _bound(value, shapes[name])
-            if flaw:
-                raise ModelError(flaw)
-            _set_shape(value, extents)
-
-
 def _extent(dim: Any) -> int:
     return int(dim.dim_value) if dim.WhichOneof("value") == "dim_value" else _UNKNOWN
-
-
-def _type_text(value: Any) -> str:
-    """Return a type such as ``float32[n, 4]``; a dimension without a name is ``?``."""
-    tensor = value.type.tensor_type
-    dims = (
-        str(dim.dim_value) if dim.WhichOneof("value") == "dim_value" else dim.dim_param or "?"
-        for dim in tensor.shape.dim
-    )
-    return f"{onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)}[{', '.join(dims)}]"
 
 
 def _parts(executable: relax.VMExecutable) -> dict[str, bytes]:

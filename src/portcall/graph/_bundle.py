@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
+from portcall._folders import working_folder
 from portcall._input import open_input
 from portcall.graph._module import Blob, GraphSource, UnexpectedParamsWarning, read_graph
 from portcall.graph._params import (
@@ -103,8 +103,8 @@ def export_bundle(
     given = params if isinstance(params, Mapping) else {} if params is None else load_params(params)
     expected = _expected(graph, given)
     output = toolchain.check_output(path)
-    with tempfile.TemporaryDirectory() as folder, replacing(output) as file:
-        _copy_library(_library(lib, Path(folder), target, options), file)
+    with working_folder() as folder, replacing(output) as file:
+        _copy_library(_library(lib, folder, target, options), file)
         library_bytes = file.tell()
         described = [_write_param(file, key, given[key], value) for key, value in expected.items()]
         index_offset = file.tell()

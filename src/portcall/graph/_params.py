@@ -19,9 +19,7 @@ import ctypes
 import io
 import os
 import reprlib
-import secrets
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -30,6 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import portcall
 from portcall import _core, errors
+from portcall._folders import folder_beside
 from portcall.errors import GraphError
 
 if TYPE_CHECKING:
@@ -370,12 +369,23 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that takes its place when it is complete.
 
     Where the file system can do that it has no name before, so that a process that is killed leaves nothing behind.
+    Errors of the system name it.
     """
+    try:
+        with _unnamed(path) as file:
+            yield file
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+@contextlib.contextmanager
+def _unnamed(path: Path) -> Iterator[BinaryIO]:
     try:
         handle = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
     except OSError:
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            made = Path(folder, path.name)
+        with folder_beside(path) as folder:
+            made = folder / path.name
             with made.open("wb") as file:
                 yield file
             os.replace(made, path)
@@ -383,10 +393,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     with open(handle, "w+b") as file:
         yield file
         file.flush()
-        made = path.parent / f".{path.name}.{secrets.token_hex(8)}"
-        # src_dir_fd means nothing to an absolute path, but with it Python calls linkat(2), which follows this link.
-        os.link(f"/proc/self/fd/{handle}", made, src_dir_fd=handle, follow_symlinks=True)
-        os.replace(made, path)
+        with folder_beside(path) as folder:
+            made = folder / path.name
+            # src_dir_fd means nothing to an absolute path, but with it Python calls linkat(2), which follows this link.
+            os.link(f"/proc/self/fd/{handle}", made, src_dir_fd=handle, follow_symlinks=True)
+            os.replace(made, path)
 
 
 def _encoded(name: str) -> bytes:

@@ -26,8 +26,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 
+from portcall._folders import abandoned_folders, make_locked_folder
 from portcall.rpc.server._admission import Admission
-from portcall.rpc.server._base_directory import abandoned_directories, make_base_directory
 from portcall.rpc.server._cleanup import Cleanup
 from portcall.rpc.server._connections import Connection, Connections
 from portcall.rpc.server._directories import delete_tree
@@ -52,6 +52,7 @@ from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._endings import Ending
 from portcall.rpc.wire._handshake import SHORT_TOKEN
 
+FOLDER_PREFIX = "portcall-server-"
 LEAVING = 1.0  # seconds for a worker to notice that its client left during the handshake
 KILL_AGAIN = 1.0  # seconds after which a session that should have ended is killed again
 
@@ -97,7 +98,7 @@ class Supervisor:
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client
         self._listener, self._address = listen(self._options)
-        self._base, self._lock = make_base_directory(self._options.work_dir)
+        self._base, self._lock = make_locked_folder(FOLDER_PREFIX, self._options.work_dir)
         self._log.start(self._loop)
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup has it
@@ -112,7 +113,7 @@ class Supervisor:
         try:
             self._catch_signals(before)
             self._zygote.start()
-            for directory in abandoned_directories(self._options.work_dir):
+            for directory in abandoned_folders(FOLDER_PREFIX, self._options.work_dir):
                 self._cleanup.delete(directory)
             while not self._stop_signal and self._start_error is None:
                 self._loop.step()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of running processes, and those that killed processes left behind.
+
+A process keeps a lock on its folder as long as it lives, so one without a lock is nobody's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def make_locked_folder(prefix: str, place: str | os.PathLike[str] = "") -> tuple[str, int]:
+    """Make a folder in ``place``, the system's for such when empty.
+
+    Returns:
+        Its path, and a descriptor that holds the lock until it is closed.
+
+    Raises:
+        OSError: there is no such place, or no room in it.
+    """
+    while True:
+        folder = tempfile.mkdtemp(prefix=prefix, dir=place or None)
+        descriptor = os.open(folder, _FOLDER)
+        if _lock(descriptor, True) and os.path.exists(folder):
+            return folder, descriptor
+        os.close(descriptor)  # another process was quicker, and took it for one that was left behind
+
+
+def abandoned_folders(prefix: str, place: str | os.PathLike[str] = "") -> Iterator[str]:
+    """Give the folders of processes of this user that were killed; each stays locked until the next is asked for."""
+    parent = place or tempfile.gettempdir()
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(parent)):
+            if not name.startswith(prefix):
+                continue
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, _FOLDER)
+                try:
+                    if os.fstat(descriptor).st_uid == os.getuid() and _lock(descriptor, False):
+                        yield path
+                finally:
+                    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def working_folder(prefix: str = "portcall-work-", place: str | os.PathLike[str] = "") -> Iterator[Path]:
+    """Make a folder for a while. One that a killed process left behind goes when the next of its kind is made."""
+    for old in abandoned_folders(prefix, place):
+        shutil.rmtree(old, ignore_errors=True)
+    folder, descriptor = make_locked_folder(prefix, place)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def folder_beside(path: Path) -> contextlib.AbstractContextManager[Path]:
+    """Make a folder on the file system of a file that is to be written, for what is then renamed to it."""
+    return working_folder(f".{path.name}.", path.parent)
+
+
+def _lock(descriptor: int, unknown: bool) -> bool:
+    """Lock a folder, or return False; ``unknown`` where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return unknown
+    return True

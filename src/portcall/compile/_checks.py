@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say all that is wrong with an ONNX model before any long work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx
+from onnx import defs, helper, numpy_helper
+from onnx.external_data_helper import uses_external_data
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from portcall.compile._quantized import OPERATORS
+from portcall.compile._rewriting import ONNX_DOMAINS, name_of, opset_of
+from portcall.errors import ModelError
+
+Model = Any
+_FEW = 8
+_OLDEST_IR = 3  # whose models say their opsets
+_EXPORT_AGAIN = "copy or export it again"
+# Operators that are imported, of which a graph cannot be made; the Relax VM can have some.
+_DEPENDS = "the shape of its result depends on values"
+_NOT_IN_GRAPHS = {
+    "If": "a graph has no control flow",
+    **dict.fromkeys(("NonZero", "Unique", "Compress", "NonMaxSuppression", "AllClassNMS"), _DEPENDS),
+    **dict.fromkeys(
+        ("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
+         "SplitToSequence", "ConcatFromSequence"), "sequences are not supported"),
+    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), "optional values are not supported"),
+}  # fmt: skip
+
+
+class InvalidModelError(ModelError):
+    """A model that nothing can run: it is damaged, or contradicts itself."""
+
+
+def check_form(model: Model, shown: str) -> None:
+    """Refuse a model that is not well formed.
+
+    Parameters:
+        shown: what messages call it.
+
+    Raises:
+        InvalidModelError: with all that is wrong: versions that are not known, nodes and results that read what nothing
+            gives, nodes with too few inputs, damaged weights.
+    """
+    if not model.graph.node and not model.graph.output:
+        raise InvalidModelError(f"{shown} is not an ONNX model, or it was cut off: it has no nodes", hint=_EXPORT_AGAIN)
+    _check_versions(model)
+    problems = [*_open_values(model), *_malformed_nodes(model), *_damaged_weights(model)]
+    if problems:
+        raise InvalidModelError("; ".join(_few(problems)), problems=problems, hint="export the model again")
+
+
+def _few(problems: Sequence[str]) -> list[str]:
+    rest = len(problems) - _FEW
+    return [*problems[:_FEW], *([f"and {rest} more"] if rest > 0 else [])]
+
+
+def _check_versions(model: Model) -> None:
+    newest, opset = defs.onnx_opset_version(), opset_of(model)
+    said = any(entry.domain in ONNX_DOMAINS for entry in model.opset_import)
+    if not said and model.ir_version >= _OLDEST_IR and any(node.domain in ONNX_DOMAINS for node in model.graph.node):
+        raise InvalidModelError("the model does not say of which opset it is, or it was cut off", hint=_EXPORT_AGAIN)
+    for word, version, known in (("opset", opset, newest), ("IR version", model.ir_version, onnx.IR_VERSION)):
+        if not 1 <= version <= known:
+            raise InvalidModelError(
+                f"the model is of {word} {version}; the onnx package here knows 1 to {known}",
+                hint=f"pip install --upgrade onnx, or export the model for opset {newest} or an older one",
+            )
+
+
+def _open_values(model: Model) -> Iterator[str]:
+    """Yield what is wrong with nodes and results that read a value that nothing has given before."""
+    given = {tensor.name for tensor in model.graph.initializer} | {
+        t.values.name for t in model.graph.sparse_initializer
+    }
+    given |= {value.name for value in model.graph.input}
+    every = {name for node in model.graph.node for name in node.output}
+    for number, node in enumerate(model.graph.node):
+        for name in node.input:
+            if name and name not in given:
+                why = "a later node gives" if name in every else "no node and no input gives"
+                yield f"{name_of(node, number)}: {node.op_type}: it reads '{name}', which {why}"
+        given.update(node.output)
+    for value in model.graph.output:
+        if value.name not in given:
+            yield f"result '{value.name}': no node gives it"
+
+
+def _malformed_nodes(model: Model) -> Iterator[str]:
+    for number, node in enumerate(model.graph.node):
+        try:
+            schema = defs.get_schema(node.op_type, opset_of(model), "") if node.domain in ONNX_DOMAINS else None
+        except defs.SchemaError:
+            continue
+        if schema is None or (node.domain, node.op_type) in _functions(model):
+            continue
+        name = f"{name_of(node, number)}: {node.op_type}"
+        if not schema.min_input <= len(node.input) <= schema.max_input:
+            yield (
+                f"{name}: it has {len(node.input)} inputs; at least {schema.min_input} are needed"
+                if len(node.input) < schema.min_input
+                else f"{name}: it has {len(node.input)} inputs; at most {schema.max_input} are allowed"
+            )
+        given = {attribute.name for attribute in node.attribute}
+        for word, attribute in schema.attributes.items():
+            if attribute.required and word not in given:
+                yield f"{name}: it has no attribute '{word}'"
+
+
+def _damaged_weights(model: Model) -> Iterator[str]:
+    for tensor in model.graph.initializer:
+        try:
+            if uses_external_data(tensor):
+                yield f"weights '{tensor.name}': they are in a file beside the model: give its path, not its bytes"
+            else:
+                numpy_helper.to_array(tensor)
+        except KeyError:
+            yield f"weights '{tensor.name}': their type {tensor.data_type} is not known"
+        except (ValueError, TypeError) as error:
+            yield f"weights '{tensor.name}' {list(tensor.dims)}: {error}"
+
+
+# ---- Operators -------------------------------------------------------------------------------------------------------
+
+
+def check_operators(model: Model, *, graph: bool = True) -> None:
+    """Refuse a model with operators that cannot be compiled.
+
+    Parameters:
+        graph: to a graph; else for the Relax VM.
+
+    Raises:
+        ModelError: with all of them, node by node.
+    """
+    problems = list(_flaws(model, graph))
+    if problems:
+        count = f"{len(problems)} node{'s' * (len(problems) > 1)}"
+        raise ModelError(
+            f"{count} of the model cannot be compiled:\n  " + "\n  ".join(_few(problems)), problems=problems,
+            hint="export the model with other operators",
+        )  # fmt: skip
+
+
+def supported() -> set[str]:
+    """Return the operators that can be imported for a graph."""
+    return (set(onnx_frontend._get_convert_map()) | OPERATORS) - set(_NOT_IN_GRAPHS)
+
+
+def _functions(model: Model) -> set[tuple[str, str]]:
+    return {(function.domain, function.name) for function in model.functions}
+
+
+def _flaws(model: Model, graph: bool) -> Iterator[str]:
+    known = supported() if graph else {"If", *onnx_frontend._get_convert_map()}
+    functions = _functions(model)
+    for number, node in enumerate(model.graph.node):
+        if (node.domain, node.op_type) in functions:
+            continue
+        name = name_of(node, number)
+        if graph and node.op_type in _NOT_IN_GRAPHS:
+            yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
+        elif node.op_type == "Dropout" and _trains(node, model):
+            yield f"{name}: Dropout: training, and a mask that is used, are not supported"
+        elif wrong := _unsupported_form(node):
+            yield f"{name}: {node.op_type}: {wrong}"
+        elif node.domain not in (*ONNX_DOMAINS, "com.microsoft"):
+            yield f"{name}: {node.domain}.{node.op_type}: the domain is not known"
+        elif node.op_type not in known:
+            yield f"{name}: {node.op_type}: the operator is not supported"
+
+
+def _trains(node: Any, model: Model) -> bool:
+    """Tell whether a Dropout does anything: its mask is read, or its third input is not constantly false."""
+    read = {name for other in model.graph.node for name in other.input} | {value.name for value in model.graph.output}
+    if any(name in read for name in node.output[1:]):
+        return True
+    if len(node.input) < 3 or not node.input[2]:
+        return False
+    known = [tensor for tensor in model.graph.initializer if tensor.name == node.input[2]]
+    known += [
+        attribute.t
+        for other in model.graph.node
+        if other.op_type == "Constant" and other.output[0] == node.input[2]
+        for attribute in other.attribute
+        if attribute.name == "value"
+    ]
+    return not known or bool(numpy_helper.to_array(known[0]).any())
+
+
+def _unsupported_form(node: Any) -> str:
+    """Say what of a node the importer would ignore; empty if nothing."""
+    found = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "BatchNormalization" and found.get("training_mode", 0):
+        return "training is not supported"
+    if node.op_type == "RoiAlign" and found.get("mode", b"avg") == b"max":
+        return "the mode max is not supported"
+    if node.op_type == "IsInf" and not (found.get("detect_negative", 1) and found.get("detect_positive", 1)):
+        return "it is supported for both signs only"
+    if node.op_type == "SpaceToDepth" and found.get("mode", b"DCR") != b"DCR":
+        return "the mode CRD is not supported"
+    if node.op_type == "BitShift" and found.get("direction") not in (b"LEFT", b"RIGHT"):
+        return "its direction is neither LEFT nor RIGHT"
+    if node.op_type == "ConvTranspose" and "output_shape" in found:
+        return "a given shape of the result is not supported"
+    return ""
