@@ -239,8 +239,9 @@ test-cross: venv build /usr/bin/qemu-aarch64-static ## models, and the server wi
 	PYTHONPATH=tests $(PY) tests/compile/cross.py --write $(CROSS_TRIPLES)
 	PYTHONPATH=tests $(PY) tests/rpc/cross_board.py --write $(CROSS_TRIPLES)
 
-bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding
+bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding; on x86-64 with AVX2 alone, too
 	$(PY) benchmarks/models.py
+	case $$(uname -m) in x86_64) $(PY) benchmarks/models.py --target native:haswell;; esac
 
 SEED ?= random
 test-shuffled: venv build ## the Python tests in random order; SEED=… is that of an earlier run

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from portcall import toolchain
 from portcall._core import __version__
+from portcall._folders import folder_beside
 
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
 __all__ = ["TARGETS", "build_server"]
@@ -77,7 +78,7 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
     def compile_one(source: Path) -> Path:
         made = cache / f"{source.stem}-{hashlib.sha256(known + source.read_bytes()).hexdigest()[:24]}.o"
         if not made.is_file():
-            with toolchain.folder_beside(made) as folder:
+            with folder_beside(made) as folder:
                 new = Path(folder, made.name)
                 toolchain.execute((*flags, "-c", str(source), "-o", str(new)), f"compiling '{source}'")
                 os.replace(new, made)
@@ -87,7 +88,7 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
         objects = [str(made) for made in pool.map(compile_one, sources)]
     musl = "musl" in target
     form = ("-static",) if musl and linked else ("-dynamic", "-rdynamic") if musl else ("-rdynamic",)
-    with toolchain.folder_beside(place) as folder:
+    with folder_beside(place) as folder:
         new = Path(folder, place.name)
         words = (*objects, *map(str, linked), *form, "-Wl,--gc-sections", "-s", "-lpthread", "-ldl", "-o", str(new))
         toolchain.execute((*compiler.command, *words), f"linking '{output}'")

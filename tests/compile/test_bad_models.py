@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import resource
 import signal
@@ -23,14 +22,10 @@ from onnx import helper
 import portcall
 from compile.reference import make
 from compile.test_models import branches
-from portcall import toolchain
+from portcall.compile import _verify
 from portcall.errors import ModelError
 
 pytestmark = pytest.mark.peers
-
-
-def compile_module(name: str) -> Any:
-    return importlib.import_module(f"portcall.compile.{name}")
 
 
 def refused(model: Any, **options: Any) -> ModelError:
@@ -211,13 +206,20 @@ def dies(work: Any) -> None:
 def test_compile_killed_leaves_nothing_for_ever(point: str, runtime: Any, places: Path, monkeypatch: Any) -> None:
     """What a killed process leaves is no result, and goes with the next one that is compiled."""
     onnx.save(branches(), places / "m.onnx")
-    kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     run = subprocess.run
+
+    def kill(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def run_and_kill(*words: Any, **options: Any) -> None:
+        run(*words, **options)
+        kill()
+
     victims: dict[str, tuple[Any, str, Any]] = {
-        "link": (toolchain.subprocess, "run", kill),
-        "after the link": (toolchain.subprocess, "run", lambda *words, **options: (run(*words, **options), kill())),
+        "link": (subprocess, "run", kill),
+        "after the link": (subprocess, "run", run_and_kill),
         "rename": (os, "replace", kill),
-        "check": (compile_module("_compile" if runtime == "graph" else "_vm"), "_check", kill),
+        "check": (_verify, "check", kill),
     }
 
     def compiled() -> None:

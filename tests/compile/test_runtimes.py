@@ -79,7 +79,7 @@ def test_compile_onnx_branches() -> None:
     given = model("Relu", [4], [4])
     given.graph.node[0].CopyFrom(helper.make_node("If", ["c"], ["y"], **branches))
     given.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    machine = compile.compile_onnx(given).load()
+    machine = compile.for_vm(given).load()
     x = np.array([-1, 2, -3, 4], "float32")
     for c, expected in ((True, np.maximum(x, 0)), (False, -x)):
         np.testing.assert_array_equal(machine(x, np.array(c)).numpy(), expected)

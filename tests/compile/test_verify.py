@@ -71,6 +71,17 @@ def test_verify_command_names_the_first_difference(tmp_path: Path) -> None:
         assert bool(said["first"]) == (code == 1)
 
 
+def test_verify_refuses_another_model() -> None:
+    executor = portcall.compile.from_onnx(branches(), check=False).load()
+    for change in ("input", "output"):
+        model = branches()
+        del getattr(model.graph, change)[1]
+        if change == "input":
+            model.graph.node[0].input[1] = "a"
+        with pytest.raises(ModelError, match="another model"):
+            portcall.compile.verify(executor, model)
+
+
 def test_from_onnx_refuses_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     model = branches()
     portcall.compile.from_onnx(model)

@@ -14,12 +14,13 @@ import click
 from portcall.bench import format_duration, format_size
 from portcall.cli._call import check_exists
 from portcall.cli._command import Command
-from portcall.cli._errors import CommandError
+from portcall.cli._errors import DEVICE, CommandError, message_of
 from portcall.cli._onnx import SUFFIX, shape_option, steps
 from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
 from portcall.cli._remote import open_session
 from portcall.cli._store import read_remotes
+from portcall.errors import KeyMismatchError
 
 if TYPE_CHECKING:
     from portcall.compile import CompiledExecutable, CompiledModel
@@ -82,8 +83,12 @@ def target_for(place: str) -> str:
     """Return the target of a server's machine; what is neither a saved remote nor has a port is a target itself."""
     if place not in read_remotes() and not re.fullmatch(r".*:\d+", place):
         return place
-    with open_session(place, {**NO_OPTIONS, "key": os.environ.get("PORTCALL_KEY", "")}) as (session, _):
-        machine = session.machine()
+    try:
+        with open_session(place, {**NO_OPTIONS, "key": os.environ.get("PORTCALL_KEY", "")}) as (session, _):
+            machine = session.machine()
+    except KeyMismatchError as error:
+        step = f"PORTCALL_KEY=KEY portcall compile …, or portcall remote add NAME {place} --key KEY"
+        raise CommandError(message_of(error), "", step, DEVICE, "KeyMismatchError") from error
     if machine is None:
         raise CommandError(
             f"the server {place} does not say what machine it runs on", "it is not one of portcall's",

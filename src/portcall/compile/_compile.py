@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import portcall
 from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
+from portcall.compile import _verify
 from portcall.compile._checks import check_operators
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
@@ -29,14 +29,12 @@ from portcall.compile._model import bind_shapes, fix_inputs, load
 from portcall.compile._program import read_program
 from portcall.compile._simplify import decompose, simplify
 from portcall.compile._target import Target, find_target
-from portcall.compile._verify import ReferenceFailedError, verify
 from portcall.errors import ModelError
 from portcall.graph import Graph, GraphModule, create, export_bundle
 
 StrPath = Any
 Winograd = Literal["auto", "off", "f2", "f4"]
 Progress = Callable[[str, float], None]
-_CHECKED = 1e-3  # what rounding may do to a model of random inputs
 
 
 @dataclass(frozen=True)
@@ -165,9 +163,9 @@ def from_onnx(
         "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
     }  # fmt: skip
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps)
-    if check and target == "native" and importlib.util.find_spec("onnxruntime") is not None:
+    if check and _verify.can_check(target):
         with steps.step("check"):
-            _check(compiled, given)
+            _verify.check(lambda: _verify.verify(compiled.load(), given, tolerance=_verify.CHECKED))
     return compiled
 
 
@@ -200,24 +198,6 @@ def compile_module(
         objects = _machine_code(rules, machine)
     kernels = dict(rules.counts().most_common())
     return CompiledModel(made, params, metadata["target"], machine.triple, objects, steps.seconds, kernels)
-
-
-def _check(compiled: CompiledModel, model: Any) -> None:
-    """Compare a compiled model with onnxruntime.
-
-    Raises:
-        ModelError: they differ.
-    """
-    try:
-        found = verify(compiled.load(), model, tolerance=_CHECKED)
-    except ReferenceFailedError:
-        return
-    if not found.ok:
-        where = f", beginning in the node '{found.first}'" if found.first else ""
-        raise ModelError(
-            f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where}); "
-            "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
-        )
 
 
 @contextlib.contextmanager

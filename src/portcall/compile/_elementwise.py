@@ -8,7 +8,6 @@ axis is cut there, and each part gets code without the condition.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -33,33 +32,24 @@ def write_elementwise(reading: Reading, target: Target, parallel: bool) -> Any:
     shape = shape_of(result)
     if not prod(shape):
         raise NotThisKindError("nothing to compute")
-    kernel = _Kernel(reading, target, Writer(parallel), _joined(shape))
-    kernel.write()
-    return kernel.w.function(kernel.flat, [kernel.output])
-
-
-def _joined(shape: Sequence[int]) -> list[int]:
-    return list(shape) or [1]
+    kernel = _Kernel(reading, target, Writer(parallel), shape or [1])
+    kernel.outer([], kernel.shape[:-1])
+    return kernel.w.function(list(kernel.buffers.values())[:-1], [kernel.output])
 
 
 class _Kernel:
     def __init__(self, reading: Reading, target: Target, w: Writer, shape: list[int]) -> None:
-        self.reading, self.target, self.w, self.shape = reading, target, w, shape
-        self.buffers = {b.name: tirx.decl_buffer((max(1, prod(shape_of(b))),), b.dtype, name=b.name)
-                        for b in reading.params}  # fmt: skip
-        self.flat = [self.buffers[buffer.name] for buffer in reading.inputs]
+        self.reading, self.w, self.shape = reading, w, shape
+        self.buffers = reading.buffers()
         self.output = self.buffers[reading.result.name]
         self.lanes = target.lanes
         self.rank = len(shape_of(reading.result))
 
-    def write(self) -> None:
-        self._outer([], list(self.shape[:-1]))
-
-    def _outer(self, indices: list[Index], left: list[int]) -> None:
+    def outer(self, indices: list[Index], left: list[int]) -> None:
         """Write a loop for each axis but the last one."""
         if left:
             with self.w.outer(left[0]) as index:
-                self._outer([*indices, index], left[1:])
+                self.outer([*indices, index], left[1:])
             return
         last = self.shape[-1]
         cuts = sorted({0, last, *self._cuts(indices, last)})

@@ -167,16 +167,10 @@ def write_integers(product: Product, plan: Plan, parallel: bool) -> Any:
     """Return the kernel."""
     w, reading = Writer(parallel), product.reading
     weights = reading.names[product.weights]
-    buffers = {
-        buffer.name: flat_buffer(f"p_{buffer.name}", (plan.size,), plan.dtype)
-        if buffer.name == weights
-        else flat_buffer(f"p_{buffer.name}", [int(extent) for extent in buffer.shape], buffer.dtype)
-        for buffer in reading.inputs
-    }
-    result = reading.result
-    output = flat_buffer("output", [int(extent) for extent in result.shape], result.dtype)
+    buffers = {**reading.buffers(), weights: flat_buffer(weights, (plan.size,), plan.dtype)}
+    *inputs, output = buffers.values()
     _Kernel(w, product, plan, buffers, output).write()
-    return w.function(list(buffers.values()), [output])
+    return w.function(inputs, [output])
 
 
 class _Kernel:

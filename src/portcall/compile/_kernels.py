@@ -189,13 +189,13 @@ class Rules:
         offset = 0
         for number, (call, product) in enumerate(zip(calls, products, strict=True)):
             part = self._part(call, product)
-            buffers = _buffers(product.reading, part.sizes, number)
+            buffers = product.reading.buffers(f"p{number}_", part.sizes)
             part.write(w, buffers, Result(output, channels, offset))
             packs.update({len(inputs) + place: pack for place, pack in part.packs.items()})
-            inputs += list(buffers.values())
+            inputs += list(buffers.values())[:-1]
             rules.append(part.rule)
             offset += product.window.o
-        rule = rules[0] if len(rules) == 1 else f"concatenation of {', '.join(sorted(set(rules)))}"
+        rule = rules[0] if len(rules) == 1 else f"concatenation of {' and '.join(sorted(set(rules)))}"
         return Kernel(name, rule, w.function(inputs, [output]), packs)
 
     def _part(self, call: Call, product: Product) -> _Part:
@@ -237,18 +237,6 @@ class _Part:
     write: Callable[[Writer, Mapping[str, Buffer], Result], None]
 
 
-def _buffers(reading: Reading, sizes: Mapping[str, int], number: int) -> dict[str, Buffer]:
-    """Return a flat buffer for each input of a function, by name."""
-    return {
-        buffer.name: flat_buffer(
-            f"p{number}_{buffer.name}",
-            (sizes[buffer.name],) if buffer.name in sizes else shape_of(buffer),
-            buffer.dtype,
-        )
-        for buffer in reading.inputs
-    }
-
-
 def _check_floats(reading: Reading) -> None:
     if any(str(buffer.dtype) != "float32" for buffer in reading.params):
         raise NotThisKindError("other types than float32")
@@ -262,10 +250,10 @@ def _write_floats(reading: Reading, parallel: bool, write: Callable[[Writer, dic
     """
     _check_floats(reading)
     w = Writer(parallel)
-    buffers = _buffers(reading, {}, 0)
-    output = flat_buffer("output", shape_of(reading.result), "float32")
+    buffers = reading.buffers()
+    *inputs, output = buffers.values()
     write(w, buffers, output)
-    return w.function(list(buffers.values()), [output])
+    return w.function(inputs, [output])
 
 
 def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:

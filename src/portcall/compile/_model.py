@@ -161,8 +161,8 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: boo
             for extent in extents:
                 value.type.tensor_type.shape.dim.add().dim_value = extent
             found[name] = extents
-        elif said is not None and all(isinstance(extent, int) for extent in said):
-            found[name] = tuple(said)
+        elif said is not None and len(known := [extent for extent in said if isinstance(extent, int)]) == len(said):
+            found[name] = tuple(known)
         elif fixed:
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
             options.append(f"--shape {name}=" + "x".join(str(e) if isinstance(e, int) else "1" for e in said or [1]))

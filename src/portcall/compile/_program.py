@@ -7,7 +7,7 @@ It is read from the main function of a TVM module, and is all that the later pas
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,6 +187,3 @@ def _values_of(kind: Any, name: str) -> list[Value]:
         text = ", ".join(map(str, kind.shape))
         raise ModelError(f"the value '{name}' has the shape [{text}], which depends on the values of other tensors")
     return [Value(name, tuple(int(extent.value) for extent in shape), str(kind.dtype))]
-
-
-ReadFunction = Callable[[str], Any]

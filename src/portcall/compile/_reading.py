@@ -17,7 +17,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from portcall.compile import _math
-from portcall.compile._writer import Expr, Index, floordiv, floormod
+from portcall.compile._writer import Expr, Index, flat_buffer, floordiv, floormod
 
 # A place to load from: the buffer and its indices; returns None to continue reading through the buffer.
 Load = Callable[[Any, "list[Index]"], "Expr | None"]
@@ -107,9 +107,7 @@ class Reading:
         NotThisKindError: it is not made of such stages, or has several results.
     """
 
-    def __init__(self, function: Any, outputs: int = 1) -> None:
-        if outputs != 1:
-            raise NotThisKindError("several results")
+    def __init__(self, function: Any) -> None:
         self.function = function
         self.params = list(function.params)
         self.names = [buffer.name for buffer in self.params]
@@ -130,6 +128,18 @@ class Reading:
     @property
     def inputs(self) -> list[Any]:
         return self.params[:-1]
+
+    def buffers(self, prefix: str = "", sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Return a flat buffer for each parameter, by name.
+
+        Parameters:
+            sizes: of parameters that are packed, in elements.
+        """
+        packed = {name: [size] for name, size in (sizes or {}).items()}
+        return {
+            each.name: flat_buffer(prefix + each.name, packed.get(each.name) or shape_of(each), each.dtype)
+            for each in self.params
+        }
 
     def is_input(self, buffer: Any) -> bool:
         return buffer.name in self.names[:-1]

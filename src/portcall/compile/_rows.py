@@ -8,7 +8,6 @@ which are put together at the end of the row. Values of a row that are read more
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ def write_rows(reading: Reading, target: Target, parallel: bool) -> Any:
     """
     kernel = _Kernel(reading, target, parallel)
     kernel.write()
-    return kernel.w.function([kernel.buffers[buffer.name] for buffer in reading.inputs], [kernel.output])
+    return kernel.w.function(list(kernel.buffers.values())[:-1], [kernel.output])
 
 
 class _Kernel:
@@ -61,9 +60,7 @@ class _Kernel:
         self.whole = [e for e in shape if e != 1] == [*self.lead, self.length]
         if not self.whole and [e for e in shape if e != 1] != self.lead:
             raise NotThisKindError("a result of another shape")
-        self.buffers = {
-            b.name: tirx.decl_buffer((max(1, prod(shape_of(b))),), b.dtype, name=b.name) for b in reading.params
-        }
+        self.buffers = reading.buffers()
         self.output = self.buffers[reading.result.name]
         self.lanes = min(target.lanes, 1 << (self.length.bit_length() - 1))
         self.row = _Row({}, {})

@@ -9,16 +9,18 @@ The difference begins at the first node that is not one of them.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from portcall.compile._model import bind_shapes, load
+from portcall.compile._model import bind_shapes, inputs_of, load
 from portcall.compile._quantized import is_quantized
 from portcall.compile._simplify import decompose
 from portcall.errors import ModelError
@@ -26,10 +28,13 @@ from portcall.graph import GraphModule, GraphModuleDebug
 
 Array = Any
 TOLERANCE = 1e-4  # of the largest value
+CHECKED = 1e-3  # what rounding may do to a model of random inputs
 _OF_HALVES = 2e-2
 _OF_BYTES = 2e-2  # a sum that lies between two steps of quantization is rounded up or down
 _SMALLEST = 1e-30
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
+_KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
+_SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
 _INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
 
 
@@ -101,12 +106,38 @@ def verify(
     proto = onnx.ModelProto()
     proto.CopyFrom(load(model).model)
     tolerance = max(tolerance, _OF_BYTES) if is_quantized(proto) else tolerance
-    fixed = bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in _inputs_of(proto)})
-    feeds = {**random_inputs(fixed, types, seed), **(inputs or {})}
-    expected = _reference(proto, feeds)
-    executor.run(**feeds)
+    theirs = {value.name for value in inputs_of(proto)}
+    others = sorted((theirs - {*(inputs or {})}) ^ ({*shapes} - {*(inputs or {})}))
+    if others or executor.get_num_outputs() != len(proto.graph.output):
+        what = f"the input '{others[0]}' is in one of them only" if others else "their numbers of results differ"
+        raise ModelError(f"the bundle was compiled from another model: {what}")
+    bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in theirs})
+    feeds = {**random_inputs(shapes, types, seed), **(inputs or {})}
+    expected = reference(proto, feeds)
+    executor.run(**{name: array for name, array in feeds.items() if name in shapes})
     made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
     return made if made.ok else Verification(made.outputs, _first_difference(executor, proto, feeds, tolerance))
+
+
+def can_check(target: str) -> bool:
+    """Tell whether a model for a target can be compared with onnxruntime here."""
+    return target == "native" and importlib.util.find_spec("onnxruntime") is not None
+
+
+def check(run: Callable[[], Verification]) -> None:
+    """Refuse a model that was just compiled if onnxruntime, where it can run it, says something else.
+
+    Raises:
+        ModelError: they differ.
+    """
+    try:
+        found = run()
+    except ReferenceFailedError:
+        return
+    if not found.ok:
+        where = f", beginning in the node '{found.first}'" if found.first else ""
+        text = f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where})"
+        raise ModelError(text, hint="it is a bug of the compiler, which check=False and --no-check leave unnoticed")
 
 
 def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: float) -> Verification:
@@ -150,22 +181,21 @@ def _allowed(expected: Array, tolerance: float) -> float:
     return max(tolerance, _OF_HALVES) if expected.dtype == np.float16 else tolerance
 
 
-def _inputs_of(model: Any) -> set[str]:
-    return {value.name for value in model.graph.input}
-
-
-def _reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return what onnxruntime computes for the results of a model, by name and in order."""
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     names = [value.name for value in model.graph.output]
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    known.ir_version = min(model.ir_version, _KNOWN_IR)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
     except Exception as error:  # its classes are made by pybind11 and share no base of their own
-        raise ReferenceFailedError(f"onnxruntime cannot run the model: {error}") from error
+        raise ReferenceFailedError(f"onnxruntime cannot run the model: {_SOURCE.sub('', str(error))}") from error
 
 
 def _import_onnxruntime() -> Any:
@@ -189,7 +219,7 @@ def _first_difference(executor: GraphModule, model: Any, feeds: Mapping[str, Arr
     names = dict.fromkeys(name for node in every.graph.node for name in node.output if name)
     every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     by_size: dict[int, list[Array]] = defaultdict(list)
-    for value in _reference(every, feeds).values():
+    for value in reference(every, feeds).values():
         by_size[value.size].append(value)
     debug = GraphModuleDebug(executor.module, executor.plan)
     debug.set_input(dict(feeds))

@@ -6,7 +6,6 @@ Kernels are TVM's own, of one thread and without schedules: a graph is faster wh
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,26 +19,17 @@ import portcall
 from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
+from portcall.compile import _verify
 from portcall.compile._checks import InvalidModelError, check_operators
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
 from portcall.compile._importer import import_model
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
-from portcall.compile._verify import (
-    TOLERANCE,
-    ReferenceFailedError,
-    Verification,
-    _reference,
-    compare,
-    random_inputs,
-)
 from portcall.errors import ModelError
 from portcall.vm import VirtualMachine, create
 
 Runtime = Literal["auto", "graph", "vm"]
-ENTRY = "main"
-_CHECKED = 1e-3  # what rounding may do to a model of random inputs
 _UNKNOWN = 2  # extent of a dimension that nobody gave, where a model is only checked
 
 
@@ -183,9 +173,9 @@ def for_vm(
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)
-    if check and given is not None and target == "native" and importlib.util.find_spec("onnxruntime") is not None:
+    if check and given is not None and _verify.can_check(target):
         with steps.step("check"):
-            _check(made, given)
+            _verify.check(lambda: verify_executable(made.load(), given, tolerance=_verify.CHECKED))
     return made
 
 
@@ -194,9 +184,9 @@ def verify_executable(
     model: Any,
     inputs: Mapping[str, Any] | None = None,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float = _verify.TOLERANCE,
     seed: int = 0,
-) -> Verification:
+) -> _verify.Verification:
     """Run a model that was compiled for the Relax VM, and its ONNX model, on the same inputs.
 
     Parameters:
@@ -213,25 +203,13 @@ def verify_executable(
     known = inputs_of(proto)
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
-    feeds = {**random_inputs(sizes, types, seed), **(inputs or {})}
-    expected = _reference(proto, feeds)
+    feeds = {**_verify.random_inputs(sizes, types, seed), **(inputs or {})}
+    expected = _verify.reference(proto, feeds)
     returned = machine(*(feeds[value.name] for value in known))
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
         raise ModelError(f"the executable returns {len(values)} values, the model {len(expected)}")
-    return compare([value.numpy() for value in values], expected, tolerance)
-
-
-def _check(made: CompiledExecutable, model: Any) -> None:
-    try:
-        found = verify_executable(made.load(), model, tolerance=_CHECKED)
-    except ReferenceFailedError:
-        return
-    if not found.ok:
-        raise ModelError(
-            f"the executable gives other values than onnxruntime (by {found.worst:.2g} of the largest); "
-            "check=False and --no-check accept that"
-        )
+    return _verify.compare([value.numpy() for value in values], expected, tolerance)
 
 
 def _extent(dim: Any) -> int:
