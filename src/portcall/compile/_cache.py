@@ -43,14 +43,8 @@ def cached(
 
     Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it.
     """
-    options: dict[str, Any] = {
-        "shapes": {name: list(shape) for name, shape in sorted((shapes or {}).items())},
-        "threads": threads,
-    }
-    if runtime != "graph":
-        options["runtime"] = runtime
-    if target != "native":
-        options["target"] = target
+    extents = {name: list(shape) for name, shape in sorted((shapes or {}).items())}
+    options: dict[str, Any] = {"shapes": extents, "threads": threads, "runtime": runtime, "target": target}
     suffix = "wasm" if target == WASM else "so"
     place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
     if not place.is_file():

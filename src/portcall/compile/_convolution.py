@@ -11,16 +11,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from portcall.compile._products import Place, Product, Window, unravel
-from portcall.compile._registers import Block, Result, Sums, for_blocks, for_tiles
+from portcall.compile._products import Product, Window
+from portcall.compile._registers import Block, Pixels, Result, Sums, for_results
 from portcall.compile._target import Target
-from portcall.compile._tiles import Columns, Segment, Tile, best_tile, few_channels, segments, split_evenly
+from portcall.compile._tiles import Columns, Tile, best_tile, few_channels
 from portcall.compile._writer import Buffer, Expr, Index, Writer, floordiv, floormod
 
 Array = Any
@@ -114,22 +114,6 @@ class _Job:
         return data[((n * window.h + row) * window.w + column) * window.c + channel]
 
 
-@dataclass(frozen=True)
-class _Pixels:
-    """Results in a row.
-
-    Attributes:
-        first: the first pixel, counted through the whole output.
-        n, oh, ow: the same in parts; None for a 1x1 convolution, which sees one row.
-    """
-
-    first: Index
-    segment: Segment
-    n: Index = 0
-    oh: Index = None
-    ow: Index = 0
-
-
 def write_convolution(
     w: Writer, product: Product, target: Target, tile: Tile, variant: Variant, buffers: Mapping[str, Buffer],
     result: Result,
@@ -139,63 +123,34 @@ def write_convolution(
     Parameters:
         buffers: the function's parameters, flat, by name; the weights packed as ``weights_of`` says.
     """
-    columns = weights_of(product.window, tile, target).columns
+    columns, window = weights_of(product.window, tile, target).columns, product.window
     job = _Job(w, product, tile, variant, columns, buffers, result)
     few_blocks = w.parallel and columns.all_vectors // tile.vectors < _MANY_BLOCKS
-    if not tile.weights_outside or few_blocks:
-        _pixels(job, lambda pixels: _channels(job, lambda group, block: _tile(job, group, block, pixels)))
-    else:
-        _channels(job, lambda group, block: _pixels(job, lambda pixels: _tile(job, group, block, pixels)))
+    for_results(
+        w, window, columns, tile.rows, job.steps, lambda group, block, pixels: _tile(job, group, block, pixels),
+        one_row=window.pointwise and not variant.nchw, weights_outside=tile.weights_outside and not few_blocks,
+    )  # fmt: skip
 
 
-def _channels(job: _Job, body: Callable[[Index, Block], None]) -> None:
-    """Write the loops over groups and blocks of output channels."""
-    columns = job.columns
-    packed = job.steps * columns.all_vectors * columns.lanes
-    with job.w.outer(job.window.groups) as group:
-        for_blocks(job.w.outer, columns, job.steps, lambda block: body(group, block), group * columns.count,
-                   group * packed)  # fmt: skip
-
-
-def _pixels(job: _Job, body: Callable[[_Pixels], None]) -> None:
-    """Write the loops over tiles."""
-    window, w = job.window, job.w
-    if window.pointwise and not job.variant.nchw:
-        row = segments(split_evenly(window.n * window.oh * window.ow, job.tile.rows))
-        for_tiles(w, w.outer, row, lambda pixel, segment: body(_Pixels(pixel, segment)))
-        return
-    row = segments(split_evenly(window.ow, job.tile.rows), window.taps)
-    with w.outer(window.n) as n, w.outer(window.oh) as oh:
-        first = (n * window.oh + oh) * window.ow
-        for_tiles(w, w.outer, row, lambda ow, segment: body(_Pixels(first + ow, segment, n, oh, ow)))
-
-
-def _tile(job: _Job, group: Index, block: Block, pixels: _Pixels) -> None:
-    window, first = job.window, pixels.first
+def _tile(job: _Job, group: Index, block: Block, pixels: Pixels) -> None:
     sums = Sums(job.w, pixels.segment.rows, block)
-    if pixels.oh is None:
-        _sum_pointwise(job, group, block, pixels, sums)
-    else:
-        _sum_window(job, group, block, pixels, sums)
+    (_sum_pointwise if pixels.one_row else _sum_window)(job, group, block, pixels, sums)
 
     def store(t: int, channel: Index, total: Expr) -> None:
-        n, h, w = pixels.n, pixels.oh, pixels.ow + t
-        if pixels.oh is None:
-            n, h, w = unravel(first + t, (window.n, window.oh, window.ow))
-        value = job.product.value(job.buffers, total, Place(first + t, n, h, w, channel))
-        job.result.store(job.w, first + t, channel, value)
+        value = job.product.value(job.buffers, total, pixels.place(t, channel))
+        job.result.store(job.w, pixels.first + t, channel, value)
 
     sums.each(store)
 
 
-def _sum_pointwise(job: _Job, group: Index, block: Block, pixels: _Pixels, sums: Sums) -> None:
+def _sum_pointwise(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sums) -> None:
     channels = job.window.group_channels
     with job.w.loop(channels) as k:
         _prefetch(job, block, k, floordiv(pixels.first, pixels.segment.rows))
         sums.add(lambda t: job.x(0, 0, pixels.first + t, group * channels + k), job.weights, k)
 
 
-def _sum_window(job: _Job, group: Index, block: Block, pixels: _Pixels, sums: Sums) -> None:
+def _sum_window(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sums) -> None:
     w, window, ow = job.w, job.window, pixels.ow
     first, last = window.rows_inside(pixels.oh)
     few = few_channels(window.group_channels)

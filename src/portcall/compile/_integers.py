@@ -23,12 +23,12 @@ import numpy as np
 from tvm import tirx
 from tvm.target import codegen
 
-from portcall.compile._products import Place, Product, Window, read_convolution, read_product
+from portcall.compile._products import Product, Window, read_convolution, read_product
 from portcall.compile._reading import NotThisKindError, Reading
-from portcall.compile._registers import Block, for_blocks, for_tiles
+from portcall.compile._registers import Block, Pixels, Sums, for_results
 from portcall.compile._target import Target
-from portcall.compile._tiles import Columns, Segment, best_tile, segments, split_evenly
-from portcall.compile._writer import Buffer, Expr, Index, Writer, flat_buffer, floordiv, floormod
+from portcall.compile._tiles import Columns, best_tile
+from portcall.compile._writer import Buffer, Expr, Index, Writer, flat_buffer
 
 Array = Any
 _TOP_BITS = np.int32(np.uint32(0x80808080).astype("int32"))
@@ -181,49 +181,34 @@ class _Kernel:
         self.lanes = plan.columns.lanes
 
     def write(self) -> None:
-        if self.plan.weights_outside and not self.w.parallel:
-            self._blocks(lambda group, block: self._pixels(lambda *pixel: self._tile(group, block, *pixel)))
-        else:
-            self._pixels(lambda *pixel: self._blocks(lambda group, block: self._tile(group, block, *pixel)))
+        plan, window = self.plan, self.plan.window
+        for_results(
+            self.w, window, plan.columns, plan.rows, plan.block_rows, self._tile,
+            one_row=window.pointwise, weights_outside=plan.weights_outside and not self.w.parallel,
+        )  # fmt: skip
 
-    def _blocks(self, body: Callable[[Index, Block], None]) -> None:
-        """Write the loops over groups and blocks of columns."""
-        columns, rows = self.plan.columns, self.plan.block_rows
-        with self.w.outer(self.plan.window.groups) as group:
-            weights = group * (rows * columns.all_vectors * self.lanes)
-            for_blocks(self.w.outer, columns, rows, lambda block: body(group, block), group * columns.count, weights)
+    def _tile(self, group: Index, block: Block, pixels: Pixels) -> None:
+        w, weights = self.w, self.weights
+        start = (lambda v, lane: weights[block.weights + v * self.lanes + lane]) if self.plan.dot.group > 1 else None
+        sums = Sums(w, pixels.segment.rows, block, "int32", start)
+        self._sum(group, block, pixels, sums.rows)
 
-    def _pixels(self, body: Callable[[Index, Index, Index, Segment], None]) -> None:
-        """Write the loops over tiles: the picture, the row, the first pixel of it, and the segment."""
-        window = self.plan.window
-        rows, width = (1, window.n * window.oh * window.ow) if window.pointwise else (window.oh, window.ow)
-        pictures = 1 if window.pointwise else window.n
-        parts = segments(split_evenly(width, self.plan.rows))
-        with self.w.outer(pictures) as n, self.w.outer(rows) as oh:
-            for_tiles(self.w, self.w.outer, parts, lambda first, segment: body(n, oh, first, segment))
+        def store(t: int, channel: Index, total: Expr) -> None:
+            value = self.product.value(self.buffers, total, pixels.place(t, channel))
+            w.store(self.output, (pixels.first + t) * self.plan.window.o + channel, value)
 
-    def _tile(self, group: Index, block: Block, n: Index, oh: Index, first: Index, segment: Segment) -> None:
-        w, lanes = self.w, self.lanes
-        sums = [w.registers(block.vectors, lanes, dtype="int32") for _ in range(segment.rows)]
-        for row in sums:
-            with w.unrolled(block.vectors) as v, w.vector(lanes) as lane:
-                grouped = self.plan.dot.group > 1
-                start = self.weights[block.weights + v * lanes + lane] if grouped else tirx.const(0, "int32")
-                w.store(row, (v, lane), start)
-        self._sum(group, block, n, oh, first, sums)
-        for t, row in enumerate(sums):
-            self._store(block, n, oh, first + t, row)
+        sums.each(store)
 
-    def _sum(self, group: Index, block: Block, n: Index, oh: Index, first: Index, sums: list[Buffer]) -> None:
+    def _sum(self, group: Index, block: Block, pixels: Pixels, sums: list[Buffer]) -> None:
         w, plan, window = self.w, self.plan, self.plan.window
         full, rest = divmod(plan.runs[1], plan.dot.group)
         begin = block.weights + (block.width if plan.dot.group > 1 else 0)
         with w.loop(window.kh) as ky, w.loop(1 if plan.whole_rows else window.kw) as kx:
             run = ky if plan.whole_rows else ky * window.kw + kx
-            row = (n * window.h + oh * window.sh + ky * window.dh) * window.w + kx * window.dw
+            row = (pixels.n * window.h + pixels.oh * window.sh + ky * window.dh) * window.w + kx * window.dw
 
             def byte(t: int, k: Index) -> Index:
-                return (row + (first + t) * window.sw) * window.c + group * window.group_channels + k
+                return (row + (pixels.ow + t) * window.sw) * window.c + group * window.group_channels + k
 
             if full:
                 with w.loop(full) as step:
@@ -272,22 +257,6 @@ class _Kernel:
                 value = tirx.bitwise_and(value, tirx.const(0xFFFF, "int32"))
             total = total + (tirx.shift_left(value, tirx.const(k * bits, "int32")) if k else value)
         return total
-
-    def _store(self, block: Block, n: Index, oh: Index, ow: Index, sums: Buffer) -> None:
-        """Write the results of a row of a tile."""
-        w, window = self.w, self.plan.window
-        if window.pointwise:
-            row = floormod(floordiv(ow, window.ow), window.oh)
-            at = (ow, floordiv(ow, window.oh * window.ow), row, floormod(ow, window.ow))
-        else:
-            at = ((n * window.oh + oh) * window.ow + ow, n, oh, ow)
-        for begin, count, used in ((0, block.vectors - 1, self.lanes), (block.vectors - 1, 1, block.last_lanes)):
-            if not count:
-                continue
-            with w.unrolled(count) as v, w.vector(used) as lane:
-                channel = block.column + (v + begin) * self.lanes + lane
-                value = self.product.value(self.buffers, sums[v + begin, lane], Place(*at, channel))
-                w.store(self.output, at[0] * window.o + channel, value)
 
 
 def _multiply_add(dot: _Dot, total: Expr, x: Expr, weight: Expr, lanes: int) -> Expr:

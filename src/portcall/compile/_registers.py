@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register tiles as loops: what convolutions, Winograd's products and products of two matrices have in common.
 
-``for_blocks`` goes over the columns of packed weights, ``for_tiles`` over rows, and ``Sums`` are the results of a tile.
+``for_blocks`` goes over the columns of packed weights, ``for_tiles`` over rows, ``for_results`` over both of a
+convolution, and ``Sums`` are the results of a tile.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from portcall.compile._tiles import Columns, Segment
-from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+from portcall.compile._products import Place, Window, unravel
+from portcall.compile._tiles import Columns, Segment, segments, split_evenly
+from portcall.compile._writer import Buffer, Expr, Index, Writer
 
 Loop = Callable[[Index], contextlib.AbstractContextManager[Index]]
 
@@ -89,25 +91,93 @@ def for_tiles(w: Writer, loop: Loop, parts: Sequence[Segment], body: Callable[[I
             first += part.count
 
 
+@dataclass(frozen=True)
+class Pixels:
+    """Results in a row: a tile of a convolution.
+
+    Attributes:
+        first: the first pixel, counted through the whole output.
+        segment: how many there are.
+        n, oh, ow: the same in parts; of a 1x1 convolution, which sees one row of pixels, ``ow`` counts all of them.
+    """
+
+    window: Window
+    first: Index
+    segment: Segment
+    n: Index
+    oh: Index
+    ow: Index
+    one_row: bool
+
+    def place(self, t: int, channel: Index) -> Place:
+        """Return where the result of a pixel of the tile is."""
+        window, pixel = self.window, self.first + t
+        if self.one_row:
+            n, oh, ow = unravel(pixel, (window.n, window.oh, window.ow))
+            return Place(pixel, n, oh, ow, channel)
+        return Place(pixel, self.n, self.oh, self.ow + t, channel)
+
+
+def for_results(
+    w: Writer, window: Window, columns: Columns, rows: int, steps: int,
+    body: Callable[[Index, Block, Pixels], None], *, one_row: bool, weights_outside: bool,
+) -> None:  # fmt: skip
+    """Write the loops over all results of a convolution; ``body`` gets the group, the block of channels and the tile.
+
+    Parameters:
+        rows: pixels of a tile.
+        steps: of the reduction, which packed weights have.
+        one_row: pixels are one row.
+        weights_outside: the loops over channels are the outer ones.
+    """
+    packed = steps * columns.all_vectors * columns.lanes
+
+    def channels(inner: Callable[[Index, Block], None]) -> None:
+        with w.outer(window.groups) as group:
+            first = group * columns.count
+            for_blocks(w.outer, columns, steps, lambda block: inner(group, block), first, group * packed)
+
+    def pixels(inner: Callable[[Pixels], None]) -> None:
+        if one_row:
+            row = segments(split_evenly(window.n * window.oh * window.ow, rows))
+            for_tiles(w, w.outer, row, lambda at, part: inner(Pixels(window, at, part, 0, 0, at, True)))
+            return
+        row = segments(split_evenly(window.ow, rows), window.taps)
+        with w.outer(window.n) as n, w.outer(window.oh) as oh:
+            start = (n * window.oh + oh) * window.ow
+            for_tiles(w, w.outer, row, lambda ow, part: inner(Pixels(window, start + ow, part, n, oh, ow, False)))
+
+    if weights_outside:
+        channels(lambda group, block: pixels(lambda tile: body(group, block, tile)))
+    else:
+        pixels(lambda tile: channels(lambda group, block: body(group, block, tile)))
+
+
 class Sums:
-    """The results of a tile: some rows by a block of columns. They begin with 0.
+    """The results of a tile: some rows by a block of columns.
+
+    Parameters:
+        start: what those of a vector and a lane begin with; 0 by default.
 
     Each row is a buffer of its own: TVM leaves small ones on the stack, where LLVM turns them into registers, also in
     parallel loops and beside a prefetch.
     """
 
-    def __init__(self, w: Writer, rows: int, block: Block) -> None:
+    def __init__(
+        self, w: Writer, rows: int, block: Block, dtype: str = "float32",
+        start: Callable[[Index, Index], Expr] | None = None,
+    ) -> None:  # fmt: skip
         self._w, self._block = w, block
-        self._rows = [w.registers(block.vectors, block.lanes) for _ in range(rows)]
-        for row in self._rows:
+        self.rows = [w.registers(block.vectors, block.lanes, dtype=dtype) for _ in range(rows)]
+        for row in self.rows:
             with w.unrolled(block.vectors) as v, w.vector(block.lanes) as lane:
-                w.store(row, (v, lane), float32(0))
+                w.store(row, (v, lane), tirx.const(0, dtype) if start is None else start(v, lane))
 
     def add(self, x: Callable[[int], Expr], weights: Buffer, step: Index, rows: range | None = None) -> None:
         """Add the product of a number for each row with the weights of a step."""
         w, block = self._w, self._block
-        for t in range(len(self._rows)) if rows is None else rows:
-            row = self._rows[t]
+        for t in range(len(self.rows)) if rows is None else rows:
+            row = self.rows[t]
             with w.unrolled(block.vectors) as v, w.vector(block.lanes) as lane:
                 weight = weights[block.weights + step * block.width + v * block.lanes + lane]
                 w.store(row, (v, lane), row[v, lane] + x(t) * weight)
@@ -117,6 +187,6 @@ class Sums:
         block = self._block
         full = block.vectors - (block.last_lanes < block.lanes)
         for begin, count, lanes in ((0, full, block.lanes), (full, block.vectors - full, block.last_lanes)):
-            for t, row in enumerate(self._rows if count else ()):
+            for t, row in enumerate(self.rows if count else ()):
                 with self._w.unrolled(count) as v, self._w.vector(lanes) as lane:
                     write(t, block.column + (v + begin) * block.lanes + lane, row[v + begin, lane])
