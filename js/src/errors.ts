@@ -81,11 +81,14 @@ export class RemoteError extends RPCError {
   readonly kind: string;
   /** The text of the error, without its class. */
   readonly remoteMessage: string;
+  /** Where it was raised at the peer, as text; empty where the peer does not say. */
+  readonly remoteTraceback: string;
 
-  constructor(message: string, facts: RPCErrorFacts & { kind?: string } = {}) {
+  constructor(message: string, facts: RPCErrorFacts & { kind?: string; traceback?: string } = {}) {
     super(facts.kind ? `${facts.kind}: ${message}` : message, facts);
     this.kind = facts.kind ?? "";
     this.remoteMessage = message;
+    this.remoteTraceback = facts.traceback ?? "";
   }
 }
 

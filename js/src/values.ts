@@ -6,7 +6,7 @@ export class Float {
   constructor(readonly value: number) {}
 }
 
-/** The type indices of values. The last one is of the wire alone. */
+/** The type indices of values. The last two are of the wire alone. */
 export const TypeIndex = {
   None: 0,
   Int: 1,
@@ -29,6 +29,7 @@ export const TypeIndex = {
   Map: 72,
   Module: 73,
   RemoteObject: 115,
+  ByValue: 116,
 } as const;
 
 export const SMALL = 7; // bytes of text that lie in the cell of a value itself

@@ -22,6 +22,12 @@ def crash():
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+@portcall.register_object("demo.Point")
+class Point(portcall.Object):
+    x: int
+    y: float
+
+
 for name, function in {
     "add": lambda a, b: a + b,
     "adder": lambda n: lambda x: x + n,
@@ -31,6 +37,10 @@ for name, function in {
     "sum": lambda x: float(x.numpy().sum()),
     "array": lambda: portcall.Array([3, 4, 5]),
     "length": len,
+    "same": lambda value: value,
+    "point": lambda: Point(1, 2.5),
+    "x_of": lambda point: point.x,
+    "say": lambda text: print(text, flush=True),
     "nap": time.sleep,
     "crash": crash,
     "exit": lambda code: os._exit(code),

@@ -26,8 +26,8 @@ export async function refused(session: rpc.Session): Promise<void> {
   await f(() => 1);
   // @ts-expect-error An array is not a value; a tensor has to be made of it.
   await f(new Float32Array(1));
-  // @ts-expect-error Nor is a plain object.
-  await f({ a: 1 });
+  // @ts-expect-error Nor is a date.
+  await f(new Date());
   // @ts-expect-error The key is text.
   await rpc.connect("host", { key: 1 });
   // @ts-expect-error There is no such option.

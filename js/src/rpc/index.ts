@@ -4,6 +4,7 @@
 export { Float } from "../values.js";
 export { type ConnectOptions, connect } from "./client/connect.js";
 export type { Progress } from "./client/files.js";
+export type { OnOutput } from "./client/pipeline.js";
 export {
   type RemoteFunction,
   RemoteModule,
@@ -20,4 +21,5 @@ export { type ListenOptions, listen, type Server } from "./server/listen.js";
 export type { ServedFunction } from "./server/local_session.js";
 export type { Functions, ServeOptions } from "./server/serving.js";
 export type { TLSOptions } from "./transport/transport.js";
+export { DescribedObject, Shape } from "./wire/by_value.js";
 export { Pointer } from "./wire/values.js";

@@ -40,7 +40,7 @@ import {
   sameBytes,
 } from "../wire/handshake.js";
 import { type WireValue, writeSequence } from "../wire/values.js";
-import { expectValues, Pipeline } from "./pipeline.js";
+import { expectValues, type OnOutput, Pipeline } from "./pipeline.js";
 import { askCopyLimit, Session } from "./session.js";
 
 export interface ConnectOptions {
@@ -60,11 +60,16 @@ export interface ConnectOptions {
   /** The name of a session constructor of the server, and its arguments: `["rpc.Connect", host, port, key, false]` goes
    * one hop further. */
   constructorArgs?: readonly WireValue[];
+  /** Takes what the server's code prints, where the server sends it. */
+  onOutput?: OnOutput;
   /** Gives up opening the session. */
   signal?: AbortSignal;
   /** Called with what is waited for, such as the server's words on its queue. */
   onWait?: (what: string) => void;
 }
+
+/** The extensions that this client has (docs/wire.md, section 8). */
+const FEATURES = ["pipeline", "traceback", "values"];
 
 /** What a portcall server gives to ask later why a session ended. */
 interface ReasonKey {
@@ -119,6 +124,7 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   const callTimeout = checkSeconds(options.callTimeout ?? 0, "callTimeout");
   const words = new Map([
     ["portcall", EXTENSION_VERSION],
+    ["features", [...FEATURES, ...(options.onOutput ? ["output"] : [])].join(",")],
     ["nonce", newNonce()],
   ]);
   const sessionTimeout = checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout");
@@ -138,7 +144,9 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
       const { reply, rest } = await shakeHands(transport, hello, key, token, deadline);
       const reasonKey = reasonKeyOf(reply);
       const explain = reasonKey ? { explain: () => whyEnded(target, reasonKey) } : {};
-      const pipeline = new Pipeline(transport, { callTimeout, ...explain });
+      const features = new Set(reply.options.get("features")?.split(","));
+      const output = options.onOutput ? { onOutput: options.onOutput } : {};
+      const pipeline = new Pipeline(transport, { callTimeout, features, ...output, ...explain });
       deadline.waitFor("the session to open");
       return await openSession(pipeline, rest, reasonKey ? "portcall" : "TVM", options.constructorArgs);
     } catch (error) {

@@ -10,8 +10,9 @@ import {
   SessionTimeoutError,
 } from "../../errors.js";
 import type { Transport } from "../transport/transport.js";
-import { Reader, Writer } from "../wire/bytes.js";
+import { decodeLeniently, Reader, Writer } from "../wire/bytes.js";
 import { Code, type FrameHandler, FrameReader, writeFrame } from "../wire/frames.js";
+import { printable } from "../wire/handshake.js";
 import { readSequence } from "../wire/values.js";
 import { remoteError, saysExpired } from "./remote_error.js";
 
@@ -42,11 +43,17 @@ export function expectValues(reader: Reader, count: number) {
   return values;
 }
 
+/** Takes what the server's code printed: text, mostly whole lines, and of which stream it is. */
+export type OnOutput = (text: string, stream: "stdout" | "stderr") => void;
+
 export interface PipelineOptions {
   /** Seconds that the peer may take for its next answer; 0 for no limit. */
   callTimeout: number;
   /** Asked once when the peer went away: why. */
   explain?: () => Promise<RPCError | undefined>;
+  /** The extensions that the session uses (docs/wire.md, section 8). */
+  features?: ReadonlySet<string>;
+  onOutput?: OnOutput;
 }
 
 export class Pipeline implements FrameHandler {
@@ -67,6 +74,10 @@ export class Pipeline implements FrameHandler {
 
   get peer(): string {
     return this.#transport.peer;
+  }
+  /** Whether the session uses an extension. */
+  has(feature: string): boolean {
+    return this.#options.features?.has(feature) ?? false;
   }
   get closed(): boolean {
     return this.#ended !== undefined;
@@ -180,6 +191,7 @@ export class Pipeline implements FrameHandler {
     if (this.#ended) return;
     const pending = this.#pending[this.#next];
     if (code === Code.Exception) return this.#exception(body, pending);
+    if (code === Code.Output && this.#options.onOutput) return this.#printed(new Reader(body), this.#options.onOutput);
     if (!pending || code === Code.Shutdown) {
       const reason =
         code === Code.Shutdown ? "the server gave up the session" : `a message of code ${code} came unasked`;
@@ -196,10 +208,25 @@ export class Pipeline implements FrameHandler {
     pending.resolve(value);
   }
 
+  #printed(reader: Reader, onOutput: OnOutput): void {
+    const stream = reader.i32() === 2 ? "stderr" : "stdout";
+    const dropped = reader.u64();
+    const text = printable(decodeLeniently(reader.counted()));
+    reader.expectEnd();
+    try {
+      if (dropped) onOutput(`[${dropped} lines are missing: they came faster than they were read]\n`, stream);
+      onOutput(text, stream);
+    } catch (error) {
+      queueMicrotask(() => {
+        throw error; // of whom listens, not of the session
+      });
+    }
+  }
+
   #exception(body: Uint8Array, pending: Pending | undefined): void {
-    const [text] = expectValues(new Reader(body), 1);
+    const [text, traceback] = expectValues(new Reader(body), 1);
     if (typeof text !== "string") throw new RemoteProtocolError("an error came without a text");
-    const error = remoteError(text, this.peer);
+    const error = remoteError(text, this.peer, typeof traceback === "string" ? traceback : "");
     if (saysExpired(text)) return this.#end(error);
     if (!pending) throw new RemoteProtocolError(`an error came unasked: ${error.message}`);
     this.#shift();

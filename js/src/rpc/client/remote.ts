@@ -6,9 +6,11 @@ import type { Device } from "../../device.js";
 import { bytesOf, countOf, type DataType, dtype, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError, SessionClosedError } from "../../errors.js";
 import { TypeIndex } from "../../values.js";
+import { DescribedObject, decodeValue, encodeValue, isContainer, type Shape } from "../wire/by_value.js";
 import type { Reader, Writer } from "../wire/bytes.js";
 import { Code } from "../wire/frames.js";
 import {
+  ByValue,
   copyHeadBytes,
   Handle,
   type PlainValue,
@@ -22,7 +24,16 @@ import { expectValues, type Pipeline } from "./pipeline.js";
 import { type Timing, type TimingOptions, timingArguments, timingOf } from "./timing.js";
 
 /** What functions of a session take. */
-export type RemoteValue = PlainValue | RemoteFunction | RemoteModule | RemoteTensor | RemoteObject;
+export type RemoteValue =
+  | PlainValue
+  | RemoteFunction
+  | RemoteModule
+  | RemoteTensor
+  | RemoteObject
+  | Shape
+  | readonly unknown[]
+  | ReadonlyMap<unknown, unknown>
+  | Readonly<Record<string, unknown>>;
 
 /** A function of a session. Calls leave in order, without waiting for each other. */
 export interface RemoteFunction<Result = any> {
@@ -88,7 +99,9 @@ export function asArgument(owner: Owner, value: unknown): WireValue {
   if (ArrayBuffer.isView(value) && !(value instanceof Uint8Array)) {
     throw new TypeError(`a ${value.constructor.name} cannot be sent; send it with session.tensor() first`);
   }
-  return value as WireValue;
+  if (!isContainer(value)) return value as WireValue;
+  if (owner.pipeline.has("values")) return new ByValue(encodeValue(value));
+  throw new TypeError(`${owner.pipeline.peer} takes no containers by value`);
 }
 
 /** Call a function by its handle. */
@@ -109,6 +122,7 @@ function readResult(owner: Owner, reader: Reader): unknown {
   const values = expectValues(reader, 2);
   const [announced, value, extra] = values;
   if (typeof announced !== "number") throw new RemoteProtocolError("the answer to a call announces no type");
+  if (value instanceof ByValue) return givenValue(owner, decodeValue(value.bytes), announced, extra);
   switch (announced) {
     case TypeIndex.Function:
       return remoteFunction(owner, handleIn(value), "");
@@ -128,6 +142,15 @@ function readResult(owner: Owner, reader: Reader): unknown {
   }
   if (announced >= TypeIndex.Object) return new RemoteObject(owner, handleIn(value), announced);
   return value;
+}
+
+/** Return a value that came whole. An object of a described type is the server's, whose fields are known here. */
+function givenValue(owner: Owner, value: unknown, type: number, handle: WireValue): unknown {
+  if (!(value instanceof DescribedObject)) {
+    if (handle !== undefined) freeHandle(owner, handleIn(handle))();
+    return value;
+  }
+  return handle === undefined ? value : new RemoteObject(owner, handleIn(handle), type, value);
 }
 
 export function handleIn(value: WireValue): bigint {
@@ -168,15 +191,20 @@ abstract class Proxied {
   }
 }
 
-/** An object of a session that can only be passed back to its functions. */
+/** An object of a session, which can be passed back to its functions. */
 export class RemoteObject extends Proxied {
   /** The index of its type at the server. */
   readonly typeIndex: number;
+  /** The key of its type, and its fields by name as they were when it came, where the server says them. */
+  readonly typeKey: string;
+  readonly fields: Readonly<Record<string, unknown>>;
 
   /** @internal */
-  constructor(owner: Owner, handle: bigint, typeIndex: number) {
+  constructor(owner: Owner, handle: bigint, typeIndex: number, value?: DescribedObject) {
     super(owner, new Handle(TypeIndex.RemoteObject, handle), freeHandle(owner, handle));
     this.typeIndex = typeIndex;
+    this.typeKey = value?.typeKey ?? "";
+    this.fields = value?.fields ?? {};
   }
 }
 

@@ -16,8 +16,8 @@ export function saysExpired(text: string): boolean {
   return text.startsWith(EXPIRED);
 }
 
-/** Return the error for the text of an Exception. */
-export function remoteError(text: string, peer: string): RPCError {
+/** Return the error for the texts of an Exception. */
+export function remoteError(text: string, peer: string, traceback = ""): RPCError {
   if (saysExpired(text)) {
     return new SessionTimeoutError(printable(text.slice(EXPIRED.length)), { peer, reason: "expired" });
   }
@@ -26,5 +26,5 @@ export function remoteError(text: string, peer: string): RPCError {
   if (kind === "RemoteCrashError") {
     return new RemoteCrashError(`${peer}: ${message}`, { peer, signal: SIGNAL.exec(message)?.[0] ?? "" });
   }
-  return new RemoteError(message, { peer, kind });
+  return new RemoteError(message, { peer, kind, traceback: printable(traceback) });
 }

@@ -26,6 +26,7 @@ export const Code = {
   DevFreeStream: 19,
   DevSetStream: 20,
   DevGetCurrentStream: 21,
+  Output: 32, // between portcall peers
 } as const;
 
 export const PROTOCOL_VERSION = "0.8.0";

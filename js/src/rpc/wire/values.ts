@@ -37,6 +37,11 @@ export class WireTensor {
   ) {}
 }
 
+/** A container or an object by value, between portcall peers: the bytes of by_value.ts. */
+export class ByValue {
+  constructor(readonly bytes: Uint8Array) {}
+}
+
 /** Values that both sides have. Whole numbers beyond 53 bits are read as BigInt; a Float is only written. */
 export type PlainValue =
   | null
@@ -52,7 +57,7 @@ export type PlainValue =
   | Pointer;
 
 /** What a sequence holds. */
-export type WireValue = PlainValue | Handle | WireTensor;
+export type WireValue = PlainValue | Handle | WireTensor | ByValue;
 
 /** Text and bytes have several forms on the wire; which one is written depends on where. */
 export type Form = "request" | "init" | "reply";
@@ -136,6 +141,11 @@ function writeObject(writer: Writer, value: object | null, form: Form): void {
     if (value.type === TypeIndex.RemoteObject) writer.i32(TypeIndex.RemoteObject);
     return writer.i64(value.value);
   }
+  if (value instanceof ByValue) {
+    writer.i32(TypeIndex.ByValue);
+    writer.i32(TypeIndex.ByValue);
+    return writer.counted(value.bytes);
+  }
   if (value instanceof Pointer) {
     writer.i32(TypeIndex.Pointer);
     return writer.i64(value.value);
@@ -205,6 +215,8 @@ function readWrapped(reader: Reader): WireValue {
       return own(reader.counted());
     case TypeIndex.RemoteObject:
       return new Handle(TypeIndex.RemoteObject, reader.u64());
+    case TypeIndex.ByValue:
+      return new ByValue(reader.counted());
     default:
       throw new RemoteProtocolError(`a message has a wrapped value of the unknown type index ${inner}`);
   }
