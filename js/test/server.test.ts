@@ -364,7 +364,7 @@ describe("clients in Python", () => {
         functions: SERVED,
         key: "web",
         signal: leave.signal,
-        onState: ({ state }) => states.push(state),
+        onState: ({ state }) => state !== "progress" && states.push(state),
       });
       for (const who of ["portcall", "tvm", "portcall"]) await runPythonClient(who, address, "web");
       // Clients in JavaScript, over a socket and over a WebSocket of their own.

@@ -30,7 +30,7 @@ function orderFrom(location: Location): Order {
 }
 
 /** What the page says of a state. */
-function describe(report: Exclude<Report, { state: "core" }>): string {
+function describe(report: Exclude<Report, { state: "core" | "progress" }>): string {
   switch (report.state) {
     case "connecting":
       return "Connecting to the proxy";
@@ -45,6 +45,12 @@ function describe(report: Exclude<Report, { state: "core" }>): string {
     case "failed":
       return `Stopped: ${report.message}`;
   }
+}
+
+function sizeText(nbytes: number): string {
+  if (nbytes < 1024) return `${nbytes} bytes`;
+  const [size, unit] = nbytes < 1 << 20 ? [nbytes / 1024, "KiB"] : [nbytes / (1 << 20), "MiB"];
+  return `${size.toFixed(size < 10 ? 1 : 0)} ${unit}`;
 }
 
 class Page {
@@ -77,6 +83,10 @@ class Page {
   #show(report: Report): void {
     if (report.state === "core") {
       element("kernels").textContent = report.loaded ? "WebAssembly" : "none: the host does not serve core.wasm";
+      return;
+    }
+    if (report.state === "progress") {
+      element("traffic").textContent = `${sizeText(report.received)} received, ${sizeText(report.sent)} sent`;
       return;
     }
     if (report.state === "serving") {

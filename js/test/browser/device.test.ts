@@ -70,8 +70,10 @@ describe("in Chromium", () => {
     await state("waiting");
     const session = await rpc.connect(`127.0.0.1:${port}`, { key: "tab" });
     await state("serving");
-    await page.screenshot({ path: `${SCREENS}serving.png` });
     assert.equal(await page.getByRole("status").textContent(), "Serving a client");
+    await session.upload("large", new Uint8Array(3 << 20));
+    await page.getByText("3.0 MiB received").waitFor();
+    await page.screenshot({ path: `${SCREENS}serving.png` });
     await assert.rejects((await session.getFunction("demo.fail"))("boom"), { kind: "ValueError" });
     session.close();
     await state("waiting");

@@ -22,6 +22,8 @@ import { exchangeProofs, type ServeOptions, type Settings, serveSession, setting
 export type JoinState =
   | { readonly state: "connecting" | "waiting" }
   | { readonly state: "serving"; readonly client: string }
+  /** Bytes of the session so far; told a few times a second while they change. */
+  | { readonly state: "progress"; readonly received: number; readonly sent: number }
   | { readonly state: "ended"; readonly client: string; readonly ending: Ending }
   /** It tries again after that many seconds. */
   | { readonly state: "pausing"; readonly seconds: number; readonly error: Error };
@@ -35,6 +37,7 @@ export interface JoinOptions extends ServeOptions {
 
 const FIRST_PAUSE = 0.5; // seconds
 const LONGEST_PAUSE = 30;
+const PROGRESS_PAUSE = 250; // milliseconds
 
 /** Serve functions of this process through a proxy of portcall or TVM, one session after the other, until the signal.
  * Connections that fail are tried again after growing pauses.
@@ -88,13 +91,57 @@ async function serveOnce(
     const hello = parseGreeting(message.text, "client");
     if (settings.token && !(await prove(transport, stream, settings, [message.bytes, ours]))) return true;
     tell({ state: "serving", client: hello.key });
-    const ending = await serveSession(transport, settings, readable(hello), stream.rest);
+    const counted = counting(transport, (received, sent) => tell({ state: "progress", received, sent }));
+    const ending = await serveSession(counted.transport, settings, readable(hello), stream.rest);
+    counted.stop();
     tell({ state: "ended", client: hello.key, ending });
     return true;
   } finally {
     signal.removeEventListener("abort", abort);
     transport.abort();
   }
+}
+
+/** A transport that tells how many bytes it has moved, a few times a second. */
+function counting(
+  transport: Transport,
+  tell: (received: number, sent: number) => void,
+): { transport: Transport; stop: () => void } {
+  let [received, sent, timer] = [0, 0, undefined as ReturnType<typeof setTimeout> | undefined];
+  const later = () => {
+    timer ??= setTimeout(() => {
+      timer = undefined;
+      tell(received, sent);
+    }, PROGRESS_PAUSE);
+  };
+  const stop = () => {
+    if (timer) tell(received, sent);
+    clearTimeout(timer);
+  };
+  const counted: Transport = {
+    peer: transport.peer,
+    get waiting() {
+      return transport.waiting;
+    },
+    send: (bytes) => {
+      sent += bytes.length;
+      later();
+      transport.send(bytes);
+    },
+    drained: () => transport.drained(),
+    close: () => transport.close(),
+    abort: () => transport.abort(),
+    receive: (receiver) =>
+      transport.receive({
+        data: (bytes) => {
+          received += bytes.length;
+          later();
+          receiver.data(bytes);
+        },
+        closed: (error) => receiver.closed(error),
+      }),
+  };
+  return { transport: counted, stop };
 }
 
 /** A client's greeting without a time that cannot be read: the proxy has let it in already. */
