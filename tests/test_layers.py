@@ -355,7 +355,8 @@ HEADER_LAYERS = [
 
 # Folders of the core, from the bottom up. Folders of one line do not know each other.
 FOLDER_LAYERS = [["bytes"], ["runtime"], ["classic"], ["loader"], ["rpc", "graph"], ["web"]]
-# Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files.
+# Libraries and a program of their own: they include public headers, core/bytes (headers alone) and their own files; the
+# program has files of ir in it, too.
 LIBRARY_FOLDERS = ["board", "devices", "ir", "vm"]
 # Not part of a library: they may include everything.
 FREE_FOLDERS = ["tests", "fuzz"]
@@ -383,7 +384,7 @@ def core_files() -> list[Path]:
 def allowed_folders(folder: str) -> set[str]:
     """The folders whose files a file of this folder may include."""
     if folder in LIBRARY_FOLDERS:
-        return {folder, "portcall", "bytes"}
+        return {folder, "portcall", "bytes"} | ({"ir"} if folder == "board" else set())
     below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
     return {folder, "portcall"} | {name for line in below for name in line}
 

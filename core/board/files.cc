@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "board/log.h"
+#include "board/machine.h"
 #include "board/sha256.h"
 #include "portcall/module.h"
 #include "portcall/tensor.h"
@@ -97,35 +97,6 @@ Module Load(const Folder& folder, const std::string& path) {
   return Module::LoadFromFile(folder.Path(path));
 }
 
-// What clients compare with a library before they send it, as JSON. What else a library lacks is told by load_module.
-std::string DescribeMachine(const std::string& needs) {
-#if defined(__x86_64__)
-  const char *machine = "x86_64", *abi = "gnu";
-#elif defined(__aarch64__)
-  const char *machine = "aarch64", *abi = "gnu";
-#elif defined(__arm__)
-  const char *machine = "arm", *abi = "gnueabihf";
-#elif defined(__riscv)
-  const char *machine = __SIZEOF_POINTER__ == 8 ? "riscv64" : "riscv32", *abi = "gnu";
-#else
-  const char *machine = "unknown", *abi = "gnu";
-#endif
-#ifdef __GLIBC__
-  std::string libc = "glibc", target = std::string(machine) + "-linux-" + abi;
-#else
-  std::string libc = "musl", target = std::string(machine) + "-linux-musl" + (abi + 3);
-#endif
-  const bool little = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
-  std::string text =
-      "{\"machine\": {\"build\": {\"machine\": " + Quoted(machine) +
-      ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + (little ? "\"little\"" : "\"big\"") +
-      "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) +
-      ", \"libc_version\": \"\", \"target\": " + Quoted(target) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
-      ", \"abis\": [\"modern\", \"modern 0.21\", \"classic\"]}";
-  if (!needs.empty()) text += ", \"unmet\": {\"libraries\": {}, \"versions\": {}, \"contexts\": [], \"symbols\": []}";
-  return text + "}";
-}
-
 std::string TextAt(const Args& args, int i) { return i < args.size() ? args[i].cast<std::string>() : std::string(); }
 
 template <typename F> void Offer(const char* name, F body) {
@@ -168,7 +139,11 @@ void RegisterFiles(std::shared_ptr<const Folder> folder) {
         [folder](std::string path) { return static_cast<int64_t>(SizeOf(folder->Open(path, O_RDONLY))); });
   Offer("portcall.rpc.file_digest", [folder](std::string path) { return DigestOf(folder->Open(path, O_RDONLY)); });
   Registry::Set("portcall.rpc.machine",
-                PackedFunc([](Args args, RetValue* rv) { *rv = DescribeMachine(TextAt(args, 1)); }), true);
+                PackedFunc([folder](Args args, RetValue* rv) {
+                  const std::string path = folder->Path(TextAt(args, 0));
+                  *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1));
+                }),
+                true);
 }
 
 }  // namespace portcall::board

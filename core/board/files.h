@@ -11,6 +11,8 @@ namespace portcall::board {
 
 // Those for the files of a session, which this process serves.
 void RegisterFiles(std::shared_ptr<const Folder> folder);
+// Those by which a session sends and receives objects by value.
+void RegisterValues();
 // Those that tuners and TVM's clients look up; a function that has such a name already stays.
 void RegisterStandardNames();
 

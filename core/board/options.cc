@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -65,7 +64,7 @@ template <size_t kCount> double WithUnit(const std::string& text, const Unit (&u
   const double number = std::strtod(text.c_str(), &end);
   while (*end == ' ') ++end;
   for (const Unit& unit : units) {
-    if (!std::strcmp(end, unit.name) && end != text.c_str() && number >= 0 && std::isfinite(number)) {
+    if (!std::strcmp(end, unit.name) && end != text.c_str() && number >= 0 && number < 1e300) {
       return number * unit.factor;
     }
   }
@@ -74,7 +73,7 @@ template <size_t kCount> double WithUnit(const std::string& text, const Unit (&u
 
 int64_t ReadSize(const std::string& text) {
   const double size = WithUnit(text, kBytes, "64MiB, 10MB or 512B");
-  PORTCALL_CHECK(size == std::floor(size) && size < 9e18, ValueError)
+  PORTCALL_CHECK(size < 9e18 && size == static_cast<double>(static_cast<int64_t>(size)), ValueError)
       << "size '" << text << "' is not a whole number of bytes";
   return static_cast<int64_t>(size);
 }

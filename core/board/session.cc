@@ -145,6 +145,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   std::sort(before.begin(), before.end());
   for (const std::string& path : options.libraries) loaded.push_back(Module::LoadFromFile(path));
   RegisterStandardNames();
+  RegisterValues();
   std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));
   patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
   for (const std::string& name : Registry::ListNames()) {

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "board/files.h"
+#include "board/graph_json.h"
 #include "portcall/module.h"
 #include "portcall/tensor.h"
 
@@ -75,6 +76,19 @@ bool RuntimeEnabled(std::string name) {
   return Registry::GetRequired("runtime.GetDeviceAttr")(kind, 0, 0).cast<bool>();
 }
 
+// The executor of a graph as JSON: a library, perhaps a function that finds weights, device types and ids in turn.
+void CreateExecutor(Args args, RetValue* rv) {
+  constexpr int64_t kSessionMask = 128;  // TVM adds multiples of it to types of devices of a session
+  std::vector<Any> given = {Bytes(PlanOfGraph(args[0].cast<std::string>()))};
+  for (int i = 1; i < args.size(); ++i) {
+    const std::optional<int64_t> number = args[i].try_cast<int64_t>();
+    given.push_back(args[i].cast<Any>());
+    if (number && (args.size() - i) % 2 == 0) given.back() = *number % kSessionMask;
+  }
+  *rv = Registry::GetRequired("portcall.graph.create")
+            .CallPacked(reinterpret_cast<const TVMFFIAny*>(given.data()), static_cast<int32_t>(given.size()));
+}
+
 template <typename F> void Offer(const char* name, F body) {
   if (!Registry::Get(name).defined()) Registry::Set(name, PackedFunc(std::move(body), name));
 }
@@ -98,6 +112,10 @@ void RegisterStandardNames() {
   Offer("runtime.SystemLib", [](Args args, RetValue* rv) {
     *rv = Registry::GetRequired("ffi.SystemLib")(args.size() ? args[0].cast<std::string>() : std::string());
   });
+  for (const char* name : {"tvm.graph_executor.create", "tvm.graph_executor_debug.create", "tvm.graph_runtime.create",
+                           "tvm.graph_runtime_debug.create"}) {
+    Offer(name, CreateExecutor);
+  }
   OfferTyped("runtime.RuntimeEnabled", RuntimeEnabled);
   OfferTyped("ffi.ModuleGetTypeKind", [](Module module) { return module.kind(); });
   OfferTyped("runtime.TVMTensorCopyFromTo", [](Tensor from, Tensor to) { to.CopyFrom(from); });

@@ -269,7 +269,8 @@ class TypeTable {
   std::deque<std::string> texts_;
   std::deque<Any> values_;
   int32_t next_ = kTVMFFIDynObjectBegin;
-  std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
+  // Not a part of the table, which is made at run time: memory that nobody has touched takes no room.
+  inline static std::array<std::atomic<TypeEntry*>, kMaxTypes> entries_{};
 };
 
 struct OpaqueObj : Object {

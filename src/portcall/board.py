@@ -21,6 +21,8 @@ from portcall._core import __version__
 from portcall._folders import folder_beside
 
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
+# Of the library for graphs of objects: their binary form, in which they are arguments and results.
+BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
 __all__ = ["TARGETS", "build_server"]
 
 # With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
@@ -70,13 +72,21 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
     flags = (*compiler.command, *FLAGS, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
              f"-I{toolchain.include_dir()}")  # fmt: skip
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
-    headers = b"".join(path.read_bytes() for path in sorted(core.rglob("*.h")))
-    known = hashlib.sha256("\0".join((*flags, compiler.version())).encode() + headers).digest()
+    sources += [core / name for name in BY_VALUE]
+    made_by = "\0".join((*flags, compiler.version())).encode()
+    headers = sorted(core.rglob("*.h"))
+    known = {  # the core includes nothing of the server
+        own: hashlib.sha256(
+            made_by + b"".join(path.read_bytes() for path in headers if own or path.parent.name != "board")
+        ).digest()
+        for own in (False, True)
+    }
     cache = cache_folder()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def compile_one(source: Path) -> Path:
-        made = cache / f"{source.stem}-{hashlib.sha256(known + source.read_bytes()).hexdigest()[:24]}.o"
+        content = known[source.parent.name == "board"] + source.read_bytes()
+        made = cache / f"{source.stem}-{hashlib.sha256(content).hexdigest()[:24]}.o"
         if not made.is_file():
             with folder_beside(made) as folder:
                 new = Path(folder, made.name)

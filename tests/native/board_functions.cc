@@ -29,6 +29,10 @@ DEMO("environment").set_body_typed([](std::string name) {
   const char* value = std::getenv(name.c_str());
   return std::string(value ? value : "");
 });
+DEMO("maps").set_body_typed([] {
+  std::ifstream file("/proc/self/maps");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+});
 DEMO("keep").set_body_typed([](int64_t nbytes) {
   return static_cast<int64_t>(std::vector<char>(static_cast<size_t>(nbytes)).size());
 });

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from portcall import __version__, toolchain
+from portcall.board import BY_VALUE
 
 # Tests of `portcall serve` that do not apply, by the reason; a name stands for all its parameters.
 DIFFERENCES = {
@@ -66,9 +67,9 @@ def program() -> Path:
     """Return the server."""
     if given := os.environ.get("PORTCALL_BOARD_SERVER"):
         return Path(given)
-    sources = sorted((CORE / "board").glob("*.cc"))
+    sources = [*sorted((CORE / "board").glob("*.cc")), *(CORE / name for name in BY_VALUE)]
     options = (f"-I{CORE}", "-DPORTCALL_BUILDING", f'-DPORTCALL_VERSION="{__version__}"', "-O1")
-    headers = [*(CORE / "board").glob("*.h"), *(CORE / "bytes").glob("*.h")]
+    headers = [path for folder in ("board", "bytes", "ir") for path in (CORE / folder).glob("*.h")]
     return compiled(
         "portcall-server",
         [*sources, *sorted(headers)],

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/machine.h"
+
+#include <sys/types.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
+
+#include "board/json.h"
+#include "board/linkage.h"
+#include "board/log.h"
+#include "portcall/container.h"
+#include "portcall/function.h"
+
+namespace portcall::board {
+namespace {
+
+// Limits of a question: libraries, names, bytes.
+constexpr size_t kMostLibraries = 256, kMostNames = 100'000, kMostBytes = 1 << 24;
+constexpr const char* kByteOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "little" : "big";
+
+Names NamesIn(const Json& facts, const char* name, size_t most) {
+  Names names;
+  for (const Json& item : facts.At(name, "the needs").List(name)) names.push_back(item.Text(name));
+  PORTCALL_CHECK(names.size() <= most, ValueError)
+      << "'" << name << "' has " << names.size() << " names (limit " << most << ")";
+  return names;
+}
+
+template <typename List> std::string QuotedList(const List& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + Quoted(name);
+  return "[" + text + "]";
+}
+
+bool IsForThis(const Json& needs) {
+  const Json& build = needs.At("build", "the needs");
+  return build.At("machine", "'build'").Text("'machine'") == MachineName() &&
+         build.At("bits", "'build'").Integer("'bits'") == 8 * sizeof(void*) &&
+         build.At("byte_order", "'build'").Text("'byte_order'") == kByteOrder;
+}
+
+// The variables of a library that the loader does not fill.
+Names UnknownContexts(const Names& contexts) {
+  Names unknown;
+  const auto known = Registry::GetRequired("portcall.loader.ContextNames")().cast<std::vector<std::string>>();
+  for (const std::string& name : contexts) {
+    bool found = false;
+    for (const std::string& other : known) found |= name == other;
+    if (!found) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+// What of a library's needs is not here; files are read, never loaded.
+std::string Unmet(const std::string& folder, const Json& needs) {
+  needs.At("abi", "the needs").Text("'abi'");
+  const Names needed = NamesIn(needs, "needed", kMostLibraries), runpath = NamesIn(needs, "runpath", kMostLibraries);
+  const Names contexts = NamesIn(needs, "contexts", kMostNames), symbols = NamesIn(needs, "symbols", kMostNames);
+  const auto& versions = needs.At("versions", "the needs").Object("'versions'");
+  PORTCALL_CHECK(versions.size() <= 2 * kMostLibraries, ValueError) << "'versions' has too many names";
+  std::string libraries, gaps, lacking;
+  if (IsForThis(needs)) {
+    const Linkage linkage(folder, needed, runpath);
+    for (const auto& [name, asker] : linkage.not_found()) {
+      libraries += (libraries.empty() ? "" : ", ") + Quoted(name) + ": " + Quoted(asker);
+    }
+    for (size_t i = 0; i < versions.size(); i += 2) {
+      const std::string& library = versions[i].Text("a library");
+      const std::set<std::string> gap =
+          linkage.VersionGap(library, NamesIn(*needs.Find("versions", ""), library.c_str(), kMostNames));
+      if (!gap.empty()) gaps += (gaps.empty() ? "" : ", ") + Quoted(library) + ": " + QuotedList(gap);
+    }
+    lacking = QuotedList(linkage.Without(symbols));
+  } else {  // of the symbols only those count that the runtime should have
+    Names calls;
+    for (const std::string& name : symbols) {
+      if (name.compare(0, 3, "TVM") == 0 || name.compare(0, 8, "Portcall") == 0) calls.push_back(name);
+    }
+    lacking = QuotedList(WithoutProcess(calls));
+  }
+  return "{\"libraries\": {" + libraries + "}, \"versions\": {" + gaps +
+         "}, \"contexts\": " + QuotedList(UnknownContexts(contexts)) + ", \"symbols\": " + lacking + "}";
+}
+
+}  // namespace
+
+std::string MachineName() {
+  switch (kThisMachine) {
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_ARM:
+      return "arm";
+    default:
+      return "riscv" + std::to_string(8 * sizeof(void*));
+  }
+}
+
+std::string Target() {
+#ifdef __GLIBC__
+  const char* libc = "-linux-gnu";
+#else
+  const char* libc = "-linux-musl";
+#endif
+  return MachineName() + libc + (kThisMachine == EM_ARM ? "eabihf" : "");
+}
+
+std::string DescribeMachine(const std::string& folder, std::string_view needs) {
+  PORTCALL_CHECK(needs.size() <= kMostBytes, ValueError)
+      << needs.size() << " bytes of facts are too many (limit " << kMostBytes << ")";
+#ifdef __GLIBC__
+  const char *libc = "glibc", *version = gnu_get_libc_version();
+#else
+  const char *libc = "musl", *version = "";
+#endif
+  std::string text = "{\"machine\": {\"build\": {\"machine\": " + Quoted(MachineName()) +
+                     ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + Quoted(kByteOrder) +
+                     "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) +
+                     ", \"libc_version\": " + Quoted(version) + ", \"target\": " + Quoted(Target()) +
+                     ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
+                     ", \"abis\": [\"modern\", \"modern 0.21\", \"classic\"]}";
+  if (!needs.empty()) text += ", \"unmet\": " + Unmet(folder, Json::Parse(needs));
+  return text + "}";
+}
+
+}  // namespace portcall::board
