@@ -228,7 +228,7 @@ test-slow: venv build ## what takes minutes: a graph of a million objects, throu
 
 .PHONY: test-board
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
-	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc
+	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc tests/graph/test_remote.py
 
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m slow tests/compile

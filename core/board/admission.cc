@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "board/sha256.h"
 #include "board/supervisor.h"
+#include "portcall/sha256.h"
 
 namespace portcall::board {
+
+using namespace sha256;
 namespace {
 
 constexpr double kOverloadPause = 0.1;

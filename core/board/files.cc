@@ -4,14 +4,14 @@
 #include <sys/stat.h>
 
 #include "board/machine.h"
-#include "board/sha256.h"
 #include "portcall/module.h"
+#include "portcall/sha256.h"
 #include "portcall/tensor.h"
 
 namespace portcall::board {
-namespace {
 
-constexpr size_t kPiece = 64 << 10;
+using namespace sha256;
+namespace {
 
 struct Memory {
   char* data;
@@ -77,19 +77,8 @@ int64_t Write(const Folder& folder, const std::string& path, int64_t offset, con
   return offset;
 }
 
-std::string DigestOf(const Descriptor& file) {
-  Sha256 hash;
-  std::string piece(kPiece, '\0');
-  size_t offset = 0;
-  while (size_t n = ReadInto(file, offset, {piece.data(), piece.size()})) {
-    hash.Update(std::string_view(piece).substr(0, n));
-    offset += n;
-  }
-  return Hex(hash.Finish());
-}
-
 Module Load(const Folder& folder, const std::string& path) {
-  folder.Open(path, O_RDONLY).Close();
+  folder.Verify(path);
   const std::string suffix = path.substr(std::min(path.rfind('.'), path.size()));
   PORTCALL_CHECK(suffix == ".so", ValueError)
       << "cannot load '" << path << "': this server has no linker; link it to a .so first (portcall.toolchain, or "
@@ -104,6 +93,17 @@ template <typename F> void Offer(const char* name, F body) {
 }
 
 }  // namespace
+
+std::string DigestOf(const Descriptor& file) {
+  Sha256 hash;
+  std::string piece(64 << 10, '\0');
+  size_t offset = 0;
+  while (size_t n = ReadInto(file, offset, {piece.data(), piece.size()})) {
+    hash.Update(std::string_view(piece).substr(0, n));
+    offset += n;
+  }
+  return Hex(hash.Finish());
+}
 
 void RegisterFiles(std::shared_ptr<const Folder> folder) {
   Offer("tvm.rpc.server.upload", [folder](std::string path, Any data) { Write(*folder, path, 0, data); });
@@ -138,8 +138,7 @@ void RegisterFiles(std::shared_ptr<const Folder> folder) {
   Offer("portcall.rpc.file_size",
         [folder](std::string path) { return static_cast<int64_t>(SizeOf(folder->Open(path, O_RDONLY))); });
   Offer("portcall.rpc.file_digest", [folder](std::string path) { return DigestOf(folder->Open(path, O_RDONLY)); });
-  Registry::Set("portcall.rpc.machine",
-                PackedFunc([folder](Args args, RetValue* rv) {
+  Registry::Set("portcall.rpc.machine", PackedFunc([folder](Args args, RetValue* rv) {
                   const std::string path = folder->Path(TextAt(args, 0));
                   *rv = DescribeMachine(path.substr(0, path.rfind('/')), TextAt(args, 1));
                 }),

@@ -4,6 +4,7 @@
 #define PORTCALL_BOARD_FILES_H_
 
 #include <memory>
+#include <string>
 
 #include "board/folder.h"
 
@@ -11,8 +12,15 @@ namespace portcall::board {
 
 // Those for the files of a session, which this process serves.
 void RegisterFiles(std::shared_ptr<const Folder> folder);
+// SHA-256, as hexadecimal digits.
+std::string DigestOf(const Descriptor& file);
+// Those for contents that are kept in the folder `store` from session to session, at most `limit` bytes; 0 for what the
+// disk can spare.
+void RegisterContents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit);
 // Those by which a session sends and receives objects by value.
 void RegisterValues();
+// Those for objects that stay here.
+void RegisterObjects();
 // Those that tuners and TVM's clients look up; a function that has such a name already stays.
 void RegisterStandardNames();
 

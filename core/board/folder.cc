@@ -6,8 +6,11 @@
 #include <algorithm>
 
 #include "board/directories.h"
+#include "portcall/sha256.h"
 
 namespace portcall::board {
+
+using namespace sha256;
 namespace {
 std::string InQuotes(std::string_view path) { return "'" + std::string(path) + "'"; }
 }  // namespace
@@ -80,8 +83,11 @@ Descriptor Folder::Open(std::string_view path, int flags) const {
   }
   if (!file) throw SystemError("cannot open " + InQuotes(path));
   struct stat facts{};
-  PORTCALL_CHECK(fstat(file.get(), &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_nlink == 1, PermissionError)
-      << InQuotes(path) << " is not an ordinary file";
+  const bool there = fstat(file.get(), &facts) == 0;
+  const Identity identity{facts.st_dev, facts.st_ino};
+  const bool changes = (flags & O_ACCMODE) != O_RDONLY && taken_.count(identity);
+  const bool ordinary = S_ISREG(facts.st_mode) && (facts.st_nlink == 1 || own_links_.count(identity));
+  PORTCALL_CHECK(there && ordinary && !changes, PermissionError) << InQuotes(path) << " is not an ordinary file";
   return file;
 }
 
@@ -99,6 +105,46 @@ Descriptor Folder::Create(std::string_view path) const {
   Descriptor file(openat(folder.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) throw SystemError(failure);
   return file;
+}
+
+void Folder::Link(const std::string& kept, std::string_view path) {
+  const Descriptor file(open(kept.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat facts{};
+  if (!file || fstat(file.get(), &facts) != 0) throw SystemError("cannot open what is kept");
+  CheckRoom(static_cast<uint64_t>(facts.st_size));
+  auto [folder, name] = Parent(path);
+  const std::string failure = "cannot write " + InQuotes(path);
+  Unlink(folder.get(), name, failure);
+  own_links_.insert({facts.st_dev, facts.st_ino});
+  if (linkat(AT_FDCWD, kept.c_str(), folder.get(), name.c_str(), 0) != 0) throw SystemError(failure);
+}
+
+void Folder::Verify(std::string_view path) const {
+  const Descriptor file = Open(path, O_RDONLY);
+  const auto found = taken_.find(IdentityOf(file));
+  if (found == taken_.end()) return;
+  auto [folder, name] = Parent(path);
+  const std::string failure = "cannot copy " + InQuotes(path), beside = ".copy-" + name;
+  Unlink(folder.get(), beside, failure);
+  Descriptor copy(openat(folder.get(), beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0400));
+  Sha256 hash;
+  char piece[16 << 10];
+  for (ssize_t n; (n = read(file.get(), piece, sizeof(piece))) > 0;) {
+    hash.Update({piece, static_cast<size_t>(n)});
+    if (!copy || write(copy.get(), piece, static_cast<size_t>(n)) != n) throw SystemError(failure);
+  }
+  const bool same = Hex(hash.Finish()) == found->second;
+  if (same && renameat(folder.get(), beside.c_str(), folder.get(), name.c_str()) == 0) return;
+  Unlink(folder.get(), beside, failure);
+  PORTCALL_CHECK(!same, OSError) << failure;
+  Unlink(folder.get(), name, failure);
+  PORTCALL_THROW(ValueError) << InQuotes(path) << " was changed on the server after it had been sent; upload it again";
+}
+
+Folder::Identity IdentityOf(const Descriptor& file) {
+  struct stat facts{};
+  if (fstat(file.get(), &facts) != 0) throw SystemError("cannot look at a file");
+  return {facts.st_dev, facts.st_ino};
 }
 
 void Folder::Remove(std::string_view path) const {

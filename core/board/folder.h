@@ -5,6 +5,8 @@
 #define PORTCALL_BOARD_FOLDER_H_
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +18,8 @@ namespace portcall::board {
 
 class Folder {
  public:
+  using Identity = std::pair<uint64_t, uint64_t>;  // device, inode
+
   // `root` is an absolute path without links; `limit` bytes may its files take, 0 for any number.
   Folder(std::string root, uint64_t limit);
 
@@ -28,6 +32,15 @@ class Folder {
   // Throws OSError where that many more bytes are over the limit.
   void CheckRoom(uint64_t nbytes) const;
 
+  // Files of the server that are kept from session to session have a name here and one in its store (contents.cc).
+  void MayHaveLinks(Identity file) { own_links_.insert(file); }
+  // Gives a file of the store a name here.
+  void Link(const std::string& kept, std::string_view path);
+  // The file came from another session, with this SHA-256.
+  void Taken(Identity file, const std::string& digest) { taken_[file] = digest; }
+  // Replaces a file that was taken by a copy of its own; ValueError where somebody wrote into it.
+  void Verify(std::string_view path) const;
+
  private:
   using Steps = std::vector<std::string>;
   Steps Inside(std::string_view path) const;
@@ -39,7 +52,12 @@ class Folder {
   std::string root_;
   uint64_t limit_;
   Descriptor fd_;
+  std::set<Identity> own_links_;
+  std::map<Identity, std::string> taken_;
 };
+
+// Of an open file.
+Folder::Identity IdentityOf(const Descriptor& file);
 
 }  // namespace portcall::board
 #endif  // PORTCALL_BOARD_FOLDER_H_

@@ -32,8 +32,8 @@ struct Entry {
   std::vector<int64_t> shape;
   uint64_t nbytes = 0;
   std::optional<int64_t> storage;
-  int32_t device = -1;        // the first
-  uint32_t root = 0;          // the entry whose memory it is a view of
+  int32_t device = -1;  // the first
+  uint32_t root = 0;    // the entry whose memory it is a view of
   int64_t born = -1, last = 0;
 };
 
@@ -77,7 +77,8 @@ class GraphPlanner {
       node.first = static_cast<uint32_t>(count_);
       for (const Json& input : nodes[i].At("inputs", "a node").List("inputs")) node.inputs.push_back(EntryOf(input));
       if (op == "tvm_op") ReadCall(nodes[i], &node);
-      else if (op != "null") Fail(At("nodes", i) + "'" + op + "' is neither 'null' nor 'tvm_op'; was the model compiled?");
+      else if (op != "null")
+        Fail(At("nodes", i) + "'" + op + "' is neither 'null' nor 'tvm_op'; was the model compiled?");
       count_ += node.outputs;
       nodes_.push_back(std::move(node));
     }
@@ -122,7 +123,8 @@ class GraphPlanner {
     const Json* pair = graph_.At("attrs", "the graph").Find(name, "attrs");
     if (!pair) return nullptr;
     const auto& parts = pair->List(name);
-    if (parts.size() != 2 || parts[0].Text(name) != tag) Fail(std::string(name) + ": a pair with " + tag + " is expected");
+    if (parts.size() != 2 || parts[0].Text(name) != tag)
+      Fail(std::string(name) + ": a pair with " + tag + " is expected");
     const auto& items = parts[1].List(name);
     if (items.size() != count_) Fail(std::string(name) + ": not one for each output of a node");
     return &items;
@@ -167,7 +169,8 @@ class GraphPlanner {
       if (node.op == kNop) entries_[node.first].root = entries_[node.inputs[0]].root;
       else if (node.op == kPlaceholder) entries_[node.first].last = end;
       else
-        for (uint32_t k = 0; k < node.outputs; ++k) entries_[node.first + k].born = entries_[node.first + k].last = here;
+        for (uint32_t k = 0; k < node.outputs; ++k)
+          entries_[node.first + k].born = entries_[node.first + k].last = here;
     }
     for (uint32_t head : heads_) Root(head).last = end;
   }
@@ -222,7 +225,8 @@ class GraphPlanner {
       for (Slot& slot : slots_) {
         if (own || slot.own || slot.until >= entry.born || slot.device != DeviceOf(entry)) continue;
         const bool fits = slot.nbytes >= entry.nbytes, best_fits = best && best->nbytes >= entry.nbytes;
-        if (!best || (fits && (!best_fits || slot.nbytes < best->nbytes)) || (!best_fits && slot.nbytes > best->nbytes)) {
+        if (!best || (fits && (!best_fits || slot.nbytes < best->nbytes)) ||
+            (!best_fits && slot.nbytes > best->nbytes)) {
           best = &slot;
         }
       }

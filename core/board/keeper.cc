@@ -28,6 +28,8 @@ std::string SessionDirectory(const std::string& base, int number) {
   return base + "/session-" + std::to_string(number);
 }
 
+std::string ContentsDirectory(const std::string& base) { return base + "/contents"; }
+
 Descriptor Keeper::Connect() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw SystemError("cannot make a socket");

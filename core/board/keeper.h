@@ -17,6 +17,7 @@
 namespace portcall::board {
 
 std::string SessionDirectory(const std::string& base, int number);
+std::string ContentsDirectory(const std::string& base);  // what is kept from session to session
 
 // The supervisor's side. It never waits.
 class Keeper {

@@ -95,7 +95,7 @@ class Library {
     return inside ? reinterpret_cast<const T*>(data_ + offset) : nullptr;
   }
 
-  const ElfW(Shdr)* Section(uint32_t type) const {
+  const ElfW(Shdr) * Section(uint32_t type) const {
     const auto* found = std::find_if(sections_, sections_ + count_, [&](const auto& s) { return s.sh_type == type; });
     return found == sections_ + count_ || found->sh_link >= count_ ? nullptr : found;
   }
@@ -109,7 +109,7 @@ class Library {
   const char* data_ = nullptr;
   size_t size_ = 0, count_ = 0;
   uint64_t device_ = 0, number_ = 0;
-  const ElfW(Shdr)* sections_ = nullptr;
+  const ElfW(Shdr) * sections_ = nullptr;
 };
 
 // ---- Where the linker looks -----------------------------------------------------------------------------------------

@@ -117,9 +117,8 @@ std::string DescribeMachine(const std::string& folder, std::string_view needs) {
 #endif
   std::string text = "{\"machine\": {\"build\": {\"machine\": " + Quoted(MachineName()) +
                      ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + Quoted(kByteOrder) +
-                     "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) +
-                     ", \"libc_version\": " + Quoted(version) + ", \"target\": " + Quoted(Target()) +
-                     ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
+                     "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) + ", \"libc_version\": " + Quoted(version) +
+                     ", \"target\": " + Quoted(Target()) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
                      ", \"abis\": [\"modern\", \"modern 0.21\", \"classic\"]}";
   if (!needs.empty()) text += ", \"unmet\": " + Unmet(folder, Json::Parse(needs));
   return text + "}";

@@ -8,10 +8,12 @@
 #include <cstring>
 
 #include "board/secrets.h"
-#include "board/sha256.h"
 #include "board/supervisor.h"
+#include "portcall/sha256.h"
 
 namespace portcall::board {
+
+using namespace sha256;
 namespace {
 
 constexpr size_t kShortToken = 16, kLongestToken = 4096;

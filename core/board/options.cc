@@ -39,6 +39,7 @@ Options:
   --max-frame SIZE          Length of a message; contents of tensors do not
                             count.  [default: 1GiB]
   --work-dir DIRECTORY      Folder for the sessions' directories.
+  --ready-file FILE         Write a JSON object with the address when ready.
   --json                    Print a JSON object with the address instead.
   --log-json                Log JSON objects to standard error.
   --silent                  Log nothing.
@@ -131,6 +132,7 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   else if (name == "--disk-limit") to->disk_limit = ReadSize(value);
   else if (name == "--max-frame") to->max_frame = ReadSize(value);
   else if (name == "--work-dir") to->work_dir = value;
+  else if (name == "--ready-file") to->ready_file = value;
   else return false;
   return true;
 }

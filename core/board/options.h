@@ -11,7 +11,7 @@ namespace portcall::board {
 
 // Durations are seconds, sizes bytes; 0 means no limit.
 struct Options {
-  std::string host = "127.0.0.1", unix_path, key, token_file, work_dir;
+  std::string host = "127.0.0.1", unix_path, key, token_file, work_dir, ready_file;
   int64_t port = 9090, port_end = 0;
   std::vector<std::string> libraries, expose;
   bool insecure = false, json = false, log_json = false, silent = false;

@@ -10,9 +10,11 @@
 #include <new>
 
 #include "board/descriptor.h"
-#include "board/sha256.h"
+#include "portcall/sha256.h"
 
 namespace portcall::board {
+
+using namespace sha256;
 namespace {
 
 constexpr int kWipeOnFork = 18;  // MADV_WIPEONFORK, of Linux 4.14

@@ -20,6 +20,7 @@ namespace {
 constexpr const char* kOffered[] = {
     "tvm.rpc.server.*",
     "portcall.rpc.file_*",
+    "portcall.rpc.content_*",
     "portcall.rpc.object_*",
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
@@ -115,8 +116,10 @@ Printed Redirect(SessionStart* start) {
 void Serve(SessionStart start, const SessionOptions& options) {
   Isolate(start, options);
   LimitResources(options);
-  RegisterFiles(
-      std::make_shared<const Folder>(start.directory + "/files", static_cast<uint64_t>(options.server.disk_limit)));
+  const auto limit = static_cast<uint64_t>(options.server.disk_limit);
+  auto folder = std::make_shared<Folder>(start.directory + "/files", limit);
+  RegisterFiles(folder);
+  RegisterContents(folder, start.contents, limit);
   CallHook("tvm.rpc.server.start");
   if (options.server.unix_path.empty()) Tune(start.client.get());
   std::string_view rest = start.reply;
@@ -146,6 +149,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   for (const std::string& path : options.libraries) loaded.push_back(Module::LoadFromFile(path));
   RegisterStandardNames();
   RegisterValues();
+  RegisterObjects();
   std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));
   patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
   for (const std::string& name : Registry::ListNames()) {

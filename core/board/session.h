@@ -17,11 +17,11 @@ namespace portcall::board {
 // What the supervisor hands to a session's process; nothing else of the supervisor's is open there.
 struct SessionStart {
   Descriptor client, progress;
-  std::string reply;     // the rest of the handshake
-  std::string features;  // that the session uses, separated by commas
-  int log = -1;          // what it writes goes there
-  Descriptor errors[2];  // a pipe that is to be its stderr
-  std::string directory;
+  std::string reply;                // the rest of the handshake
+  std::string features;             // that the session uses, separated by commas
+  int log = -1;                     // what it writes goes there
+  Descriptor errors[2];             // a pipe that is to be its stderr
+  std::string directory, contents;  // its own, and that of all sessions
   pid_t parent = 0;
 };
 

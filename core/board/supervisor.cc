@@ -37,7 +37,7 @@ void GiveBackCode() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void*) {
         for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const ElfW(Phdr)& part = info->dlpi_phdr[i];
+          const ElfW(Phdr) & part = info->dlpi_phdr[i];
           if (part.p_type != PT_LOAD || (part.p_flags & PF_W)) continue;
           const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), from = info->dlpi_addr + part.p_vaddr;
           const uintptr_t first = (from + page - 1) / page * page, end = (from + part.p_memsz) / page * page;
@@ -46,6 +46,14 @@ void GiveBackCode() {
         return 0;
       },
       nullptr);
+}
+
+// Readers see all of the text or no file.
+void WriteWhole(const std::string& path, const std::string& text) {
+  const std::string beside = path + "." + std::to_string(getpid());
+  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const bool written = file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (!written || rename(beside.c_str(), path.c_str()) != 0) throw SystemError("cannot write '" + path + "'");
 }
 
 // Text that a session wrote and nobody read.
@@ -104,7 +112,7 @@ void Supervisor::Prepare() {
 
 void Supervisor::StartKeeper() {
   KeeperTask task{base_.path, options_.work_dir, static_cast<uint64_t>(options_.disk_limit), {}, {}};
-  std::set<std::string> used;
+  std::set<std::string> used = {ContentsDirectory(base_.path)};
   for (const auto& [number, connection] : connections_) {
     if (connection->state != State::kServing) continue;
     task.sessions[number] = connection->pid;
@@ -135,13 +143,12 @@ void Supervisor::Announce() {
     log_.Write("insecure", "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
   }
   log_.Write("listening", "serving on " + listener_.address + ", key '" + options_.key + "'");
-  if (options_.json) {
-    const std::string host = listener_.host.empty() ? listener_.address : listener_.host;
-    printf("{\"host\": %s, \"port\": %d, \"address\": %s, \"pid\": %d}\n", Quoted(host).c_str(), listener_.port,
-           Quoted(listener_.address).c_str(), static_cast<int>(getpid()));
-  } else {
-    printf("listening on %s\n", listener_.address.c_str());
-  }
+  const std::string host = listener_.host.empty() ? listener_.address : listener_.host;
+  const std::string facts = "{\"host\": " + Quoted(host) + ", \"port\": " + std::to_string(listener_.port) +
+                            ", \"address\": " + Quoted(listener_.address) + ", \"pid\": " + std::to_string(getpid()) +
+                            "}\n";
+  if (!options_.ready_file.empty()) WriteWhole(options_.ready_file, facts);
+  printf("%s", options_.json ? facts.c_str() : ("listening on " + listener_.address + "\n").c_str());
   fflush(stdout);
 }
 
@@ -152,6 +159,7 @@ void Supervisor::ShutDown() {
     log_.Write("stopping", "ending " + std::to_string(sessions) + (sessions == 1 ? " session" : " sessions"));
   listener_.socket.Close();
   if (!options_.unix_path.empty()) unlink(options_.unix_path.c_str());
+  if (!options_.ready_file.empty()) unlink(options_.ready_file.c_str());
   for (const auto& [number, connection] : connections_) {
     if (connection->pid) Kill(connection.get(), {"stopped"});
   }
@@ -175,6 +183,7 @@ SessionStart Supervisor::LeaveSupervisor(Connection* connection) {
   start.features = Join(connection->features);
   for (int i : {0, 1}) start.errors[i] = std::move(connection->errors[i]);
   start.directory = SessionDirectory(base_.path, connection->number);
+  start.contents = ContentsDirectory(base_.path);
   connections_.clear();
   lingering_.clear();
   keeper_.Close();

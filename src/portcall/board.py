@@ -23,6 +23,7 @@ from portcall._folders import folder_beside
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
+ABOVE = ("ir", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
 # With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
@@ -75,17 +76,17 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
     headers = sorted(core.rglob("*.h"))
-    known = {  # the core includes nothing of the server
-        own: hashlib.sha256(
-            made_by + b"".join(path.read_bytes() for path in headers if own or path.parent.name != "board")
+    known = {  # the core includes nothing of the server and of objects
+        above: hashlib.sha256(
+            made_by + b"".join(path.read_bytes() for path in headers if above or path.parent.name not in ABOVE)
         ).digest()
-        for own in (False, True)
+        for above in (False, True)
     }
     cache = cache_folder()
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def compile_one(source: Path) -> Path:
-        content = known[source.parent.name == "board"] + source.read_bytes()
+        content = known[source.parent.name in ABOVE] + source.read_bytes()
         made = cache / f"{source.stem}-{hashlib.sha256(content).hexdigest()[:24]}.o"
         if not made.is_file():
             with folder_beside(made) as folder:

@@ -2,6 +2,7 @@
 // What tests/rpc/serving.py registers in Python, for the server that has none.
 #include <fcntl.h>
 #include <portcall/portcall.h>
+#include <portcall/reflection.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -128,4 +129,111 @@ DEMO("touch").set_body_typed([](std::string path) { std::ofstream file(path); })
 DEMO("wait_for").set_body_typed([](std::string path) {
   struct stat facts{};
   while (stat(path.c_str(), &facts) != 0) usleep(5000);
+});
+
+// ---- Objects ----
+
+struct PointObj : Object {
+  int64_t x = 0;
+  double y = 0;
+  PORTCALL_OBJECT(PointObj, Object, "rpc_values.Point")
+  static void Describe(Description<PointObj>* type) {
+    type->field("x", &PointObj::x);
+    type->field("y", &PointObj::y);
+  }
+};
+PORTCALL_REGISTER_OBJECT(PointObj);
+class Point : public ObjectRef {
+  PORTCALL_OBJECT_REF(Point, PointObj)
+};
+static ObjectRef MakePoint(int64_t x, double y) {
+  auto* point = NewNode<PointObj>();
+  point->x = x, point->y = y;
+  return ObjectRef::Steal(point);
+}
+
+struct UnknownObj : Object {
+  String name;
+  PORTCALL_OBJECT(UnknownObj, Object, "rpc_values.Unknown")
+  static void Describe(Description<UnknownObj>* type) { type->field("name", &UnknownObj::name); }
+};
+PORTCALL_REGISTER_OBJECT(UnknownObj);
+class Unknown : public ObjectRef {
+  PORTCALL_OBJECT_REF(Unknown, UnknownObj)
+};
+
+struct CounterObj : Object {
+  int64_t count = 40;
+  Array<Any> steps;
+  int64_t Plus(int64_t n) const { return count + n; }
+  int64_t Hidden() const { return 1; }
+  PORTCALL_OBJECT(CounterObj, Object, "rpc_objects.Counter")
+  static void Describe(Description<CounterObj>* type) {
+    type->field("count", &CounterObj::count);
+    type->field("steps", &CounterObj::steps);
+    type->method("plus", &CounterObj::Plus);
+    type->method("_hidden", &CounterObj::Hidden);
+  }
+};
+PORTCALL_REGISTER_OBJECT(CounterObj);
+
+static PackedFunc Length() {
+  return TypedPackedFunc<int64_t(Any)>([](Any value) {
+    if (auto text = value.try_cast<std::string>()) return static_cast<int64_t>(text->size());
+    return static_cast<int64_t>(value.cast<Array<Any>>().size());
+  });
+}
+static PackedFunc Largest() {
+  return TypedPackedFunc<int64_t(Array<int64_t>)>([](Array<int64_t> items) {
+    int64_t most = items[0];
+    for (int64_t item : items) most = std::max(most, item);
+    return most;
+  });
+}
+
+DEMO("same").set_body_typed([](Any value) { return value; });
+DEMO("point").set_body_typed(MakePoint);
+DEMO("unknown").set_body_typed([](std::string name) {
+  auto* unknown = NewNode<UnknownObj>();
+  unknown->name = name;
+  return Array<Any>{ObjectRef::Steal(unknown)};
+});
+DEMO("name_of").set_body_typed([](Array<Any> unknowns) { return unknowns[0].cast<Unknown>().node()->name; });
+DEMO("with_function").set_body_typed([] { return Array<Any>{Length()}; });
+DEMO("calls").set_body_typed([](Array<Any> functions) { return Any(functions[0].cast<PackedFunc>()("abc")); });
+DEMO("total").set_body_typed([](Array<Tensor> rows) {
+  double sum = 0;
+  for (const Tensor& row : rows) {
+    Tensor compact = Tensor::Empty(row.shape(), row.dtype());
+    compact.CopyFrom(row);
+    for (size_t i = 0; i < compact.numel(); ++i) sum += compact.data<float>()[i];
+  }
+  return sum;
+});
+DEMO("deep").set_body_typed([](int64_t depth) {
+  Array<Any> value;
+  for (int64_t i = 0; i < depth; ++i) value = Array<Any>{value};
+  return value;
+});
+DEMO("counter").set_body_typed([] {
+  auto* counter = NewNode<CounterObj>();
+  counter->steps = Array<Any>{1, Length()};
+  return ObjectRef::Steal(counter);
+});
+DEMO("functions").set_body_typed([] { return Array<Any>{Length(), Largest()}; });
+DEMO("table").set_body_typed([] { return Map<String, Any>{{"a", Length()}, {"b", 2}}; });
+DEMO("fill_with").set_body_typed([](Tensor tensor, double value) {
+  for (size_t i = 0; i < tensor.numel(); ++i) tensor.data<float>()[i] = static_cast<float>(value);
+});
+DEMO("overwrite").set_body_typed([](std::string path) {
+  const int file = open(path.c_str(), O_RDWR);
+  const bool written = pwrite(file, "other", 5, 70'000) == 5;
+  close(file);
+  PORTCALL_CHECK(written, OSError) << "cannot overwrite " << path;
+});
+DEMO("dig").set_body_typed([](int depth) {
+  for (int i = 0; i < depth; ++i) {
+    if (mkdir("deep-folder", 0700) != 0 || chdir("deep-folder") != 0) break;
+  }
+  std::ofstream("last").write(std::string(10'000'000, 'x').data(), 10'000'000);
 });

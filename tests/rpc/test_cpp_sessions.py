@@ -3,32 +3,58 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from portcall import toolchain
+from portcall import graph, toolchain
 from rpc.serving import Program, serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "cpp.md"
+TOKEN = "a token that nobody guesses"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
+
+
+def program_of_page(name: str, folder: Path) -> Path:
+    found = re.search(rf"```cpp\n// {name}.cc\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    (folder / f"{name}.cc").write_text(found[1])
+    return toolchain.create_executable(folder / f"{name}.cc", folder / name, options=STRICT)
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("client")
-    found = re.search(r"```cpp\n// session.cc\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    (folder / "session.cc").write_text(found[1])
-    return toolchain.create_executable(folder / "session.cc", folder / "session", options=STRICT)
+    return program_of_page("session", tmp_path_factory.mktemp("client"))
+
+
+def run(*words: object, **environment: str) -> tuple[int, str, list[str]]:
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, timeout=600, check=False, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stderr, done.stdout.split()
 
 
 @pytest.mark.parametrize("program", ["python", "board"])
 def test_cpp_page_session_runs(client: Path, kernel_library: Path, program: Program) -> None:
+    printed = ["2", "7", "FunctionNotFoundError", "ConnectError"]
     with serving("--key", "k", program=program) as server:
-        words = [str(client), server.address, "k", str(kernel_library)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split() == ["2", "7", "FunctionNotFoundError", "ConnectError"]
+        assert run(client, server.address, "k", kernel_library) == (0, "", printed)
+        assert run(client, server.address, "other", kernel_library) == (0, "", ["ConnectError"])
+        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN=TOKEN) == (0, "", ["AuthenticationError"])
+    with serving("--key", "k", program=program, PORTCALL_TOKEN=TOKEN) as server:
+        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN=TOKEN) == (0, "", printed)
+        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN="x" + TOKEN)[2] == ["AuthenticationError"]
+        assert run(client, server.address, "k", kernel_library)[2] == ["ConnectError"]
+
+
+@pytest.mark.parametrize("program", ["python", "board"])
+def test_cpp_page_model_runs(kernel_library: Path, tmp_path: Path, program: Program) -> None:
+    builder = graph.GraphBuilder()
+    builder.output(builder.call("add_one", [builder.input("x", (4,))], (4,)))
+    graph.export_bundle(tmp_path / "model.so", builder.graph(), kernel_library, {})
+    with serving(program=program) as server:
+        model = program_of_page("model", tmp_path)
+        assert run(model, server.address, tmp_path / "model.so") == (0, "", ["4"])

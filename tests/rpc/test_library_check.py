@@ -138,11 +138,14 @@ def test_upload_of_data_checks_nothing(remote: rpc.Session, tmp_path: Path) -> N
     assert remote.stats()["requests"] == before + 2
 
 
-def test_session_machine_describes_the_server(remote: rpc.Session, server: Serving) -> None:
-    assert remote.machine() == this_machine()
+def test_session_machine_describes_the_last_server_of_a_chain(server: Serving) -> None:
     further = ["rpc.Connect", "127.0.0.1", server.port, "", False]
     with rpc.connect(server.address, session_constructor_args=further) as session:
         assert session.machine() == this_machine()
+
+
+def test_session_machine_describes_the_server(remote: rpc.Session) -> None:
+    assert remote.machine() == this_machine()
     with rpc.LocalSession() as local, rpc.PopenSession() as child:
         assert local.machine() == child.machine() == this_machine()
 
@@ -352,7 +355,7 @@ def test_library_check_refuses_invalid_questions(remote: rpc.Session) -> None:
     for question in ("x", "[]", "{}", needs(symbols=[1]), needs(needed=["x"] * 300), "[" * 100_000, "1" * (17 << 20)):
         with pytest.raises(ValueError, match=r"."):
             ask("k.so", question)
-    with pytest.raises(TypeError, match="needs"):
+    with pytest.raises(TypeError, match="needs|argument #1"):
         ask("k.so", 3)
     with pytest.raises(PermissionError):
         ask("../k.so", needs())

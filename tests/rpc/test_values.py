@@ -172,7 +172,7 @@ def test_server_sends_values_only_to_clients_that_know_them(server: Serving) -> 
 @pytest.mark.parametrize("further", [False, True])
 def test_sessions_of_constructors_send_values_only_to_clients_that_know_them(features: str, further: bool) -> None:
     options = f" -portcall=1 -features={features}"
-    with serving(functions=VALUES) as last, serving("--allow-connect", functions=VALUES) as first:
+    with serving(functions=VALUES) as last, serving(*["--allow-connect"] * further, functions=VALUES) as first:
         way = (
             [text("rpc.Connect"), text("127.0.0.1"), integer(last.port), text("")]
             if further

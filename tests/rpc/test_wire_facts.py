@@ -73,7 +73,12 @@ def test_progress_is_read_as_it_is_written() -> None:
 
 def test_server_without_python_offers_the_same_functions() -> None:
     listed = body_of((ROOT / "core/board/session.cc").read_text(), "kOffered[] = {")
-    assert [*re.findall(r'"([^"]+)"', listed)] == [name for name in BASE_PATTERNS if name != "portcall.rpc.content_*"]
+    assert [*re.findall(r'"([^"]+)"', listed)] == [*BASE_PATTERNS]
+
+
+def test_server_without_python_has_the_same_features() -> None:
+    (listed,) = re.findall(r"kFeatures\[\] = \{([^}]+)\}", (ROOT / "core/board/hello.cc").read_text())
+    assert re.findall(r'"([^"]+)"', listed) == sorted(_handshake.FEATURES)
 
 
 def test_server_without_python_describes_a_crash_in_the_same_words() -> None:

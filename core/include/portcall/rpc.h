@@ -8,7 +8,7 @@
 //   board.LoadModule("k.so")["add_one"](x, x);
 //   rpc::Serve(fd, {{"demo.*"}});                    // until the client on fd closes
 //
-// There is no TLS and no token here: a tunnel carries the connection to a server that asks for them (ssh -L).
+// There is no TLS here: a tunnel carries the connection to a server that asks for it (ssh -L).
 #ifndef PORTCALL_RPC_H_
 #define PORTCALL_RPC_H_
 
@@ -23,11 +23,13 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "module.h"
+#include "sha256.h"
 #include "tensor.h"
 
 namespace portcall::rpc {
@@ -88,6 +90,7 @@ class Client {
 
 struct ConnectOptions {
   std::string key;          // of the server; empty for none
+  std::string token;        // that both sides know, and that never travels; empty for none
   double timeout = 10;      // seconds for each step of the handshake
   double call_timeout = 0;  // seconds for an answer; 0 for any time
 };
@@ -166,26 +169,85 @@ inline std::string ReadExactly(int fd, size_t size, const std::string& address) 
   }
   return data;
 }
+
+// The handshake of a client (docs/wire.md, sections 1 and 8).
+class Handshake {
+ public:
+  Handshake(int fd, const std::string& address) : fd_(fd), address_(address) {}
+
+  void Run(const std::string& key, const std::string& token) {
+    std::string words = "client:" + key;
+    if (!token.empty()) words += " -portcall=1 -nonce=" + Nonce();
+    Send(LittleEndian(kMagic) + LittleEndian(static_cast<uint32_t>(words.size())) + words);
+    const std::string reply = ReadReply("the server does not have the key '" + key + "', or asks for a token");
+    const bool asked = (reply + " ").find(" -auth=token ") != std::string::npos;
+    if (token.empty()) return;
+    if (!asked) Refuse("the server does not ask for the token, so it may be another one");
+    const sha256::HmacKey secret(token);
+    const std::string transcript = transcript_;
+    Send(std::string(sha256::AsText(secret.Sign("client" + std::string(1, '\0') + transcript))));
+    const std::string proof = sha256::Hex(secret.Sign("server" + std::string(1, '\0') + transcript));
+    std::string opened;
+    try {
+      opened = ReadReply("its answer is not of this protocol");
+    } catch (const Error&) {  // it closes without a word
+      Refuse("the server refused the token; is it the one that it was started with?");
+    }
+    const size_t at = opened.find(" -proof=");
+    const bool same = at != std::string::npos && sha256::SameInConstantTime(opened.substr(at + 8, proof.size()), proof);
+    if (!same) Refuse("the server does not know the token");
+  }
+
+ private:
+  static constexpr uint32_t kMagic = 0xFF271, kNotice = 0xFF274, kMostBytes = 4096;
+
+  static std::string Nonce() {
+    std::random_device random;
+    std::string text;
+    for (int i = 0; i < 32; ++i) text += "0123456789abcdef"[random() & 15];
+    return text;
+  }
+
+  [[noreturn]] void Refuse(const std::string& why) const { throw Error("AuthenticationError", address_ + ": " + why); }
+
+  void Send(const std::string& data) {
+    transcript_ += data;
+    if (send(fd_, data.data(), data.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(data.size())) {
+      FailToConnect(address_, std::strerror(errno));
+    }
+  }
+
+  uint32_t ReadNumber() {
+    const std::string bytes = ReadExactly(fd_, 4, address_);
+    transcript_ += bytes;
+    uint32_t value = 0;
+    for (size_t i = 0; i < 4; ++i) value |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+    return value;
+  }
+
+  // The words of the server's reply; notices before it say what it waits for.
+  std::string ReadReply(const std::string& refusal) {
+    for (;;) {
+      const uint32_t code = ReadNumber();
+      if (code != kMagic && code != kNotice) FailToConnect(address_, refusal);
+      const uint32_t size = ReadNumber();
+      if (size > kMostBytes) FailToConnect(address_, "its answer is not of this protocol");
+      const std::string text = ReadExactly(fd_, size, address_);
+      transcript_ += text;
+      if (code == kMagic) return text;
+    }
+  }
+
+  int fd_;
+  const std::string& address_;
+  std::string transcript_;  // all bytes that both sides said
+};
 }  // namespace detail
 
-// A session with a server (docs/wire.md, section 1), at "host:port", "[v6]:port" or "unix:/path".
+// A session with a server at "host:port", "[v6]:port" or "unix:/path".
 inline Client Connect(const std::string& address, const ConnectOptions& options = {}) {
-  constexpr uint32_t kMagic = 0xFF271, kMostBytes = 4096;
   detail::Socket socket{detail::OpenSocket(address, options.timeout)};
-  const std::string words = "client:" + options.key;
-  const std::string hello =
-      detail::LittleEndian(kMagic) + detail::LittleEndian(static_cast<uint32_t>(words.size())) + words;
-  if (send(socket.fd, hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
-    detail::FailToConnect(address, std::strerror(errno));
-  }
-  if (detail::ReadExactly(socket.fd, 4, address) != detail::LittleEndian(kMagic)) {
-    detail::FailToConnect(address, "the server does not have the key '" + options.key + "', or asks for a token");
-  }
-  const std::string head = detail::ReadExactly(socket.fd, 4, address);
-  uint32_t size = 0;
-  for (size_t i = 0; i < 4; ++i) size |= uint32_t{static_cast<uint8_t>(head[i])} << (8 * i);
-  if (size > kMostBytes) detail::FailToConnect(address, "its answer is not of this protocol");
-  detail::ReadExactly(socket.fd, size, address);
+  detail::Handshake(socket.fd, address).Run(options.key, options.token);
   const int fd = std::exchange(socket.fd, -1);
   return Attach(fd, fd, options.call_timeout, address);
 }

@@ -1,19 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/sha256.h"
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104): for proofs of a token and digests of files.
+#ifndef PORTCALL_SHA256_H_
+#define PORTCALL_SHA256_H_
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
 
-namespace portcall::board {
-namespace {
+namespace portcall::sha256 {
 
-uint32_t Rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
-uint32_t BigEndian(const uint8_t* at) {
+using Digest = std::array<uint8_t, 32>;
+
+// Overwrites memory that held a secret.
+inline void Wipe(void* memory, size_t size) noexcept;
+
+class Sha256 {
+ public:
+  ~Sha256() { Wipe(this, sizeof(*this)); }
+  void Update(std::string_view data);
+  Digest Finish();
+
+ private:
+  void Compress(const uint8_t* block);
+
+  std::array<uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint64_t size_ = 0;
+  std::array<uint8_t, 64> rest_{};
+};
+
+// What is left of a key once it has been mixed in: the key itself need not be kept.
+class HmacKey {
+ public:
+  explicit HmacKey(std::string_view key);
+  Digest Sign(std::string_view text) const;
+
+ private:
+  Sha256 inner_, outer_;
+};
+
+inline std::string_view AsText(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+inline uint32_t Rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+inline uint32_t BigEndian(const uint8_t* at) {
   return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | uint32_t{at[3]};
 }
 
 // The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
-constexpr uint32_t kRound[64] = {
+inline constexpr uint32_t kRound[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
     0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
@@ -23,14 +62,12 @@ constexpr uint32_t kRound[64] = {
     0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-}  // namespace
-
-void Wipe(void* memory, size_t size) noexcept {
+inline void Wipe(void* memory, size_t size) noexcept {
   auto* at = static_cast<volatile uint8_t*>(memory);
   while (size--) *at++ = 0;
 }
 
-void Sha256::Compress(const uint8_t* block) {
+inline void Sha256::Compress(const uint8_t* block) {
   uint32_t w[64];
   for (size_t i = 0; i < 16; ++i) w[i] = BigEndian(block + 4 * i);
   for (int i = 16; i < 64; ++i) {
@@ -53,7 +90,7 @@ void Sha256::Compress(const uint8_t* block) {
   Wipe(s.data(), sizeof(s));
 }
 
-void Sha256::Update(std::string_view data) {
+inline void Sha256::Update(std::string_view data) {
   while (!data.empty()) {
     const size_t used = size_ % rest_.size(), n = std::min(data.size(), rest_.size() - used);
     std::memcpy(rest_.data() + used, data.data(), n);
@@ -63,7 +100,7 @@ void Sha256::Update(std::string_view data) {
   }
 }
 
-Digest Sha256::Finish() {
+inline Digest Sha256::Finish() {
   const uint64_t bits = size_ * 8;
   Update(std::string_view("\x80", 1));
   while (size_ % 64 != 56) Update(std::string_view("\0", 1));
@@ -75,7 +112,7 @@ Digest Sha256::Finish() {
   return digest;
 }
 
-HmacKey::HmacKey(std::string_view key) {
+inline HmacKey::HmacKey(std::string_view key) {
   std::array<char, 64> block{};
   if (key.size() > block.size()) {
     Sha256 hash;
@@ -93,7 +130,7 @@ HmacKey::HmacKey(std::string_view key) {
   Wipe(block.data(), block.size());
 }
 
-Digest HmacKey::Sign(std::string_view text) const {
+inline Digest HmacKey::Sign(std::string_view text) const {
   Sha256 inner = inner_, outer = outer_;
   inner.Update(text);
   Digest digest = inner.Finish();
@@ -101,7 +138,7 @@ Digest HmacKey::Sign(std::string_view text) const {
   return outer.Finish();
 }
 
-std::string Hex(const Digest& digest, size_t bytes) {
+inline std::string Hex(const Digest& digest, size_t bytes = sizeof(Digest)) {
   std::string text;
   for (size_t i = 0; i < bytes; ++i) {
     text += "0123456789abcdef"[digest[i] >> 4];
@@ -110,11 +147,12 @@ std::string Hex(const Digest& digest, size_t bytes) {
   return text;
 }
 
-bool SameInConstantTime(std::string_view a, std::string_view b) noexcept {
+inline bool SameInConstantTime(std::string_view a, std::string_view b) noexcept {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
   return difference == 0;
 }
 
-}  // namespace portcall::board
+}  // namespace portcall::sha256
+#endif  // PORTCALL_SHA256_H_

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files by content, as portcall/rpc/server/_contents.py has them: what one session sent, another need not send again, and
+// an upload that broke off goes on. In the store a file's name begins with its size and a sample of it ("stem"), then comes
+// "-" and its SHA-256; "." and a number while nobody has asked for that; ".part" for the start of a file.
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "board/directories.h"
+#include "board/files.h"
+#include "portcall/function.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{2} << 30;
+
+bool StartsWith(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+const std::string& CheckHex(const std::string& text) {
+  PORTCALL_CHECK(text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos, ValueError)
+      << "invalid digest '" << text.substr(0, 80) << "' (must be 64 hexadecimal digits)";
+  return text;
+}
+
+class Contents {
+ public:
+  Contents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit)
+      : folder_(std::move(folder)), store_(std::move(store)), limit_(limit) {}
+
+  std::string Find(int64_t size, std::string sample) const {
+    const std::string stem = Stem(size, sample);
+    bool part = false, complete = false;
+    for (const std::string& name : Names()) {
+      if (name == stem + ".part") part = true;
+      else complete |= StartsWith(name, stem);
+    }
+    return complete ? "complete" : part ? "part" : "";
+  }
+
+  bool Take(std::string path, int64_t size, std::string sample, std::string digest) {
+    const std::string stem = Stem(size, sample), kept = stem + "-" + CheckHex(digest);
+    for (const std::string& name : Names()) {
+      if (!StartsWith(name, stem + ".") || name == stem + ".part") continue;
+      const Descriptor file = Open(name);
+      if (file) rename((store_ + "/" + name).c_str(), (store_ + "/" + stem + "-" + DigestOf(file)).c_str());
+    }
+    const Descriptor file = Open(kept);
+    if (!file) return false;
+    folder_->Link(store_ + "/" + kept, path);
+    futimens(file.get(), nullptr);
+    folder_->Taken(IdentityOf(file), digest);
+    return true;
+  }
+
+  void Begin(std::string path, int64_t size, std::string sample) {
+    Keep(path, Stem(size, sample) + ".part");
+    Lock(folder_->Open(path, O_RDONLY));
+  }
+
+  int64_t Resume(std::string path, int64_t size, std::string sample) {
+    const std::string name = Stem(size, sample) + ".part";
+    struct stat facts{};
+    Descriptor file = Open(name);
+    if (!file || fstat(file.get(), &facts) != 0 || !Lock(std::move(file))) return 0;
+    folder_->Link(store_ + "/" + name, path);
+    return facts.st_size;
+  }
+
+  void KeepWhole(std::string path, std::string sample) {
+    struct stat facts{};
+    if (fstat(folder_->Open(path, O_RDONLY).get(), &facts) != 0) throw SystemError("cannot keep '" + path + "'");
+    const std::string stem = Stem(facts.st_size, sample);
+    Keep(path, stem + "." + std::to_string(facts.st_ino));
+    unlink((store_ + "/" + stem + ".part").c_str());
+    MakeRoom();
+  }
+
+ private:
+  static std::string Stem(int64_t size, const std::string& sample) {
+    return std::to_string(std::max<int64_t>(size, 0)) + "-" + CheckHex(sample);
+  }
+
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    const Descriptor store(open(store_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (store) {
+      ForEachName(store.get(), [&](const char* name) {
+        names.emplace_back(name);
+        return true;
+      });
+    }
+    return names;
+  }
+
+  Descriptor Open(const std::string& name) const {
+    return Descriptor(open((store_ + "/" + name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  }
+
+  // Gives a file of the session a second name, at once: another session may keep the same content now.
+  void Keep(const std::string& path, const std::string& name) {
+    folder_->MayHaveLinks(IdentityOf(folder_->Open(path, O_RDONLY)));
+    mkdir(store_.c_str(), 0700);
+    const std::string kept = store_ + "/" + name, beside = store_ + "/new-" + std::to_string(getpid());
+    unlink(beside.c_str());  // of a process with this number that was killed
+    const bool done = linkat(AT_FDCWD, folder_->Path(path).c_str(), AT_FDCWD, beside.c_str(), 0) == 0 &&
+                      rename(beside.c_str(), kept.c_str()) == 0;
+    const Error error = SystemError("cannot keep '" + path + "'");
+    unlink(beside.c_str());  // it stays if both names were those of one file
+    if (!done) throw error;
+  }
+
+  // Has a part for this session alone, as long as it lives.
+  bool Lock(Descriptor file) {
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+    locks_.push_back(std::move(file));
+    return true;
+  }
+
+  // Deletes the files that were used least recently.
+  void MakeRoom() const {
+    struct statvfs disk{};
+    uint64_t limit = limit_, used = 0;
+    if (!limit && statvfs(store_.c_str(), &disk) == 0) {
+      limit = std::min<uint64_t>(kMostBytes, uint64_t{disk.f_blocks} * disk.f_frsize / 4);
+    }
+    std::vector<std::pair<std::pair<int64_t, int64_t>, std::pair<uint64_t, std::string>>> files;  // age; size, path
+    for (const std::string& name : Names()) {
+      struct stat facts{};
+      const std::string path = store_ + "/" + name;
+      if (stat(path.c_str(), &facts) != 0) continue;
+      used += static_cast<uint64_t>(facts.st_size);
+      files.push_back({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, {static_cast<uint64_t>(facts.st_size), path}});
+    }
+    std::sort(files.begin(), files.end());
+    for (const auto& [age, file] : files) {
+      if (used <= limit) return;
+      unlink(file.second.c_str());
+      used -= file.first;
+    }
+  }
+
+  std::shared_ptr<Folder> folder_;
+  std::string store_;
+  uint64_t limit_;
+  std::vector<Descriptor> locks_;
+};
+
+template <typename F> void Offer(const char* name, F body) {
+  Registry::Set(name, PackedFunc(detail::Unpack(std::move(body)), name), true);
+}
+
+}  // namespace
+
+void RegisterContents(std::shared_ptr<Folder> folder, std::string store, uint64_t limit) {
+  auto kept = std::make_shared<Contents>(std::move(folder), std::move(store), limit);
+  Offer("portcall.rpc.content_find", [kept](int64_t size, std::string sample) { return kept->Find(size, sample); });
+  Offer("portcall.rpc.content_take", [kept](std::string path, int64_t size, std::string sample, std::string digest) {
+    return kept->Take(path, size, sample, digest);
+  });
+  Offer("portcall.rpc.content_begin",
+        [kept](std::string path, int64_t size, std::string sample) { kept->Begin(path, size, sample); });
+  Offer("portcall.rpc.content_resume",
+        [kept](std::string path, int64_t size, std::string sample) { return kept->Resume(path, size, sample); });
+  Offer("portcall.rpc.content_keep", [kept](std::string path, std::string sample) { kept->KeepWhole(path, sample); });
+}
+
+}  // namespace portcall::board
