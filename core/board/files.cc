@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "board/machine.h"
+#include "board/needs.h"
 #include "portcall/module.h"
 #include "portcall/sha256.h"
 #include "portcall/tensor.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine is, and what of a library's needs it has not, as clients ask before they upload (docs/wire.md,
-// section 7).
+// What machine this is.
 #ifndef PORTCALL_BOARD_MACHINE_H_
 #define PORTCALL_BOARD_MACHINE_H_
 
@@ -8,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace portcall::board {
 
@@ -24,11 +22,29 @@ constexpr uint16_t kThisMachine = EM_RISCV;
 #error "the server does not know this machine"
 #endif
 
-std::string MachineName();  // as in a compiler's target
-std::string Target();       // the target of compilers
-// The answer as JSON. `needs` are those of a library that lies in `folder`, or will, as JSON; empty for the machine alone.
-// Throws ValueError for other questions.
-std::string DescribeMachine(const std::string& folder, std::string_view needs);
+// As in a compiler's target.
+inline std::string MachineName() {
+  switch (kThisMachine) {
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_ARM:
+      return "arm";
+    default:
+      return "riscv" + std::to_string(8 * sizeof(void*));
+  }
+}
+
+// The target of compilers.
+inline std::string Target() {
+#ifdef __GLIBC__
+  const char* libc = "-linux-gnu";
+#else
+  const char* libc = "-linux-musl";
+#endif
+  return MachineName() + libc + (kThisMachine == EM_ARM ? "eabihf" : "");
+}
 
 }  // namespace portcall::board
 #endif  // PORTCALL_BOARD_MACHINE_H_

@@ -32,7 +32,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*words: object, **environment: str) -> tuple[int, str, list[str]]:
     done = subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, timeout=600, check=False, env={**os.environ, **environment}
+        list(map(str, words)),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, **environment},
     )
     return done.returncode, done.stderr, done.stdout.split()
 
@@ -43,10 +48,16 @@ def test_cpp_page_session_runs(client: Path, kernel_library: Path, program: Prog
     with serving("--key", "k", program=program) as server:
         assert run(client, server.address, "k", kernel_library) == (0, "", printed)
         assert run(client, server.address, "other", kernel_library) == (0, "", ["ConnectError"])
-        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN=TOKEN) == (0, "", ["AuthenticationError"])
+        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN=TOKEN) == (
+            0,
+            "",
+            ["AuthenticationError"],
+        )
     with serving("--key", "k", program=program, PORTCALL_TOKEN=TOKEN) as server:
         assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN=TOKEN) == (0, "", printed)
-        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN="x" + TOKEN)[2] == ["AuthenticationError"]
+        assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN="x" + TOKEN)[2] == [
+            "AuthenticationError"
+        ]
         assert run(client, server.address, "k", kernel_library)[2] == ["ConnectError"]
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "board/machine.h"
+#include "board/needs.h"
 
 #include <sys/types.h>
 #ifdef __GLIBC__
@@ -9,6 +9,7 @@
 #include "board/json.h"
 #include "board/linkage.h"
 #include "board/log.h"
+#include "board/machine.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
 
@@ -84,28 +85,6 @@ std::string Unmet(const std::string& folder, const Json& needs) {
 }
 
 }  // namespace
-
-std::string MachineName() {
-  switch (kThisMachine) {
-    case EM_X86_64:
-      return "x86_64";
-    case EM_AARCH64:
-      return "aarch64";
-    case EM_ARM:
-      return "arm";
-    default:
-      return "riscv" + std::to_string(8 * sizeof(void*));
-  }
-}
-
-std::string Target() {
-#ifdef __GLIBC__
-  const char* libc = "-linux-gnu";
-#else
-  const char* libc = "-linux-musl";
-#endif
-  return MachineName() + libc + (kThisMachine == EM_ARM ? "eabihf" : "");
-}
 
 std::string DescribeMachine(const std::string& folder, std::string_view needs) {
   PORTCALL_CHECK(needs.size() <= kMostBytes, ValueError)
