@@ -83,6 +83,18 @@ def test_compile_command_compiles_sources(tmp_path: Path) -> None:
     assert not (tmp_path / "g.so").exists()
 
 
+def test_compile_command_says_what_to_do(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m.so"
+    error = portcall("compile", model, "-o", output, "--shape", "nix=1", code=1)["error"]
+    assert (error["kind"], "'nix'" in error["message"]) == ("ModelError", True)
+    onnx.save(branches(), model, save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    error = portcall("compile", model, "-o", output, code=1)["error"]
+    assert str(tmp_path / "weights") in error["message"]
+    assert error["next"]
+    assert not output.exists()
+
+
 def test_compile_help_loads_no_compiler() -> None:
     script = "import sys\nfrom portcall.cli import cli\ntry: cli(['compile', '--help'])\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -82,6 +82,14 @@ def test_verify_refuses_another_model() -> None:
             portcall.compile.verify(executor, model)
 
 
+def test_verify_refuses_wrong_inputs() -> None:
+    model = branches()
+    executor = portcall.compile.from_onnx(model, check=False).load()
+    for name, shape in (("nix", (3, 12)), ("a", (3, 13))):
+        with pytest.raises(ModelError, match=f"'{name}'"):
+            portcall.compile.verify(executor, model, {name: random(*shape)})
+
+
 def test_from_onnx_refuses_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     model = branches()
     portcall.compile.from_onnx(model)

@@ -123,9 +123,13 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
     inputs = ", ".join(f"{name}: {text}" for name, text in made.inputs.items())
     print_line(f"{output}: {format_size(nbytes)}, main({inputs})")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
-    print_line(
-        f"next: {shlex.join(['portcall', 'run', output, *(f'--input={name}=@{name}.npy' for name in made.inputs)])}"
-    )
+    print_next(made, output, [f"--input={name}=@{name}.npy" for name in made.inputs])
+
+
+def print_next(made: CompiledModel | CompiledExecutable, output: str, words: list[str]) -> None:
+    """Print how to run a model, which for another machine is done on a server."""
+    elsewhere = ["--rpc=HOST:PORT"] if made.triple else []
+    print_line(f"next: {shlex.join(['portcall', 'run', output, *words, *elsewhere])}")
 
 
 def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -> None:
@@ -140,12 +144,17 @@ def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -
     rules = ", ".join(f"{count} {rule}" for rule, count in made.kernels.items())
     print_line(f"{output}: {format_size(nbytes)}, {sum(made.kernels.values())} kernels ({rules})")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
-    print_line(f"next: {shlex.join(['portcall', 'run', output, *(f'--input={name}=random' for name in inputs)])}")
+    print_next(made, output, [f"--input={name}=random" for name in inputs])
 
 
 def compile_sources(files: tuple[str, ...], output: str, target: str, json_to: str | None) -> None:
     from portcall import toolchain
 
+    wrong = [path for path in files if Path(path).suffix not in toolchain.SUFFIXES]
+    if wrong:
+        raise click.UsageError(
+            f"'{wrong[0]}' is neither an ONNX model ({SUFFIX}) nor one of {' '.join(toolchain.SUFFIXES)}"
+        )
     with StatusLine() as status, status.expect(f"compiling {', '.join(files)}", 0):
         made = toolchain.create_shared(files, output, None if target == "native" else target)
     if json_to is not None:

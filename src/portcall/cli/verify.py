@@ -60,7 +60,9 @@ def command(
 def read_input(text: str) -> tuple[str, Any]:
     import numpy as np
 
-    name, _, path = text.partition("=")
+    name, equals, path = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"'{text}' is not of the form NAME=FILE.npy")
     try:
         return name, np.load(path.removeprefix("@"))
     except (OSError, ValueError) as error:

@@ -111,6 +111,11 @@ def verify(
     if others or executor.get_num_outputs() != len(proto.graph.output):
         what = f"the input '{others[0]}' is in one of them only" if others else "their numbers of results differ"
         raise ModelError(f"the bundle was compiled from another model: {what}")
+    for name, array in (inputs or {}).items():
+        if name not in theirs:
+            raise ModelError(f"the model has no input '{name}'; its inputs are {', '.join(sorted(theirs))}")
+        if name in shapes and tuple(array.shape) != tuple(shapes[name]):
+            raise ModelError(f"the input '{name}' has the shape {list(shapes[name])}, the array {list(array.shape)}")
     bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in theirs})
     feeds = {**random_inputs(shapes, types, seed), **(inputs or {})}
     expected = reference(proto, feeds)
