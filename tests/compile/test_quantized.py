@@ -20,7 +20,7 @@ from portcall.errors import ModelError
 
 pytestmark = pytest.mark.peers
 QUANTIZE = Path(__file__).parents[1] / "scripts" / "quantize.py"
-OF_BYTES = {"convolution of bytes", "matrix product of bytes"}
+OF_BYTES = {"convolution of bytes", "depthwise of bytes", "matrix product of bytes"}
 
 
 def node(op: str, inputs: str, output: str, **attributes: Any) -> Any:
@@ -60,7 +60,8 @@ def test_models_that_onnxruntime_quantized(form: str, kind: str, tmp_path: Path)
     step = (expected.max() - expected.min()) / 255
     assert np.abs(got - expected).max() <= 1.5 * step
     if form != "dynamic":  # where zero points of what is convolved are computed
-        assert set(made.kernels) >= OF_BYTES
+        assert set(made.kernels) >= {*OF_BYTES, "pooling"}
+        assert "default" not in made.kernels
 
 
 def test_quantized_values_by_hand() -> None:

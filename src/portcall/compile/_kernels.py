@@ -22,7 +22,7 @@ from portcall.compile._reading import NotThisKindError, Reading, shape_of, with_
 from portcall.compile._registers import Result
 from portcall.compile._rows import write_rows
 from portcall.compile._target import Target
-from portcall.compile._window import depthwise, permuted, read_pooling, write_by_channel
+from portcall.compile._window import ByChannel, depthwise, permuted, read_pooling, write_by_channel
 from portcall.compile._writer import Buffer, Writer, flat_buffer
 from portcall.errors import ModelError
 
@@ -162,6 +162,11 @@ class Rules:
         return product if product is not None and call.inputs[product.weights].data is not None else None
 
     def _write_integers(self, product: Product, name: str) -> Kernel:
+        try:
+            function = _write_window(product.reading, depthwise(product), self.target, self.parallel)
+            return Kernel(name, "depthwise of bytes", function)
+        except NotThisKindError:
+            pass
         plan = plan_integers(product, self.target)
         rule = "convolution of bytes" if product.stage.kinds == "SSSSRRR" else "matrix product of bytes"
         function = write_integers(product, plan, self.parallel)
@@ -242,32 +247,23 @@ def _check_floats(reading: Reading) -> None:
         raise NotThisKindError("other types than float32")
 
 
-def _write_floats(reading: Reading, parallel: bool, write: Callable[[Writer, dict[str, Buffer], Buffer], None]) -> Any:
-    """Return a kernel of float32 with one result.
-
-    Raises:
-        NotThisKindError: it has other types.
-    """
-    _check_floats(reading)
-    w = Writer(parallel)
-    buffers = reading.buffers()
+def _write_window(reading: Reading, what: ByChannel, target: Target, parallel: bool) -> Any:
+    w, buffers = Writer(parallel), reading.buffers()
     *inputs, output = buffers.values()
-    write(w, buffers, output)
+    write_by_channel(w, what, target, buffers, Result(output, what.window.o))
     return w.function(inputs, [output])
 
 
 def _write_pooling(reading: Reading, target: Target, parallel: bool) -> Any:
-    what = read_pooling(reading)
-    return _write_floats(
-        reading,
-        parallel,
-        lambda w, buffers, output: write_by_channel(w, what, target, buffers, Result(output, what.window.o)),
-    )
+    return _write_window(reading, read_pooling(reading), target, parallel)
 
 
 def _write_batched(reading: Reading, target: Target, parallel: bool) -> Any:
-    what = read_batched(reading)
-    return _write_floats(reading, parallel, lambda w, buffers, output: write_batched(w, what, target, buffers, output))
+    _check_floats(reading)
+    w, buffers = Writer(parallel), reading.buffers()
+    *inputs, output = buffers.values()
+    write_batched(w, read_batched(reading), target, buffers, output)
+    return w.function(inputs, [output])
 
 
 # Asked in this order; the first that does not raise NotThisKindError has the kernel.

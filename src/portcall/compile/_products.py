@@ -261,7 +261,8 @@ def behind_padding(reading: Reading, buffer: Buffer, fill: float) -> tuple[Buffe
     value = stage.value
     if type(value).__name__ == "Call" and str(value.op.name).endswith("if_then_else"):
         other = value.args[2]
-        if type(other).__name__ != "FloatImm" or float(other.value) not in (fill, max(fill, _LOWEST)):
+        known = type(other).__name__ in ("FloatImm", "IntImm")
+        if not known or float(other.value) not in (fill, max(fill, _LOWEST)):
             raise NotThisKindError("padding with another value")
         value = value.args[1]
     if type(value).__name__ != "TensorLoad":

@@ -20,11 +20,12 @@ from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
 from portcall.compile._registers import Result, for_tiles
 from portcall.compile._target import Target
 from portcall.compile._tiles import Segment, segments, split_evenly
-from portcall.compile._writer import Buffer, Expr, Index, Writer, float32
+from portcall.compile._writer import Buffer, Expr, Index, Writer
 
 Kind = Literal["multiply", "add", "max"]
 _WIDE = 11  # columns of a window whose code is not written out for each
 _PIXELS = (7, 8)
+_TYPES = ("float32", "int32", "int8", "uint8")
 
 
 @dataclass
@@ -44,6 +45,11 @@ class ByChannel:
     weights: int | None
     stage: Stage
     start: float
+
+    @property
+    def dtype(self) -> str:
+        """The type of a sum."""
+        return str(self.stage.buffer.dtype)
 
 
 def depthwise(product: Product) -> ByChannel:
@@ -65,7 +71,7 @@ def read_pooling(reading: Reading) -> ByChannel:
         NotThisKindError: it is something else.
     """
     stages = reading.reductions
-    if len(stages) != 1 or stages[0].kinds != "SSSSRR" or str(stages[0].buffer.dtype) != "float32":
+    if len(stages) != 1 or stages[0].kinds != "SSSSRR" or str(stages[0].buffer.dtype) not in _TYPES:
         raise NotThisKindError("no window")
     stage = stages[0]
     kinds: Mapping[str, Kind] = {"Max": "max", "Add": "add"}
@@ -73,13 +79,13 @@ def read_pooling(reading: Reading) -> ByChannel:
     x: Any = getattr(stage.value, "b", None)
     if kind is None or type(x).__name__ != "TensorLoad" or len(x.indices) != 4:
         raise NotThisKindError("another sum")
-    if type(stage.start).__name__ != "FloatImm" or str(x.indices[3]) != stage.axes[3]:
+    if type(stage.start).__name__ not in ("FloatImm", "IntImm") or str(x.indices[3]) != stage.axes[3]:
         raise NotThisKindError("channels in another place")
 
     def at(index: Any, axis: int | None = None) -> int:
         return reading.one_place(index, {name: 1 if k == axis else 0 for k, name in enumerate(stage.axes)})
 
-    start = float(stage.start.value)
+    start = stage.start.value
     offsets = [at(index) for index in x.indices]
     source, behind = behind_padding(reading, x.source, start)
     offsets = [a + b for a, b in zip(offsets, behind, strict=True)]
@@ -114,7 +120,8 @@ def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mappin
     Raises:
         NotThisKindError: the window is wide and stands over the border.
     """
-    window, lanes = what.window, min(target.lanes, what.window.o)
+    window = what.window
+    lanes = min(target.lanes * 4 // np.dtype(what.dtype).itemsize, window.o)
     names = what.reading.names
     weights = None if what.weights is None else buffers[names[what.weights]]
     job = _Job(w, what, buffers, buffers[names[what.data]], weights, result)
@@ -135,9 +142,9 @@ def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mappin
 
 def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: Index, lanes: int) -> None:
     w, window = job.w, job.what.window
-    found = w.registers(segment.rows, lanes)
+    found, start = w.registers(segment.rows, lanes, dtype=job.what.dtype), tirx.const(job.what.start, job.what.dtype)
     with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
-        w.store(found, (t, lane), float32(job.what.start))
+        w.store(found, (t, lane), start)
     first, last = window.rows_inside(oh)
     with w.loop(last - first, begin=first) as ky:
         row = n * window.h + oh * window.sh + ky * window.dh - window.top
@@ -163,14 +170,14 @@ def _tap(
     w, window = job.w, job.what.window
     with w.unrolled(inside[1] - inside[0]) as t, w.vector(lanes) as lane:
         column = (ow + t + inside[0]) * window.sw + kx * window.dw - window.left
-        x = job.data[(row * window.w + column) * window.c + channel + lane]
+        x = tirx.Cast(job.what.dtype, job.data[(row * window.w + column) * window.c + channel + lane])
         old = found[t + inside[0], lane]
         w.store(found, (t + inside[0], lane), _taken(job, old, x, (ky * window.kw + kx) * window.c + channel + lane))
 
 
 def _taken(job: _Job, old: Expr, x: Expr, weight: Index) -> Expr:
     if job.weights is not None:
-        return old + x * job.weights[weight]
+        return old + x * tirx.Cast(job.what.dtype, job.weights[weight])
     return old + x if job.what.kind == "add" else tirx.max(old, x)
 
 
