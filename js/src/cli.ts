@@ -5,11 +5,13 @@
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
+import { loadWasm } from "./core/runtime.js";
 import { type Functions, type JoinState, join, listen, type ServedFunction } from "./rpc/index.js";
 
 const HELP = `Usage: portcall serve [options]
 
-Serve functions of JavaScript to clients of portcall and TVM.
+Serve functions of JavaScript to clients of portcall and TVM. Where the package has core.wasm, clients also send kernels
+and models for the target wasm32, and run them here.
 
   --import FILE        a module whose export "functions" has functions by name; may be given more than once
   --address ADDRESS    where to listen: host:port or unix:/path [127.0.0.1:9090]
@@ -86,7 +88,9 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
   const report = (event: string, text: string, facts: object = {}) => {
     console.log(values.json ? JSON.stringify({ event, ...facts }) : text);
   };
+  const core = await loadWasm().catch(() => undefined); // a clone has none before make wasm
   const options = {
+    ...(core ? { core } : {}),
     functions: await importFunctions(values.import),
     key: values.key,
     sessionTimeout: Number(values["session-timeout"]),
@@ -113,7 +117,9 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
     },
   });
   const key = values.key ? `, with the key '${values.key}'` : "";
-  report("ready", `portcall: serves at ${server.address}${key}`, { address: server.address, key: values.key });
+  const kernels = core ? "" : "; no kernels: core.wasm is missing (make wasm)";
+  const facts = { address: server.address, key: values.key, kernels: core !== undefined };
+  report("ready", `portcall: serves at ${server.address}${key}${kernels}`, facts);
 }
 
 async function main(): Promise<void> {

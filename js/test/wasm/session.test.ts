@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
+import { testClientOfBytes } from "../bytes_suite.js";
 import { ROOT } from "../captures.js";
 import { SERVED } from "../served.js";
 import { ended, PYTHON, start } from "../servers.js";
@@ -140,3 +141,5 @@ describe("a client in JavaScript", () => {
     }
   });
 });
+
+testClientOfBytes(listen);
