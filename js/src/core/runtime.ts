@@ -33,7 +33,6 @@ const TYPE = BODY + 16;
 const SHAPE = BODY + 20;
 const OFFSET = BODY + 32;
 const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two pointers, extra context
-const finalizers = new FinalizationRegistry<() => void>((free) => free());
 const references = new WeakMap<object, { readonly runtime: WasmRuntime; handle: number; readonly type: number }>();
 
 /** The core in WebAssembly. Several may be there; each has its own registry and memory. */
@@ -53,6 +52,8 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   #invoke!: (handle: number, args: number, n: number, result: number) => number;
   #stackPointer = 0; // of the core, outside of all calls
 
+  // Of this runtime alone, which is collected with all that stands for its objects.
+  readonly #finalizers = new FinalizationRegistry<number>((handle) => this.release(handle));
   #module!: WebAssembly.Module;
   #carrierType = -1; // of objects that only carry one of JavaScript
 
@@ -369,13 +370,13 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   /** @internal */
   own(target: object, handle: number, type: number): void {
     references.set(target, { runtime: this, handle, type });
-    finalizers.register(target, () => this.release(handle), target);
+    this.#finalizers.register(target, handle, target);
   }
   /** @internal */
   disposeOf(target: object): void {
     const reference = references.get(target)!;
     if (!reference.handle) return;
-    finalizers.unregister(target);
+    this.#finalizers.unregister(target);
     this.release(reference.handle);
     reference.handle = 0;
   }

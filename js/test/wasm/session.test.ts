@@ -7,6 +7,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
 import { testClientOfBytes } from "../bytes_suite.js";
 import { ROOT } from "../captures.js";
@@ -120,6 +122,25 @@ describe("a client in JavaScript", () => {
     assert.deepEqual(counts, [1, 1, 1]);
     await assert.rejects(limited.empty([1], "int8", "cuda:0"), { kind: "DeviceError" });
     await small.close();
+  });
+
+  test("leaves nothing of its core behind", async () => {
+    setFlagsFromString("--expose-gc");
+    const gc: () => void = runInNewContext("gc");
+    const memories: WeakRef<object>[] = [];
+    const functions = { "demo.see": (x: CoreTensor) => void memories.push(new WeakRef(x.data.buffer)) };
+    const seen = await listen({ functions });
+    for (let i = 0; i < 3; ++i) {
+      await using one = await rpc.connect(seen.address);
+      await (await one.getFunction("demo.see"))(await one.tensor(new Float32Array(4)));
+    }
+    await seen.close();
+    const alive = () => memories.filter((memory) => memory.deref() !== undefined).length;
+    for (let i = 0; i < 100 && alive(); ++i) {
+      await new Promise((resolve) => setTimeout(resolve)); // what was looked at stays until then
+      gc();
+    }
+    assert.deepEqual([memories.length, alive()], [3, 0]);
   });
 
   test("cannot use what the server does not offer, and learns that its time is over", async () => {
