@@ -239,6 +239,14 @@ int SyncStreams(void*, DLDevice device, void* from, void* to) {
   });
 }
 
+int64_t NanosecondsBetween(Event from, Event to) {
+  PORTCALL_CU(cuEventSynchronize, from);
+  PORTCALL_CU(cuEventSynchronize, to);
+  float milliseconds = 0;
+  PORTCALL_CU(cuEventElapsedTime, &milliseconds, from, to);
+  return static_cast<int64_t>(double{milliseconds} * 1e6);
+}
+
 struct Timer {
   OwnedEvent start{0}, stop{0};
 };
@@ -258,10 +266,53 @@ int StopTimer(void*, DLDevice device, void* stream, void* opaque, int64_t* nanos
     if (!nanoseconds) return;
     Scope scope(device.device_id);
     PORTCALL_CU(cuEventRecord, timer->stop.get(), StreamOf(stream));
-    PORTCALL_CU(cuEventSynchronize, timer->stop.get());
-    float milliseconds = 0;
-    PORTCALL_CU(cuEventElapsedTime, &milliseconds, timer->start.get(), timer->stop.get());
-    *nanoseconds = static_cast<int64_t>(double{milliseconds} * 1e6);
+    *nanoseconds = NanosecondsBetween(timer->start.get(), timer->stop.get());
+  });
+}
+
+Event EventOf(void* event) { return static_cast<Event>(event); }
+
+int CreateEvent(void*, DLDevice device, void** out) {
+  return Guard([&] {
+    Scope scope(device.device_id);
+    Event event = nullptr;
+    PORTCALL_CU(cuEventCreate, &event, 0);
+    *out = event;
+  });
+}
+
+int FreeEvent(void*, DLDevice device, void* event) {
+  return Guard([&] {
+    Scope scope(device.device_id, Scope::kFree);
+    CheckFreed(Cu().cuEventDestroy_v2(EventOf(event)), "cuEventDestroy_v2");
+  });
+}
+
+int RecordEvent(void*, DLDevice device, void* event, void* stream) {
+  return Guard([&] {
+    Scope scope(device.device_id);
+    PORTCALL_CU(cuEventRecord, EventOf(event), StreamOf(stream));
+  });
+}
+
+int WaitEvent(void*, DLDevice device, void* event, void* stream) {
+  return Guard([&] {
+    Scope scope(device.device_id);
+    PORTCALL_CU(cuStreamWaitEvent, StreamOf(stream), EventOf(event), 0);
+  });
+}
+
+int SyncEvent(void*, DLDevice device, void* event) {
+  return Guard([&] {
+    Scope scope(device.device_id);
+    PORTCALL_CU(cuEventSynchronize, EventOf(event));
+  });
+}
+
+int EventTime(void*, DLDevice device, void* from, void* to, int64_t* nanoseconds) {
+  return Guard([&] {
+    Scope scope(device.device_id);
+    *nanoseconds = NanosecondsBetween(EventOf(from), EventOf(to));
   });
 }
 
@@ -282,6 +333,12 @@ const DeviceRegistration registration(kDLCUDA, [] {
   api.sync_streams = SyncStreams;
   api.start_timer = StartTimer;
   api.stop_timer = StopTimer;
+  api.create_event = CreateEvent;
+  api.free_event = FreeEvent;
+  api.record_event = RecordEvent;
+  api.wait_event = WaitEvent;
+  api.sync_event = SyncEvent;
+  api.event_time = EventTime;
   return api;
 }());
 

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "portcall/error.h"
+#include "portcall/function.h"
 
 namespace portcall::cuda {
 namespace {
@@ -55,6 +56,12 @@ bool IsFinal(Status status) {
   return std::find(std::begin(kFinal), std::end(kFinal), status) != std::end(kFinal);
 }
 
+// A session of a server ends then, after its answers.
+void TellThatDeviceFailed() {
+  PackedFunc ends_session = Registry::Get("portcall.DeviceFailed");
+  if (ends_session.defined()) ends_session();
+}
+
 }  // namespace
 
 const Api& Cu() {
@@ -74,9 +81,12 @@ void CheckStatus(Status status, const char* function) {
   if (status == kSuccess) return;
   const std::string text = std::string(function) + " failed with " + Describe(Cu(), status);
   PORTCALL_CHECK(status != kOutOfMemory, MemoryError) << "out of memory on the CUDA device: " << text;
-  PORTCALL_CHECK(!IsFinal(status), DeviceError)
-      << text << "; a kernel before this call went wrong, and CUDA works no more in this process: start a new one, or "
-      << "open a new session";
+  if (IsFinal(status)) {
+    TellThatDeviceFailed();
+    PORTCALL_THROW(DeviceError) << text
+                                << "; a kernel before this call went wrong, and CUDA works no more in this process: "
+                                << "start a new one, or open a new session";
+  }
   PORTCALL_THROW(DeviceError) << text;
 }
 

@@ -177,6 +177,12 @@ int MakeView(void*, DLDevice device, void* data, size_t offset, size_t nbytes, v
 
 // ---- Timing ---------------------------------------------------------------------------------------------------------
 
+int64_t TimeOf(Event event, Number moment) {
+  uint64_t nanoseconds = 0;
+  PORTCALL_CL(GetEventProfilingInfo, event, moment, sizeof(nanoseconds), &nanoseconds, nullptr);
+  return static_cast<int64_t>(nanoseconds);
+}
+
 // From the start of the first command that this thread enqueues to the end of the last.
 struct Timer {
   Event first = nullptr, last = nullptr;
@@ -192,11 +198,7 @@ struct Timer {
     place = event;
   }
   int64_t Nanoseconds() const {
-    if (!first) return 0;
-    uint64_t start = 0, end = 0;
-    PORTCALL_CL(GetEventProfilingInfo, first, kCommandStart, sizeof(start), &start, nullptr);
-    PORTCALL_CL(GetEventProfilingInfo, last ? last : first, kCommandEnd, sizeof(end), &end, nullptr);
-    return static_cast<int64_t>(end - start);
+    return first ? TimeOf(last ? last : first, kCommandEnd) - TimeOf(first, kCommandStart) : 0;
   }
 };
 thread_local Timer* running = nullptr;
@@ -276,6 +278,60 @@ int SyncStreams(void*, DLDevice device, void* from, void* to) {
     Cl().ReleaseEvent(done);
     CheckStatus(status, "clEnqueueBarrierWithWaitList");
     PORTCALL_CL(Flush, QueueOf(device.device_id, from));
+  });
+}
+
+// ---- Events ---------------------------------------------------------------------------------------------------------
+
+// The marker that was recorded last.
+struct Mark {
+  Event event = nullptr;
+
+  Event Recorded() const {
+    PORTCALL_CHECK(event, ValueError) << "the event has not been recorded";
+    return event;
+  }
+};
+
+Mark* MarkOf(void* event) { return static_cast<Mark*>(event); }
+
+int CreateEvent(void*, DLDevice device, void** out) {
+  return Guard([&] {
+    DeviceAt(device.device_id);
+    *out = new Mark();
+  });
+}
+int FreeEvent(void*, DLDevice, void* event) {
+  std::unique_ptr<Mark> mark(MarkOf(event));
+  return mark->event ? Guard([&] { PORTCALL_CL(ReleaseEvent, mark->event); }) : 0;
+}
+int RecordEvent(void*, DLDevice device, void* event, void* stream) {
+  return Guard([&] {
+    Event marker = nullptr;
+    Queue queue = QueueOf(device.device_id, stream);
+    PORTCALL_CL(EnqueueMarkerWithWaitList, queue, 0, nullptr, &marker);
+    std::swap(MarkOf(event)->event, marker);
+    if (marker) Cl().ReleaseEvent(marker);
+    PORTCALL_CL(Flush, queue);
+  });
+}
+int WaitEvent(void*, DLDevice device, void* event, void* stream) {
+  return Guard([&] {
+    Event marker = MarkOf(event)->Recorded();
+    PORTCALL_CL(EnqueueBarrierWithWaitList, QueueOf(device.device_id, stream), 1, &marker, nullptr);
+  });
+}
+int SyncEvent(void*, DLDevice, void* event) {
+  return Guard([&] {
+    Event marker = MarkOf(event)->Recorded();
+    PORTCALL_CL(WaitForEvents, 1, &marker);
+  });
+}
+int EventTime(void*, DLDevice, void* from, void* to, int64_t* nanoseconds) {
+  return Guard([&] {
+    const Event markers[] = {MarkOf(from)->Recorded(), MarkOf(to)->Recorded()};
+    PORTCALL_CL(WaitForEvents, 2, markers);
+    *nanoseconds = TimeOf(markers[1], kCommandEnd) - TimeOf(markers[0], kCommandEnd);
   });
 }
 
@@ -408,6 +464,12 @@ const DeviceRegistration registration(kDLOpenCL, [] {
   api.start_timer = StartTimer;
   api.stop_timer = StopTimer;
   api.view = MakeView;
+  api.create_event = CreateEvent;
+  api.free_event = FreeEvent;
+  api.record_event = RecordEvent;
+  api.wait_event = WaitEvent;
+  api.sync_event = SyncEvent;
+  api.event_time = EventTime;
   return api;
 }());
 

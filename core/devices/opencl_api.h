@@ -66,6 +66,7 @@ struct Region {
   X(SetKernelArg, Status, (Kernel, Number, size_t, const void*))                                                    \
   X(EnqueueNDRangeKernel, Status,                                                                                   \
     (Queue, Kernel, Number, const size_t*, const size_t*, const size_t*, Number, const Event*, Event*))             \
+  X(WaitForEvents, Status, (Number, const Event*))                                                                  \
   X(GetEventProfilingInfo, Status, (Event, Number, size_t, void*, size_t*))                                         \
   X(ReleaseEvent, Status, (Event))
 

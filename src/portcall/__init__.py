@@ -25,7 +25,7 @@ from portcall._function import (
     remove_global_func,
 )
 from portcall._module import GRAPH_KINDS, Module, load_module, load_plugin, system_lib
-from portcall._stream import Stream
+from portcall._stream import Event, Stream
 from portcall._tensor import Tensor, alignment_copy_stats, empty, from_dlpack, set_alignment_policy, tensor
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ __all__ = [
     "DataType",
     "Device",
     "Dict",
+    "Event",
     "Future",
     "In",
     "List",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams: orders of work on a device."""
+"""Streams, which are orders of work on a device, and events, which are points in that work."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,9 @@ from portcall._device import Device
 from portcall._device import device as as_device
 from portcall.errors import DeviceError
 
-_CREATE, _FREE, _SET_CURRENT, _SYNC, _WAIT = range(5)  # commands of portcall.DeviceStream
+# Commands of portcall.DeviceStream.
+_CREATE, _FREE, _SET_CURRENT, _SYNC, _WAIT, _CURRENT = range(6)
+_CREATE_EVENT, _FREE_EVENT, _RECORD, _WAIT_EVENT, _SYNC_EVENT, _EVENT_TIME = range(7, 13)
 
 
 class Stream:
@@ -55,17 +58,20 @@ class Stream:
         """Wait until the work on the stream is done."""
         self.device._stream(_SYNC, self.handle)
 
-    def wait(self, other: Stream) -> None:
-        """Have what comes on this stream from now on start after what is on ``other`` now.
+    def wait(self, other: Stream | Event) -> None:
+        """Have what comes on this stream from now on start after what is on ``other`` now, or after an event.
 
         Raises:
-            ValueError: a stream of another device.
+            ValueError: it is of another device, or the event has not been recorded.
         """
         if other.device != self.device:
             raise ValueError(
                 f"a stream of {self.device} cannot wait for one of {other.device}; call sync() of that one"
             )
-        self.device._stream(_WAIT, self.handle, other.handle)
+        if isinstance(other, Event):
+            other._delay(self)
+        else:
+            self.device._stream(_WAIT, self.handle, other.handle)
 
     def close(self) -> None:
         """Free the stream, after its work. It must not be current. What is not closed goes with its last reference, and
@@ -85,3 +91,93 @@ class Stream:
 
     def __reduce__(self) -> Any:
         raise TypeError("a stream cannot be pickled")
+
+
+class Event:
+    """A point in the work of a device: streams and the host wait for it, and the device's clock measures between two.
+
+    >>> start, end = portcall.Event(dev), portcall.Event(dev)
+    >>> start.record()
+    >>> lib["add"](x, y, z)
+    >>> end.record()
+    >>> start.seconds_until(end)
+
+    On a device without events, ``record`` waits for the stream, and the clock is the host's. So it is with a session's
+    device, which has no clock: ``time_evaluator`` measures there.
+
+    Attributes:
+        device: the device.
+
+    Raises:
+        DeviceError: this process does not support the device.
+    """
+
+    def __init__(self, device: Device | str) -> None:
+        self._handle = 0
+        self.device = as_device(device)
+        self._recorded_ns: int | None = None  # by the host's clock, where the device has no events
+        self._is_local = type(self.device) is Device
+        if self._is_local:
+            self._handle = self.device._stream(_CREATE_EVENT)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the end of what is on a stream now, by default the current one, in place of what was recorded before."""
+        if stream is not None and stream.device != self.device:
+            raise ValueError(f"an event of {self.device} cannot be recorded on a stream of {stream.device}")
+        if self._handle:
+            number = self.device._stream(_CURRENT) if stream is None else stream.handle
+            self.device._stream(_RECORD, self._handle, number)
+        elif stream is None:
+            self.device.sync()
+        else:
+            stream.sync()
+        self._recorded_ns = time.perf_counter_ns()
+
+    def sync(self) -> None:
+        """Wait until the work before the event is done.
+
+        Raises:
+            ValueError: the event has not been recorded.
+        """
+        self._check_recorded()
+        if self._handle:
+            self.device._stream(_SYNC_EVENT, self._handle)
+
+    def seconds_until(self, end: Event) -> float:
+        """Return the seconds from this event to a later one, after waiting for both.
+
+        Raises:
+            ValueError: one has not been recorded, or is of another device.
+            DeviceError: the device is a session's.
+        """
+        if not self._is_local:
+            raise DeviceError(f"{self.device!r} has no clock for events; time_evaluator measures on the server")
+        if end.device != self.device:
+            raise ValueError(f"no time lies between events of {self.device} and of {end.device}")
+        start_ns, end_ns = self._check_recorded(), end._check_recorded()
+        if self._handle:
+            return self.device._stream(_EVENT_TIME, self._handle, end._handle) / 1e9
+        return (end_ns - start_ns) / 1e9
+
+    def _delay(self, stream: Stream) -> None:
+        """Have what comes on a stream from now on start after the event."""
+        self._check_recorded()
+        if self._handle:
+            self.device._stream(_WAIT_EVENT, self._handle, stream.handle)
+
+    def _check_recorded(self) -> int:
+        if self._recorded_ns is None:
+            raise ValueError("the event has not been recorded; call its record() first")
+        return self._recorded_ns
+
+    def __del__(self) -> None:
+        handle, self._handle = self._handle, 0
+        if handle:
+            with contextlib.suppress(DeviceError, MemoryError):  # the device may have failed for good
+                self.device._stream(_FREE_EVENT, handle)
+
+    def __repr__(self) -> str:
+        return f"<portcall.Event of {self.device}{'' if self._recorded_ns is None else ', recorded'}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an event cannot be pickled")

@@ -483,16 +483,18 @@ def test_session_computes_times_and_has_streams(libraries: dict[str, Path]) -> N
         assert lib.time_evaluator("add", device, number=3)(a, a, out).mean > 0
 
 
-def test_session_whose_kernel_went_wrong_says_so_and_the_next_one_works(libraries: dict[str, Path]) -> None:
+def test_session_whose_kernel_went_wrong_ends_and_the_next_one_works(libraries: dict[str, Path]) -> None:
     with rpc.Server() as server:
         with rpc.connect(server.address) as remote:
             device = remote.device("cuda")
             kernel = remote.load_module(remote.upload(libraries["cuda"])).get_function("matmul_kernel", True)
             far = remote.empty((64,), "float32", remote.device("cuda", 1))
             kernel(far, far, far, 1, 1, 1, 1)
-            for _ in range(2):
-                with pytest.raises(errors.RemoteError, match=r"DeviceError.*new session"):
-                    device.sync()
-            assert remote.tensor([1]).numpy().tolist() == [1]  # what is not on the device goes on
+            with pytest.raises(errors.RemoteError, match=r"DeviceError.*ILLEGAL_ADDRESS.*new session"):
+                device.sync()
+            with pytest.raises(errors.SessionBrokenError, match="a device failed") as broken:
+                remote.tensor([1])
+            assert broken.value.reason == "device"
+            assert broken.value.hint
         with rpc.connect(server.address) as remote:
             assert remote.tensor([1], device=remote.device("cuda")).numpy().tolist() == [1]

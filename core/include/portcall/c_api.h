@@ -496,6 +496,15 @@ typedef struct PortcallDeviceAPI {
   int (*view)(void* ctx, DLDevice device, void* ptr, size_t offset, size_t nbytes, void** out);
   // Memory of another kind than global, such as "global.texture"; optional. `like` has shape and dtype of the tensor.
   int (*alloc_scope)(void* ctx, DLDevice device, const DLTensor* like, const char* scope, void** out);
+  // Events; optional, all or none. record_event marks the end of what is on the stream now, in place of what the event
+  // marked before. wait_event has what comes on the stream from now on start after it; sync_event waits on the host.
+  // event_time waits for both events, and gives the nanoseconds between them.
+  int (*create_event)(void* ctx, DLDevice device, void** out);
+  int (*free_event)(void* ctx, DLDevice device, void* event);
+  int (*record_event)(void* ctx, DLDevice device, void* event, void* stream);
+  int (*wait_event)(void* ctx, DLDevice device, void* event, void* stream);
+  int (*sync_event)(void* ctx, DLDevice device, void* event);
+  int (*event_time)(void* ctx, DLDevice device, void* from, void* to, int64_t* nanoseconds);
 } PortcallDeviceAPI;
 
 // The table is copied. A kind is registered once; a second registration is an error.

@@ -279,6 +279,7 @@ const ENDINGS: Record<string, string> = {
   abandoned: "the connection was lost and its work did not end",
   lost: "the connection was lost in the middle of a message",
   stopped: "the server was stopped",
+  device: "a device failed for good, as the error before this one says",
   orphaned: "the process that its sessions start from ended",
   failed: "the server ran into an error of its own; its log says which",
 };

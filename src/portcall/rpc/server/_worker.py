@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from portcall._function import convert, get_global_func, list_global_func_names
+from portcall._function import convert, get_global_func, list_global_func_names, register_func
 from portcall._module import Module, load_module
 from portcall.errors import RemoteProtocolError
 from portcall.rpc.client._connect import connect
@@ -54,6 +54,7 @@ from portcall.rpc.server._objects import register_object_functions
 from portcall.rpc.server._options import BASE_PATTERNS, ServerOptions, is_python_function
 from portcall.rpc.server._standard_names import register_standard_names
 from portcall.rpc.wire import _handshake, _tls
+from portcall.rpc.wire._endings import DEVICE_FAILED
 
 PUMP_GRACE = 5.0  # seconds for the last bytes of a session to leave through TLS
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -124,16 +125,40 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
         register_contents(folder, store, options.disk_limit)
     register_object_functions()
     call_hook("tvm.rpc.server.start")
+    failures = EndAfterDeviceFailure(descriptor)
     serve = get_global_func("portcall.rpc.ServeSession")
     with redirected_output(start, features) as pipes:
         how = serve(
             descriptor, descriptor, offered, options.max_frame, constructor(options, offered, features), start.progress,
             ",".join(features), *pipes,
         )  # fmt: skip
+    failures.descriptor = None
     if how == "closed":
         call_hook("tvm.rpc.server.shutdown")
     wait_for_pump(pump)
-    return 0
+    return DEVICE_FAILED if failures.seen else 0
+
+
+class EndAfterDeviceFailure:
+    """Ends a session after a device has failed for good: requests that have arrived are answered, no others are read.
+
+    Attributes:
+        seen: whether a device failed so.
+        descriptor: the connection; None when it is no longer served.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.seen = False
+        self.descriptor: int | None = descriptor
+        register_func("portcall.DeviceFailed", self.device_failed, override=True)  # plug-ins call it
+
+    def device_failed(self) -> None:
+        self.seen = True
+        if self.descriptor is not None:
+            connection = socket.socket(fileno=self.descriptor)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
+            connection.detach()
 
 
 def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str], str] | None:

@@ -22,6 +22,7 @@ _TYPES = {
     76: "Dict",
 }  # fmt: skip
 _CODES, _BOOL = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}, 6
+DEVICE_FAILED = 71  # the exit code of a process that ends for that
 PROGRESS_BYTES = _PROGRESS.size + _CALL.size + _MOST_ARGUMENTS * _ARGUMENT.size + _LAST_WORDS.size
 _MOST_LINES, _MOST_LINE = 10, 200  # of the last words that a client is told
 _BETWEEN, _CLOSED, _LOST = 1, 2, 3
@@ -114,6 +115,11 @@ KINDS = {
     "exit": Kind(
         "its process exited with code {code}",
         "the process of the session with {peer} exited with code {code}" + _CRASH, errors.RemoteCrashError,
+    ),
+    "device": Kind(
+        "a device failed for good",
+        "{peer} ended the session: a device failed for good, as the error before this one says",
+        hint="open a new session",
     ),
     "expired": Kind(
         "its time of {detail} is over",
@@ -222,6 +228,8 @@ def ending_of(status: int, progress: Progress, kill_reason: Ending | None) -> En
     code = os.waitstatus_to_exitcode(status)
     if progress.state in (_CLOSED, _LOST) and code == 0:
         return Ending("closed" if progress.state == _CLOSED else "lost")
+    if progress.state == _CLOSED and code == DEVICE_FAILED:
+        return Ending("device")
     if kill_reason is not None:
         return kill_reason
     if code < 0:
