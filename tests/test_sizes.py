@@ -15,7 +15,7 @@ BUDGET = {
     "core/board": 4_700,  # a whole server: sockets, processes, files, log, needs of libraries, graphs, kept contents
     "core/bytes": 190,  # messages came from core/graph, for core/vm too
     "core/classic": 1_150,
-    "core/devices": 1_900,  # OpenCL, CUDA
+    "core/devices": 2_200,  # OpenCL, CUDA, binaries on disk
     "core/graph": 2_220,
     "core/include/portcall": 4_850,  # with sessions for programs in C++, and SHA-256 for their tokens
     "core/ir": 3_850,

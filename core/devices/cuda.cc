@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "devices/cuda_device.h"
+#include "devices/visible.h"
 #include "portcall/value.h"
 
 namespace portcall::cuda {
@@ -31,7 +32,7 @@ const Gpus& AllGpus() {
       PORTCALL_CU(cuDeviceGet, &ordinal, i);
       found.push_back(std::make_unique<Gpu>(ordinal));
     }
-    return new Gpus(std::move(found));
+    return new Gpus(devices::VisibleOf("cuda", std::move(found)));
   }();
   return *gpus;
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "devices/binary_cache.h"
 #include "portcall/container.h"
 #include "portcall/function.h"
 
@@ -198,8 +199,8 @@ struct Result {
 };
 
 // The first of the architectures that NVRTC knows. "a" stands for what only GPUs of this one capability have.
-Result TryCompile(const std::string& source, const std::string& capability, bool own_headers) {
-  const std::vector<std::string> includes = IncludeOptions();
+Result TryCompile(const std::string& source, const std::string& capability, bool own_headers,
+                  const std::vector<std::string>& includes) {
   Result result;
   for (const std::string& architecture : {"sm_" + capability + "a", "sm_" + capability, NewestVirtual(capability)}) {
     if (architecture.back() == 'a' && std::stoi(capability) < 90) continue;
@@ -221,9 +222,18 @@ std::string CompilerVersion() {
 }
 
 std::string CompileSource(const std::string& source, const std::string& capability) {
-  Result result = TryCompile(source, capability, true);
-  if (result.status != 0) result = TryCompile(source, capability, false);  // more of libcu++ than we have
-  if (result.status == 0 && !result.image.empty()) return result.image;
+  const std::vector<std::string> includes = IncludeOptions();
+  std::string headers;
+  for (const char* header : kHeaders) headers += header;
+  for (const std::string& option : includes) headers += option;
+  const std::string key = devices::CacheKey({"cuda", CompilerVersion(), capability, headers, source});
+  if (std::string image = devices::FindBinary(key); !image.empty()) return image;
+  Result result = TryCompile(source, capability, true, includes);
+  if (result.status != 0) result = TryCompile(source, capability, false, includes);  // more of libcu++ than we have
+  if (result.status == 0 && !result.image.empty()) {
+    devices::KeepBinary(key, result.image);
+    return result.image;
+  }
   const bool header_is_missing = result.log.find("could not open source file") != std::string::npos ||
                                  result.log.find("cannot open source file") != std::string::npos;
   PORTCALL_THROW(CompileError) << "NVRTC cannot compile the module for sm_" << capability << ":\n"

@@ -11,8 +11,10 @@
 #include <mutex>
 #include <vector>
 
+#include "devices/binary_cache.h"
 #include "devices/kernel_module.h"
 #include "devices/opencl_api.h"
+#include "devices/visible.h"
 #include "portcall/device.h"
 
 namespace portcall::opencl {
@@ -82,7 +84,7 @@ ClDevices FindDevices() {
 }
 
 const ClDevices& Devices() {
-  static const auto* devices = new ClDevices(FindDevices());
+  static const auto* devices = new ClDevices(devices::VisibleOf("opencl", FindDevices()));
   return *devices;
 }
 
@@ -358,6 +360,7 @@ class ClModuleNode : public devices::KernelModuleNode {
   };
 
   std::string SourceOf(const std::string& name) const;
+  Program BuildFromSource(const std::string& name, const ClDevice& device) const;
   Program MakeProgram(const std::string& name, const ClDevice& device) const;
   Built* Build(const std::string& name, int32_t index);
   static void Launch(const payload::Kernel& kernel, Built* built, Args args);
@@ -394,19 +397,45 @@ std::string ClModuleNode::SourceOf(const std::string& name) const {
   return payload().code.substr(begin, payload().code.find(mark, begin) - begin);
 }
 
-Program ClModuleNode::MakeProgram(const std::string& name, const ClDevice& device) const {
+// Null where the driver refuses it.
+Program ProgramOfBinary(const ClDevice& device, const std::string& binary) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  const DeviceId id = device.id();
   Status status = kSuccess;
-  const bool from_source = payload().format == "cl";
-  const std::string code = from_source ? SourceOf(name) : payload().code;
+  Program program = Cl().CreateProgramWithBinary(device.context(), 1, &id, &size, &bytes, nullptr, &status);
+  if (status != kSuccess) return nullptr;
+  if (Cl().BuildProgram(program, 1, &id, "", nullptr, nullptr) == kSuccess) return program;
+  Cl().ReleaseProgram(program);
+  return nullptr;
+}
+
+// Empty where the driver does not give it.
+std::string BinaryOf(Program program) {
+  size_t size = 0;
+  if (Cl().GetProgramInfo(program, kBinarySizes, sizeof(size), &size, nullptr) != kSuccess) return {};
+  std::string binary(size, '\0');
+  char* data = binary.data();
+  if (Cl().GetProgramInfo(program, kBinaries, sizeof(data), static_cast<void*>(&data), nullptr) != kSuccess) return {};
+  return binary;
+}
+
+Program ClModuleNode::BuildFromSource(const std::string& name, const ClDevice& device) const {
+  const std::string code = SourceOf(name),
+                    key = devices::CacheKey({"opencl", device.Text(kVendor), device.Text(kName), device.Text(kVersion),
+                                             device.Text(kDriverVersion), code});
+  const std::string binary = devices::FindBinary(key);
+  if (Program program = binary.empty() ? nullptr : ProgramOfBinary(device, binary)) return program;
   const char* text = code.data();
-  const auto* bytes = reinterpret_cast<const unsigned char*>(text);
   const size_t size = code.size();
   const DeviceId id = device.id();
-  Program program = from_source
-                        ? Cl().CreateProgramWithSource(device.context(), 1, &text, &size, &status)
-                        : Cl().CreateProgramWithBinary(device.context(), 1, &id, &size, &bytes, nullptr, &status);
-  CheckStatus(status, from_source ? "clCreateProgramWithSource" : "clCreateProgramWithBinary");
-  if (Cl().BuildProgram(program, 1, &id, "", nullptr, nullptr) == kSuccess) return program;
+  Status status = kSuccess;
+  Program program = Cl().CreateProgramWithSource(device.context(), 1, &text, &size, &status);
+  CheckStatus(status, "clCreateProgramWithSource");
+  if (Cl().BuildProgram(program, 1, &id, "", nullptr, nullptr) == kSuccess) {
+    devices::KeepBinary(key, BinaryOf(program));
+    return program;
+  }
   size_t length = 0;
   Cl().GetProgramBuildInfo(program, id, kBuildLog, 0, nullptr, &length);
   std::string log(length, '\0');
@@ -415,6 +444,14 @@ Program ClModuleNode::MakeProgram(const std::string& name, const ClDevice& devic
   PORTCALL_THROW(CompileError) << "the OpenCL driver cannot build the kernel '" << name << "' for "
                                << device.Text(kName) << ":\n"
                                << log.c_str();
+}
+
+Program ClModuleNode::MakeProgram(const std::string& name, const ClDevice& device) const {
+  if (payload().format == "cl") return BuildFromSource(name, device);
+  Program program = ProgramOfBinary(device, payload().code);
+  PORTCALL_CHECK(program, CompileError) << "the OpenCL driver refuses the binary (" << payload().format
+                                        << ") of the kernel '" << name << "' for " << device.Text(kName);
+  return program;
 }
 
 ClModuleNode::Built* ClModuleNode::Build(const std::string& name, int32_t index) {

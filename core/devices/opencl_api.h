@@ -26,11 +26,12 @@ using Bits = uint64_t;
 constexpr Status kSuccess = 0, kMemObjectAllocationFailure = -4, kOutOfHostMemory = -6,
                  kMisalignedSubBufferOffset = -13, kInvalidBufferSize = -61;
 constexpr Bits kAnyDevice = 0xFFFFFFFF, kProfiling = 1 << 1, kReadWrite = 1 << 0;
-constexpr Number kRegion = 0x1220, kBuildLog = 0x1183, kCommandStart = 0x1282, kCommandEnd = 0x1283;
+constexpr Number kRegion = 0x1220, kBuildLog = 0x1183, kBinarySizes = 0x1165, kBinaries = 0x1166,
+                 kCommandStart = 0x1282, kCommandEnd = 0x1283;
 // Of clGetDeviceInfo.
 constexpr Number kComputeUnits = 0x1002, kMaxWorkItemSizes = 0x1005, kMaxWorkGroupSize = 0x1004,
                  kClockFrequency = 0x100C, kAddressAlignBits = 0x1019, kGlobalMemory = 0x101F, kLocalMemory = 0x1023,
-                 kName = 0x102B, kDriverVersion = 0x102D, kVersion = 0x102F;
+                 kName = 0x102B, kVendor = 0x102C, kDriverVersion = 0x102D, kVersion = 0x102F;
 
 struct Region {
   size_t origin, size;
@@ -59,6 +60,7 @@ struct Region {
   X(CreateProgramWithBinary, Program,                                                                               \
     (Context, Number, const DeviceId*, const size_t*, const unsigned char**, Status*, Status*))                     \
   X(BuildProgram, Status, (Program, Number, const DeviceId*, const char*, void (*)(Program, void*), void*))         \
+  X(GetProgramInfo, Status, (Program, Number, size_t, void*, size_t*))                                              \
   X(GetProgramBuildInfo, Status, (Program, DeviceId, Number, size_t, void*, size_t*))                               \
   X(ReleaseProgram, Status, (Program))                                                                              \
   X(CreateKernel, Kernel, (Program, const char*, Status*))                                                          \

@@ -89,14 +89,18 @@ void Executor::ProfileRun(Args, RetValue* rv) {
   for (size_t n = 0; n < plan().nodes.size(); ++n) {
     Device device = WorkDevice(plan().nodes[n], [&](uint32_t entry) { return DeviceOf(entry); });
     const int64_t begin = timing::SteadyNow();
-    Execute(n, n + 1);
-    if (device.device_type != kDLCPU) {
-      Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
+    int64_t duration;
+    if (device.device_type == kDLCPU) {
+      Execute(n, n + 1);
+      duration = timing::SteadyNow() - begin;
+    } else {
+      timing::Stopwatch stopwatch(device, nullptr);
+      Execute(n, n + 1);
+      duration = stopwatch.Stop();
     }
-    const int64_t end = timing::SteadyNow();
     bool calls = program_->first_step[n] != program_->first_step[n + 1];
     Append(&bytes, static_cast<double>(begin - start) / 1e9);
-    Append(&bytes, calls ? static_cast<double>(end - begin) / 1e9 : 0.0);
+    Append(&bytes, calls ? static_cast<double>(duration) / 1e9 : 0.0);
   }
   *rv = Bytes(bytes);
 }

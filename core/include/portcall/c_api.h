@@ -563,7 +563,8 @@ PORTCALL_API int PortcallDeviceSync(DLDevice device, void* stream);
   X(tensor_create_view, TVMFFITensorCreateUnsafeView)              \
   X(env_get_stream, TVMFFIEnvGetStream)                            \
   X(type_register_attr, TVMFFITypeRegisterAttr)                    \
-  X(get_type_attr_column, TVMFFIGetTypeAttrColumn)
+  X(get_type_attr_column, TVMFFIGetTypeAttrColumn)                 \
+  X(env_set_stream, TVMFFIEnvSetStream)
 
 typedef struct PortcallCore {
   uint32_t struct_size;

@@ -269,6 +269,8 @@ cdef extern from *:
       size_t nbytes;
     };
 
+    #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
     // One call: its cells, the objects that they own, and what else lives until it is over.
     struct Frame {
       TVMFFIAny* cells = nullptr;
@@ -280,6 +282,7 @@ cdef extern from *:
       Scratch* scratch = nullptr;    // a place for each argument, or null
       int num_scratch = 0;
       PyObject* copies = nullptr;    // a list of (original, scratch, only read) tensors, or null
+      int32_t device_type = 0, device_id = 0;  // the device whose current stream is another package's until the end
 
       ~Frame() { Release(); }
       void Release() {
@@ -288,6 +291,8 @@ cdef extern from *:
         for (int i = 0; i < num_scratch; ++i) free(scratch[i].copy);
         num_scratch = 0;
         Py_CLEAR(copies);
+        if (PORTCALL_UNLIKELY(device_type)) PortcallGetCore()->env_set_stream(device_type, device_id, nullptr, nullptr);
+        device_type = 0;
       }
     };
 
@@ -384,7 +389,6 @@ cdef extern from *:
       return status;
     }
 
-    #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
     """
     ctypedef struct NumpyDescr:
         char kind
@@ -414,6 +418,8 @@ cdef extern from *:
         PyObject* func
         DLTensor* tensors
         PyObject* copies
+        int32_t device_type
+        int32_t device_id
         void Release()
 
     cppclass StackFrame(Frame):

@@ -61,14 +61,32 @@ cdef int set_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
         if dl.device.device_type == kDLCPU:
             return set_borrowed(frame, i, arg, &dl)
     exchange.table.from_object(<PyObject*>arg, &managed)
-    if unlikely(managed.dl_tensor.device.device_type != kDLCPU):  # the producer has streams to wait for
-        managed.deleter(managed)
-        return set_made_tensor(frame, i, from_dlpack(arg), False)
+    if unlikely(managed.dl_tensor.device.device_type != kDLCPU):
+        if not share_stream(frame, exchange, managed.dl_tensor.device):
+            managed.deleter(managed)
+            return set_made_tensor(frame, i, from_dlpack(arg), False)
     if core.tensor_from_dlpack_versioned(managed, 0, 0, &handle) != 0:
         raise_raised(None)
     if frame.flags & kPortcallFunctionLibrary:
         return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
     return own(frame, i, handle)
+
+
+cdef bint share_stream(Frame* frame, Exchange exchange, DLDevice device):
+    """Whether the producer's current stream is ours, so that nobody need wait. During a call it becomes ours, unless the
+    user chose another one."""
+    cdef void* theirs = NULL
+    cdef void* ours = core.env_get_stream(device.device_type, device.device_id)
+    if exchange.table.current_stream == NULL:
+        return False
+    if exchange.table.current_stream(device.device_type, device.device_id, &theirs) != 0:
+        PyErr_Clear()
+        return False
+    if theirs != ours and ours == NULL and frame.func != NULL and frame.device_type == 0:
+        core.env_set_stream(device.device_type, device.device_id, theirs, NULL)
+        frame.device_type, frame.device_id = device.device_type, device.device_id
+        return True
+    return theirs == ours
 
 
 cdef int set_borrowed(Frame* frame, int i, arg, DLTensor* dl) except -1:
@@ -150,6 +168,27 @@ def exchange_capsule():
 cdef set unversioned_types = set()  # types whose __dlpack__ does not know max_version
 
 
+cdef dict current_stream_for(source):
+    """The argument of __dlpack__ that has the producer order its work before our current stream, where one is set."""
+    cdef uintptr_t stream
+    if not hasattr(source, "__dlpack_device__"):
+        return {}
+    device_type, device_id = source.__dlpack_device__()
+    if device_type == kDLCPU:
+        return {}
+    stream = <uintptr_t>core.env_get_stream(device_type, device_id)
+    return {"stream": stream} if stream else {}
+
+
+cdef object exported(source, dict stream):
+    if type(source) not in unversioned_types:
+        try:
+            return source.__dlpack__(max_version=(1, 1), **stream)
+        except TypeError:
+            unversioned_types.add(type(source))
+    return source.__dlpack__(**stream)
+
+
 def from_dlpack(source):
     """A tensor over the memory of any object with ``__dlpack__``, or of a capsule."""
     cdef void* handle
@@ -161,14 +200,8 @@ def from_dlpack(source):
         raise errors.ArgumentError(f"from_dlpack() takes an object with __dlpack__, got {type(source).__name__}",
                                    function="from_dlpack", expected="an object with __dlpack__",
                                    got=type(source).__name__)
-    elif type(source) in unversioned_types:
-        capsule = source.__dlpack__()
     else:
-        try:
-            capsule = source.__dlpack__(max_version=(1, 1))
-        except TypeError:
-            unversioned_types.add(type(source))
-            capsule = source.__dlpack__()
+        capsule = exported(source, current_stream_for(source))
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed_versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
         if core.tensor_from_dlpack_versioned(managed_versioned, 0, 0, &handle) != 0:

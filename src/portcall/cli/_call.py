@@ -273,12 +273,23 @@ def open_device(text: str, session: Session | None = None) -> portcall.Device:
     if not device.exist:
         raise CommandError(
             f"device {text} does not exist {f'on {session.name}' if session else 'here'}",
-            "its driver or its runtime is missing",
+            reason_of(device),
             f"portcall doctor {session.name} lists the devices" if session else "portcall doctor lists the devices",
             DEVICE,
             "DeviceError",
         )
     return device
+
+
+def reason_of(device: portcall.Device) -> str:
+    """Return why a device does not exist, in the words of its plug-in."""
+    try:
+        _ = device.device_name
+    except RemoteError as error:
+        return error.message
+    except PortcallError as error:
+        return str(error)
+    return "its driver or its runtime is missing"
 
 
 def open_library(path: str) -> portcall.Module:
@@ -368,14 +379,25 @@ def calling(call: Call, work: Callable[[], Any]) -> Any:
         return work()
     except RemoteError as error:
         text, kind = f"{call.name} raised on {error.peer} {error}", error.kind or "RemoteError"
-        raise CommandError(text, *about_arguments(kind), kind=kind) from error
+        raise CommandError(text, *about_error(call, kind, text), kind=kind) from error
     except RPCError:
         raise
     except Exception as error:
         text, kind = f"{call.name} raised {type(error).__name__}: {error}", type(error).__name__
-        raise CommandError(text, *about_arguments(kind), kind=kind) from error
+        raise CommandError(text, *about_error(call, kind, text), kind=kind) from error
 
 
-def about_arguments(kind: str) -> tuple[str, str]:
-    """Return the likely cause of what a function raised, and the next step, where the class tells."""
+def about_error(call: Call, kind: str, text: str) -> tuple[str, str]:
+    """Return the likely cause of what a function raised, and the next step, where class or text tell."""
+    if "device_type" in text:  # compiled code compares it with its own
+        for name in kernel_kinds(call.library):
+            return f"its kernels are for {name}", f"--device {name}:0"
     return (WRONG_ARGUMENTS, WRITE_OTHERS) if kind in ("ArgumentError", "TypeError") else ("", "")
+
+
+def kernel_kinds(path: str) -> list[str]:
+    """Return the kinds of device that a library has kernels for."""
+    try:
+        return [module.kind for module in inspect_library(path).modules if module.kernels]
+    except (PortcallError, OSError):
+        return []

@@ -11,7 +11,9 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ import click
 import portcall
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
-from portcall.cli._errors import INTERRUPTED, CommandError
+from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
 from portcall.cli._remote import read_token_file
 from portcall.cli._store import farm_token, server_token
 
@@ -34,9 +36,18 @@ portcall serve --max-sessions 1 --session-timeout 10m         one at a time, for
 portcall serve --host 0.0.0.0                                 other machines, too: makes a token
 portcall serve --host 0.0.0.0 --key rasp --token-file token   the same with a token of yours
 portcall serve --farm lab:9190 --key rasp4 --tag gpu=mali       a place of a farm, behind NAT, too
+portcall serve --device cuda:1 --max-sessions 1               one GPU of several, which clients call cuda:0
 portcall serve --unix /run/user/1000/portcall.sock            no network at all
 """
 
+TRY_DEVICE = """
+import sys, portcall
+try:
+    device = portcall.device(sys.argv[1])
+    portcall.empty((1,), "float32", device)
+except portcall.errors.PortcallError as error:
+    sys.exit(str(error))
+"""
 # Runs models for clients of TVM, whose graphs come as JSON.
 GRAPH_FUNCTIONS = "portcall.graph:register_server_functions"
 
@@ -59,6 +70,8 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
               help="Run a Python file, or call a function, PACKAGE.MODULE:NAME; sessions may use what it registers. "
               "Can be repeated.")  # fmt: skip
 @click.option("--load-library", default="", metavar="A:B", help="Libraries to load, separated by colons.")
+@click.option("--device", "devices", multiple=True, metavar="KIND:INDEX", help="Let sessions use this device, and no "
+              "others but the host; they count from 0 in each kind. Can be repeated.")  # fmt: skip
 @click.option("--expose", multiple=True, metavar="PATTERN", help="Let sessions use further global functions: 'demo.*'.")
 @click.option("--allow-connect", is_flag=True, help="Let sessions connect to other servers.")
 @click.option("--token-file", type=click.Path(), help="File with the token that clients must know; or PORTCALL_TOKEN. "
@@ -106,6 +119,8 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
     from portcall import rpc
 
     joins = bool(given["farm"])
+    if given["devices"]:
+        os.environ["PORTCALL_VISIBLE_DEVICES"] = check_devices(given["devices"])
     if joins and ctx.get_parameter_source("port") is not click.core.ParameterSource.COMMANDLINE:
         given["port"] = 0  # the farm tells the address
     options, invitation = (make_options(given, joins), "") if joins else with_token(make_options(given))
@@ -130,6 +145,29 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         if ready_file:
             Path(ready_file).unlink(missing_ok=True)
     ctx.exit(INTERRUPTED if ended_by == signal.SIGINT else 0)
+
+
+def check_devices(names: Sequence[str]) -> str:
+    """Return the devices as plug-ins read them; refuse those that do not exist or do not work.
+
+    A process of its own looks at them: sessions are forked from this one, and no driver survives that.
+    """
+    devices = [open_named(name) for name in names]
+    for device in devices:
+        done = subprocess.run([sys.executable, "-c", TRY_DEVICE, str(device)], capture_output=True, text=True)
+        if done.returncode:
+            raise CommandError(
+                f"device {device} does not work here", done.stderr.strip(), "portcall doctor lists the devices",
+                DEVICE, "DeviceError",
+            )  # fmt: skip
+    return ",".join(map(str, devices))
+
+
+def open_named(name: str) -> portcall.Device:
+    try:
+        return portcall.device(name)
+    except ValueError as error:
+        raise CommandError(str(error), next_step="portcall doctor lists the devices", kind="ValueError") from error
 
 
 def make_options(given: dict[str, Any], joins: bool = False) -> ServerOptions:

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "devices/binary_cache.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <vector>
+
+namespace portcall::devices {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file: this header, the key, the binary. The key is compared, so names may collide.
+struct Header {
+  char magic[16];
+  uint64_t key_size, binary_size, checksum;
+};
+constexpr char kMagic[16] = "portcall kernel";
+
+// FNV-1a.
+uint64_t Hash(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325) {
+  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+// Empty where there is no home. A relative path in the variable is to be ignored, the rules of XDG say.
+fs::path Folder() {
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (cache && cache[0] == '/') return fs::path(cache) / "portcall" / "kernels";
+  return home && *home ? fs::path(home) / ".cache" / "portcall" / "kernels" : fs::path();
+}
+
+fs::path FileOf(const fs::path& folder, const std::string& key) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string name;
+  for (uint64_t hash = Hash(key), i = 0; i < 16; ++i, hash >>= 4) name += kDigits[hash & 15];
+  return folder / name;
+}
+
+Header HeaderOf(const std::string& key, std::string_view binary) {
+  Header header{{}, key.size(), binary.size(), Hash(binary, Hash(key))};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  return header;
+}
+
+// Removes what was used longest ago, until the rest fits.
+void Shrink(const fs::path& folder) {
+  struct File {
+    fs::file_time_type used;
+    uint64_t size;
+    fs::path path;
+  };
+  std::vector<File> files;
+  uint64_t total = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const uint64_t size = entry.file_size(error);
+    if (error) continue;  // another process removed it
+    files.push_back({entry.last_write_time(error), size, entry.path()});
+    total += size;
+  }
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
+  for (size_t i = 0; i < files.size() && total > kMaxBytes; ++i) {
+    fs::remove(files[i].path, error);
+    total -= files[i].size;
+  }
+}
+
+}  // namespace
+
+std::string CacheKey(std::initializer_list<std::string_view> parts) {
+  std::string key;
+  for (std::string_view part : parts) {
+    key += std::to_string(part.size());
+    key += ' ';
+    key += part;
+  }
+  return key;
+}
+
+std::string FindBinary(const std::string& key) {
+  const fs::path folder = Folder();
+  if (folder.empty()) return {};
+  const fs::path path = FileOf(folder, key);
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const size_t begin = sizeof(Header) + key.size();
+  if (bytes.size() <= begin || bytes.compare(sizeof(Header), key.size(), key) != 0) return {};
+  const std::string_view binary = std::string_view(bytes).substr(begin);
+  const Header expected = HeaderOf(key, binary);
+  if (std::memcmp(bytes.data(), &expected, sizeof(expected)) != 0) return {};
+  std::error_code error;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+  return std::string(binary);
+}
+
+void KeepBinary(const std::string& key, const std::string& binary) {
+  static std::atomic<int> number{0};
+  const fs::path folder = Folder();
+  if (folder.empty() || binary.empty() || binary.size() > kMaxBytes) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  fs::permissions(folder, fs::perms::owner_all, error);
+  const fs::path path = FileOf(folder, key);
+  fs::path part = path;
+  part += "." + std::to_string(getpid()) + "." + std::to_string(number++);
+  const Header header = HeaderOf(key, binary);
+  std::ofstream file(part, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&header), sizeof(header)) << key << binary;
+  file.close();
+  if (file) fs::rename(part, path, error);
+  if (!file || error) fs::remove(part, error);
+  Shrink(folder);
+}
+
+}  // namespace portcall::devices
