@@ -27,7 +27,7 @@ BUDGET = {
     "js/addon": 1_800,  # a binding in C
     "js/src": 6_800,  # sessions by the core itself, objects by value
     "js/src/native": 300,
-    "src/portcall": 3_380,  # with events of devices
+    "src/portcall": 3_440,  # with events of devices
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,
