@@ -101,7 +101,8 @@ using namespace portcall::rpc;
 
 struct PortcallWebServer {
   PortcallWebServer(std::vector<std::string> patterns, std::string_view features, int64_t max_frame)
-      : session(std::make_shared<WebSession>(MakeLocalSession(std::move(patterns)))),
+      : session(std::make_shared<WebSession>(
+            MakeLocalSession(std::move(patterns), features.find("values") != features.npos))),
         endpoint(session, OptionsFor(features, max_frame)) {}
 
   int State() {

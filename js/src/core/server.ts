@@ -20,8 +20,14 @@ export class CoreServer {
   #settled: (() => unknown) | undefined;
 
   /** Offer the functions of a runtime whose names match one of the patterns, in which `*` is any text. The runtime is the
-   * session's own. `asError` makes of what a promise was rejected with what the client sees. */
-  constructor(runtime: WasmRuntime, patterns: readonly string[], asError: (thrown: unknown) => Error) {
+   * session's own. `asError` makes of what a promise was rejected with what the client sees; `features` are the extensions
+   * that both sides have. */
+  constructor(
+    runtime: WasmRuntime,
+    patterns: readonly string[],
+    features: readonly string[],
+    asError: (thrown: unknown) => Error,
+  ) {
     this.#runtime = runtime;
     this.#asError = asError;
     this.#memory = runtime.memory;
@@ -31,7 +37,7 @@ export class CoreServer {
       return this.#promise !== undefined;
     });
     runtime.registerFunc("portcall.web.Settled", () => this.#settled?.());
-    const texts = [...patterns, "portcall.web.*", ""].map((text) => this.#memory.byteArray(text));
+    const texts = [...patterns, "portcall.web.*", features.join(",")].map((text) => this.#memory.byteArray(text));
     const list = this.#memory.allocate(8 * texts.length);
     const { words } = this.#memory;
     for (const [i, text] of texts.entries()) words.copyWithin((list >> 2) + 2 * i, text >> 2, (text >> 2) + 2);

@@ -54,7 +54,9 @@ describe("a client in JavaScript", () => {
   const lent: unknown[] = [];
   before(async () => {
     const keep = (value: unknown) => void lent.push(value);
-    server = await listen({ functions: { ...SERVED, "demo.keep": keep, "demo.date": () => new Date(0) } });
+    server = await listen({
+      functions: { ...SERVED, "demo.keep": keep, "demo.same": (value) => value, "demo.date": () => new Date(0) },
+    });
     session = await rpc.connect(server.address);
   });
   after(async () => {
@@ -93,6 +95,15 @@ describe("a client in JavaScript", () => {
     assert.equal(await call("length", await call("list")), 3);
     const echo = await session.getFunction("testing.echo");
     assert((await echo(await call("date"))) instanceof rpc.RemoteObject);
+  });
+
+  test("gets containers by value", async () => {
+    const same = await session.getFunction("demo.same");
+    const value = [1, "two", new Map<unknown, unknown>([["three", [null, 4.5]]])];
+    assert.deepEqual(await same(value), value);
+    assert.deepEqual(await call("list"), [3, 4, 5]);
+    assert.equal(await call("length", [1, [2]]), 2);
+    assert((await same([new Float32Array(2)])) instanceof rpc.RemoteObject); // a tensor stays where it is
   });
 
   test("lends tensors for a call", async () => {

@@ -6,12 +6,26 @@ import { CoreTensor } from "../../core/objects.js";
 import type { WasmRuntime } from "../../core/runtime.js";
 import { CoreServer } from "../../core/server.js";
 import type { Transport } from "../transport/transport.js";
+import { decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
 import type { Ending } from "./endpoint.js";
 import { asServed } from "./error_text.js";
 import type { ServedFunction, ServedFunctions } from "./local_session.js";
 
 const MOST_UNREAD = 64 << 20; // bytes of requests that wait behind one that takes long
 const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
+
+/** The extensions between portcall peers that the core's endpoint has (docs/wire.md, section 8). */
+export const CORE_FEATURES = ["traceback", "values"];
+
+/** Return the bytes of a container; null for what has no form by value, which is then a reference. */
+function toBytes(value: unknown): Uint8Array | null {
+  if (!isContainer(value)) return null;
+  try {
+    return encodeValue(value);
+  } catch {
+    return null;
+  }
+}
 
 /** What of the core every session may use. */
 const OFFERED = [
@@ -45,11 +59,13 @@ export class CoreEndpoint {
   });
 
   /** Offer functions, and what the core has for sessions. The runtime is the session's own. */
-  constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions) {
+  constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions, features: readonly string[]) {
     this.#transport = transport;
+    runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
+    runtime.registerFunc("portcall.rpc.ValueFromBytes", decodeValue);
     for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(body), { override: true });
     const names = [...functions.keys()].map((name) => name.replace(/[*?[\]\\]/g, "\\$&"));
-    this.#server = new CoreServer(runtime, [...OFFERED, ...names], asServed);
+    this.#server = new CoreServer(runtime, [...OFFERED, ...names], features, asServed);
   }
 
   /** Serve until the session ends; `rest` came with the handshake. */

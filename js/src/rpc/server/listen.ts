@@ -15,7 +15,14 @@ import {
   timeoutOf,
 } from "../wire/handshake.js";
 import type { Ending } from "./endpoint.js";
-import { exchangeProofs, type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+import {
+  commonFeatures,
+  exchangeProofs,
+  type ServeOptions,
+  type Settings,
+  serveSession,
+  settingsOf,
+} from "./serving.js";
 
 export interface ListenOptions extends ServeOptions {
   /** Where to listen: `127.0.0.1:9090` unless given; port 0 takes a free one. `unix:/path` works, too. */
@@ -131,7 +138,8 @@ class Door {
       transport.abort();
       return undefined;
     }
-    const ending = await serveSession(transport, this.#settings, hello, stream.rest, begun);
+    const features = commonFeatures(this.#settings, hello);
+    const ending = await serveSession(transport, this.#settings, hello, stream.rest, features, begun);
     this.#endings.set(id, ending);
     return ending;
   }
@@ -171,6 +179,8 @@ class Door {
     this.#last += 1;
     const id = String(this.#last);
     if (words.length) words.push(["session", id], ["secret", this.#secret]);
+    const features = commonFeatures(this.#settings, hello);
+    if (features.length) words.push(["features", features.join(",")]);
     this.#endings.set(id, "unknown");
     if (this.#endings.size > MOST_ENDINGS) this.#endings.delete(this.#endings.keys().next().value!);
     transport.send(greeting("server", key, words));

@@ -15,7 +15,7 @@ import {
   timeoutOf,
   toHex,
 } from "../wire/handshake.js";
-import { CoreEndpoint } from "./core_endpoint.js";
+import { CORE_FEATURES, CoreEndpoint } from "./core_endpoint.js";
 import { type Ending, Endpoint } from "./endpoint.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
@@ -95,17 +95,24 @@ const TESTING: [string, ServedFunction][] = [
   ["testing.echo", (value) => value],
 ];
 
+/** The extensions that a session may use: those that both sides have. */
+export function commonFeatures(settings: Settings, hello: Greeting): string[] {
+  const theirs = hello.options.get("features")?.split(",") ?? [];
+  return settings.core ? CORE_FEATURES.filter((name) => theirs.includes(name)) : [];
+}
+
 /** Serve a session on a connection whose handshake is done, and return how it ended; `rest` came after the handshake.
- * `begun` is given what ends the session at once. */
+ * `begun` is given what ends the session at once; the handshake has told the client the `features`. */
 export async function serveSession(
   transport: Transport,
   settings: Settings,
   hello: Greeting,
   rest: Uint8Array,
+  features: readonly string[] = [],
   begun: (abort: () => void) => void = () => {},
 ): Promise<Ending> {
   const endpoint = settings.core
-    ? coreEndpoint(transport, settings, settings.core)
+    ? coreEndpoint(transport, settings, settings.core, features)
     : scriptEndpoint(transport, settings);
   const limits = [timeoutOf(hello), settings.sessionTimeout].filter(Boolean);
   const limit = limits.length ? Math.min(...limits) : 0;
@@ -120,7 +127,12 @@ export async function serveSession(
 }
 
 /** Serve by the core, which has the functions for tests of a connection. */
-function coreEndpoint(transport: Transport, settings: Settings, core: WasmRuntime): CoreEndpoint {
+function coreEndpoint(
+  transport: Transport,
+  settings: Settings,
+  core: WasmRuntime,
+  features: readonly string[],
+): CoreEndpoint {
   const runtime = core.another(settings.memoryLimit);
   const own = runtime.memorySize;
   const files = new Files(new MemoryBudget(settings.memoryLimit, () => runtime.memorySize - own));
@@ -135,7 +147,7 @@ function coreEndpoint(transport: Transport, settings: Settings, core: WasmRuntim
   const evaluators: ServedFunction = (module, name, ...rest) =>
     !module && functions.has(name) ? script(module, name, ...rest) : compiled(module, name, ...rest);
   if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", evaluators);
-  return new CoreEndpoint(transport, runtime, functions);
+  return new CoreEndpoint(transport, runtime, functions, features);
 }
 
 function scriptEndpoint(transport: Transport, settings: Settings): Endpoint {
