@@ -51,6 +51,8 @@ typedef struct Environment {
   napi_threadsafe_function wake;  // makes the thread look at the two lists
   Kept* doomed;
   Visit *visits, **last_visit;
+  Visit* current;  // whose function runs
+  bool abandoned;  // nobody is called any more
 } Environment;
 
 Environment* StartEnvironment(napi_env env);
@@ -85,6 +87,7 @@ struct Visit {
   Visit* next;
 };
 int VisitJavaScript(Visit* visit);
+void AbandonVisits(Environment* e);  // all of them fail, from now on as well
 
 // ---- Handles: objects of JavaScript that stand for one of the core -------------------------------------------------
 

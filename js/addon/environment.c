@@ -82,7 +82,7 @@ int VisitJavaScript(Visit* visit) {
   visit->over = false;
   visit->next = NULL;
   pthread_mutex_lock(&e->lock);
-  if (!atomic_load(&e->ended)) {
+  if (!e->abandoned) {
     *e->last_visit = visit;
     e->last_visit = &visit->next;
     napi_call_threadsafe_function(e->wake, NULL, napi_tsfn_nonblocking);
@@ -98,18 +98,48 @@ int VisitJavaScript(Visit* visit) {
   return visit->status;
 }
 
-static Visit* NextVisit(Environment* e) {
+// The visit is over; from here on its memory is the other thread's again. The lock is held.
+static void Answer(Environment* e, Visit* visit) {
+  visit->over = true;
+  pthread_cond_broadcast(&e->answered);
+}
+
+// Calls the function of the first visit, if there is one. The thread may end within the call.
+static bool CallNext(Environment* e) {
+  TVMFFIAny result = {0};
+  TVMFFIObjectHandle error = NULL;
   pthread_mutex_lock(&e->lock);
   Visit* visit = e->visits;
   if (visit != NULL && (e->visits = visit->next) == NULL) e->last_visit = &e->visits;
+  e->current = visit;
   pthread_mutex_unlock(&e->lock);
-  return visit;
+  if (visit == NULL) return false;
+  const int status = CallHere(visit->function, visit->args, visit->count, &result);
+  if (status != 0) portcall->error_move_from_raised(&error);
+  pthread_mutex_lock(&e->lock);
+  const bool waits = e->current == visit;
+  if (waits) {
+    visit->status = status;
+    visit->error = error;
+    if (status == 0) *visit->result = result;
+    Answer(e, visit);
+  }
+  e->current = NULL;
+  pthread_mutex_unlock(&e->lock);
+  return waits;
 }
 
-static void Answer(Environment* e, Visit* visit) {
+void AbandonVisits(Environment* e) {
   pthread_mutex_lock(&e->lock);
-  visit->over = true;  // from here on its memory is the other thread's again
-  pthread_cond_broadcast(&e->answered);
+  e->abandoned = true;
+  if (e->current != NULL) Answer(e, e->current);
+  e->current = NULL;
+  while (e->visits != NULL) {
+    Visit* visit = e->visits;
+    e->visits = visit->next;
+    Answer(e, visit);
+  }
+  e->last_visit = &e->visits;
   pthread_mutex_unlock(&e->lock);
 }
 
@@ -119,14 +149,9 @@ static void Look(napi_env env, napi_value unused, void* context, void* data) {
   (void)unused, (void)data;
   if (env == NULL) return;
   Environment* e = context;
-  Visit* visit;
   Retain(e);
   FreeDoomed(e);
-  while ((visit = NextVisit(e)) != NULL) {
-    visit->status = CallHere(visit->function, visit->args, visit->count, visit->result);
-    if (visit->status != 0) portcall->error_move_from_raised(&visit->error);
-    Answer(e, visit);
-  }
+  while (CallNext(e)) continue;
   Release(e);
 }
 
@@ -169,13 +194,12 @@ static void RemoveRegistered(Environment* e) {
 
 static void End(void* data) {
   Environment* e = data;
-  Visit* visit;
   RemoveRegistered(e);
+  AbandonVisits(e);
   FreeDoomed(e);
   pthread_mutex_lock(&e->lock);
   atomic_store(&e->ended, true);
   pthread_mutex_unlock(&e->lock);
-  while ((visit = NextVisit(e)) != NULL) Answer(e, visit);
   FreeDoomed(e);
   Release(e);
 }

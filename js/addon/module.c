@@ -89,6 +89,15 @@ static napi_value Dispose(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
+// abandon(): threads that wait for JavaScript wait no longer, because the process ends.
+static napi_value Abandon(napi_env env, napi_callback_info info) {
+  Environment* e;
+  (void)info;
+  napi_get_instance_data(env, (void**)&e);
+  AbandonVisits(e);
+  return NULL;
+}
+
 // start(hooks): the version of the core.
 static napi_value Start(napi_env env, napi_callback_info info) {
   Environment* e;
@@ -111,9 +120,15 @@ NAPI_MODULE_INIT() {
     name, NULL, function, NULL, NULL, NULL, napi_default, NULL \
   }
   const napi_property_descriptor all[] = {
-      EXPORT("start", Start),           EXPORT("getGlobal", GetGlobal), EXPORT("register", Register),
-      EXPORT("dispose", Dispose),       EXPORT("callAsync", CallAsync), EXPORT("allocate", AllocateTensor),
-      EXPORT("buffer", BufferOfTensor), EXPORT("detach", DetachBuffer),
+      EXPORT("start", Start),
+      EXPORT("abandon", Abandon),
+      EXPORT("getGlobal", GetGlobal),
+      EXPORT("register", Register),
+      EXPORT("dispose", Dispose),
+      EXPORT("callAsync", CallAsync),
+      EXPORT("allocate", AllocateTensor),
+      EXPORT("buffer", BufferOfTensor),
+      EXPORT("detach", DetachBuffer),
   };
   portcall = PortcallGetCore();
   carrier_type = TVMFFITypeGetOrAllocIndex(&kCarrierKey, -1, 1, 0, 0, kTVMFFIObject);

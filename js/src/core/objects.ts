@@ -99,10 +99,11 @@ export interface Runtime {
    * @throws PortcallError There is one of that name already, unless `override` is set. */
   registerFunc(name: string, f: (...args: any[]) => unknown, options?: { override?: boolean }): void;
 
-  /** Load a library of kernels, from its bytes: a .wasm for the target wasm32 that was linked with -shared.
+  /** Load a library of kernels from a file of Node, a URL or its bytes: for the native core one for this machine, else a .wasm
+   * for the target wasm32 that was linked with -shared.
    * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
-  loadModule(bytes: Uint8Array): Promise<Module>;
-  /** The same at once. Browsers allow that to workers, and to pages for small files only. */
+  loadModule(source: string | URL | Uint8Array): Promise<Module>;
+  /** The same at once, from bytes. Browsers allow that to workers, and to pages for small files only. */
   loadModuleSync(bytes: Uint8Array): Module;
 
   /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */

@@ -252,7 +252,8 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
   /** Load a library of kernels, a .wasm for the target wasm32 that was linked with -shared; or a bundle of one with a
    * graph and its parameters.
    * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
-  async loadModule(bytes: Uint8Array): Promise<Module> {
+  async loadModule(source: string | URL | Uint8Array): Promise<Module> {
+    const bytes = source instanceof Uint8Array ? source : await readBytes(source);
     const library = readBundle(bytes)?.library ?? bytes;
     return this.#open(await WebAssembly.compile(library as Uint8Array<ArrayBuffer>).catch(notWebAssembly), bytes);
   }
@@ -487,19 +488,27 @@ export async function loadWasm(
   if (source instanceof WebAssembly.Module) return WasmRuntime.start(source);
   if (source instanceof Uint8Array)
     return WasmRuntime.start(await WebAssembly.compile(source as Uint8Array<ArrayBuffer>));
-  const text = String(source);
-  if (typeof process !== "undefined" && process.versions?.node && !/^https?:/.test(text)) {
-    const { readFile } = await import("node:fs/promises");
-    const bytes = await readFile(source).catch((error) => {
-      throw error.code === "ENOENT" ? missing(text, error) : error;
-    });
-    return loadWasm(new Uint8Array(bytes));
-  }
-  const answer = await fetch(text);
-  if (!answer.ok) throw missing(text, new Error(`${answer.status} ${answer.statusText}`));
+  if (isFile(source)) return loadWasm(await readBytes(source).catch((error) => missing(source, error)));
+  const answer = await fetch(source);
+  if (!answer.ok) missing(source, new Error(`${answer.status} ${answer.statusText}`));
   return WasmRuntime.start(await WebAssembly.compileStreaming(answer));
 }
 
-function missing(source: string, cause: Error): Error {
-  return new ModuleLoadError(`core.wasm is missing (${source}): run make wasm`, { cause });
+function missing(source: string | URL, cause: Error): never {
+  throw new ModuleLoadError(`core.wasm is missing (${source}): run make wasm`, { cause });
+}
+
+/** Whether a name is one of a file of Node, not of something to fetch. */
+function isFile(source: string | URL): boolean {
+  return typeof process !== "undefined" && process.versions?.node !== undefined && !/^https?:/.test(String(source));
+}
+
+async function readBytes(source: string | URL): Promise<Uint8Array> {
+  if (isFile(source)) {
+    const { readFile } = await import("node:fs/promises");
+    return new Uint8Array(await readFile(source));
+  }
+  const answer = await fetch(source);
+  if (!answer.ok) throw new ModuleLoadError(`${source} cannot be fetched: ${answer.status} ${answer.statusText}`);
+  return new Uint8Array(await answer.arrayBuffer());
 }

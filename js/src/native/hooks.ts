@@ -28,6 +28,8 @@ export interface Addon {
   /** An ArrayBuffer over a tensor's memory. */
   buffer(tensor: CoreTensor): ArrayBuffer;
   detach(buffer: ArrayBufferLike): void;
+  /** Let no thread wait for this one any more. */
+  abandon(): void;
 }
 
 /** The hooks, in their order. */

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import type { CoreTensor, Keeper, Module, PackedFunc, Runtime } from "../core/objects.js";
 import { dtype as asDtype, bytesOf, countOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
@@ -20,6 +21,7 @@ class NativeRuntime implements Runtime, Keeper {
   constructor(addon: Addon) {
     this.#addon = addon;
     this.version = addon.start(hooksOf(this, addon));
+    process.on("exit", () => addon.abandon());
   }
 
   getGlobalFunc(name: string): PackedFunc {
@@ -32,8 +34,9 @@ class NativeRuntime implements Runtime, Keeper {
     this.#addon.register(name, f, options.override ?? false);
   }
 
-  async loadModule(bytes: Uint8Array): Promise<Module> {
-    return this.loadModuleSync(bytes);
+  async loadModule(source: string | URL | Uint8Array): Promise<Module> {
+    if (source instanceof Uint8Array) return this.loadModuleSync(source);
+    return this.#load(source instanceof URL ? fileURLToPath(source) : source);
   }
 
   loadModuleSync(bytes: Uint8Array): Module {

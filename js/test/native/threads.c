@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that take objects and use threads, as libraries in C++ do. */
+#include <portcall/c_api.h>
+#include <pthread.h>
+#include <sched.h>
+
+PORTCALL_API const int32_t portcall_abi_version = PORTCALL_ABI_VERSION;
+
+typedef struct {
+  const TVMFFIAny* args;
+  int32_t n;
+  TVMFFIAny* result;
+  int status;
+  TVMFFIObjectHandle error;
+} Call;
+
+static void* run(void* data) {
+  Call* call = data;
+  call->status = TVMFFIFunctionCall(call->args[0].v_obj, call->args + 1, call->n - 1, call->result);
+  if (call->status != 0) TVMFFIErrorMoveFromRaised(&call->error);
+  return NULL;
+}
+
+/* Calls a function, in this thread. */
+int __tvm_ffi_call(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self;
+  return TVMFFIFunctionCall(args[0].v_obj, args + 1, n - 1, result);
+}
+
+/* The same in another thread, for whose end it waits. */
+int __tvm_ffi_call_elsewhere(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self;
+  Call call = {args, n, result, 0, NULL};
+  pthread_t thread;
+  pthread_create(&thread, NULL, run, &call);
+  pthread_join(thread, NULL);
+  if (call.error != NULL) {
+    TVMFFIErrorSetRaised(call.error);
+    TVMFFIObjectDecRef(call.error);
+  }
+  return call.status;
+}
+
+static TVMFFIAny kept;
+
+/* Keeps a value. */
+int __tvm_ffi_keep(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)n, (void)result;
+  return TVMFFIAnyViewToOwnedAny(args, &kept);
+}
+
+/* Returns it. */
+int __tvm_ffi_kept(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)args, (void)n;
+  return TVMFFIAnyViewToOwnedAny(&kept, result);
+}
+
+static void* drop(void* data) {
+  (void)data;
+  if (kept.type_index >= kTVMFFIObject) TVMFFIObjectDecRef(kept.v_obj);
+  kept.type_index = kTVMFFINone;
+  return NULL;
+}
+
+/* Forgets it, in another thread. */
+int __tvm_ffi_drop_elsewhere(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)args, (void)n, (void)result;
+  pthread_t thread;
+  pthread_create(&thread, NULL, drop, NULL);
+  pthread_join(thread, NULL);
+  return 0;
+}
+
+/* Waits until the first element of a tensor of int32 is not 0, and returns it. */
+int __tvm_ffi_wait_for(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)n;
+  const DLTensor* tensor = args[0].type_index == kTVMFFIDLTensorPtr ? args[0].v_ptr : (DLTensor*)(args[0].v_obj + 1);
+  int32_t* flag = tensor->data;
+  while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == 0) sched_yield();
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = *flag;
+  return 0;
+}
