@@ -157,11 +157,11 @@ test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and o
 	cd js && npm run --silent test:browser
 
 .PHONY: bench-js
-bench-js: js wasm build ## what calls of the core in WebAssembly cost, beside koffi, and sessions and models there
+bench-js: js addon wasm build ## what calls of both cores cost, beside koffi, and sessions and models in WebAssembly
 	mkdir -p build/bench/js
 	npm install --prefix build/bench/js --no-package-lock --no-audit --no-fund --loglevel=error koffi@3.3.4
 	$(PY) js/bench/kernels.py build/bench/js
-	node js/bench/run.mjs build/bench/js $$($(PY) -c "from portcall.toolchain import library_path as p; print(p())") $(PY)
+	node js/bench/run.mjs build/bench/js $(PY)
 
 bench: venv build ## ratios against the peers
 	mkdir -p build/bench

@@ -18,6 +18,7 @@
 
 #define DEEPEST 500          // arrays within arrays: each level takes stack
 #define FAST_ARGUMENTS 8     // of calls without memory from the heap
+#define MOST_UNSCOPED 8      // calls of JavaScript whose values may stay until the core's call that made them is over
 #define SMALL_TEXT 7         // bytes that a cell itself holds
 #define ALIGNMENT 64         // bytes: what compiled code expects of tensors
 #define SAFE_INTEGER 0x1p53  // below it every whole number is exact as a double
@@ -45,6 +46,7 @@ typedef struct Environment {
   Handle** handles;  // a hash table: which pointers of wrapped objects are ours
   size_t num_handles, num_slots;
   Registered* registered;
+  int32_t unscoped;  // calls of JavaScript without a scope of their own, which takes time
 
   pthread_mutex_t lock;
   pthread_cond_t answered;        // a visit is over
@@ -115,7 +117,7 @@ void RemoveHandle(Environment* e, Handle* handle);
 // Writes a value; the cell owns what it holds. On failure it holds nothing.
 bool PutValue(Environment* e, napi_value value, TVMFFIAny* cell, int depth);
 // Reads a cell; an owned one gives its reference up, also when it fails.
-napi_value GetValue(Environment* e, TVMFFIAny* cell, bool owned);
+napi_value GetValue(Environment* e, const TVMFFIAny* cell, bool owned);
 void ClearCell(TVMFFIAny* cell);
 napi_value MakeText(napi_env env, const char* data, size_t size);
 

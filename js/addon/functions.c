@@ -166,14 +166,14 @@ static void ReturnView(const Held* held, const TVMFFIAny* arg) {
 }
 
 static bool GetArgument(Environment* e, const TVMFFIAny* arg, Held* held, napi_value* out) {
-  TVMFFIAny cell = *arg;
   held->copy = NULL;
-  if (cell.type_index == kTVMFFIDLTensorPtr) {
-    if (!CopyView(e, cell.v_ptr, held)) return false;
-    cell.type_index = kTVMFFITensor;
-    cell.v_obj = held->copy;
+  if (arg->type_index == kTVMFFIDLTensorPtr) {
+    if (!CopyView(e, arg->v_ptr, held)) return false;
+    const TVMFFIAny copy = {.type_index = kTVMFFITensor, .v_obj = held->copy};
+    *out = GetValue(e, &copy, false);
+  } else {
+    *out = GetValue(e, arg, false);
   }
-  *out = GetValue(e, &cell, false);
   return *out != NULL;
 }
 
@@ -181,23 +181,25 @@ static int CallWith(Kept* function, const TVMFFIAny* args, int32_t count, napi_v
                     TVMFFIAny* result) {
   Environment* e = function->environment;
   napi_env env = e->env;
-  napi_handle_scope scope;
+  napi_handle_scope scope = NULL;
   napi_value callee, undefined, returned;
-  TVMFFIAny cell;
   int32_t done = 0;
-  if (napi_open_handle_scope(env, &scope) != napi_ok) return RaisePending(e);
+  if (e->unscoped >= MOST_UNSCOPED) {
+    napi_open_handle_scope(env, &scope);
+  } else {
+    ++e->unscoped;
+  }
   napi_get_undefined(env, &undefined);
   napi_get_reference_value(env, function->reference, &callee);
   while (done < count && GetArgument(e, args + done, held + done, values + done)) ++done;
   const bool called = done == count &&
                       napi_call_function(env, undefined, callee, (size_t)count, values, &returned) == napi_ok &&
-                      PutValue(e, returned, &cell, 0);
-  if (called) *result = cell;
+                      PutValue(e, returned, result, 0);
   const int status = called ? 0 : RaisePending(e);
   for (int32_t i = 0; i < done; ++i) {
     if (held[i].copy != NULL) ReturnView(held + i, args + i);
   }
-  napi_close_handle_scope(env, scope);
+  if (scope != NULL) napi_close_handle_scope(env, scope);
   return status;
 }
 
@@ -303,7 +305,10 @@ static napi_value Call(const Frame* frame, size_t count, const napi_value* args)
     }
   }
   ++handle->calls;
+  const int32_t unscoped = e->unscoped;
+  e->unscoped = 0;
   const int status = handle->call(handle->self, frame->cells, (int32_t)count, &result);
+  e->unscoped = unscoped;
   if (--handle->calls == 0 && handle->disposed) DisposeHandle(handle);
   ReleaseHeld(frame->held, end);
   if (status == 0) return GetValue(e, &result, true);

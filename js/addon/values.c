@@ -22,9 +22,11 @@ int64_t PartOf(napi_env env, napi_value parts, uint32_t i) {
 
 static void PutNumber(double number, TVMFFIAny* cell) {
   // A whole number of up to 53 bits is an int, but not -0.
-  if (number > -SAFE_INTEGER && number < SAFE_INTEGER && number == trunc(number) && (number != 0 || !signbit(number))) {
+  const bool fits = number > -SAFE_INTEGER && number < SAFE_INTEGER;
+  const int64_t whole = fits ? (int64_t)number : 0;
+  if (fits && (double)whole == number && (whole != 0 || !signbit(number))) {
     cell->type_index = kTVMFFIInt;
-    cell->v_int64 = (int64_t)number;
+    cell->v_int64 = whole;
   } else {
     cell->type_index = kTVMFFIFloat;
     cell->v_float64 = number;
@@ -286,9 +288,8 @@ static napi_value MakeOf(Environment* e, int32_t type, int count, const int64_t*
 
 static bool SetItem(Environment* e, napi_value array, uint32_t i, const TVMFFIAny* cell) {
   napi_handle_scope scope;
-  TVMFFIAny view = *cell;
   napi_open_handle_scope(e->env, &scope);
-  napi_value item = GetValue(e, &view, false);
+  napi_value item = GetValue(e, cell, false);
   const bool set = item != NULL && napi_set_element(e->env, array, i, item) == napi_ok;
   napi_close_handle_scope(e->env, scope);
   return set;
@@ -365,7 +366,7 @@ static napi_value GetObject(Environment* e, TVMFFIObject* object, bool owned) {
   return value;
 }
 
-napi_value GetValue(Environment* e, TVMFFIAny* cell, bool owned) {
+napi_value GetValue(Environment* e, const TVMFFIAny* cell, bool owned) {
   napi_env env = e->env;
   napi_value value = NULL;
   switch (cell->type_index) {

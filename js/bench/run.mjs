@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls of the core in WebAssembly cost, beside koffi, which calls the native core; and what sessions with this process
-// cost, through apache-tvm's proxy: `make bench-js`.
+// What calls of both cores cost, in WebAssembly and by the addon, beside koffi, which calls the native core; and what sessions
+// with this process cost, through apache-tvm's proxy: `make bench-js`.
 //
-//   node js/bench/run.mjs FOLDER LIBPORTCALL PYTHON [--json]
+//   node js/bench/run.mjs FOLDER PYTHON [--json]
 //
 // FOLDER has node_modules/koffi, kernels.wasm and kernels.so. Both sides take turns in this process; the best turn counts,
 // since other programs only ever add to a time.
@@ -25,10 +25,15 @@ const PEER_SIZE = 1_280_771; // bytes, compressed: tvmjs_runtime.wasm of apache-
 // machine: npm has no such runtime, so it is not measured again. MiB/s, the best.
 const PEER_COPIES = { to: 22, from: 13 };
 
-const [folder, libportcall, python] = process.argv.slice(2);
+const [folder, python] = process.argv.slice(2);
 const core = await load({ backend: "wasm" });
+const cores = [
+  { core, name: "wasm", limit: 20 },
+  { core: await load({ backend: "native" }), name: "addon", limit: 30 },
+];
 const koffi = createRequire(resolve(folder, "package.json"))("koffi");
-const native = koffi.load(resolve(libportcall));
+const platform = createRequire(import.meta.url).resolve(`@portcall/${process.platform}-${process.arch}`);
+const native = koffi.load(resolve(platform, "../libportcall.so")); // the one that the addon has loaded
 
 /** Return a loop of its own for each function: V8 optimizes one for the function that it calls. */
 function loopOf(f) {
@@ -67,68 +72,47 @@ function nativeCore() {
   return { args, get, call: (f, n) => call(f, args, n, result) };
 }
 
-function rows() {
-  const theirs = nativeCore();
+const row = (what, limit, [ours, peer]) => ({ what, ours, peer: Number.isFinite(peer) ? peer : null, limit });
+
+/** What calls of one core cost, in nanoseconds. */
+function callsOf({ core, name, limit }, theirs) {
   const theirNop = theirs.get("testing.nop");
   const put = (i, value) => {
     theirs.args.writeInt32LE(1, CELL * i);
     theirs.args.writeBigInt64LE(BigInt(value), CELL * i + 8);
   };
-  const [nop, echo] = ["testing.nop", "testing.echo"].map((name) => core.getGlobalFunc(name));
-  core.registerFunc("bench.add", (a, b) => a + b);
-  const add = core.getGlobalFunc("bench.add");
-  const tensor = core.empty([4]);
   const three = () => {
     for (let i = 0; i < 3; ++i) put(i, i + 1);
     theirs.call(theirNop, 3);
   };
+  const [nop, echo] = ["testing.nop", "testing.echo"].map((each) => core.getGlobalFunc(each));
+  core.registerFunc("bench.add", (a, b) => a + b);
+  const add = core.getGlobalFunc("bench.add");
+  const [tensor, array] = [core.empty([4]), new Float32Array(4)];
+  const calls = [
+    ["nop()", { ours: limit }, () => nop(), () => theirs.call(theirNop, 0)],
+    ["nop(1, 2, 3)", {}, () => nop(1, 2, 3), three],
+    ["echo of a short string", {}, () => echo("short")],
+    ["nop of a tensor of the core", {}, () => nop(tensor)],
+    ["nop of an array", {}, () => nop(array)],
+    ["JavaScript, C++, JavaScript: add(1, 2)", { ours: 100 }, () => add(1, 2)],
+  ];
+  return calls.map(([what, most, ours, peer]) => row(`${name}: ${what}, ns`, most, measure(ours, peer)));
+}
+
+function rows() {
+  const theirs = nativeCore();
   const kernels = core.loadModuleSync(new Uint8Array(readFileSync(resolve(folder, "kernels.wasm"))));
   const addOne = kernels.get("add_one");
   const nativeAddOne = koffi.load(resolve(folder, "kernels.so")).func("void add_one(void* x, void* y, int64 n)");
   const [x, y] = [core.empty([FLOATS]), core.empty([FLOATS])];
   const [a, b] = [new Float32Array(FLOATS), new Float32Array(FLOATS)];
+  const oneTurn = [() => addOne(x, y), () => nativeAddOne(a, b, FLOATS), 1, 60];
   const wasm = readFileSync(new URL("../core.wasm", import.meta.url));
-  const most = (what, limit, [ours, peer]) => ({ what, ours, peer: Number.isFinite(peer) ? peer : null, limit });
   return [
-    most(
-      "nop(), ns",
-      { ours: 20 },
-      measure(
-        () => nop(),
-        () => theirs.call(theirNop, 0),
-      ),
-    ),
-    most(
-      "nop(1, 2, 3), ns",
-      {},
-      measure(() => nop(1, 2, 3), three),
-    ),
-    most(
-      "echo of a short string, ns",
-      {},
-      measure(() => echo("short")),
-    ),
-    most(
-      "nop of a tensor of the core, ns",
-      {},
-      measure(() => nop(tensor)),
-    ),
-    most(
-      "JavaScript, C++, JavaScript: add(1, 2), ns",
-      { ours: 100 },
-      measure(() => add(1, 2)),
-    ),
-    most(
-      "add_one of 4 M floats, ns",
-      { ratio: 1.2 },
-      measure(
-        () => addOne(x, y),
-        () => nativeAddOne(a, b, FLOATS),
-        1,
-        60,
-      ),
-    ),
-    most("core.wasm compressed, bytes", { ratio: 0.2 }, [gzipSync(wasm, { level: 9 }).length, PEER_SIZE]),
+    ...cores.flatMap((each) => callsOf(each, theirs)),
+    row("wasm: add_one of 4 M floats, ns", { ratio: 1.2 }, measure(...oneTurn)),
+    row("core.wasm compressed, bytes", { ratio: 0.2 }, [gzipSync(wasm, { level: 9 }).length, PEER_SIZE]),
   ];
 }
 
@@ -179,6 +163,6 @@ else {
     const number = (value) => (value === null ? "" : value < 1000 ? value.toFixed(1) : Math.round(value).toString());
     const verdict = met === null ? "" : `${met ? "met" : "MISSED"} (${target})`;
     const cells = [number(ours).padStart(9), number(peer).padStart(9), (ratio?.toFixed(3) ?? "").padStart(7), verdict];
-    console.log(`${what.padEnd(44)}${cells.join("  ")}`);
+    console.log(`${what.padEnd(52)}${cells.join("  ")}`);
   }
 }
