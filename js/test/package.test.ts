@@ -11,12 +11,17 @@ import { ROOT } from "./captures.js";
 
 const HERE = fileURLToPath(new URL("js/", ROOT));
 const description = JSON.parse(readFileSync(`${HERE}package.json`, "utf8"));
+const PLATFORM = `${HERE}platform/linux-x64/`;
+
+/** What `npm pack` would put into a package. */
+function pack(folder: string): { files: { path: string }[]; unpackedSize: number } {
+  const words = ["pack", "--dry-run", "--json", "--ignore-scripts"];
+  return JSON.parse(execFileSync("npm", words, { cwd: folder }).toString())[0];
+}
 
 test("the package has the compiled sources with their types and the page, and nothing else", () => {
-  const [packed] = JSON.parse(
-    execFileSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], { cwd: HERE }).toString(),
-  );
-  const names: string[] = packed.files.map((file: { path: string }) => file.path);
+  const packed = pack(HERE);
+  const names = packed.files.map((file) => file.path);
   const others = names.filter((name) => !/^build\/src\/.*\.(js|d\.ts)$/.test(name));
   assert.deepEqual(others.filter((name) => name !== "LICENSE" && name !== "core.wasm").sort(), [
     "README.md",
@@ -31,6 +36,16 @@ test("the package has the version of the Python package, and needs no other", ()
   const version = /^version = "([^"]+)"/m.exec(readFileSync(new URL("pyproject.toml", ROOT), "utf8"))?.[1];
   assert.equal(description.version, version);
   assert.equal(description.dependencies, undefined);
+  const platform = JSON.parse(readFileSync(`${PLATFORM}package.json`, "utf8"));
+  assert.deepEqual(description.optionalDependencies, { [platform.name]: version });
+  assert.equal(platform.version, version);
+});
+
+test("the package of a platform has the addon and the core, and nothing else", () => {
+  const names = pack(PLATFORM).files.map((file) => file.path);
+  const needed = ["libportcall.so", "package.json", "portcall.node"];
+  assert.deepEqual(names.filter((name) => name !== "LICENSE").sort(), needed);
+  assert(!readFileSync(`${PLATFORM}portcall.node`).includes(fileURLToPath(ROOT)), "it tells a path of this machine");
 });
 
 test("without core.wasm the error says how to make it", async () => {
