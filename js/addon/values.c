@@ -325,9 +325,12 @@ static napi_value WrapObject(Environment* e, TVMFFIObject* object) {
     portcall->object_dec_ref(object);
     return carried;
   }
+  const TVMFFITypeInfo* type = portcall->get_type_info(object->type_index);
   Handle* handle = MakeHandle(e, object);
   if (handle == NULL) return NULL;
-  napi_value target = MakeOf(e, object->type_index, 0, NULL);
+  const TVMFFIByteArray no_key = {"", 0}, key = type == NULL ? no_key : type->type_key;
+  const napi_value args[] = {MakeInt(e->env, object->type_index), MakeText(e->env, key.data, key.size)};
+  napi_value target = CallHook(e, kMake, 2, args);
   return AttachHandle(target, handle) ? target : NULL;
 }
 

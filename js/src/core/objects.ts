@@ -30,11 +30,14 @@ export const symbolDispose: typeof Symbol.dispose = Symbol.dispose ?? Symbol.for
 
 /** Something of the core: freed with its last reference, by `dispose()`, or by `using`. */
 export class CoreObject {
+  /** The name of its type, such as `ffi.List`. */
+  readonly typeKey: string;
   readonly #keeper: Keeper;
 
   /** @internal */
-  constructor(keeper: Keeper) {
+  constructor(keeper: Keeper, typeKey: string) {
     this.#keeper = keeper;
+    this.typeKey = typeKey;
   }
   dispose(): void {
     this.#keeper.disposeOf(this);
@@ -52,7 +55,7 @@ export class CoreTensor extends CoreObject {
 
   /** @internal */
   constructor(keeper: Keeper, shape: readonly number[], dtype: DataType) {
-    super(keeper);
+    super(keeper, "ffi.Tensor");
     this.#keeper = keeper;
     this.shape = shape;
     this.dtype = dtype;
@@ -71,7 +74,7 @@ export class Module extends CoreObject {
 
   /** @internal */
   constructor(keeper: Keeper) {
-    super(keeper);
+    super(keeper, "ffi.Module");
     this.#keeper = keeper;
   }
 

@@ -27,6 +27,7 @@ const MOST_MEMORY = 2 ** 31;
 const STACK = 1 << 16; // bytes of cells for calls within calls
 const OBJECT_TYPE = 8; // of an object's header, after two counts
 const BODY = 24; // bytes of an object's header
+const TYPE_KEY = 8; // of a type's description, after two numbers
 // Of a tensor: data, device, dimensions, data type, shape, strides, offset.
 const DIMENSIONS = BODY + 12;
 const TYPE = BODY + 16;
@@ -420,7 +421,9 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     if (type === TypeIndex.Function) return this.#wrapFunction(handle, "");
     if (type === TypeIndex.Tensor) return this.#wrapTensor(handle);
     if (type === this.#carrierType) return this.#carried(handle);
-    return this.#keep(type === TypeIndex.Module ? new Module(this) : new CoreObject(this), handle, type);
+    if (type === TypeIndex.Module) return this.#keep(new Module(this), handle, type);
+    const typeKey = this.memory.textOf(this.memory.exports.TVMFFIGetTypeInfo(type) + TYPE_KEY);
+    return this.#keep(new CoreObject(this, typeKey), handle, type);
   }
 
   #keep<T extends object>(target: T, handle: number, type: number): T {

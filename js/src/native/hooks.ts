@@ -68,7 +68,7 @@ export function hooksOf(keeper: Keeper, addon: Addon): ((...args: any[]) => unkn
       case TypeIndex.Device:
         return new Device(parts[0], parts[1]);
     }
-    return new CoreObject(keeper);
+    return new CoreObject(keeper, parts[0]);
   }
 
   return [make, lower, asError, describe];

@@ -81,3 +81,13 @@ int __tvm_ffi_wait_for(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* 
   result->v_int64 = *flag;
   return 0;
 }
+
+/* A list: an object that bindings know by its type alone. */
+int __tvm_ffi_list(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)args, (void)n;
+  TVMFFIObjectHandle made;
+  if (PortcallListCreate(NULL, 0, &made) != 0) return -1;
+  result->type_index = kTVMFFIList;
+  result->v_obj = (TVMFFIObject*)made;
+  return 0;
+}

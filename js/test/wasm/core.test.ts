@@ -9,6 +9,7 @@ import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import {
+  CoreObject,
   type CoreTensor,
   device,
   FunctionNotFoundError,
@@ -59,6 +60,16 @@ describe("libraries of kernels", () => {
     assert.deepEqual(out, new Float32Array([Math.E, 1]));
     assert.throws(() => exp(x), TypeError);
     assert.throws(() => module.get("nothing"), FunctionNotFoundError);
+  });
+
+  test("give objects that tell their type", async () => {
+    const list = (await core.loadModule(bytes)).get("list")();
+    assert(list instanceof CoreObject);
+    assert.deepEqual([list.typeKey, core.empty([1]).typeKey], ["ffi.List", "ffi.Tensor"]);
+    const echo = core.getGlobalFunc("testing.echo");
+    assert.equal(echo(list).typeKey, "ffi.List");
+    list.dispose();
+    assert.throws(() => echo(list), TypeError);
   });
 
   test("have variables of their own each time they are loaded", () => {

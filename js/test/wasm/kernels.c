@@ -54,3 +54,13 @@ int __tvm_ffi_trap(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* resu
   (void)self, (void)args, (void)n, (void)result;
   __builtin_trap();
 }
+
+/* A list: an object that bindings know by its type alone. */
+int __tvm_ffi_list(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)args, (void)n;
+  TVMFFIObjectHandle made;
+  if (PortcallListCreate(NULL, 0, &made) != 0) return -1;
+  result->type_index = kTVMFFIList;
+  result->v_obj = (TVMFFIObject*)made;
+  return 0;
+}
