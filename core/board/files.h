@@ -23,6 +23,7 @@ void RegisterValues();
 void RegisterObjects();
 // Those that tuners and TVM's clients look up; a function that has such a name already stays.
 void RegisterStandardNames();
+void RegisterContainerNames();
 
 }  // namespace portcall::board
 #endif  // PORTCALL_BOARD_FILES_H_

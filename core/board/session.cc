@@ -80,12 +80,12 @@ void LimitResources(const SessionOptions& options) {
 }
 
 // Makes the session that a client asks for by name.
-Any Construct(const std::vector<std::string>& patterns, Args args) {
+Any Construct(const std::vector<std::string>& patterns, bool by_value, Args args) {
   const std::string name = args[0].cast<std::string>();
   PORTCALL_CHECK(name == "rpc.LocalSession", PermissionError)
       << "this server makes no sessions with '" << name << "', only with rpc.LocalSession";
   PORTCALL_CHECK(args.size() == 1, ValueError) << "rpc.LocalSession takes no arguments";
-  return Registry::Get("portcall.rpc.LocalSession")(patterns);
+  return Registry::Get("portcall.rpc.LocalSession")(patterns, by_value);
 }
 
 void CallHook(const char* name) {
@@ -129,7 +129,8 @@ void Serve(SessionStart start, const SessionOptions& options) {
     rest.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
   }
   const std::vector<std::string>& patterns = options.patterns;
-  const PackedFunc constructor([&patterns](Args args, RetValue* rv) { *rv = Construct(patterns, args); });
+  const bool by_value = start.features.find("values") != std::string::npos;
+  const PackedFunc constructor([&, by_value](Args args, RetValue* rv) { *rv = Construct(patterns, by_value, args); });
   const int client = start.client.Release();
   Printed printed = Redirect(&start);
   const std::string how = Registry::GetRequired("portcall.rpc.ServeSession")(
@@ -148,6 +149,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   std::sort(before.begin(), before.end());
   for (const std::string& path : options.libraries) loaded.push_back(Module::LoadFromFile(path));
   RegisterStandardNames();
+  RegisterContainerNames();
   RegisterValues();
   RegisterObjects();
   std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));

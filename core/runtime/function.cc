@@ -3,6 +3,11 @@
 #include "portcall/function.h"
 
 #include <pthread.h>
+#ifndef __GLIBC__
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -29,6 +34,16 @@ thread_local StackEnd stack_end __attribute__((tls_model("initial-exec"))) = {0,
 bool IsNearStackEnd(uintptr_t here) {
   if (stack_end.end == UINTPTR_MAX) {
     stack_end = {0, 0};
+#ifndef __GLIBC__
+    // musl finds the main thread's stack by asking for page after page, under qemu without an end.
+    if (getpid() == syscall(SYS_gettid)) {
+      rlimit limit{};
+      getrlimit(RLIMIT_STACK, &limit);
+      const uintptr_t room = std::min<uintptr_t>(limit.rlim_cur, uintptr_t{8} << 20);
+      if (here > room) stack_end = {here - room, here - room + kReserve};
+      return false;
+    }
+#endif
     pthread_attr_t attributes;
     void* begin = nullptr;
     size_t size = 0;

@@ -69,8 +69,9 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
         if not Path(path).is_file():
             raise FileNotFoundError(f"'{path}' does not exist or is not a file")
     core = source_folder()
+    wide = ("-D_FILE_OFFSET_BITS=64",) if target.startswith("arm") else ()  # files of any size, on 32 bits too
     compiler = toolchain.zig_compiler("c++", target + OLDEST.get(target, ""))
-    flags = (*compiler.command, *FLAGS, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
+    flags = (*compiler.command, *FLAGS, *wide, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
              f"-I{toolchain.include_dir()}")  # fmt: skip
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
     sources += [core / name for name in BY_VALUE]

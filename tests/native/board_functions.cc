@@ -15,7 +15,22 @@ using namespace portcall;
 
 #define DEMO(name) PORTCALL_REGISTER_GLOBAL("demo." name)
 
-DEMO("scale").set_body_typed([](int64_t x, int64_t k) { return x * k; });
+DEMO("scale").set_body([](Args args, RetValue* rv) {
+  const auto k = args[1].cast<int64_t>();
+  const auto repeated = [k](const std::string& piece) {
+    std::string text;
+    for (int64_t i = 0; i < k; ++i) text += piece;
+    return text;
+  };
+  if (auto bytes = args[0].try_cast<Bytes>()) *rv = Bytes(repeated(bytes->str()));
+  else if (auto text = args[0].try_cast<std::string>()) *rv = repeated(*text);
+  else *rv = args[0].cast<int64_t>() * k;
+});
+DEMO("shape").set_body_typed([](int64_t n) {
+  std::vector<int64_t> extents;
+  for (int64_t i = 1; i <= n; ++i) extents.push_back(i);
+  return Shape(extents);
+});
 DEMO("fail").set_body_typed([](std::string text) { PORTCALL_THROW(ValueError) << text; });
 DEMO("crash").set_body_typed([](int number) { kill(getpid(), number); });
 DEMO("exit").set_body_typed([](int code) { _exit(code); });
@@ -70,7 +85,13 @@ DEMO("start").set_body_typed([] {
   if (pid == 0) execlp("sleep", "sleep", "1000", nullptr);
   return static_cast<int>(pid);
 });
-DEMO("say").set_body_typed([](std::string text) { puts(text.c_str()); });
+DEMO("say").set_body([](Args args, RetValue*) {
+  const int64_t times = args.size() > 1 ? args[1].cast<int64_t>() : 1;
+  for (int64_t i = 0; i < times; ++i) puts(args[0].cast<std::string>().c_str());
+});
+DEMO("say_bytes").set_body_typed([] {
+  PORTCALL_CHECK(write(2, "\xff\x1b[2J no end of line", 20) > 0, OSError) << "cannot write";
+});
 DEMO("say_in_c").set_body_typed([](std::string text) { puts(text.c_str()); });
 DEMO("complain").set_body_typed([](std::string text) { fprintf(stderr, "%s\n", text.c_str()); });
 DEMO("flood").set_body([](Args args, RetValue*) {
@@ -98,12 +119,18 @@ DEMO("add").set_body([](Args args, RetValue* rv) {
   else if (auto b = args[0].try_cast<Bytes>()) *rv = Bytes(b->str() + args[1].cast<Bytes>().str());
   else *rv = args[0].cast<std::string>() + args[1].cast<std::string>();
 });
-DEMO("sum").set_body_typed([](Tensor x) {
+DEMO("sum").set_body([](Args args, RetValue* rv) {
   double sum = 0;
+  if (auto shape = args[0].try_cast<Shape>()) {
+    for (int64_t extent : *shape) sum += static_cast<double>(extent);
+    *rv = static_cast<int64_t>(sum);
+    return;
+  }
+  const auto x = args[0].cast<Tensor>();
   for (size_t i = 0; i < x.numel(); ++i) {
     sum += x.dtype() == DataTypeOf<float>() ? x.data<float>()[i] : static_cast<double>(x.data<int64_t>()[i]);
   }
-  return sum;
+  *rv = sum;
 });
 DEMO("array").set_body_typed([] { return Array<int64_t>{3, 4, 5}; });
 DEMO("length").set_body_typed([](Array<Any> items) { return static_cast<int64_t>(items.size()); });

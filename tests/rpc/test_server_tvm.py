@@ -52,8 +52,8 @@ def run_client(server: Serving, scenario: str, *more: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-SCENARIOS = ["values", "tensors", "functions", "exceptions", "files", "timeout", "constructors", "wrong_key", "many",
-             "together"]  # fmt: skip
+SCENARIOS = ["values", "tensors", "functions", "exceptions", "files", "timeout", "constructors", "further", "wrong_key",
+             "many", "together"]  # fmt: skip
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -63,14 +63,19 @@ def test_server_serves_a_tvm_client(server: Serving, scenario: str) -> None:
 
 def test_server_serves_uploads_and_timing_of_a_tvm_client(server: Serving, tmp_path: Path) -> None:
     (tmp_path / "kernel.cc").write_text(KERNEL)
-    library = toolchain.create_shared(tmp_path / "kernel.cc", tmp_path / "kernel.so")
+    toolchain.create_shared(tmp_path / "kernel.cc", tmp_path / "kernel.so")
+    run_client(server, "modules", tmp_path)
+
+
+def test_server_links_archives_of_a_tvm_client(server: Serving, tmp_path: Path) -> None:
+    (tmp_path / "kernel.cc").write_text(KERNEL)
+    toolchain.create_shared(tmp_path / "kernel.cc", tmp_path / "kernel.so")
     compiler = toolchain.find_compiler("c++")
     words = (*compiler.command, *compiler.flags(), f"-I{toolchain.include_dir()}", "-c", str(tmp_path / "kernel.cc"))
     subprocess.run([*words, "-o", tmp_path / "kernel.o"], check=True)
     with tarfile.open(tmp_path / "kernel.tar", "w") as archive:
         archive.add(tmp_path / "kernel.o", "kernel.o")
-    assert library.exists()
-    run_client(server, "modules", tmp_path)
+    run_client(server, "archives", tmp_path)
 
 
 def test_server_runs_a_library_compiled_by_tvm(server: Serving, libraries: dict[str, Path]) -> None:

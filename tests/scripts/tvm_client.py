@@ -119,13 +119,19 @@ def use(lib, remote):
 
 def modules():
     remote = connect()
+    remote.upload(str(FOLDER / "kernel.so"))
+    use(remote.load_module("kernel.so"), remote)
+    assert "cannot find file" in raised(remote.load_module, "missing.so")
+
+
+def archives():
+    remote = connect()
     for name in ("kernel.so", "kernel.tar"):
         remote.upload(str(FOLDER / name))
-        use(remote.load_module(name), remote)
+    use(remote.load_module("kernel.tar"), remote)
     assert bytes(remote.download_linked_module("kernel.tar"))[:4] == b"\x7fELF"
     parent, child = remote.load_module("kernel.so"), remote.load_module("kernel.tar")
     parent.import_module(child)
-    assert "cannot find file" in raised(remote.load_module, "missing.so")
 
 
 def compiled():
@@ -143,13 +149,16 @@ def timeout():
 def constructors():
     remote = connect(session_constructor_args=["rpc.LocalSession"])
     assert remote.get_function("testing.echo")(1) == 1
+    assert "rpc.Nothing" in raised(lambda: connect(session_constructor_args=["rpc.Nothing"]))
+
+
+def further():
     remote = connect(session_constructor_args=["rpc.Connect", "127.0.0.1", PORT, "k", False])
     assert remote.get_function("demo.scale")(3, 4) == 12
     x = tvm.runtime.tensor(np.arange(1000, dtype="float32"), remote.cpu(0))
     np.testing.assert_array_equal(x.numpy(), np.arange(1000, dtype="float32"))
     remote.upload(bytearray(b"further"), "a.txt")
     assert bytes(remote.download("a.txt")) == b"further"
-    assert "rpc.Nothing" in raised(lambda: connect(session_constructor_args=["rpc.Nothing"]))
 
 
 def wrong_key():
