@@ -78,5 +78,11 @@ def test_server_links_archives_of_a_tvm_client(server: Serving, tmp_path: Path) 
     run_client(server, "archives", tmp_path)
 
 
+def test_server_runs_kernels_of_opencl_for_a_tvm_client(
+    server: Serving, libraries: dict[str, Path], opencl_plugin: None
+) -> None:
+    run_client(server, "devices", libraries["opencl"])
+
+
 def test_server_runs_a_library_compiled_by_tvm(server: Serving, libraries: dict[str, Path]) -> None:
     run_client(server, "compiled", libraries["single"])

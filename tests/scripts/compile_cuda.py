@@ -49,6 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fake = toolchain.create_shared(ROOT / "tests" / "native" / "fake_cuda.cc", Path(folder) / "fake_cuda.so")
         os.environ["PORTCALL_LIBCUDA"] = str(fake)
+        os.environ["XDG_CACHE_HOME"] = folder  # nothing is kept from the last time
         devices = [portcall.cuda(0), portcall.cuda(1)]
         assert all(device.exist for device in devices)
         built = kernel_libraries.build_group("devices", ROOT / "build" / "test-libraries")

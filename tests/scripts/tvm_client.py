@@ -140,6 +140,23 @@ def compiled():
     use(remote.load_module(FOLDER.name), remote)
 
 
+def devices():
+    remote = connect()
+    remote.upload(str(FOLDER))
+    lib, device = remote.load_module(FOLDER.name), remote.device("opencl", 0)
+    assert device.exist
+    x = tvm.runtime.tensor(np.arange(100, dtype="float32"), device)
+    y = tvm.runtime.empty((100,), "float32", device)
+    lib["add"](x, x, y)
+    np.testing.assert_array_equal(y.numpy(), 2 * np.arange(100, dtype="float32"))
+    assert lib.time_evaluator("add", device, number=3)(x, x, y).mean > 0
+    with_stream = device.create_raw_stream()
+    device.set_raw_stream(with_stream)
+    lib["add"](y, y, x)
+    device.sync(with_stream)
+    np.testing.assert_array_equal(x.numpy(), 4 * np.arange(100, dtype="float32"))
+
+
 def timeout():
     remote = connect(session_timeout=1)
     error = raised(remote.get_function("demo.hang"), kind=tvm.error.RPCSessionTimeoutError)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in that docs/devices.md shows compiles, is found, and runs kernels out of a library."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from devices.payloads import BUFFER, payload, text
+from portcall import toolchain
+
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror", "-fvisibility=hidden")
+FLOAT32 = (2, 32, 1)
+PROGRAM = """
+import sys, portcall
+from portcall.inspect import inspect_library
+device = portcall.device("ext_dev")
+assert device.exist and device.device_name == "my device"
+x = portcall.tensor([1.0, 2.0, 3.0, 4.0], dtype="float32", device=device)
+y = portcall.empty((4,), "float32", device)
+[kernels] = portcall.load_module(sys.argv[1]).imported_modules
+kernels["scale"](x, y, 2.5, 2, 2)
+print(y.numpy().tolist(), kernels.get_source(), inspect_library(sys.argv[1]).problems)
+"""
+
+
+def test_plugin_of_the_page_runs_kernels(tmp_path: Path) -> None:
+    [(name, source)] = re.findall(r"```cpp\n// (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert source.count("\n") < 200
+    (tmp_path / name).write_text(source)
+    plugin = toolchain.create_shared(tmp_path / name, tmp_path / "mydevice.so", options=STRICT)
+
+    kernels = payload(b"code", b"scale", (b"blockIdx.x", b"threadIdx.x"), b"mine", (BUFFER, BUFFER, FLOAT32))
+    body = struct.pack("<6Q", 3, 0, 1, 1, 1, 1) + text(b"_lib") + text(b"ext_dev") + text(kernels)
+    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    (tmp_path / "k.c").write_text(f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, library], env={**os.environ, "PORTCALL_DEVICES": f"ext_dev={plugin}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "[2.5, 5.0, 7.5, 10.0] code ()\n"), done.stderr
