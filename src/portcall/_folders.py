@@ -51,11 +51,15 @@ def abandoned_folders(prefix: str, place: str | os.PathLike[str] = "") -> Iterat
                     os.close(descriptor)
 
 
+def remove_abandoned(prefix: str, place: str | os.PathLike[str] = "") -> None:
+    for folder in abandoned_folders(prefix, place):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def working_folder(prefix: str = "portcall-work-", place: str | os.PathLike[str] = "") -> Iterator[Path]:
     """Make a folder for a while. One that a killed process left behind goes when the next of its kind is made."""
-    for old in abandoned_folders(prefix, place):
-        shutil.rmtree(old, ignore_errors=True)
+    remove_abandoned(prefix, place)
     folder, descriptor = make_locked_folder(prefix, place)
     try:
         yield Path(folder)

@@ -20,6 +20,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import portcall
+from portcall._folders import remove_abandoned
 from portcall.compile._model import digest_of_files, external_files
 from portcall.toolchain import WASM
 
@@ -51,6 +52,7 @@ def cached(
         compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
         made = compiler.compile_onnx(model, target, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_abandoned(".", place.parent)  # files of other models that a killed process was writing
         made.save(place)
     return place
 
