@@ -165,7 +165,7 @@ def from_onnx(
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps)
     if check and _verify.can_check(target):
         with steps.step("check"):
-            _verify.check(lambda: _verify.verify(compiled.load(), given, tolerance=_verify.CHECKED))
+            _verify.check(lambda: _verify.verify(compiled.load(), given, tolerance=_verify.checked(given)))
     return compiled
 
 

@@ -175,7 +175,7 @@ def for_vm(
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)
     if check and given is not None and _verify.can_check(target):
         with steps.step("check"):
-            _verify.check(lambda: verify_executable(made.load(), given, tolerance=_verify.CHECKED))
+            _verify.check(lambda: verify_executable(made.load(), given, tolerance=_verify.checked(given)))
     return made
 
 
@@ -209,7 +209,7 @@ def verify_executable(
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) != len(expected):
         raise ModelError(f"the executable returns {len(values)} values, the model {len(expected)}")
-    return _verify.compare([value.numpy() for value in values], expected, tolerance)
+    return _verify.compare([value.numpy() for value in values], expected, _verify.allowed(proto, tolerance))
 
 
 def _extent(dim: Any) -> int:
