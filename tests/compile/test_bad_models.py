@@ -115,6 +115,23 @@ def test_from_onnx_names_weights_that_are_not_beside_the_model(weights: str, tmp
     assert "'w'" in str(refused(path.read_bytes()))
 
 
+@pytest.mark.parametrize("location", ["../outside", "/etc/hostname", "link", ""])
+def test_from_onnx_reads_no_weights_outside_of_the_folder(location: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "outside").write_bytes(bytes(960))
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "outside")
+    path = tmp_path / "folder" / "m.onnx"
+    onnx.save(branches(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+        elif entry.key == "length":
+            entry.value = "1"
+    path.write_bytes(model.SerializeToString())
+    refused(path)
+
+
 @pytest.mark.parametrize("version", [0, 999])
 def test_from_onnx_refuses_an_unknown_opset(version: int) -> None:
     model = branches()

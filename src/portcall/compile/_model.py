@@ -80,7 +80,10 @@ def load(source: Source) -> Loaded:
         raise InvalidModelError(f"{shown} is empty", hint="copy or export it again")
     if name:
         external_files(model, Path(source))
-        load_external_data_for_model(model, str(Path(source).parent))
+        try:
+            load_external_data_for_model(model, str(Path(source).parent))
+        except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the model's folder
+            raise InvalidModelError(f"the weights of {shown} cannot be read: {error}", hint="export it again") from None
     check_form(model, shown)
     return Loaded(model, name or model.graph.name or "model", digest)
 
