@@ -98,12 +98,8 @@ def _malformed_nodes(model: Model) -> Iterator[str]:
         if schema is None or (node.domain, node.op_type) in _functions(model):
             continue
         name = f"{name_of(node, number)}: {node.op_type}"
-        if not schema.min_input <= len(node.input) <= schema.max_input:
-            yield (
-                f"{name}: it has {len(node.input)} inputs; at least {schema.min_input} are needed"
-                if len(node.input) < schema.min_input
-                else f"{name}: it has {len(node.input)} inputs; at most {schema.max_input} are allowed"
-            )
+        if not schema.min_input <= (count := len(node.input)) <= schema.max_input:
+            yield f"{name}: it has {count} inputs, which is too {'few' if count < schema.min_input else 'many'}"
         given = {attribute.name for attribute in node.attribute}
         for word, attribute in schema.attributes.items():
             if attribute.required and word not in given:
