@@ -28,10 +28,11 @@ def make_locked_folder(prefix: str, place: str | os.PathLike[str] = "") -> tuple
     """
     while True:
         folder = tempfile.mkdtemp(prefix=prefix, dir=place or None)
-        descriptor = os.open(folder, _FOLDER)
-        if _lock(descriptor, True) and os.path.exists(folder):
-            return folder, descriptor
-        os.close(descriptor)  # another process was quicker, and took it for one that was left behind
+        with contextlib.suppress(FileNotFoundError):  # another process takes it for one that was left behind
+            descriptor = os.open(folder, _FOLDER)
+            if _lock(descriptor, True) and os.path.exists(folder):
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def abandoned_folders(prefix: str, place: str | os.PathLike[str] = "") -> Iterator[str]:
