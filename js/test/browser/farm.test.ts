@@ -57,7 +57,7 @@ describe("the farm's page", () => {
       await page.getByText("nobody has a place").waitFor();
       await page.locator("b.idle").waitFor();
       await page.getByRole("link", { name: "rasp-3" }).click();
-      await page.getByText("gpu").first().waitFor();
+      await page.getByText("mali", { exact: true }).waitFor(); // of the tag gpu, whose name a phone shows beside it
       await page.screenshot({ path: `${SCREENS}place-${width}.png`, fullPage: true });
       assert.deepEqual(problems, []);
       await page.close();
