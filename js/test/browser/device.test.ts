@@ -120,6 +120,7 @@ describe("in Chromium", () => {
     const address = farm.line.split(" ").at(-1)!; // listening on ADDRESS
     await page.goto(`http://${address}/device?key=of-farm`);
     await state("waiting");
+    assert(await page.evaluate(() => crossOriginIsolated)); // kernels are timed by a fine clock
     await sendKernels(address.split(":")[1]!, "of-farm", "farm", "tvm");
     await page.reload();
     await state("waiting");

@@ -18,6 +18,9 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    # Pages that nobody else shares a process with get a clock of 5 us instead of 100, where they are secure contexts.
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
