@@ -590,7 +590,7 @@ using namespace portcall;
 
 int PortcallShapeCreate(const int64_t* values, size_t size, TVMFFIObjectHandle* out) {
   return Guard([&] {
-    PORTCALL_CHECK(size < static_cast<size_t>(kMaxItems), ValueError)
+    PORTCALL_CHECK(static_cast<uint64_t>(size) < uint64_t{kMaxItems}, ValueError)
         << "a Shape of " << size << " extents is too large";
     auto* node = NewCountedNode<ShapeObj>(size * sizeof(int64_t));
     auto* copy = reinterpret_cast<int64_t*>(node + 1);

@@ -109,11 +109,13 @@ int TVMFFIErrorCreateWithCauseAndExtraContext(const TVMFFIByteArray* kind, const
 }
 
 const TVMFFIByteArray* TVMFFIBacktrace(const char* file, int line, const char* function, int) {
-  thread_local char text[1024];
+  thread_local std::string kept;  // on the heap: what a library may keep for each thread is short
   thread_local TVMFFIByteArray bytes;
+  char text[1024];
   int n = std::snprintf(text, sizeof(text), "  File \"%s\", line %d, in %s\n", file ? file : "<unknown>", line,
                         function ? function : "<unknown>");
-  bytes = {text, n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1)};
-  if (bytes.size == sizeof(text) - 1) text[bytes.size - 1] = '\n';  // cut short, but a line all the same
+  kept.assign(text, n < 0 ? 0 : std::min(static_cast<size_t>(n), sizeof(text) - 1));
+  if (kept.size() == sizeof(text) - 1) kept.back() = '\n';  // cut short, but a line all the same
+  bytes = {kept.data(), kept.size()};
   return &bytes;
 }
