@@ -35,8 +35,8 @@ OLDEST = {
 }
 TARGETS = (*OLDEST, *(f"{machine}-linux-musl" for machine in ("x86_64", "aarch64", "riscv64")), "arm-linux-musleabihf")
 FLAGS = (
-    "-std=c++17", "-Os", "-DNDEBUG", "-fPIC", "-fomit-frame-pointer", "-ffunction-sections", "-fdata-sections", "-fvisibility=hidden",
-    "-fvisibility-inlines-hidden", "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
+    "-std=c++17", "-Os", "-DNDEBUG", "-fPIC", "-fomit-frame-pointer", "-ffunction-sections", "-fdata-sections",
+    "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
 )  # fmt: skip
 
 
