@@ -375,6 +375,9 @@ PackedFunc ClModuleNode::GetFunction(const std::string& name, const Module& self
   PORTCALL_CHECK(!kernel->dynamic_shared, ModuleLoadError)
       << "the kernel '" << name << "' uses dynamic shared memory (scope shared.dyn), which TVM's OpenCL code makes "
       << "private to each thread: its results would be wrong; compile it with the scope 'shared'";
+  PORTCALL_CHECK(SourceOf(name).find("image2d_") == std::string::npos, ModuleLoadError)
+      << "the kernel '" << name << "' uses images (scope global.texture), which portcall does not make; compile it for "
+      << "buffers";
   // A slot for each device: a launch finds its kernel without a lock once it has been built.
   auto slots = std::make_shared<std::vector<std::atomic<Built*>>>(std::max<size_t>(Devices().size(), 1));
   return PackedFunc(
@@ -509,6 +512,15 @@ const DeviceRegistration registration(kDLOpenCL, [] {
   api.event_time = EventTime;
   return api;
 }());
+
+// Host code asks for memory of other scopes by these names, before it calls the kernels.
+void RefuseScopes(Args args, RetValue*) {
+  PORTCALL_THROW(DeviceError) << args.function()
+                              << "(): the library wants images (scope global.texture), which portcall "
+                              << "does not make; compile it for buffers";
+}
+PORTCALL_REGISTER_GLOBAL("device_api.opencl.alloc_nd").set_body(RefuseScopes);
+PORTCALL_REGISTER_GLOBAL("device_api.opencl.free_nd").set_body(RefuseScopes);
 
 PORTCALL_REGISTER_GLOBAL("ffi.Module.load_from_bytes.opencl").set_body_typed([](Bytes bytes) {
   return Module(std::make_unique<ClModuleNode>(payload::Decode(bytes.view())));

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "function.h"
 #include "tensor.h"
 
 namespace portcall::payload {
