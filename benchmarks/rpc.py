@@ -54,6 +54,7 @@ class Part:
 
 PARTS = (
     Part("Calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.call_rows, (CALLS, QUICK_CALLS), True),
+    Part("Callbacks, both ends on one core", ("callback", "call"), rpc_rows.callback_rows, (CALLS, QUICK_CALLS), True),
     Part("Calls, each end on its own core", ("portcall", "apache-tvm"), rpc_rows.apart_rows, (CALLS, QUICK_CALLS)),
     Part(
         "Many calls, both ends on one core", ("portcall", "apache-tvm"), rpc_rows.many_rows, (CALLS, QUICK_CALLS), True

@@ -30,6 +30,7 @@ from portcall.bench import format_size
 
 CALL_TARGET, OPEN_TARGET = 1.1, 1.0
 MANY, MANY_TARGET = 1000, 1 / 5
+CALLBACK_TARGET = 2.5
 DELAY, FAR_TARGET = 0.010, 1.5  # seconds each way
 SOCKET_TARGET, NUMPY_TARGET = 1 / 0.85, 1 / 0.75
 SMALL_COPY_TARGET = 1 / 5
@@ -76,6 +77,15 @@ def call_rows(core: int) -> Iterator[Row]:
         x = sessions[0].empty((16,)), tvm.runtime.empty((16,), "float32", sessions[3].cpu(0))
         timers = [loop("f(x, x)", f=f, x=tensor) for f, tensor in zip(count, x, strict=True)]
         yield Row("call-tensors", "nop(two remote tensors)", timers[0], timers[1], CALL_TARGET)
+
+
+def callback_rows(core: int) -> Iterator[Row]:
+    """Yield a call whose function calls one of the client, against a call."""
+    with our_server(core) as ours, our_session(ours) as session:
+        apply, echo = session.get_function("testing.apply"), session.get_function(ECHO)
+        called = portcall.convert(lambda value: value)
+        mine, other = loop("f(g, 1)", f=apply, g=called), loop("f(1)", f=echo)
+        yield Row("callback", "echo(1), which calls back", mine, other, CALLBACK_TARGET)
 
 
 def apart_rows(core: int) -> Iterator[Row]:

@@ -20,7 +20,7 @@ BUDGET = {
     "core/include/portcall": 4_850,  # with sessions for programs in C++, and SHA-256 for their tokens
     "core/ir": 3_850,
     "core/loader": 1_850,  # files of its own in memory
-    "core/rpc": 5_200,  # with posted requests
+    "core/rpc": 6_200,  # with posted requests and callbacks
     "core/runtime": 4_200,  # with events of devices
     "core/vm": 2_850,
     "core/web": 460,  # with sessions served from an event loop

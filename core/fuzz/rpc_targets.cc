@@ -48,7 +48,7 @@ void ReadAgain(Code code, std::string_view body) {
 
 // What a reader makes of bytes that come in pieces of up to `most`.
 std::string Heard(std::string_view bytes, size_t most) {
-  FrameReader frames(kMaxFrame, true);
+  FrameReader frames(kMaxFrame, true, FrameReader::Nested::kInline);
   std::string heard, payload;
   try {
     while (!bytes.empty()) {
@@ -161,6 +161,8 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
   RemoteOptions options;
   options.max_frame = kMaxFrame;
   auto session = MakeRemoteSession(std::make_unique<Script>(bytes, data[0] & 1 ? 1 + data[0] / 2 : SIZE_MAX), options);
+  session->set_pipelined((data[0] & 128) != 0);
+  session->set_calls_back((data[0] & 128) != 0);
   WireTensor tensor;
   tensor.data = 1;
   tensor.shape = {24};

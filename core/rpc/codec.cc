@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/codec.h"
 
+#include "portcall/container.h"
+
 namespace portcall::rpc {
 namespace {
 
@@ -142,6 +144,16 @@ bool GivePlain(const TVMFFIAny& value, WireValue* out) {
   }
 }
 
+[[gnu::cold]] Error RemoteErrorOf(std::string_view body, std::string_view peer) {
+  Reader reader(body);
+  Sequence values = reader.Values();
+  reader.ExpectEnd();
+  if (values.empty() || values[0].type != kTVMFFIRawStr) ThrowProtocolError("an Exception without a message");
+  bool traceback = values.size() > 1 && values[1].type == kTVMFFIRawStr;
+  return Error("RemoteError", values[0].text, traceback ? values[1].text : std::string_view{}, nullptr,
+               Array<Any>({Any("portcall.RPCError"), Any(String(peer))}));
+}
+
 // ---- Writing ------------------------------------------------------------------------------------------------------
 
 void Writer::Content(std::string_view bytes) {
@@ -153,15 +165,16 @@ void Writer::Content(std::string_view bytes) {
   }
 }
 
-void Writer::Begin(Code code) {
+void Writer::Begin(Code code, uint64_t callback) {
   start_ = out_->size();
   inset_bytes_ = 0;
   Put<uint64_t>(0);
-  Put<int32_t>(static_cast<int32_t>(code));
+  Put<int32_t>(static_cast<int32_t>(code) | (callback ? kNested : 0));
+  if (callback) Put<uint64_t>(callback);
 }
 
-void Writer::BeginPosted(Code code, uint64_t target) {
-  Begin(static_cast<Code>(static_cast<int32_t>(code) | kPosted));
+void Writer::BeginPosted(Code code, uint64_t target, uint64_t callback) {
+  Begin(static_cast<Code>(static_cast<int32_t>(code) | kPosted), callback);
   Put<uint64_t>(target);
 }
 
@@ -180,10 +193,10 @@ void Writer::Tensor(const WireTensor& tensor) {
 }
 
 void Writer::Value(const WireValue& value, Form form) {
-  if (value.type == kByValue) {
-    Put<int32_t>(kByValue);
-    Put<int32_t>(kByValue);
-    return Text(value.text);
+  if (value.type == kByValue || value.type == kClientFunction) {
+    Put<int32_t>(value.type);
+    Put<int32_t>(value.type);
+    return value.type == kByValue ? Text(value.text) : Put<uint64_t>(value.v_handle);
   }
   bool text = value.type == kTVMFFIRawStr, bytes = value.type == kTVMFFIByteArrayPtr;
   if (value.type == kRemoteObject || (text && form == Form::kInitServer) || (bytes && form != Form::kReply)) {
@@ -236,7 +249,7 @@ WireValue Reader::AnyValue() {
   auto inner = Take<int32_t>();
   if (inner == kTVMFFIStr) return WireValue::Text(Text());
   if (inner == kTVMFFIBytes) return WireValue::Bytes(Text());
-  if (inner == kRemoteObject) return WireValue::Handle(kRemoteObject, Take<uint64_t>());
+  if (inner == kRemoteObject || inner == kClientFunction) return WireValue::Handle(inner, Take<uint64_t>());
   if (inner == kByValue) return WireValue::ByValue(Text());
   ThrowProtocolError("a value of type " + std::to_string(inner) + " cannot be sent inside another");
 }

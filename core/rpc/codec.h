@@ -24,8 +24,9 @@ using bytes::Ordered;
 using bytes::OrderElements;
 
 constexpr std::string_view kProtocolVersion = "0.8.0";
-constexpr int32_t kRemoteObject = 115;  // type index of a reference to an object of the server
-constexpr int32_t kByValue = 116;       // of an object in the binary form of portcall/ir.h, between portcall peers
+constexpr int32_t kRemoteObject = 115;    // type index of a reference to an object of the server
+constexpr int32_t kByValue = 116;         // of an object in the binary form of portcall/ir.h, between portcall peers
+constexpr int32_t kClientFunction = 117;  // of a function of the client, which the server may call
 constexpr int32_t kMaxDimensions = 64;
 
 enum class Code : int32_t {
@@ -54,8 +55,11 @@ enum class Code : int32_t {
   kOutput = 32,  // between portcall peers: what the server's code printed
   kSync = 64,    // between portcall peers that have the feature `post`, as kPosted is
   kFetch = 65,
+  kCallback = 66,  // between portcall peers that have the feature `callback`, as kDropFunction is
+  kDropFunction = 67,
 };
 constexpr int32_t kPosted = 0x100;  // of a code: the request is not answered, and fills a handle of the client's
+constexpr int32_t kNested = 0x200;  // of a code: it belongs to a callback, whose number follows
 constexpr uint64_t kClientHandles = uint64_t{1} << 63;  // and what lies above: numbers that the client gives
 
 // The peer broke the protocol.
@@ -73,7 +77,8 @@ struct WireTensor {
 };
 
 // One value of a packed sequence. Text and bytes of every wire form are read as kTVMFFIRawStr and kTVMFFIByteArrayPtr;
-// references to objects as kRemoteObject, objects themselves as kByValue. `text` points into the message.
+// references to objects as kRemoteObject, objects themselves as kByValue, functions of the client as kClientFunction.
+// `text` points into the message.
 struct WireValue {
   int32_t type = kTVMFFINone;
   union {
@@ -84,7 +89,7 @@ struct WireValue {
     DLDevice v_device;
   };
   std::string_view text;
-  Any object;  // which has the text, where there is one that may be kept
+  Any object;  // which has the text, where there is one that may be kept; a function of the client
   std::unique_ptr<WireTensor> tensor;
 
   static WireValue None() { return {}; }
@@ -92,7 +97,7 @@ struct WireValue {
   static WireValue Bool(bool value);
   static WireValue Float(double value);
   static WireValue Pointer(uint64_t value);
-  static WireValue Handle(int32_t type, uint64_t value);  // kTVMFFIFunction, kTVMFFIModule or kRemoteObject
+  static WireValue Handle(int32_t type, uint64_t value);  // of a function, a module or an object
   static WireValue Dtype(DLDataType value);
   static WireValue OfDevice(DLDevice value);
   static WireValue Text(std::string_view value);
@@ -108,6 +113,9 @@ bool TakePlain(const WireValue& value, Any* out);
 bool GivePlain(const TVMFFIAny& value, WireValue* out);
 
 using Sequence = std::vector<WireValue>;
+
+// The error that the body of an Exception stands for, with the peer as a fact.
+Error RemoteErrorOf(std::string_view body, std::string_view peer);
 
 // Text and bytes have several forms on the wire; which one is written depends on where.
 enum class Form { kRequest, kInitServer, kReply };
@@ -139,8 +147,8 @@ class Writer {
   void Values(const Sequence& values, Form form);
 
   // A frame: Begin, the body, End.
-  void Begin(Code code);
-  void BeginPosted(Code code, uint64_t target);
+  void Begin(Code code, uint64_t callback = 0);  // to which it belongs; 0: none
+  void BeginPosted(Code code, uint64_t target, uint64_t callback = 0);
   void End();
 
  private:

@@ -56,12 +56,49 @@ WireValue PointerOf(uint64_t handle) { return WireValue::Pointer(handle); }
 // ---- Serving ------------------------------------------------------------------------------------------------------
 
 Endpoint::Endpoint(std::shared_ptr<Session> session, EndpointOptions options)
-    : session_(std::move(session)), options_(std::move(options)), frames_(options_.max_frame, options_.posts) {}
+    : session_(std::move(session)),
+      options_(std::move(options)),
+      frames_(options_.max_frame, options_.posts,
+              options_.client ? FrameReader::Nested::kSorted : FrameReader::Nested::kRefused),
+      outermost_(this) {}
+
+Endpoint::Endpoint(Endpoint* outer, uint64_t callback)
+    : session_(outer->session_),
+      options_(outer->options_),
+      frames_(options_.max_frame, options_.posts),
+      initialized_(true),
+      callback_(callback),
+      outermost_(outer->outermost_) {}
+
+bool Endpoint::Collect() {
+  bool any = false;
+  frames_.Hold();
+  for (; frames_.Next() != FrameReader::kNeedBytes; any = true) {
+    options_.client->Deliver(frames_.callback(), frames_.body());
+  }
+  return any;
+}
+
+void Endpoint::Give(std::string_view frame) {
+  while (!frame.empty()) {
+    auto [space, room] = Space();
+    size_t n = std::min(room, frame.size());
+    std::memcpy(space, frame.data(), n);
+    Filled(n);
+    frame.remove_prefix(n);
+    if (!frame.empty()) Serve();  // the payload of a copy goes elsewhere
+  }
+}
 
 bool Endpoint::Serve() {
   auto until = std::chrono::steady_clock::now() + kMostDelay;
   try {
     while (!closed_ && !output_.full()) {
+      if (outermost_ == this && options_.client && options_.client->reads_elsewhere()) {
+        if (!output_.empty()) return true;
+        options_.client->Return();
+        frames_.Resume();
+      }
       FrameReader::Event event = frames_.Next();
       if (event == FrameReader::kNeedBytes) return false;
       Step(event);
@@ -97,6 +134,9 @@ void Endpoint::Step(FrameReader::Event event) {
       break;
     case FrameReader::kPayloadEnd:
       EndCopyTo();
+      break;
+    case FrameReader::kForCallback:
+      options_.client->Deliver(frames_.callback(), frames_.body());
       break;
     case FrameReader::kNeedBytes:
       break;
@@ -161,13 +201,37 @@ void Endpoint::InitServer(Reader body) {
 
 void Endpoint::CallFunc(Reader body, CallResult* result) {
   auto function = body.Take<uint64_t>();
+  Sequence args = Arguments(body);
+  function = Actual(function);
+  if (!options_.client) return session_->Call(function, args, result);
+  Tensor kept;  // the body, while others read
+  if (outermost_ == this && options_.client->has_functions()) {
+    kept = frames_.Detach();
+    options_.client->Yield();
+  }
+  session_->Call(function, args, result);
+}
+
+Sequence Endpoint::Arguments(Reader body) {
   Sequence args = body.Values();
   body.ExpectEnd();
   for (WireValue& arg : args) {
-    if (arg.type == kTVMFFIByteArrayPtr) arg.object = frames_.Lend(arg.text);
+    if (arg.type == kTVMFFIByteArrayPtr) {
+      arg.object = frames_.Lend(arg.text);
+    } else if (arg.type == kClientFunction) {
+      if (!options_.client) ThrowProtocolError("a function of the client, which was not agreed upon");
+      arg.object = options_.client->Function(arg.v_handle);
+      arg.v_handle = session_->Lend(arg.object);
+    }
   }
   Resolve(&args);
-  session_->Call(Actual(function), args, result);
+  return args;
+}
+
+Any Endpoint::Import(Reader body) {
+  Sequence values = Arguments(body);
+  if (values.size() != 1) ThrowProtocolError("a callback has " + std::to_string(values.size()) + " results");
+  return session_->Import(values[0]);
 }
 
 void Endpoint::ReturnResult(CallResult* result) {
@@ -252,7 +316,7 @@ void Endpoint::CopyFromRemote(Reader body) {
     owner = std::move(stage);
   }
   Writer writer = output_.Lend(owner);
-  writer.Begin(Code::kCopyAck);
+  writer.Begin(Code::kCopyAck, callback_);
   writer.Content({static_cast<const char*>(address), static_cast<size_t>(nbytes)});
   writer.End();
 }
@@ -314,10 +378,12 @@ void Endpoint::Posted(Code code, Reader body) {
   poisoned_ = false;
   try {
     PORTCALL_CHECK(initialized_, RemoteProtocolError) << "a request came before InitServer";
-    if (target && (target < kClientHandles || chosen_.count(target))) {
+    std::unique_lock<std::mutex> lock(outermost_->mutex_);
+    if (target && (target < kClientHandles || outermost_->chosen_.count(target))) {
       ThrowProtocolError("a posted request fills the handle " + std::to_string(target) + ", which it may not");
     }
-    auto made = std::make_unique<Chosen>();
+    lock.unlock();
+    auto made = std::make_shared<Chosen>();
     if (code == Code::kCallFunc) {
       CallFunc(body, &made->result);
     } else if (IsSysCall(code)) {
@@ -328,7 +394,8 @@ void Endpoint::Posted(Code code, Reader body) {
     } else {
       ThrowProtocolError("a request of code " + std::to_string(static_cast<int32_t>(code)) + " is posted");
     }
-    if (target) chosen_.emplace(target, std::move(made));
+    lock.lock();
+    if (target) outermost_->chosen_.emplace(target, std::move(made));
   } catch (const Error& error) {
     Fail(target, error);
   } catch (const std::exception& error) {
@@ -338,26 +405,31 @@ void Endpoint::Posted(Code code, Reader body) {
 
 // An error is reported once: by what uses the handle, or else when the client asks.
 void Endpoint::Fail(uint64_t target, const Error& error) {
-  if (!poisoned_ && unreported_.size() < kMaxUnreported) unreported_.push_back(error);
+  std::lock_guard<std::mutex> lock(outermost_->mutex_);
+  std::vector<Error>& unreported = outermost_->unreported_;
+  if (!poisoned_ && unreported.size() < kMaxUnreported) unreported.push_back(error);
   if (target < kClientHandles) return;
-  std::unique_ptr<Chosen>& chosen = chosen_[target];
+  std::shared_ptr<Chosen>& chosen = outermost_->chosen_[target];
   if (chosen) return;
-  chosen = std::make_unique<Chosen>();
+  chosen = std::make_shared<Chosen>();
   chosen->poison = std::make_unique<Error>(error);
 }
 
-Endpoint::Chosen& Endpoint::Find(uint64_t handle) {
-  auto it = chosen_.find(handle);
-  PORTCALL_CHECK(it != chosen_.end(), ValueError) << "the handle " << handle << " names nothing in this session";
+std::shared_ptr<Endpoint::Chosen> Endpoint::Find(uint64_t handle) {
+  std::lock_guard<std::mutex> lock(outermost_->mutex_);
+  auto it = outermost_->chosen_.find(handle);
+  PORTCALL_CHECK(it != outermost_->chosen_.end(), ValueError)
+      << "the handle " << handle << " names nothing in this session";
   poisoned_ = it->second->poison != nullptr;
   if (poisoned_) throw Error(*it->second->poison);
-  return *it->second;
+  return it->second;
 }
 
 // The session's own number of a handle: most are that already.
 uint64_t Endpoint::Actual(uint64_t handle) {
   if (handle < kClientHandles || !options_.posts) return handle;
-  const CallResult& result = Find(handle).result;
+  std::shared_ptr<Chosen> chosen = Find(handle);
+  const CallResult& result = chosen->result;
   if (result.value.tensor) return result.value.tensor->data;
   PORTCALL_CHECK(result.value.type == kTVMFFIOpaquePtr, TypeError)
       << "the handle " << handle << " names a plain value, which cannot be used as memory or called";
@@ -372,7 +444,8 @@ void Endpoint::Resolve(Sequence* args) {
       arg.tensor->data = Actual(arg.tensor->data);
     } else if ((arg.type == kRemoteObject || arg.type == kTVMFFIFunction || arg.type == kTVMFFIModule) &&
                arg.v_handle >= kClientHandles) {
-      const CallResult& result = Find(arg.v_handle).result;
+      std::shared_ptr<Chosen> chosen = Find(arg.v_handle);
+      const CallResult& result = chosen->result;
       if (result.value.tensor) {
         arg = WireValue::Tensor(*result.value.tensor);
       } else if (IsHandle(result)) {
@@ -380,22 +453,32 @@ void Endpoint::Resolve(Sequence* args) {
         arg = WireValue::Handle(own ? result.type : kRemoteObject, result.value.v_handle);
       } else {
         arg = WireValue::Handle(result.value.type, result.value.v_handle);
-        arg.text = result.value.text;
-        arg.object = result.owner;
+        arg.object = result.owner;  // short text lies in it
+        auto text = TryString(arg.object.cell()), bytes = TryBytes(arg.object.cell());
+        arg.text = text ? *text : bytes ? *bytes : std::string_view();
       }
-    } else if (arg.type == kTVMFFIOpaquePtr && arg.v_handle >= kClientHandles && chosen_.count(arg.v_handle)) {
+    } else if (arg.type == kTVMFFIOpaquePtr && arg.v_handle >= kClientHandles && IsChosen(arg.v_handle)) {
       arg.v_handle = Actual(arg.v_handle);
     }
   }
 }
 
+bool Endpoint::IsChosen(uint64_t handle) {
+  std::lock_guard<std::mutex> lock(outermost_->mutex_);
+  return outermost_->chosen_.count(handle) != 0;
+}
+
 // Whether the handle was one that the client chose. One that never came to be is freed as silently.
 bool Endpoint::FreeChosen(const Sequence& args, size_t place) {
   if (!options_.posts || args.size() <= place || args[place].type != kTVMFFIOpaquePtr) return false;
-  auto it = chosen_.find(args[place].v_handle);
-  if (it == chosen_.end()) return false;
-  std::unique_ptr<Chosen> gone = std::move(it->second);
-  chosen_.erase(it);
+  std::shared_ptr<Chosen> gone;
+  {
+    std::lock_guard<std::mutex> lock(outermost_->mutex_);
+    auto it = outermost_->chosen_.find(args[place].v_handle);
+    if (it == outermost_->chosen_.end()) return false;
+    gone = std::move(it->second);
+    outermost_->chosen_.erase(it);
+  }
   if (gone->poison) return true;
   const CallResult& result = gone->result;
   if (place == 1) session_->FreeData(args[0].v_device, result.value.v_handle);
@@ -406,15 +489,19 @@ bool Endpoint::FreeChosen(const Sequence& args, size_t place) {
 // Answers when all before it is done; with a 1, by the first error that nobody heard of.
 void Endpoint::Sync(const Sequence& args) {
   bool report = SysArgs(args, 1).Int(0) != 0;
-  if (!report || unreported_.empty()) return ReturnNone();
-  Error first = unreported_[0];
-  unreported_.clear();
-  throw Error(first);
+  std::vector<Error> errors;
+  if (report) {
+    std::lock_guard<std::mutex> lock(outermost_->mutex_);
+    errors.swap(outermost_->unreported_);
+  }
+  if (errors.empty()) return ReturnNone();
+  throw Error(errors[0]);
 }
 
 // The result of a posted call; what it names stays the handle's.
 void Endpoint::Fetch(const Sequence& args) {
-  Chosen& chosen = Find(SysArgs(args, 1).Pointer(0));
+  std::shared_ptr<Chosen> found = Find(SysArgs(args, 1).Pointer(0));
+  Chosen& chosen = *found;
   CallResult result;
   result.type = chosen.result.type;
   result.owner = chosen.result.owner;
@@ -440,10 +527,11 @@ Sequence Endpoint::NoneOnly() {
 
 // All of a message or, when memory runs out halfway, nothing of it. Text and bytes that `owner` keeps are not copied.
 void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
+  if (options_.client) options_.client->WriteDrops(&output_);
   SendQueue::Mark start = output_.End();
   try {
     Writer writer = owner == nullptr ? output_.Copy() : output_.Lend(owner);
-    writer.Begin(code);
+    writer.Begin(code, callback_);
     writer.Values(values, Form::kReply);
     writer.End();
   } catch (...) {
@@ -454,7 +542,11 @@ void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
 
 void Endpoint::Exception(const Error& error) {
   auto same = [&](const Error& one) { return one.ref().same_as(error.ref()); };
-  unreported_.erase(std::remove_if(unreported_.begin(), unreported_.end(), same), unreported_.end());
+  {
+    std::lock_guard<std::mutex> lock(outermost_->mutex_);
+    std::vector<Error>& all = outermost_->unreported_;
+    all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
+  }
   Sequence values;
   std::string text(error.what());
   values.push_back(WireValue::Text(text));

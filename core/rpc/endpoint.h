@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,10 +20,25 @@
 
 namespace portcall::rpc {
 
+// The client of an endpoint, as one that has functions which the session's code may call, also from other threads.
+class Client {
+ public:
+  virtual ~Client() = default;
+  virtual Any Function(uint64_t number) = 0;  // which it lends with a call
+  virtual bool has_functions() const = 0;     // that the session's code can call
+  // The thread that serves runs a call: those who wait for a callback read what comes. Return: it reads again.
+  virtual void Yield() = 0;
+  virtual bool reads_elsewhere() const = 0;
+  virtual void Return() = 0;
+  virtual void Deliver(uint64_t callback, std::string_view frame) = 0;
+  virtual void WriteDrops(SendQueue* out) = 0;  // of functions that nobody has any more
+};
+
 struct EndpointOptions {
   uint64_t max_frame = uint64_t{1} << 30;
-  bool posts = false;       // whether the client may post requests
-  bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that
+  std::shared_ptr<Client> client;  // null: it lends no functions
+  bool posts = false;              // whether the client may post requests
+  bool tracebacks = false;         // whether an Exception says where it was raised: the client must know of that
   // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
   std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
 };
@@ -30,6 +46,14 @@ struct EndpointOptions {
 class Endpoint {
  public:
   Endpoint(std::shared_ptr<Session> session, EndpointOptions options);
+  // Serves what belongs to a callback, while it runs.
+  Endpoint(Endpoint* outer, uint64_t callback);
+  // What has come is kept for later, but for frames of callbacks, which are delivered; returns whether there were any.
+  bool Collect();
+  void Give(std::string_view frame);
+  void Export(Any value, CallResult* out) { session_->Export(std::move(value), out); }
+  // The result of a callback, from the body of its Return.
+  Any Import(Reader body);
 
   // Receiving: put bytes where Space() says, tell how many, then serve what has arrived. Serve stops when the output is
   // full: send, then call it again. Returns whether it stopped for that.
@@ -52,6 +76,7 @@ class Endpoint {
   void Answer(Code code, Reader body);
   void InitServer(Reader body);
   void CallFunc(Reader body, CallResult* result);
+  Sequence Arguments(Reader body);
   Sequence SysCall(Code code, Sequence* args, Any* owner);
   void Sync(const Sequence& args);
   void Fetch(const Sequence& args);
@@ -67,8 +92,9 @@ class Endpoint {
   };
   void Posted(Code code, Reader body);
   void Fail(uint64_t target, const Error& error);
-  Chosen& Find(uint64_t handle);
+  std::shared_ptr<Chosen> Find(uint64_t handle);
   uint64_t Actual(uint64_t handle);
+  bool IsChosen(uint64_t handle);
   void Resolve(Sequence* args);
   bool FreeChosen(const Sequence& args, size_t place);
 
@@ -86,7 +112,10 @@ class Endpoint {
   SendQueue output_;
   bool initialized_ = false;
   bool closed_ = false;
-  std::unordered_map<uint64_t, std::unique_ptr<Chosen>> chosen_;  // short text lies in them
+  uint64_t callback_ = 0;                                         // that the requests belong to; 0: none
+  Endpoint* const outermost_;                                     // which has what follows
+  std::mutex mutex_;                                              // of it
+  std::unordered_map<uint64_t, std::shared_ptr<Chosen>> chosen_;  // short text lies in them
   std::vector<Error> unreported_;                                 // of posted requests
   bool poisoned_ = false;                                         // whether the last error is that of an earlier one
   // The copy that is being received.

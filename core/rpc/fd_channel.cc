@@ -91,6 +91,13 @@ class FdChannel : public Channel {
     return entries[1].revents != 0;
   }
 
+  void WaitForInput(Deadline deadline) override {
+    CheckOpen();
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    pollfd entries[] = {{read_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+    poll(entries, 2, static_cast<int>(std::max<int64_t>(left, 0)));  // signals are those of other threads
+  }
+
   void Acknowledge() override {
     int on = 1;
     setsockopt(read_fd_, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));  // fails where it does not matter: no TCP

@@ -85,34 +85,114 @@ bool FrameReader::Gather(uint64_t n) {
 
 FrameReader::Event FrameReader::Next() {
   wanted_ = 0;
-  if (state_ == kHeader) {
-    lent_ = Tensor();
-    if (capacity_ > kKeptBuffer && begin_ == end_) {
-      memory_ = Tensor();
-      begin_ = end_ = capacity_ = 0;
+  for (;;) {
+    if (state_ == kHeader && !ReadLength()) return kNeedBytes;
+    if (state_ == kInPayload) return FillPayload();
+    if (state_ == kBody) {
+      Event event = ReadBody();
+      if (state_ != kHeld) return event;
     }
-    do {
-      if (!Gather(sizeof(length_))) return kNeedBytes;
-      length_ = NumberAt<uint64_t>(buffer_ + begin_);
-      Consume(sizeof(length_));
-    } while (length_ == 0);  // a frame without content is legal and means nothing
-    if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
-    state_ = kBody;
-    posted_ = false;
+    if (!KeepHeld()) return kNeedBytes;
   }
-  return state_ == kBody ? ReadBody() : FillPayload();
+}
+
+bool FrameReader::ReadLength() {
+  lent_ = Tensor();
+  if (capacity_ > kKeptBuffer && begin_ == end_) {
+    memory_ = Tensor();
+    begin_ = end_ = capacity_ = 0;
+  }
+  do {
+    if (!Gather(sizeof(length_))) return false;
+    length_ = NumberAt<uint64_t>(buffer_ + begin_);
+    Consume(sizeof(length_));
+  } while (length_ == 0);  // a frame without content is legal and means nothing
+  if (length_ < sizeof(int32_t)) ThrowProtocolError("a frame of " + std::to_string(length_) + " bytes has no code");
+  state_ = kBody;
+  posted_ = false;
+  callback_ = 0;
+  return true;
+}
+
+// Takes the number that a flag of the code announces: from here on the frame is as any other, the code moves to in front
+// of the body. Returns whether the number is there.
+bool FrameReader::TakeNumber(int32_t flag, uint64_t* number) {
+  int32_t code;
+  if (!Gather(sizeof(code) + sizeof(*number))) return false;
+  *number = NumberAt<uint64_t>(buffer_ + begin_ + sizeof(code));
+  code = Ordered(NumberAt<int32_t>(buffer_ + begin_) & ~flag);
+  Consume(sizeof(*number));
+  length_ -= sizeof(*number);
+  std::memcpy(buffer_ + begin_, &code, sizeof(code));
+  return true;
+}
+
+// A frame of a callback, without the number.
+FrameReader::Event FrameReader::GiveWhole() {
+  if (!Gather(length_)) return kNeedBytes;
+  size_t size = static_cast<size_t>(length_);
+  int32_t code = Ordered(NumberAt<int32_t>(buffer_ + begin_) & ~kNested);
+  callback_ = NumberAt<uint64_t>(buffer_ + begin_ + sizeof(code));
+  uint64_t length = Ordered(length_ - sizeof(callback_));
+  std::memcpy(buffer_ + begin_, &length, sizeof(length));
+  std::memcpy(buffer_ + begin_ + sizeof(length), &code, sizeof(code));
+  body_ = {buffer_ + begin_, size};
+  Consume(size);
+  state_ = kHeader;
+  return kForCallback;
+}
+
+// Returns whether the frame is over.
+bool FrameReader::KeepHeld() {
+  auto n = static_cast<size_t>(std::min<uint64_t>(Available(), payload_left_));
+  held_.append(buffer_ + begin_, n);
+  Consume(n);
+  payload_left_ -= n;
+  wanted_ = static_cast<size_t>(std::min<uint64_t>(payload_left_, kSkipChunk));
+  if (payload_left_ == 0) state_ = kHeader;
+  return payload_left_ == 0;
+}
+
+Tensor FrameReader::Detach() {
+  Tensor kept = memory_;
+  Move(std::max(Available(), kFirstBuffer));
+  return kept;
+}
+
+void FrameReader::Resume() {
+  holding_ = false;
+  if (state_ == kBody) {  // its length was read
+    uint64_t length = Ordered(length_);
+    held_.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  }
+  if (state_ == kBody || state_ == kHeld) state_ = kHeader;
+  if (held_.empty()) return;
+  held_.append(buffer_ + begin_, Available());
+  begin_ = end_ = 0;
+  if (held_.size() > capacity_) Move(held_.size());
+  std::memcpy(buffer_, held_.data(), held_.size());
+  end_ = held_.size();
+  held_ = std::string();
 }
 
 FrameReader::Event FrameReader::ReadBody() {
   if (!Gather(sizeof(int32_t))) return kNeedBytes;
   auto code = NumberAt<int32_t>(buffer_ + begin_);
+  bool nested = (code & kNested) && code > 0 && code < 2 * kNested && length_ >= sizeof(code) + sizeof(callback_);
+  if (nested_ == Nested::kSorted && nested && length_ <= max_frame_) return GiveWhole();
+  if (holding_) {
+    uint64_t length = Ordered(length_);
+    held_.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    payload_left_ = length_;
+    state_ = kHeld;
+    return kNeedBytes;
+  }
+  if (nested_ == Nested::kInline && !callback_ && nested) {
+    if (!TakeNumber(kNested, &callback_)) return kNeedBytes;
+    code = NumberAt<int32_t>(buffer_ + begin_);
+  }
   if (takes_posted_ && !posted_ && (code & kPosted) && length_ >= sizeof(code) + sizeof(posted_target_)) {
-    if (!Gather(sizeof(code) + sizeof(posted_target_))) return kNeedBytes;
-    posted_target_ = NumberAt<uint64_t>(buffer_ + begin_ + sizeof(code));
-    Consume(sizeof(posted_target_));  // from here on it is as any other: the code moves to in front of the body
-    length_ -= sizeof(posted_target_);
-    code = Ordered(code & ~kPosted);
-    std::memcpy(buffer_ + begin_, &code, sizeof(code));
+    if (!TakeNumber(kPosted, &posted_target_)) return kNeedBytes;
     code = NumberAt<int32_t>(buffer_ + begin_);
     posted_ = true;
   }

@@ -8,6 +8,7 @@
 #define PORTCALL_RPC_FRAMES_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -20,14 +21,19 @@ class FrameReader {
  public:
   enum Event {
     kNeedBytes,
-    kMessage,     // code() and the whole body()
-    kPayload,     // a copy begins: code() and its head in body(); call Receive() with a place for payload_size() bytes
-    kPayloadEnd,  // and now they are there; body() is gone
+    kMessage,      // code() and the whole body()
+    kPayload,      // a copy begins: code() and its head in body(); call Receive() with a place for payload_size() bytes
+    kPayloadEnd,   // and now they are there; body() is gone
+    kForCallback,  // body() is a whole frame, for the callback of the number callback()
   };
 
+  // What is done with frames that belong to a callback: they are refused; they are as others, and callback() tells
+  // whose they are; or they come whole, to be given to another reader.
+  enum class Nested { kRefused, kInline, kSorted };
+
   // Frames longer than `max_frame` bytes are refused (payloads of copies are not counted).
-  explicit FrameReader(uint64_t max_frame, bool takes_posted = false)
-      : max_frame_(max_frame), takes_posted_(takes_posted) {}
+  explicit FrameReader(uint64_t max_frame, bool takes_posted = false, Nested nested = Nested::kRefused)
+      : max_frame_(max_frame), takes_posted_(takes_posted), nested_(nested) {}
 
   std::pair<char*, size_t> Space();
   void Filled(size_t n);
@@ -36,6 +42,12 @@ class FrameReader {
   Code code() const { return code_; }  // of a posted request: that of the request
   bool posted() const { return posted_; }
   uint64_t posted_target() const { return posted_target_; }
+  uint64_t callback() const { return callback_; }  // 0: of none
+  // Keeps body() while other messages are read.
+  Tensor Detach();
+  // Between two messages: keep what comes, but for frames of callbacks; and give it again after all.
+  void Hold() { holding_ = true; }
+  void Resume();
   std::string_view body() const { return body_; }
   // A bytes object over a part of body(), without a copy, where that part is most of a large message; None otherwise. The
   // object may be kept.
@@ -47,19 +59,25 @@ class FrameReader {
   bool AtBoundary() const { return state_ == kHeader && begin_ == end_; }
 
  private:
-  enum State { kHeader, kBody, kInPayload };
+  enum State { kHeader, kBody, kInPayload, kHeld };
 
   size_t Available() const { return end_ - begin_; }
   bool Gather(uint64_t n);  // whether n bytes are there, contiguous from begin_; makes room for them otherwise
   Event ReadBody();
+  bool TakeNumber(int32_t flag, uint64_t* number);
+  Event GiveWhole();
+  bool KeepHeld();
+  bool ReadLength();
   Event BeginPayload(uint64_t head);
   Event FillPayload();
   void Consume(size_t n) { begin_ += n; }
   void Move(size_t capacity);  // to a buffer of that many bytes
 
   uint64_t max_frame_;
-  bool takes_posted_, posted_ = false;
-  uint64_t posted_target_ = 0;
+  bool takes_posted_, posted_ = false, holding_ = false;
+  Nested nested_;
+  uint64_t posted_target_ = 0, callback_ = 0;
+  std::string held_;
   Tensor memory_, lent_;  // of the buffer; of one before it in which body() lies
   char* buffer_ = nullptr;
   size_t capacity_ = 0;

@@ -11,7 +11,10 @@ constexpr auto kReaderInterval = std::chrono::milliseconds(20);  // between look
 }  // namespace
 
 Link::Link(std::unique_ptr<Channel> channel, std::string peer, uint64_t max_frame, Handler handler)
-    : channel_(std::move(channel)), peer_(std::move(peer)), frames_(max_frame), handler_(std::move(handler)) {}
+    : channel_(std::move(channel)),
+      peer_(std::move(peer)),
+      frames_(max_frame, false, FrameReader::Nested::kInline),
+      handler_(std::move(handler)) {}
 
 void Link::Changed() {
   if (waiting_) changed_.notify_all();
@@ -19,7 +22,7 @@ void Link::Changed() {
 
 void Link::AwaitIdle(Lock& lock) {
   ++waiting_;
-  changed_.wait(lock, [&] { return !busy(); });
+  changed_.wait(lock, [&] { return !busy() && !listening_; });
   --waiting_;
 }
 
@@ -37,7 +40,7 @@ void Link::Wait(Lock& lock, Deadline until) {
 
 void Link::End() {
   ended_ = true;
-  if (busy()) channel_->Interrupt();
+  if (busy() || listening_) channel_->Interrupt();
   else channel_->Close();
   Changed();
 }
@@ -49,7 +52,7 @@ void Link::Forget() {
 
 void Link::Leave(bool* role) {
   *role = false;
-  if (ended_ && !busy()) channel_->Close();
+  if (ended_ && !busy() && !listening_) channel_->Close();
   Changed();
 }
 
@@ -132,6 +135,20 @@ void Link::Read(Lock& lock, Deadline deadline, bool or_room) {
   }
   lock.lock();
   Leave(&reading_);
+}
+
+void Link::Listen(Lock& lock, Deadline until) {
+  listening_ = true;
+  lock.unlock();
+  try {
+    channel_->WaitForInput(until);
+  } catch (...) {
+    lock.lock();
+    Leave(&listening_);
+    throw;
+  }
+  lock.lock();
+  Leave(&listening_);
 }
 
 void Link::Pump(Deadline deadline) {

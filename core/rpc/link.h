@@ -34,12 +34,15 @@ class Link {
   SendQueue& out() { return out_; }  // frames to send, of any thread
   bool reading() const { return reading_; }
   bool busy() const { return reading_ || writing_; }
+  bool listening() const { return listening_; }
 
   // Sends what is in out(), or waits until another thread has. `duplex`: answers may come that keep the peer from
   // reading, so that they are received meanwhile.
   void Flush(Lock& lock, Deadline deadline, bool duplex);
   // Has what was kept handled or, if there is nothing, receives once. Nobody else may be reading.
   void Receive(Lock& lock, Deadline deadline);
+  // Waits until something has come, which nobody reads yet; nobody else may do this.
+  void Listen(Lock& lock, Deadline until);
   // Waits until another thread has sent or received, for a tenth of a second at most; throws what a signal raises.
   void Wait(Lock& lock, Deadline until);
   void Changed();              // wakes those who wait
@@ -67,7 +70,7 @@ class Link {
   std::mutex mutex_;
   std::condition_variable changed_;
   int waiting_ = 0;
-  bool reading_ = false, writing_ = false, ended_ = false;
+  bool reading_ = false, writing_ = false, listening_ = false, ended_ = false;
   uint64_t taken_ = 0, finished_ = 0;  // batches of out_
   SendQueue out_, sending_;
   std::unique_ptr<Channel> channel_;

@@ -209,6 +209,10 @@ class LocalSession : public Session {
         device, stream ? StreamOf(device, stream) : TVMFFIEnvGetStream(device.device_type, device.device_id)));
   }
 
+  bool calls_back() const override { return true; }
+  uint64_t Lend(const Any&) override { return 0; }
+  Any Import(const WireValue& value) override { return Argument(value, false); }
+  void Export(Any value, CallResult* out) override { SetResult(std::move(value), out, Save::kWherePossible); }
   bool by_value() const override { return by_value_; }
 
   void Close() override {
@@ -294,6 +298,8 @@ class LocalSession : public Session {
         return handles_.Get(value.v_handle, HandleTable::kModule);
       case kRemoteObject:
         return handles_.GetObject(value.v_handle);
+      case kClientFunction:
+        return value.object;
       case kByValue:
         if (!by_value_) ThrowProtocolError("an object by value, which was not agreed upon");
         return FromValueBytes(portcall::Bytes(value.text));

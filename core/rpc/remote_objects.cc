@@ -130,7 +130,26 @@ class Outgoing {
     WireValue plain;
     return GivePlain(cell, &plain) ? Push(std::move(plain)) : AddObject(cell, position);
   }
+  // The result of a function that the session calls.
+  void AddResult(const Any& value) {
+    bool local = TryDLTensor(value.cell()) != nullptr;
+    local ? AddByValue(value.cell(), 0) : Add(value.cell(), 0);
+    sent_all_ = true;
+  }
+  ~Outgoing() {
+    auto* remote = dynamic_cast<RemoteSession*>(session_.get());
+    if (sent_all_ || !remote) return;
+    for (const WireValue& value : values_) {
+      if (value.type == kClientFunction && value.v_handle) remote->TakeBack(value.v_handle);
+    }
+  }
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
   const Sequence& values() const { return values_; }
+  const Sequence& Send() {
+    sent_all_ = true;
+    return values_;
+  }
   bool has_local() const { return !sent_.empty(); }  // arrays of this process, which may be copied back
 
   // What keeps the memory of an argument, for a function that returns the tensor it was given; null for no argument's.
@@ -186,6 +205,9 @@ class Outgoing {
     }
     if (cell.type_index == kTVMFFIModule) return AddModule(ObjectRef::Borrow<Module>(cell.v_obj), position);
     if (cell.type_index == kTVMFFIFunction) return AddFunction(cell.v_obj, position);
+    AddByValue(cell, position);
+  }
+  void AddByValue(const TVMFFIAny& cell, int position) {
     if (!session_->by_value() || !IsObject(cell)) {
       detail::ThrowArgumentError("", position, "None, a number, str, bytes, an array or an object of the session",
                                  DescribeType(cell.type_index));
@@ -209,6 +231,7 @@ class Outgoing {
 
   SessionPtr session_;
   Sequence values_;
+  bool sent_all_ = false;  // or nearly so: the session has the functions that it was lent
   std::vector<Sent> sent_;
   std::vector<Any> results_;  // of calls, given as arguments
   std::map<uint64_t, std::shared_ptr<void>> owners_;
@@ -272,12 +295,12 @@ int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TV
     if (pipelined_session && pipelined_session == session.get() && !outgoing.has_local()) {
       auto remote = std::dynamic_pointer_cast<RemoteSession>(session);
       if (remote && remote->posting()) {
-        *out = PostCall(remote, func->handle->value(), outgoing.values()).release();
+        *out = PostCall(remote, func->handle->value(), outgoing.Send()).release();
         return;
       }
     }
     CallResult result;
-    session->Call(func->handle->value(), outgoing.values(), &result);
+    session->Call(func->handle->value(), outgoing.Send(), &result);
     outgoing.CopyBack();
     std::shared_ptr<void> lender;
     if (result.value.tensor && !result.handle) lender = outgoing.OwnerOf(result.value.tensor->data);
@@ -389,7 +412,7 @@ Future StartCall(const TVMFFIAny* args, int32_t count) {
       auto outgoing = std::make_unique<Outgoing>(session);
       for (int32_t i = 1; i < count; ++i) outgoing->Add(args[i], i - 1);
       if (!outgoing->has_local()) {
-        future->call = session->CallLater(remote->handle->value(), outgoing->values());
+        future->call = session->CallLater(remote->handle->value(), outgoing->Send());
         future->session = std::move(session);
         future->outgoing = std::move(outgoing);
         return future;
@@ -411,8 +434,14 @@ Any FutureResult(Future future, double seconds) {
 
 void Outgoing::AddFunction(TVMFFIObject* object, int position) {
   RemoteFunction* func = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(object));
-  PORTCALL_CHECK(func, TypeError) << "argument #" << position
-                                  << " is a function of this process, which the session cannot call back";
+  if (!func) {
+    PORTCALL_CHECK(session_->calls_back(), TypeError)
+        << "argument #" << position << " is a function of this process, which the session cannot call back";
+    WireValue& value = values_.emplace_back(WireValue::Handle(kClientFunction, 0));
+    value.object = ObjectRef::Borrow<PackedFunc>(object);
+    value.v_handle = session_->Lend(value.object);
+    return;
+  }
   CheckOwn(func->handle->session(), position, "a function");
   Push(WireValue::Handle(kTVMFFIFunction, func->handle->value()));
 }
@@ -452,6 +481,18 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
   sent_.push_back(std::move(sent));
 }
 
+// Calls a function for the server.
+void RunCallback(const SessionPtr& session, const PackedFunc& func, std::vector<CallResult>* args,
+                 const std::function<void(const Sequence&)>& answer) {
+  Posting none(nullptr);
+  std::vector<Any> values;
+  for (CallResult& arg : *args) values.push_back(Incoming(session, &arg));
+  Any result = func.CallPacked(reinterpret_cast<const TVMFFIAny*>(values.data()), static_cast<int32_t>(values.size()));
+  Outgoing outgoing(session);
+  outgoing.AddResult(result);
+  answer(outgoing.values());
+}
+
 // ---- What Python calls --------------------------------------------------------------------------------------------
 
 Map<String, Any> StatsOf(Module root) {
@@ -481,7 +522,7 @@ Module Connect(std::unique_ptr<Channel> channel, std::string name, double call_t
   RemoteOptions options;
   options.name = std::move(name);
   options.call_timeout = call_timeout;
-  auto session = MakeRemoteSession(std::move(channel), std::move(options));
+  auto session = MakeRemoteSession(std::move(channel), std::move(options), RunCallback);
   session->InitServer(constructor);
   return RootModule(std::move(session));
 }
@@ -520,6 +561,7 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.UseFeatures").set_body_typed([](Module ro
   remote->set_pipelined(has("pipeline"));
   remote->set_posts(has("post"));
   remote->set_by_value(has("values"));
+  remote->set_calls_back(has("callback"));
 });
 // Begins or ends the pipeline of this thread: the number of the session it is to have, and had; 0 for none.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetPipeline").set_body_typed([](int64_t session) {

@@ -16,7 +16,7 @@ struct LaterCall : Pending {
   CallResult result;
 };
 
-class RemoteSessionImpl : public RemoteSession {
+class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_this<RemoteSessionImpl> {
  public:
   RemoteSessionImpl(std::unique_ptr<Channel> channel, RemoteOptions options)
       : options_(std::move(options)), requests_(std::make_shared<Requests>(std::move(channel), options_)) {}
@@ -171,7 +171,10 @@ class RemoteSessionImpl : public RemoteSession {
   uint64_t GetStream(DLDevice device) override { return StreamCall(Code::kDevGetCurrentStream, device, {}); }
   void SyncStream(DLDevice device, uint64_t stream) override { StreamCall(Code::kDevStreamSync, device, stream); }
 
-  void Close() override { requests_->Close(); }
+  void Close() override {
+    requests_->Close();
+    if (requests_->IsOurs()) requests_->Dismiss();
+  }
   bool closed() const override { return requests_->closed(); }
 
   const RemoteOptions& options() const override { return options_; }
@@ -180,6 +183,18 @@ class RemoteSessionImpl : public RemoteSession {
   void set_call_timeout(double seconds) override { requests_->set_call_timeout(seconds); }
   void set_explain(PackedFunc explain) override { requests_->set_explain(std::move(explain)); }
   void set_by_value(bool allowed) override { by_value_ = allowed; }
+  void set_calls_back(bool allowed) override { requests_->set_calls_back(allowed); }
+  bool calls_back() const override { return requests_->calls_back(); }
+  uint64_t Lend(const Any& function) override { return requests_->Lend(function.cast<PackedFunc>()); }
+  void TakeBack(uint64_t function) override { requests_->TakeBack(function); }
+  void RunCallbacksBy(CallbackRunner runner) {
+    requests_->set_run([self = weak_from_this(), runner](const PackedFunc& func, const std::string& body, Writer* out) {
+      std::shared_ptr<RemoteSessionImpl> session = self.lock();
+      PORTCALL_CHECK(session && runner, SessionClosedError) << "the session is closed";
+      std::vector<CallResult> args = session->CallbackArguments(body);
+      runner(session, func, &args, [&](const Sequence& values) { out->Values(values, Form::kRequest); });
+    });
+  }
   bool by_value() const override { return by_value_; }
   void set_output(PackedFunc output) override { requests_->set_output(std::move(output)); }
 
@@ -211,15 +226,35 @@ class RemoteSessionImpl : public RemoteSession {
     Reader reader(body);
     Sequence values = reader.Values();
     reader.ExpectEnd();
-    if (values.size() < 2 || values[0].type != kTVMFFIInt) ThrowProtocolError("the answer to a call has no result");
+    TakeResult(values.data(), values.size(), result);
+    Keep(requests, &result->value, &result->owner);
+  }
+
+  // Of a callback: type, value and handle of each.
+  std::vector<CallResult> CallbackArguments(std::string_view body) {
+    Reader reader(body);
+    Sequence values = reader.Values();
+    reader.ExpectEnd();
+    if (values.size() % 3) ThrowProtocolError("a callback has arguments that are not whole");
+    std::vector<CallResult> args(values.size() / 3);
+    for (size_t i = 0; i < args.size(); ++i) TakeResult(&values[3 * i], 3, &args[i]);
+    for (CallResult& arg : args) {
+      if (!arg.value.text.empty() || arg.value.type == kTVMFFIRawStr) arg.owner = Own(arg.value);
+    }
+    return args;
+  }
+  static void TakeResult(WireValue* values, size_t count, CallResult* result) {
+    if (count < 2 || values[0].type != kTVMFFIInt) ThrowProtocolError("the answer to a call has no result");
     result->type = static_cast<int32_t>(values[0].v_int64);
     result->value = std::move(values[1]);
     if (result->value.tensor) result->value.tensor->NumBytes();  // throws for an invalid shape
-    if (values.size() > 2) {
+    if (count > 2) {
       if (values[2].type != kTVMFFIOpaquePtr) ThrowProtocolError("the third value of a result is not a handle");
       result->handle = values[2].v_handle;
     }
-    Keep(requests, &result->value, &result->owner);
+  }
+  static Any Own(const WireValue& value) {
+    return value.type == kTVMFFIRawStr ? Any(String(value.text)) : Any(Bytes(value.text));
   }
 
   // The handle to free of a result that is not a tensor; 0 for a plain value.
@@ -302,8 +337,11 @@ class RemoteSessionImpl : public RemoteSession {
 
 }  // namespace
 
-std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options) {
-  return std::make_shared<RemoteSessionImpl>(std::move(channel), std::move(options));
+std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options,
+                                                 CallbackRunner runner) {
+  auto session = std::make_shared<RemoteSessionImpl>(std::move(channel), std::move(options));
+  session->RunCallbacksBy(runner);
+  return session;
 }
 
 }  // namespace portcall::rpc

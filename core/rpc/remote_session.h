@@ -2,8 +2,10 @@
 #ifndef PORTCALL_RPC_REMOTE_SESSION_H_
 #define PORTCALL_RPC_REMOTE_SESSION_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rpc/channel.h"
 #include "rpc/client_facts.h"
@@ -39,6 +41,8 @@ class RemoteSession : public Session {
   virtual SessionStats stats() const = 0;
   virtual Activity activity() const = 0;
   virtual void set_by_value(bool allowed) = 0;  // as the peers have agreed
+  virtual void set_calls_back(bool allowed) = 0;
+  virtual void TakeBack(uint64_t function) = 0;  // one that was lent for a call that was not made
   virtual void set_call_timeout(double seconds) = 0;
   // What is called when the session turns out to be broken, to throw what tells more: the peer may know how it ended.
   virtual void set_explain(PackedFunc explain) = 0;
@@ -50,7 +54,12 @@ class RemoteSession : public Session {
 // The session of this thread's pipeline; null: none. While it is null, requests are answered.
 extern thread_local const Session* pipelined_session;
 
-std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options);
+// What runs a function for the server: takes the arguments, calls it, and writes its result by the last one.
+using CallbackRunner = void (*)(const std::shared_ptr<Session>&, const PackedFunc&, std::vector<CallResult>*,
+                                const std::function<void(const Sequence&)>&);
+
+std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options,
+                                                 CallbackRunner runner = nullptr);
 
 }  // namespace portcall::rpc
 #endif  // PORTCALL_RPC_REMOTE_SESSION_H_

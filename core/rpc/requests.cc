@@ -75,6 +75,7 @@ void Requests::Do(Code code, const WriteBody& write, const ReadBody& read, void*
   request.to = to;
   request.to_size = to_size;
   CheckOurs();  // before a lock that may be taken forever in a copy
+  request.callback = Callback();
   Lock lock = link_.Take();
   Admit(lock);
   Submit(lock, &request, write);
@@ -91,9 +92,10 @@ void Requests::Do(Code code, const WriteBody& write, const ReadBody& read, void*
 
 void Requests::Post(const std::shared_ptr<Pending>& request, const WriteBody& write) {
   CheckOurs();
+  request->callback = Callback();
   Lock lock = link_.Take();
   Admit(lock);
-  bool idle = pending_.empty();
+  bool idle = StreamOf(request->callback).pending.empty();
   Submit(lock, request.get(), write);
   request->self = request;
   if (idle || link_.out().size() >= kGathered || link_.out().full()) Flush(lock);
@@ -104,13 +106,13 @@ void Requests::PostSilent(Code code, uint64_t target, const WriteBody& write) {
   CheckOurs();
   Lock lock = link_.Take();
   Admit(lock);
-  WriteFrees();
+  WriteFrees(Callback());
   SendQueue& out = link_.out();
   SendQueue::Mark start = out.End();
   size_t before = out.size();
   try {
     Writer writer = out.Lend(nullptr);
-    writer.BeginPosted(code, target);
+    writer.BeginPosted(code, target, Callback());
     write(writer);
     writer.End();
   } catch (...) {
@@ -129,8 +131,9 @@ void Requests::PostSilent(Code code, uint64_t target, const WriteBody& write) {
 void Requests::WriteFence(bool report) {
   auto fence = std::make_shared<Pending>();
   fence->code = Code::kSync;
+  fence->callback = Callback();
   Writer writer = link_.out().Copy();
-  writer.Begin(fence->code);
+  writer.Begin(fence->code, fence->callback);
   Sequence args;
   args.push_back(WireValue::Int(report));
   writer.Values(args, Form::kRequest);
@@ -139,7 +142,7 @@ void Requests::WriteFence(bool report) {
   fence->size = std::exchange(posted_bytes_, 0);
   posted_ = 0;
   pending_bytes_ += fence->size;
-  pending_.push_back(fence.get());
+  StreamOf(fence->callback).pending.push_back(fence.get());
   fence->self = fence;
   if (!report) return;
   unreported_ = false;
@@ -187,13 +190,15 @@ void Requests::CheckDone(Lock& lock, Pending* request) {
 
 // Leaves a request whose turn has not come to nobody; one that may be under way ends the session.
 void Requests::Abandon(Lock& lock, Pending* request, const Error& error) {
-  auto place = std::find(pending_.begin(), pending_.end(), request);
-  if (place == pending_.begin()) Fail(lock, error);
+  std::deque<Pending*>& pending = StreamOf(request->callback).pending;
+  auto place = std::find(pending.begin(), pending.end(), request);
+  if (place == pending.begin()) Fail(lock, error);
   auto nobody = std::make_shared<Pending>();
   nobody->code = request->code;
   nobody->to_size = request->to_size;
   nobody->began = request->began;
   nobody->size = request->size;
+  nobody->callback = request->callback;
   *place = nobody.get();
   (*place)->self = std::move(nobody);
 }
@@ -201,12 +206,15 @@ void Requests::Abandon(Lock& lock, Pending* request, const Error& error) {
 // Waits until another request may be on its way.
 void Requests::Admit(Lock& lock) {
   CheckOpen(lock);
-  while (!pending_.empty() && (!pipelined_ || pending_.size() >= kMaxPending || pending_bytes_ > kMaxPendingBytes)) {
+  uint64_t callback = Callback();  // those of callbacks do not wait for others
+  const std::deque<Pending*>& pending = StreamOf(callback).pending;
+  while (!pending.empty() &&
+         (!pipelined_ || pending.size() >= kMaxPending || (!callback && pending_bytes_ > kMaxPendingBytes))) {
     if (!pipelined_) {
       link_.Wait(lock, kNoDeadline);
     } else {
       Flush(lock);
-      if (!pending_.empty()) ReadOn(lock, kNoDeadline);
+      if (!pending.empty()) ReadOn(lock, kNoDeadline);
     }
     CheckOpen(lock);
   }
@@ -215,18 +223,18 @@ void Requests::Admit(Lock& lock) {
 // Writes the frame; all of it or, when that fails, nothing.
 void Requests::Submit(Lock&, Pending* request, const WriteBody& write) {
   size_t before = link_.out().size();
-  WriteFrees();
+  WriteFrees(request->callback);
   SendQueue::Mark start = link_.out().End();
   try {
     Writer writer = link_.out().Lend(nullptr);  // what the caller gave stays until it is sent
-    writer.Begin(request->code);
+    writer.Begin(request->code, request->callback);
     write(writer);
     writer.End();
   } catch (...) {
     link_.out().CutTo(start);
     throw;
   }
-  pending_.push_back(request);
+  StreamOf(request->callback).pending.push_back(request);
   request->began = Clock::now();
   request->size = link_.out().size() - before + std::exchange(posted_bytes_, 0);
   posted_ = 0;
@@ -241,7 +249,7 @@ void Requests::FreeLater(Code code, DLDevice device, uint64_t handle) {
   frees_.push_back({code, device, handle});
 }
 
-void Requests::WriteFrees() {
+void Requests::WriteFrees(uint64_t callback) {
   std::vector<PendingFree> frees;
   {
     std::lock_guard<std::mutex> guard(frees_mutex_);
@@ -255,10 +263,10 @@ void Requests::WriteFrees() {
     if (item.code == Code::kDevFreeData) args.push_back(WireValue::OfDevice(item.device));
     args.push_back(WireValue::Pointer(item.handle));
     Writer writer = link_.out().Copy();
-    posts_ ? writer.BeginPosted(item.code, 0) : writer.Begin(item.code);
+    posts_ ? writer.BeginPosted(item.code, 0, callback) : writer.Begin(item.code, callback);
     writer.Values(args, Form::kRequest);
     writer.End();
-    if (!posts_) pending_.push_back(nullptr);
+    if (!posts_) StreamOf(callback).pending.push_back(nullptr);
   }
 }
 
@@ -266,7 +274,7 @@ void Requests::WriteFrees() {
 
 void Requests::Flush(Lock& lock) {
   try {
-    link_.Flush(lock, DeadlineIn(call_timeout_), pipelined_ && (posts_ || pending_.size() > 1));
+    link_.Flush(lock, DeadlineIn(call_timeout_), pipelined_ && (posts_ || calls_back_ || top_.pending.size() > 1));
   } catch (const Error& error) {
     Fail(lock, error);
   }
@@ -274,7 +282,24 @@ void Requests::Flush(Lock& lock) {
 
 // Returns whether the request's answer, or the session's end, has come before the time.
 bool Requests::Await(Lock& lock, Pending* request, Deadline until) {
+  struct Waiting {
+    Requests* self = nullptr;
+    uint64_t callback = 0;
+    ~Waiting() {
+      if (!self) return;
+      if (--self->StreamOf(callback).waiting == 0 && !self->calls_.empty()) self->attend_.notify_all();
+      self->Forget(callback);
+    }
+  };
+  Waiting waiting;
+  if (calls_back_) {
+    ++StreamOf(request->callback).waiting;
+    waiting.self = this;
+    waiting.callback = request->callback;
+  }
+  uint64_t callback = request->callback;  // which may be gone when it is done
   while (!request->done && !request->lost) {
+    if (!calls_.empty() && RunCallback(lock, callback)) continue;
     if (until != kNoDeadline && Clock::now() >= until) return false;
     ReadOn(lock, until);
   }
@@ -298,11 +323,29 @@ void Requests::ReadOn(Lock& lock, Deadline until) {
 Deadline Requests::FrontDeadline() const {
   double seconds = call_timeout_;
   if (!(seconds > 0)) return kNoDeadline;
-  auto request = std::find_if(pending_.begin(), pending_.end(), [](Pending* p) { return p != nullptr; });
-  if (request == pending_.end()) return kNoDeadline;
+  const Pending* request = Front();
+  if (!request) return kNoDeadline;
   Deadline now = Clock::now();
   Deadline limit = DeadlineIn(seconds);
-  return limit == kNoDeadline ? limit : limit - (now - std::max((*request)->began, last_answer_));
+  return limit == kNoDeadline ? limit : limit - (now - std::max(request->began, last_answer_));
+}
+
+// The first request that waits for its answer, outside of callbacks if there is one.
+const Pending* Requests::Front() const {
+  const Pending* front = nullptr;
+  ForEach([&](const Pending* request) { front = front ? front : request; });
+  return front;
+}
+
+template <typename Each> void Requests::ForEach(Each&& each) const {
+  for (Pending* request : top_.pending) {
+    if (request) each(request);
+  }
+  for (const auto& [_, stream] : nested_) {
+    for (Pending* request : stream.pending) {
+      if (request) each(request);
+    }
+  }
 }
 
 // Has a thread send what was posted, unless somebody does before.
@@ -331,16 +374,27 @@ void Requests::FlushLoop() {
 // ---- Answers ------------------------------------------------------------------------------------------------------
 
 bool Requests::Handle(FrameReader::Event event) {
-  Pending* front;
+  Code code = frames().code();
+  if (event == FrameReader::kMessage && calls_back_ && (code == Code::kCallback || code == Code::kDropFunction)) {
+    HandleCallback();
+    return true;
+  }
+  Stream* stream = &top_;
+  Pending* front = nullptr;
   {
     Lock lock = link_.Take();
-    if (pending_.empty()) ThrowProtocolError("an answer came to no request");
-    front = pending_.front();
+    auto nested = nested_.find(frames().callback());
+    if (frames().callback()) stream = nested == nested_.end() ? nullptr : &nested->second;
+    bool any = stream && !stream->pending.empty();
+    bool output = event == FrameReader::kMessage && code == Code::kOutput && output_.defined();
+    if (!any && !output) ThrowProtocolError("an answer came to no request");
+    if (any) front = stream->pending.front();
   }
   switch (event) {
     case FrameReader::kMessage:
-      if (frames().code() == Code::kOutput && HandleOutput()) return true;
-      return HandleMessage(front, frames().code());
+      if (code == Code::kOutput && HandleOutput()) return true;
+      if (!stream || stream->pending.empty()) ThrowProtocolError("an answer came to no request");
+      return HandleMessage(*stream, code);
     case FrameReader::kPayload:
       if (frames().code() != Code::kCopyAck || !front || !front->to_size || frames().payload_size() != front->to_size) {
         ThrowProtocolError("a copy of " + std::to_string(front ? front->to_size : 0) + " bytes was answered with " +
@@ -349,14 +403,15 @@ bool Requests::Handle(FrameReader::Event event) {
       frames().Receive(front->to);
       return true;
     case FrameReader::kPayloadEnd:
-      return Finish(front);
-    case FrameReader::kNeedBytes:
+      return Finish(*stream);
+    default:
       break;
   }
   return true;
 }
 
-bool Requests::HandleMessage(Pending* front, Code code) {
+bool Requests::HandleMessage(Stream& stream, Code code) {
+  Pending* front = stream.pending.front();
   if (code == Code::kShutdown) {
     throw Error("SessionBrokenError", options_.name + " ended the session because of a failure on its side");
   }
@@ -371,7 +426,7 @@ bool Requests::HandleMessage(Pending* front, Code code) {
     if (front->to_size) ThrowProtocolError("a copy was answered without its bytes");
   }
   if (!front && frames().buffered() == 0) link_.channel().Acknowledge();
-  return Finish(front);
+  return Finish(stream);
 }
 
 // What the server's code printed comes between answers.
@@ -391,11 +446,12 @@ bool Requests::HandleOutput() {
 }
 
 // Returns whether there are more to answer.
-bool Requests::Finish(Pending* front) {
+bool Requests::Finish(Stream& stream) {
   std::shared_ptr<Pending> last;  // goes without the lock
   Lock lock = link_.Take();
-  pending_.pop_front();
-  if (!front) return !pending_.empty();
+  Pending* front = stream.pending.front();
+  stream.pending.pop_front();
+  if (!front) return !top_.pending.empty();
   Clock::time_point now = Clock::now();
   double seconds = Seconds(now - std::max(front->began, last_answer_));
   last_answer_ = now;
@@ -407,23 +463,20 @@ bool Requests::Finish(Pending* front) {
   if (front->code == Code::kCopyFromRemote) stats_.fetch += seconds;
   front->done = true;
   last = std::move(front->self);
-  bool more = !pending_.empty();
+  bool more = !top_.pending.empty() || !nested_.empty() || !lent_.empty();
+  Forget(front->callback);
   lock.unlock();
   return more;
 }
 
 // The error that an Exception message stands for. A server that ends a session says so once, asked or not: that throws.
 Error Requests::RemoteErrorOf(std::string_view body) const {
-  Reader reader(body);
-  Sequence values = reader.Values();
-  reader.ExpectEnd();
-  if (values.empty() || values[0].type != kTVMFFIRawStr) ThrowProtocolError("an Exception without a message");
+  Error error = rpc::RemoteErrorOf(body, options_.name);
   constexpr std::string_view kTimeout = "RPCSessionTimeoutError: ";
-  if (values[0].text.substr(0, kTimeout.size()) == kTimeout) {
-    throw Error("SessionTimeoutError", values[0].text.substr(kTimeout.size()));
+  if (error.message().substr(0, kTimeout.size()) == kTimeout) {
+    throw Error("SessionTimeoutError", error.message().substr(kTimeout.size()));
   }
-  bool traceback = values.size() > 1 && values[1].type == kTVMFFIRawStr;
-  return ErrorOf("RemoteError", values[0].text, traceback ? values[1].text : std::string_view{});
+  return error;
 }
 
 // ---- The session's end --------------------------------------------------------------------------------------------
@@ -434,6 +487,7 @@ void Requests::Close() {
   if (!IsOurs()) return link_.Forget();
   Lock lock = link_.Take();
   flush_.notify_one();
+  attend_.notify_all();
   if (!link_.busy()) {
     try {
       std::string shutdown;
@@ -445,9 +499,7 @@ void Requests::Close() {
       channel.Send({{shutdown.data(), shutdown.size()}}, channel.KeepsDeadlines() ? Clock::now() : kNoDeadline);
     } catch (const Error&) {  // the peer is gone already
     }
-    for (Pending* request : pending_) {
-      if (request) request->lost = true;
-    }
+    ForEach([](const Pending* request) { const_cast<Pending*>(request)->lost = true; });
     now_ = Closed();
   }
   link_.End();
@@ -456,8 +508,10 @@ void Requests::Close() {
 void Requests::Leave() {
   Close();
   if (!IsOurs()) return;
+  Dismiss();
   Lock lock = link_.Take();
   PackedFunc explain = std::move(explain_), output = std::move(output_);
+  if (!link_.busy()) link_.frames() = FrameReader(0);  // its memory, which a thread would keep that is leaving
   lock.unlock();
 }
 
@@ -487,7 +541,7 @@ void Requests::ThrowEnd(Lock& lock, const End& end) const {
 
 // A server that gives up halfway through a request says why before it closes the connection: returns that, or `lost`.
 Error Requests::EndReason(Lock& lock, const Error& lost) {
-  Pending* last = pending_.empty() ? nullptr : pending_.back();
+  Pending* last = top_.pending.empty() ? nullptr : top_.pending.back();
   Deadline until = DeadlineIn(kLastWordsTime);
   try {
     while (last && !last->done && !link_.reading()) link_.Receive(lock, until);
@@ -506,11 +560,10 @@ void Requests::Fail(Lock& lock, const Error& error) {
   bool ours = by_us;
   if (now_.text.empty()) ours = RecordEnd(why, by_us);
   flush_.notify_one();
+  attend_.notify_all();
   link_.End();
   link_.AwaitIdle(lock);
-  for (Pending* request : pending_) {
-    if (request) request->lost = true;
-  }
+  ForEach([](const Pending* request) { const_cast<Pending*>(request)->lost = true; });
   link_.Changed();
   if (ours) ThrowEnd(lock, now_);
   lock.unlock();
@@ -519,8 +572,8 @@ void Requests::Fail(Lock& lock, const Error& error) {
 
 // How the session ended, for requests on their way and for later users. Returns whether it is the session's own error.
 bool Requests::RecordEnd(const Error& error, bool by_us) {
-  auto request = std::find_if(pending_.begin(), pending_.end(), [](Pending* p) { return p != nullptr; });
-  Activity front = request == pending_.end() ? Activity() : Describe(**request);
+  const Pending* request = Front();
+  Activity front = request ? Describe(*request) : Activity();
   const std::string& peer = options_.name;
   std::string kind(error.kind()), message(error.message());
   if (by_us) {
@@ -563,8 +616,8 @@ SessionStats Requests::stats() {
 
 Activity Requests::activity() {
   Lock lock = link_.Take();
-  auto request = std::find_if(pending_.begin(), pending_.end(), [](Pending* p) { return p != nullptr; });
-  return request == pending_.end() || closed_ ? Activity() : Describe(**request);
+  const Pending* request = Front();
+  return !request || closed_ ? Activity() : Describe(*request);
 }
 
 Activity Requests::Describe(const Pending& request) const {

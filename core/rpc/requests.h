@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 
 #include "rpc/client_facts.h"
 #include "rpc/link.h"
@@ -28,11 +30,19 @@ struct Pending {
   void* to = nullptr;  // where a CopyAck of `to_size` bytes goes; null: nowhere
   uint64_t to_size = 0;
 
+  uint64_t callback = 0;            // that it belongs to; 0: none
   bool done = false, lost = false;  // answered; or never to be
   std::optional<Error> failure;     // what the peer answered
   std::shared_ptr<Pending> self;    // until it is answered
   std::chrono::steady_clock::time_point began;
   uint64_t size = 0, sent_before = 0, received_before = 0;
+};
+
+// A callback that the server asks for, to be answered with RemoteSession's help.
+struct CallbackCall {
+  uint64_t number, request;  // `request`: the callback in which the server's code makes it; 0: in a request of ours
+  uint64_t function;
+  std::string args;  // a sequence
 };
 
 // In a shared_ptr: the thread that sends what was posted has a share, since whoever lets go of a session may hold a lock,
@@ -52,16 +62,25 @@ class Requests : public std::enable_shared_from_this<Requests> {
   // Waits for a request's answer; returns whether it has come before the time.
   bool Wait(Pending* request, Deadline until);
   bool Done(const Pending* request);
+  // Functions that the server may call. `run` is called with the function and its arguments, by a thread that waits for an
+  // answer or by one for callbacks, and writes what it returns.
+  using Run = std::function<void(const PackedFunc&, const std::string& args, Writer*)>;
+  uint64_t Lend(PackedFunc function);
+  void TakeBack(uint64_t number);
+  void set_run(Run run) { run_ = std::move(run); }
   // Sends a request whose answer nobody wants, in front of the next one.
   void FreeLater(Code code, DLDevice device, uint64_t handle);
 
   void Close();
   void Leave();                                         // closes, for good, and lets go of the call-backs
+  void Dismiss();                                       // lets go of functions that were lent
   bool IsOurs() const { return getpid() == process_; }  // a child process must not end what is its parent's
   bool closed() const { return closed_ || !IsOurs(); }
   bool pipelined() const { return pipelined_; }
   void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
   bool posts() const { return posts_; }
+  bool calls_back() const { return calls_back_; }
+  void set_calls_back(bool on) { calls_back_ = on && pipelined_; }
   void set_posts(bool on) { posts_ = on && pipelined_; }
   SessionStats stats();
   Activity activity();
@@ -83,10 +102,31 @@ class Requests : public std::enable_shared_from_this<Requests> {
     uint64_t handle;
   };
 
+  // Requests of one callback, or of none, are answered in order.
+  struct Stream {
+    std::deque<Pending*> pending;  // null: an answer that nobody wants
+    int waiting = 0;               // threads
+    bool over = false;             // of a callback: it was answered
+  };
+  uint64_t Callback() const;  // that this thread runs for the session; 0: none
+  Stream& StreamOf(uint64_t callback) { return callback ? nested_[callback] : top_; }
+  void Forget(uint64_t callback);
+  bool AnyPending() const;
+  template <typename Each> void ForEach(Each&& each) const;
+  const Pending* Front() const;
+
+  void HandleCallback();
+  bool RunCallback(Lock& lock, uint64_t stream);
+  void RunNow(Lock& lock, CallbackCall call, std::shared_ptr<Requests>* self);
+  void Attend();
+  void AwaitCallback(Lock& lock, int* looks);
+  void AddAttendant();
+  bool IsForAttendant(const CallbackCall& call) const;
+
   void Abandon(Lock& lock, Pending* request, const Error& error);
   void Admit(Lock& lock);
   void Submit(Lock& lock, Pending* request, const WriteBody& write);
-  void WriteFrees();
+  void WriteFrees(uint64_t callback);
   void WriteFence(bool report);
   void Flush(Lock& lock);
   bool Await(Lock& lock, Pending* request, Deadline until);
@@ -97,9 +137,9 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void CheckDone(Lock& lock, Pending* request);
 
   bool Handle(FrameReader::Event event);
-  bool HandleMessage(Pending* front, Code code);
+  bool HandleMessage(Stream& stream, Code code);
   bool HandleOutput();  // returns whether anybody wants it
-  bool Finish(Pending* front);
+  bool Finish(Stream& stream);
   Error RemoteErrorOf(std::string_view body) const;
 
   // How the session ended.
@@ -116,10 +156,11 @@ class Requests : public std::enable_shared_from_this<Requests> {
 
   const pid_t process_ = getpid();
   const RemoteOptions options_;
-  Link link_;                     // its lock is that of all the following
-  std::deque<Pending*> pending_;  // null: an answer that nobody wants
-  uint64_t pending_bytes_ = 0;    // of those
-  uint64_t posted_bytes_ = 0;     // behind the last of those
+  Link link_;  // its lock is that of all the following
+  Stream top_;
+  std::map<uint64_t, Stream> nested_;
+  uint64_t pending_bytes_ = 0;  // of those
+  uint64_t posted_bytes_ = 0;   // behind the last of those
   size_t posted_ = 0;
   bool unreported_ = false;                        // whether something was posted whose errors nobody has asked for
   std::vector<std::shared_ptr<Pending>> reports_;  // answers that may have them
@@ -133,8 +174,14 @@ class Requests : public std::enable_shared_from_this<Requests> {
   std::mutex frees_mutex_;  // an object may go while the lock is held
   std::vector<PendingFree> frees_;
   PackedFunc explain_, output_;
+  Run run_;
+  std::unordered_map<uint64_t, PackedFunc> lent_;
+  std::vector<CallbackCall> calls_;  // that nobody runs yet
+  uint64_t last_lent_ = 0;
+  std::condition_variable attend_, left_;
+  int attendants_ = 0, busy_attendants_ = 0, idle_attendants_ = 0, asleep_ = 0;
   std::atomic<double> call_timeout_;
-  std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false};
+  std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false}, calls_back_{false};
 };
 
 }  // namespace portcall::rpc

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "portcall/module.h"
+#include "rpc/callbacks.h"
 #include "rpc/channel.h"
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
@@ -84,19 +85,34 @@ bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& p
 std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string> patterns, int64_t max_frame,
                       PackedFunc constructor, int progress_fd, std::string_view features = {}, PrintPipes pipes = {}) {
   auto has = [&](std::string_view name) { return features.find(name) != features.npos; };
-  ProgressPage progress(progress_fd);
+  auto page = std::make_unique<ProgressPage>(progress_fd);
+  ProgressPage& progress = *page;
   EndpointOptions options = OptionsWith(max_frame, std::move(constructor));
   options.tracebacks = has("traceback");
   options.posts = has("post");
-  Endpoint endpoint(MakeLocalSession(std::move(patterns), has("values"), &progress->call), std::move(options));
+  auto callbacks = has("callback") ? std::make_shared<Callbacks>() : nullptr;
+  options.client = callbacks;
+  auto endpoint = std::make_unique<Endpoint>(MakeLocalSession(std::move(patterns), has("values"), &progress->call),
+                                             std::move(options));
   pipes.to_client = has("output");
+  auto outlet = std::make_unique<Outlet>(channel.get(), progress.get(), pipes);
+  if (callbacks) callbacks->Begin(endpoint.get(), channel.get(), outlet.get(), progress.get());
   bool whole = false;
+  std::optional<Error> failure;
   try {
-    Outlet outlet(channel.get(), progress.get(), pipes);
-    whole = Serve(&endpoint, channel.get(), &outlet, progress);
+    whole = Serve(endpoint.get(), channel.get(), outlet.get(), progress);
   } catch (const Error& error) {
-    if (error.kind() != "SessionBrokenError") throw;
+    if (error.kind() != "SessionBrokenError") failure = error;
   }
+  if (callbacks && !callbacks->End()) {  // a thread of the user's runs for a client that has gone, and may come back
+    (void)endpoint.release();
+    (void)outlet.release();
+    (void)channel.release();
+    (void)page.release();
+    throw Error("RuntimeError", "the session is over, and a thread of it runs on");
+  }
+  outlet = nullptr;
+  if (failure) throw Error(*failure);
   channel->Close();
   progress->state = whole ? Progress::kClosed : Progress::kLost;
   return whole ? "closed" : "lost";

@@ -52,11 +52,22 @@ class Session {
   virtual uint64_t GetStream(DLDevice device) = 0;
   virtual void SyncStream(DLDevice device, uint64_t stream) = 0;
 
+  // Functions of a client. Lend: the number of one that becomes an argument of a call (kClientFunction), or TypeError;
+  // Import and Export: what comes from the client for a function of the session, and goes to it.
+  virtual bool calls_back() const { return false; }
+  virtual uint64_t Lend(const Any&) { ThrowNoFunctions(); }
+  virtual Any Import(const WireValue&) { ThrowNoFunctions(); }
+  virtual void Export(Any, CallResult*) { ThrowNoFunctions(); }
+
   // Whether objects may be arguments and results by themselves (kByValue).
   virtual bool by_value() const { return false; }
 
   virtual void Close() = 0;
   virtual bool closed() const = 0;
+
+  [[noreturn]] static void ThrowNoFunctions() {
+    throw Error("TypeError", "a function of the client cannot go on to another session");
+  }
 };
 
 }  // namespace portcall::rpc

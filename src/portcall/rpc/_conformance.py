@@ -9,7 +9,19 @@ from typing import Any
 from portcall._container import Array, Shape
 from portcall._tensor import tensor
 from portcall.rpc.wire import _handshake, _values
-from portcall.rpc.wire._layouts import BY_VALUE, EXCEPTION, FETCH, OUTPUT, POSTED_CALL, SYNC
+from portcall.rpc.wire._layouts import (
+    BY_VALUE,
+    CALLBACK,
+    CALLBACK_EXCEPTION,
+    CALLBACK_RETURN,
+    CLIENT_FUNCTION,
+    DROP_FUNCTION,
+    EXCEPTION,
+    FETCH,
+    OUTPUT,
+    POSTED_CALL,
+    SYNC,
+)
 
 _TOKEN, _NONCE = "a token of the vectors", "00112233445566778899aabbccddeeff"
 _TARGET, _FUNCTION = (1 << 63) + 7, 0x1000  # the first handle that our servers give
@@ -47,6 +59,13 @@ def vectors() -> list[dict[str, Any]]:
         _vector("exception", "traceback", "server", EXCEPTION.pack(2, 8, error, 8, trace),
                 {"class": "ValueError", "message": "boom", "frames": [["f.py", 3, "f"]]})
     )  # fmt: skip
+    for name, sender, data in (
+        ("function of the client", "client", CLIENT_FUNCTION.pack(117, 5)),
+        ("callback", "server", CALLBACK.pack(1, 0, 5, 0)), ("drop function", "server", DROP_FUNCTION.pack(5)),
+        ("return of a callback", "client", callback_return(1, struct.pack("<iq", 1, 7))),
+        ("exception of a callback", "client", CALLBACK_EXCEPTION.pack(1, 2, 8, error, 8, trace)),
+    ):  # fmt: skip
+        made.append(_vector(name, "callback", sender, data, {"callback": 1, "function": 5, "result": 7}))
     for name, value, meaning in _OUTER_VALUES:
         saved = _values.to_value(value if isinstance(value, Shape) else Array(value), 2) or b""
         made.append(_vector(f"value: {name}", "values", "both", BY_VALUE.pack(BY_VALUE.code, saved), meaning))
@@ -55,6 +74,12 @@ def vectors() -> list[dict[str, Any]]:
 
 def _vector(name: str, feature: str, sender: str, data: bytes, meaning: Any) -> dict[str, Any]:
     return {"name": name, "feature": feature, "sender": sender, "hex": data.hex(), "meaning": meaning}
+
+
+def callback_return(number: int, value: bytes) -> bytes:
+    """Return the frame that answers a callback with a value."""
+    frame = CALLBACK_RETURN.pack(number, 1) + value
+    return struct.pack("<Q", len(frame) - 8) + frame[8:]
 
 
 def answer(value: bytes) -> bytes:

@@ -117,6 +117,6 @@ def main() -> None:
     register_object_functions()
     try:
         serve = get_global_func("portcall.rpc.ServeSession")
-        serve(read_fd, write_fd, ["*"], 0, None, -1, "post,traceback,values", -1, -1, -1)
+        serve(read_fd, write_fd, ["*"], 0, None, -1, "callback,post,traceback,values", -1, -1, -1)
     finally:
         delete_tree(directory)

@@ -17,8 +17,9 @@ from typing import Any
 
 from portcall.rpc.client._record import FIRST_LINE, FrameCutter
 from portcall.rpc.wire import _handshake
+from portcall.rpc.wire._layouts import NESTED
 
-_SHUTDOWN, _INIT, _RETURN, _EXCEPTION, _ACK, _FREE, _FREE_DATA = 1, 2, 4, 5, 8, 10, 14
+_SHUTDOWN, _INIT, _RETURN, _EXCEPTION, _ACK, _FREE, _FREE_DATA, _OUTPUT = 1, 2, 4, 5, 8, 10, 14, 32
 _REPLIES = (_RETURN, _EXCEPTION, _ACK)
 _NAMES = {3: "call", 6: "copy from the server", 7: "copy to the server", 9: "search for a function"}
 _DONE = struct.pack("<Qiii", 12, _RETURN, 1, 0)
@@ -26,10 +27,10 @@ _DONE = struct.pack("<Qiii", 12, _RETURN, 1, 0)
 
 @dataclass
 class Exchange:
-    """A request, and what the server sent up to the end of its answer."""
+    """A request, and what was sent up to the end of its answer: by the server and, in callbacks, by the client."""
 
     request: bytes
-    answer: list[bytes] = field(default_factory=list)
+    answer: list[tuple[bool, bytes]] = field(default_factory=list)  # whether it is the client's
     used: bool = False
 
 
@@ -59,11 +60,14 @@ class Recording:
             if mark > 1 or len(frame) < size:
                 raise ValueError(f"{os.fspath(path)} ends within a frame; was the session still open?")
             place += 1 + size
-            if mark == 0 and code_of(frame) != _SHUTDOWN:
+            if mark == 0 and code_of(frame) & NESTED:
+                if waiting:
+                    waiting[0].answer.append((True, frame))
+            elif mark == 0 and code_of(frame) != _SHUTDOWN:
                 exchanges.append(Exchange(frame))
                 waiting.append(exchanges[-1])
             elif mark == 1 and waiting:
-                waiting[0].answer.append(frame)
+                waiting[0].answer.append((False, frame))
                 if code_of(frame) in _REPLIES:
                     waiting.popleft()
         return cls(json.loads(line), exchanges)
@@ -124,11 +128,15 @@ class Replay:
         with client, contextlib.suppress(OSError, EOFError):
             recording = Recording.read(self._path)
             features = _shake_hands(client, frozenset(recording.facts.get("features", ())))
-            for request in _requests(client):
+            requests = _requests(client)
+            for request in requests:
                 if code_of(request) == _SHUTDOWN:
                     return
-                for frame in _answer(request, recording.exchanges):
-                    if code_of(frame) in _REPLIES or "output" in features:
+                for ours, frame in _answer(request, recording.exchanges):
+                    if ours and next(requests) != frame:  # of a callback
+                        client.sendall(_refusal("answer of a callback"))
+                        return
+                    if not ours and (code_of(frame) != _OUTPUT or "output" in features):
                         client.sendall(frame)
 
 
@@ -157,7 +165,7 @@ def _requests(client: socket.socket) -> Iterator[bytes]:
         yield from cutter.feed(data)
 
 
-def _answer(request: bytes, exchanges: list[Exchange]) -> list[bytes]:
+def _answer(request: bytes, exchanges: list[Exchange]) -> list[tuple[bool, bytes]]:
     code = code_of(request)
     if code == 0:
         return []
@@ -166,8 +174,11 @@ def _answer(request: bytes, exchanges: list[Exchange]) -> list[bytes]:
             exchange.used = True
             return exchange.answer
     if code in (_FREE, _FREE_DATA):
-        return [_DONE]
-    what = _NAMES.get(code, f"request of code {code}")
+        return [(False, _DONE)]
+    return [(False, _refusal(_NAMES.get(code, f"request of code {code}")))]
+
+
+def _refusal(what: str) -> bytes:
     text = f"RuntimeError: the recording has no further {what} like this one; record the session again".encode()
     body = struct.pack("<iiiQ", _EXCEPTION, 1, 8, len(text)) + text
-    return [struct.pack("<Q", len(body)) + body]
+    return struct.pack("<Q", len(body)) + body

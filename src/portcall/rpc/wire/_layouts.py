@@ -59,7 +59,29 @@ SYNC = Layout(
     "post", "frame", 64, "Sync", "client", (("i32", "1 value"), ("i32", "1"), ("i64", "1 to hear of errors, else 0"))
 )
 FETCH = Layout("post", "frame", 65, "Fetch", "client", (("i32", "1 value"), ("i32", "4"), ("u64", "target")))
-LAYOUTS = (OUTPUT, POSTED_CALL, SYNC, FETCH, EXCEPTION, BY_VALUE)
+NESTED = 0x200  # of a frame's code: it belongs to a callback
+CALLBACK = Layout(
+    "callback", "frame", NESTED + 66, "Callback", "server",
+    (("u64", "number of the callback, not 0"),
+     ("u64", "callback in which it is made, 0 in a request, 2^64 - 1 in none"),
+     ("u64", "function"), ("i32", "number of values, which follow: type, value, handle or null of each argument")),
+)  # fmt: skip
+CALLBACK_RETURN = Layout(
+    "callback", "frame", NESTED + 4, "Return of a callback", "client",
+    (("u64", "number of the callback"), ("i32", "1 value, which follows as in CallFunc")),
+)  # fmt: skip
+CALLBACK_EXCEPTION = Layout(
+    "callback", "frame", NESTED + 5, "Exception of a callback", "client",
+    (("u64", "number of the callback"), *EXCEPTION.fields),
+)  # fmt: skip
+DROP_FUNCTION = Layout("callback", "frame", 67, "DropFunction", "server", (("u64", "function"),))
+CLIENT_FUNCTION = Layout(
+    "callback", "value", 117, "function of the client", "client", (("i32", "117 again"), ("u64", "function"))
+)
+LAYOUTS = (
+    OUTPUT, POSTED_CALL, SYNC, FETCH, EXCEPTION, BY_VALUE,
+    CLIENT_FUNCTION, CALLBACK, CALLBACK_RETURN, CALLBACK_EXCEPTION, DROP_FUNCTION,
+)  # fmt: skip
 
 
 def markdown() -> str:

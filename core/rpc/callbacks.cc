@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/callbacks.h"
+
+#include <utility>
+
+#include "portcall/container.h"
+
+namespace portcall::rpc {
+namespace {
+
+constexpr auto kEndTime = std::chrono::seconds(1);
+
+// What this thread runs for a client: the callback that it belongs to, and how many are around it.
+struct Inside {
+  const Client* client = nullptr;
+  uint64_t callback = 0;
+  int depth = 0;
+};
+thread_local Inside inside;
+
+class Restored {
+ public:
+  explicit Restored(const Inside& now) : before_(std::exchange(inside, now)) {}
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+  ~Restored() { inside = before_; }
+
+ private:
+  Inside before_;
+};
+
+}  // namespace
+
+// A function of the client.
+struct Callbacks::Function_ {
+  std::shared_ptr<Callbacks> client;
+  uint64_t number;
+
+  static int Run(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
+    auto* func = static_cast<Function_*>(self);
+    return Guard([&] { *out = func->client->Call(func->number, args, num_args).release(); });
+  }
+  static void Delete(void* self) {
+    std::unique_ptr<Function_> gone(static_cast<Function_*>(self));
+    gone->client->Drop(gone->number);
+  }
+};
+
+void Callbacks::Begin(Endpoint* endpoint, Channel* channel, Outlet* outlet, Progress* progress) {
+  endpoint_ = endpoint;
+  channel_ = channel;
+  outlet_ = outlet;
+  progress_ = progress;
+  inside = {this, 0, 0};
+}
+
+bool Callbacks::End() {
+  inside = {};
+  Lock lock(mutex_);
+  ended_ = true;
+  channel_->Interrupt();
+  changed_.notify_all();
+  return changed_.wait_for(lock, kEndTime, [&] { return waiting_.empty(); });
+}
+
+Any Callbacks::Function(uint64_t number) {
+  auto func = std::make_unique<Function_>(Function_{shared_from_this(), number});
+  TVMFFIObjectHandle object = nullptr;
+  Check(PortcallFunctionCreate(func.get(), Function_::Run, Function_::Delete, 0, "a function of the client", &object));
+  (void)func.release();
+  ++functions_;
+  return ObjectRef::Steal<PackedFunc>(object);
+}
+
+// ---- Whose turn it is to read -------------------------------------------------------------------------------------
+
+void Callbacks::Yield() {
+  Lock lock(mutex_);
+  reading_ = false;
+  elsewhere_ = true;
+  changed_.notify_all();
+}
+
+void Callbacks::Return() {
+  Lock lock(mutex_);
+  wanted_ = true;
+  changed_.wait(lock, [&] { return !reading_; });
+  wanted_ = false;
+  reading_ = true;
+  elsewhere_ = false;
+}
+
+// Reads once. What is not for a callback is kept.
+void Callbacks::Read(Lock& lock) {
+  reading_ = true;
+  lock.unlock();
+  bool ended = false;
+  try {
+    if (!endpoint_->Collect()) {
+      auto [space, room] = endpoint_->Space();
+      size_t n = channel_->Receive(space, room, kNoDeadline);
+      endpoint_->Filled(n);
+      progress_->received += n;
+      endpoint_->Collect();
+      ended = n == 0;
+    }
+  } catch (const Error&) {  // the thread that serves finds the same
+    ended = true;
+  }
+  lock.lock();
+  if (ended) ended_ = true;
+  reading_ = false;
+  changed_.notify_all();
+}
+
+void Callbacks::Deliver(uint64_t callback, std::string_view frame) {
+  Lock lock(mutex_);
+  auto it = waiting_.find(callback);
+  if (it == waiting_.end()) return;  // nobody asked
+  it->second->emplace_back(frame);
+  changed_.notify_all();
+}
+
+// ---- Calls --------------------------------------------------------------------------------------------------------
+
+Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) {
+  const bool serves = inside.client == this;
+  PORTCALL_CHECK(!serves || inside.depth < kMaxCallbackDepth, RecursionError)
+      << "callbacks are nested more than " << kMaxCallbackDepth << " deep";
+  Mail mail;
+  uint64_t number;
+  {
+    Lock lock(mutex_);
+    PORTCALL_CHECK(!ended_, SessionClosedError) << "the client, whose function this is, has gone";
+    PORTCALL_CHECK(waiting_.size() < kMaxCallbacks, RuntimeError)
+        << "more than " << kMaxCallbacks << " callbacks are on their way";
+    number = ++last_;
+    waiting_.emplace(number, &mail);
+  }
+  struct Gone {
+    Callbacks* self;
+    uint64_t number;
+    ~Gone() {
+      Lock lock(self->mutex_);
+      self->waiting_.erase(number);
+      self->changed_.notify_all();
+    }
+  } gone{this, number};
+  std::vector<CallResult> given(static_cast<size_t>(num_args));
+  std::vector<std::pair<void*, Tensor>> lent;  // memory of the caller, who may not want it kept, and its copy
+  SendQueue out;
+  Writer writer = out.Lend(nullptr);
+  writer.Begin(Code::kCallback, number);
+  writer.Put<uint64_t>(serves ? inside.callback : kOfNoRequest);
+  writer.Put<uint64_t>(function);
+  writer.Put<int32_t>(3 * num_args);
+  for (int32_t i = 0; i < num_args; ++i) {
+    CallResult& value = given[static_cast<size_t>(i)];
+    Any arg = Any::Copy(args[i]);
+    if (const DLTensor* tensor = args[i].type_index == kTVMFFIDLTensorPtr ? TryDLTensor(args[i]) : nullptr) {
+      Tensor copy = Tensor::Empty({tensor->shape, tensor->shape + tensor->ndim}, tensor->dtype, tensor->device);
+      copy.CopyFrom(*tensor);
+      lent.emplace_back(args[i].v_ptr, copy);
+      arg = copy;
+    }
+    endpoint_->Export(std::move(arg), &value);
+    writer.Value(WireValue::Int(value.type), Form::kReply);
+    writer.Value(value.value, Form::kReply);
+    writer.Value(WireValue::Pointer(value.handle), Form::kReply);
+  }
+  writer.End();
+  if (serves && inside.callback == 0) {  // the thread that serves, which has answers that were known before
+    if (!elsewhere_) Yield();
+    outlet_->Flush(&endpoint_->output());
+  }
+  outlet_->Flush(&out);
+  Restored now({this, number, serves ? inside.depth + 1 : 1});
+  Any result = Wait(number, &mail);
+  for (const auto& [original, copy] : lent) {
+    Check(PortcallTensorCopy(copy.dl_tensor(), static_cast<DLTensor*>(original)));
+  }
+  return result;
+}
+
+Any Callbacks::Wait(uint64_t number, Mail* mail) {
+  std::unique_ptr<Endpoint> nested;
+  Lock lock(mutex_);
+  for (;;) {
+    if (!mail->empty()) {
+      std::string frame = std::move(mail->front());
+      mail->erase(mail->begin());
+      lock.unlock();
+      if (!nested) nested = std::make_unique<Endpoint>(endpoint_, number);
+      auto code = static_cast<Code>(NumberAt<int32_t>(frame.data() + sizeof(uint64_t)));
+      std::string_view body = std::string_view(frame).substr(sizeof(uint64_t) + sizeof(code));
+      if (code == Code::kReturn) return nested->Import(Reader(body));
+      if (code == Code::kException) throw RemoteErrorOf(body, "the client");
+      nested->Give(frame);
+      bool more;
+      do {
+        more = nested->Serve();
+        outlet_->Flush(&nested->output());
+      } while (more);
+      lock.lock();
+    } else if (ended_) {
+      throw Error("SessionBrokenError", "the client has gone, whose function was called");
+    } else if (reading_ || wanted_) {
+      changed_.wait(lock);
+    } else {
+      Read(lock);
+    }
+  }
+}
+
+// ---- Functions that nobody has any more ---------------------------------------------------------------------------
+
+void Callbacks::Drop(uint64_t number) {
+  std::lock_guard<std::mutex> guard(drops_mutex_);
+  --functions_;
+  drops_.push_back(number);
+  dropped_ = true;
+}
+
+void Callbacks::WriteDrops(SendQueue* out) {
+  if (!dropped_) return;
+  std::vector<uint64_t> drops;
+  {
+    std::lock_guard<std::mutex> guard(drops_mutex_);
+    dropped_ = false;
+    drops.swap(drops_);
+  }
+  for (uint64_t number : drops) {
+    Writer writer = out->Copy();
+    writer.Begin(Code::kDropFunction);
+    writer.Put<uint64_t>(number);
+    writer.End();
+  }
+}
+
+}  // namespace portcall::rpc

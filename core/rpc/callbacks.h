@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Callbacks: the way from a served session to functions that its client lends. Any thread of the session may call one.
+// Who waits for a result reads what comes, unless another thread does, and serves the client's requests that belong to it.
+#ifndef PORTCALL_RPC_CALLBACKS_H_
+#define PORTCALL_RPC_CALLBACKS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rpc/endpoint.h"
+#include "rpc/outlet.h"
+
+namespace portcall::rpc {
+
+constexpr int kMaxCallbackDepth = 64;          // callbacks in callbacks of one thread
+constexpr size_t kMaxCallbacks = 1024;         // at once
+constexpr uint64_t kOfNoRequest = UINT64_MAX;  // the request of a callback that another thread of the session makes
+
+class Callbacks : public Client, public std::enable_shared_from_this<Callbacks> {
+ public:
+  // All outlive End(). The thread that calls this is the one that serves.
+  void Begin(Endpoint* endpoint, Channel* channel, Outlet* outlet, Progress* progress);
+  // No callback is made from now on, and those that wait fail. Returns whether none is left that uses what Begin got.
+  bool End();
+
+  Any Function(uint64_t number) override;
+  bool has_functions() const override { return functions_ > 0; }
+  void Yield() override;
+  bool reads_elsewhere() const override { return elsewhere_; }
+  void Return() override;
+  void Deliver(uint64_t callback, std::string_view frame) override;
+  void WriteDrops(SendQueue* out) override;
+
+ private:
+  struct Function_;
+  using Lock = std::unique_lock<std::mutex>;
+  using Mail = std::vector<std::string>;
+
+  Any Call(uint64_t function, const TVMFFIAny* args, int32_t num_args);
+  Any Wait(uint64_t number, Mail* mail);
+  void Read(Lock& lock);
+  void Drop(uint64_t number);
+
+  Endpoint* endpoint_ = nullptr;
+  Channel* channel_ = nullptr;
+  Outlet* outlet_ = nullptr;
+  Progress* progress_ = nullptr;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  bool reading_ = true, ended_ = false,
+       wanted_ = false;  // whether a thread reads; whether the one that serves wants to
+  uint64_t last_ = 0;
+  std::map<uint64_t, Mail*> waiting_;
+  std::atomic<bool> elsewhere_{false}, dropped_{false};
+  std::atomic<int64_t> functions_{0};
+  std::mutex drops_mutex_;
+  std::vector<uint64_t> drops_;
+};
+
+}  // namespace portcall::rpc
+#endif  // PORTCALL_RPC_CALLBACKS_H_

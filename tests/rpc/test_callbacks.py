@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of the client that the server's code calls: nested, from threads, with errors, in floods."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portcall
+from portcall import errors, rpc, testing
+from rpc.serving import FUNCTIONS, Serving, serving
+
+CALLING = (
+    FUNCTIONS
+    + """
+import threading
+kept = []
+@register("apply")
+def apply(f, *args): return f(*args)
+@register("hold")
+def hold(f): kept.append(f)
+@register("call_kept")
+def call_kept(*args): return kept[-1](*args)
+@register("drop")
+def drop(): kept.clear()
+@register("in_threads")
+def in_threads(f, n):
+    results = []
+    threads = [threading.Thread(target=lambda i=i: results.append(f(i))) for i in range(n)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return sorted(results)
+@register("in_background")
+def in_background(f, x):
+    kept[:] = [threading.Thread(target=f, args=(x,))]
+    kept[0].start()
+@register("join")
+def join(): kept.pop().join()
+@register("name_of_error")
+def name_of_error(f):
+    try: f()
+    except ValueError as error: return [type(error).__mro__[1].__name__, str(error)]
+@register("many")
+def many(f, n): return sum(f(i) for i in range(n))
+@register("until_gone")
+def until_gone(f, path):
+    try:
+        while True: f()
+    except Exception as error:
+        open(path, "w").write(type(error).__name__)
+@register("fill_by")
+def fill_by(f):
+    import numpy
+    array = numpy.zeros(4, "float32")
+    f(array)
+    return float(array.sum())
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(functions=CALLING) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server: Serving) -> Iterator[rpc.Session]:
+    with rpc.connect(server.address) as session:
+        yield session
+
+
+# ---- Values ----
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, 2.5, True, "a text", "short", b"bytes", [1, {"k": "v"}], portcall.Shape([2])]
+)
+def test_callback_gets_values_and_returns_them(remote: rpc.Session, value: Any) -> None:
+    got = []
+    result = remote["demo.apply"](lambda x: got.append(x) or x, value)
+    assert got == [value]
+    assert result == value
+
+
+def test_callback_uses_tensors_of_the_session(remote: rpc.Session) -> None:
+    apply = remote["demo.apply"]
+    x = remote.tensor(np.arange(3.0))
+    assert apply(lambda t: float(t.numpy().sum()), x) == 3.0
+    apply(lambda t: t.copyfrom(t.numpy() + 5), x)
+    np.testing.assert_array_equal(x.numpy(), [5, 6, 7])
+    np.testing.assert_array_equal(apply(lambda t: t.numpy() * 2, x).numpy(), [10, 12, 14])
+
+
+def test_callback_writes_to_an_array_that_the_server_lends(remote: rpc.Session) -> None:
+    assert remote["demo.fill_by"](lambda t: t.copyfrom(np.ones(4, "float32"))) == 4.0
+
+
+def test_callback_returns_a_function(remote: rpc.Session) -> None:
+    add = remote["demo.apply"](lambda n: lambda x: x + n, 3)
+    assert add(4) == 7
+
+
+def test_callback_moves_many_bytes_both_ways(remote: rpc.Session) -> None:
+    data = bytes(range(256)) * (1 << 16)
+    assert remote["demo.apply"](lambda given: given[::-1], data) == data[::-1]
+
+
+def test_callbacks_nest_up_to_a_limit(remote: rpc.Session) -> None:
+    apply = remote["demo.apply"]
+
+    def deep(n: int) -> int:
+        return 0 if n == 0 else 1 + apply(deep, n - 1)
+
+    assert deep(50) == 50
+    with pytest.raises(RecursionError, match="64"):
+        deep(100)
+    assert apply(abs, -1) == 1
+
+
+# ---- Errors ----
+
+
+def test_error_of_a_callback_has_its_class_and_both_tracebacks(remote: rpc.Session) -> None:
+    def fail_here() -> None:
+        raise ValueError("of the callback")
+
+    with pytest.raises(ValueError, match="of the callback") as caught:
+        remote["demo.apply"](fail_here)
+    assert isinstance(caught.value, errors.RemoteError)
+    assert "in apply" in caught.value.remote_traceback
+    assert "in fail_here" in caught.value.remote_traceback
+    assert remote["demo.name_of_error"](fail_here) == ["RemoteError", "ValueError: of the callback"]
+
+
+def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path) -> None:
+    """The client dies inside of a callback: the server's code gets an error, and the session ends."""
+    program = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from portcall import rpc
+with rpc.connect({server.address!r}) as remote:
+    print(remote.address if hasattr(remote, "address") else "", flush=True)
+    remote["demo.until_gone"](lambda: os._exit(3), {str(tmp_path / "gone")!r})
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False, timeout=60)
+    assert done.returncode == 3
+    server.event("ended")
+    assert (tmp_path / "gone").read_text() == "SessionBrokenError"
+
+
+def test_timeout_holds_across_a_callback(server: Serving) -> None:
+    waiting = threading.Event()
+    with rpc.connect(server.address, call_timeout=0.3) as remote:
+        with pytest.raises(errors.SessionTimeoutError):
+            remote["demo.apply"](lambda: waiting.wait(1.0) and None)
+        assert remote.closed
+
+
+def test_functions_of_this_process_are_refused_by_servers_that_cannot_call_them(server: Serving) -> None:
+    with rpc.connect(server.address, _without=["callback"]) as remote:
+        echo = remote["testing.echo"]
+        with pytest.raises(TypeError, match="argument #0"):
+            echo(lambda: None)
+        assert echo(1) == 1
+
+
+# ---- Threads and floods ----
+
+
+def test_threads_of_the_server_call_back(remote: rpc.Session) -> None:
+    assert remote["demo.in_threads"](lambda i: i * i, 20) == [i * i for i in range(20)]
+
+
+def test_callback_comes_while_the_client_waits_for_nothing(remote: rpc.Session) -> None:
+    came = threading.Event()
+    seen = []
+
+    def note(x: str) -> None:
+        seen.append((x, remote["testing.echo"](1)))
+        came.set()
+
+    remote["demo.in_background"](note, "late")
+    assert came.wait(30)
+    assert seen == [("late", 1)]
+    remote["demo.join"]()
+
+
+def test_kept_function_is_called_later_and_freed_by_both_sides(remote: rpc.Session) -> None:
+    class Adder:
+        def __call__(self, x: int) -> int:
+            return x + 1
+
+    adder = Adder()
+    gone = weakref.ref(adder)
+    remote["demo.hold"](adder)
+    del adder
+    gc.collect()
+    assert remote["demo.call_kept"](1) == 2
+    remote["demo.drop"]()
+    remote["testing.echo"](0)
+    gc.collect()
+    assert gone() is None
+
+
+def test_function_is_freed_once_the_call_is_over(remote: rpc.Session) -> None:
+    def function(x: int) -> int:
+        return x
+
+    gone = weakref.ref(function)
+    assert remote["demo.apply"](function, 1) == 1
+    with pytest.raises(errors.ArgumentError):
+        remote["demo.apply"](function, object())  # was not sent
+    del function
+    gc.collect()
+    assert gone() is None
+
+
+def test_callbacks_of_posted_calls_and_futures(remote: rpc.Session) -> None:
+    apply = remote["demo.apply"]
+    with remote.pipeline():
+        posted = [apply(lambda v, i=i: v + i, 1) for i in range(100)]
+    assert [f.result() for f in posted] == list(range(1, 101))
+    assert [f.result() for f in [apply.future(lambda v: -v, i) for i in range(300)]] == [-i for i in range(300)]
+
+
+def test_callbacks_during_a_flood_of_large_requests(remote: rpc.Session) -> None:
+    """Requests and answers of more bytes than a connection holds, while the server's code calls back and back."""
+    echo, many = remote["testing.echo"], remote["demo.many"]
+    data = bytes(4 << 20)
+    nested = remote["testing.echo"]
+    slow = many.future(lambda i: len(nested(data)) + i, 5)
+    answers = [echo.future(data) for _ in range(30)]
+    with remote.pipeline():
+        tensors = [remote.tensor(np.full(1 << 20, i, "uint8")) for i in range(30)]
+    assert slow.result() == 5 * len(data) + 10
+    assert all(len(answer.result()) == len(data) for answer in answers)
+    assert [int(t.numpy()[0]) for t in tensors] == list(range(30))
+
+
+def test_several_threads_of_the_client_have_callbacks(remote: rpc.Session) -> None:
+    apply = remote["demo.apply"]
+    results: list[int] = []
+
+    def work(k: int) -> None:
+        results.extend(apply(lambda v: apply(lambda w: w + k, v), 100) for _ in range(20))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(results) == sorted([100 + k for k in range(6)] * 20)
+
+
+def test_callbacks_with_small_buffers_do_not_wait_for_each_other() -> None:
+    """Both ends have sockets of a few KiB, and send each other far more at once."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, 2048)
+    portcall.register_func("test_callbacks.pass_on", lambda f, x: f(x) + f(x), override=True)
+    serve = portcall.get_global_func("portcall.rpc.ServeSession")
+    descriptor = theirs.detach()
+    served = threading.Thread(
+        target=lambda: serve(descriptor, descriptor, ["*"], 0, None, -1, "callback,pipeline,post,values", -1, -1, -1)
+    )
+    served.start()
+    try:
+        mine = ours.detach()
+        root = portcall.get_global_func("portcall.rpc.ConnectFds")(mine, mine, "the other end", 0.0, [])
+        portcall.get_global_func("portcall.rpc.UseFeatures")(root, ["callback", "pipeline", "post", "values"])
+        with rpc.Session(root, "the other end") as remote:
+            pass_on, echo = remote["test_callbacks.pass_on"], remote["testing.echo"]
+            data = bytes(300_000)
+            calls = [pass_on.future(lambda x: echo(x), data) for _ in range(8)]
+            answers = [echo.future(data) for _ in range(40)]
+            assert [len(call.result()) for call in calls] == [600_000] * 8
+            assert all(len(answer.result()) == 300_000 for answer in answers)
+    finally:
+        served.join(60)
+        portcall.remove_global_func("test_callbacks.pass_on")
+    assert not served.is_alive()
+
+
+def test_callbacks_are_recorded_and_replayed(server: Serving, tmp_path: Path) -> None:
+    def program(remote: rpc.Session) -> list[Any]:
+        apply, echo = remote["demo.apply"], remote["testing.echo"]
+        return [apply(lambda v: v + 1, 1), apply(lambda v: echo(v) * 2, 5), remote["demo.many"](lambda i: i, 4)]
+
+    with rpc.connect(server.address, record=tmp_path / "session") as remote:
+        first = program(remote)
+    with testing.replay(tmp_path / "session") as board, rpc.connect(board.address) as remote:
+        assert program(remote) == first
+
+
+def test_functions_of_local_sessions_and_child_processes_are_called() -> None:
+    portcall.register_func("test_callbacks.twice", lambda f, x: f(f(x)), override=True)
+    try:
+        with rpc.LocalSession() as here:
+            assert here["test_callbacks.twice"](lambda v: v * 3, 2) == 18
+    finally:
+        portcall.remove_global_func("test_callbacks.twice")
+    with rpc.PopenSession() as child:
+        assert child["testing.apply"](lambda v: v + 1, 41) == 42
