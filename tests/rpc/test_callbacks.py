@@ -87,8 +87,13 @@ def remote(server: Serving) -> Iterator[rpc.Session]:
     "value", [None, 3, 2.5, True, "a text", "short", b"bytes", [1, {"k": "v"}], portcall.Shape([2])]
 )
 def test_callback_gets_values_and_returns_them(remote: rpc.Session, value: Any) -> None:
-    got = []
-    result = remote["demo.apply"](lambda x: got.append(x) or x, value)
+    got: list[Any] = []
+
+    def take(x: Any) -> Any:
+        got.append(x)
+        return x
+
+    result = remote["demo.apply"](take, value)
     assert got == [value]
     assert result == value
 
