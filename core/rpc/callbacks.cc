@@ -12,7 +12,7 @@ constexpr auto kEndTime = std::chrono::seconds(1);
 
 // What this thread runs for a client: the callback that it belongs to, and how many are around it.
 struct Inside {
-  const Client* client = nullptr;
+  const ClientFunctions* client = nullptr;
   uint64_t callback = 0;
   int depth = 0;
 };

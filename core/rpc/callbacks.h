@@ -22,7 +22,7 @@ constexpr int kMaxCallbackDepth = 64;          // callbacks in callbacks of one 
 constexpr size_t kMaxCallbacks = 1024;         // at once
 constexpr uint64_t kOfNoRequest = UINT64_MAX;  // the request of a callback that another thread of the session makes
 
-class Callbacks : public Client, public std::enable_shared_from_this<Callbacks> {
+class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Callbacks> {
  public:
   // All outlive End(). The thread that calls this is the one that serves.
   void Begin(Endpoint* endpoint, Channel* channel, Outlet* outlet, Progress* progress);

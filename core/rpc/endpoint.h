@@ -21,9 +21,9 @@
 namespace portcall::rpc {
 
 // The client of an endpoint, as one that has functions which the session's code may call, also from other threads.
-class Client {
+class ClientFunctions {
  public:
-  virtual ~Client() = default;
+  virtual ~ClientFunctions() = default;
   virtual Any Function(uint64_t number) = 0;  // which it lends with a call
   virtual bool has_functions() const = 0;     // that the session's code can call
   // The thread that serves runs a call: those who wait for a callback read what comes. Return: it reads again.
@@ -36,9 +36,9 @@ class Client {
 
 struct EndpointOptions {
   uint64_t max_frame = uint64_t{1} << 30;
-  std::shared_ptr<Client> client;  // null: it lends no functions
-  bool posts = false;              // whether the client may post requests
-  bool tracebacks = false;         // whether an Exception says where it was raised: the client must know of that
+  std::shared_ptr<ClientFunctions> client;  // null: it lends no functions
+  bool posts = false;                       // whether the client may post requests
+  bool tracebacks = false;  // whether an Exception says where it was raised: the client must know of that
   // Makes the session that a client asks for by the name and arguments of a constructor; null: none may be asked for.
   std::function<std::shared_ptr<Session>(const std::string& name, const std::vector<Any>& args)> constructor;
 };
