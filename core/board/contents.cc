@@ -20,10 +20,9 @@ constexpr uint64_t kMostBytes = uint64_t{2} << 30;
 
 bool StartsWith(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 
-const std::string& CheckHex(const std::string& text) {
+void CheckHex(const std::string& text) {
   PORTCALL_CHECK(text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos, ValueError)
       << "invalid digest '" << text.substr(0, 80) << "' (must be 64 hexadecimal digits)";
-  return text;
 }
 
 class Contents {
@@ -42,7 +41,8 @@ class Contents {
   }
 
   bool Take(std::string path, int64_t size, std::string sample, std::string digest) {
-    const std::string stem = Stem(size, sample), kept = stem + "-" + CheckHex(digest);
+    CheckHex(digest);
+    const std::string stem = Stem(size, sample), kept = stem + "-" + digest;
     for (const std::string& name : Names()) {
       if (!StartsWith(name, stem + ".") || name == stem + ".part") continue;
       const Descriptor file = Open(name);
@@ -81,7 +81,8 @@ class Contents {
 
  private:
   static std::string Stem(int64_t size, const std::string& sample) {
-    return std::to_string(std::max<int64_t>(size, 0)) + "-" + CheckHex(sample);
+    CheckHex(sample);
+    return std::to_string(std::max<int64_t>(size, 0)) + "-" + sample;
   }
 
   std::vector<std::string> Names() const {

@@ -230,7 +230,7 @@ std::string Linkage::Find(const std::string& name, const Names& folders, Place* 
   Names places;
   if (name.find('/') != std::string::npos) places.push_back(name);
   else if (!name.empty())
-    for (const std::string& folder : folders) places.push_back(folder + "/" + name);
+    for (const std::string& folder : folders) places.push_back(std::string(folder).append("/").append(name));
   for (const std::string& path : places) {
     const Library library(path);
     if (!library) continue;

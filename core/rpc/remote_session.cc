@@ -20,11 +20,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
  public:
   RemoteSessionImpl(std::unique_ptr<Channel> channel, RemoteOptions options)
       : options_(std::move(options)), requests_(std::make_shared<Requests>(std::move(channel), options_)) {}
-  ~RemoteSessionImpl() override {
-    requests_->Leave();
-    if (!requests_->IsOurs())
-      new std::shared_ptr<Requests>(requests_);  // its locks may be of threads that are not here
-  }
+  ~RemoteSessionImpl() override { requests_->Leave(); }
 
   void InitServer(const std::vector<Any>& constructor_args) override {
     requests_->Do(Code::kInitServer, [&](Writer& out) {

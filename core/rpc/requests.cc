@@ -507,7 +507,10 @@ void Requests::Close() {
 
 void Requests::Leave() {
   Close();
-  if (!IsOurs()) return;
+  if (!IsOurs()) {
+    kept_ = shared_from_this();
+    return;
+  }
   Dismiss();
   Lock lock = link_.Take();
   PackedFunc explain = std::move(explain_), output = std::move(output_);

@@ -155,6 +155,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   std::string WaitSummary(const Activity& front) const;
 
   const pid_t process_ = getpid();
+  std::shared_ptr<Requests> kept_;  // in a child process, for good: its locks may be of threads that are not there
   const RemoteOptions options_;
   Link link_;  // its lock is that of all the following
   Stream top_;

@@ -434,14 +434,14 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
   // Changes are seen through this reference alone: the Map is copied first when somebody else holds it.
   void Set(const K& key, const V& value) {
     if (!ptr_) *this = Map();
-    Any key_cell(key), value_cell(value);
+    Any key_cell(key), value_cell(value);  // NOLINT(performance-unnecessary-copy-initialization): K need not be Any
     TVMFFIObjectHandle handle = ptr_;
     Check(runtime::MapSet(&handle, key_cell.cell(), value_cell.cell()));
     ptr_ = static_cast<TVMFFIObject*>(handle);
   }
   bool erase(const K& key) {
     if (!ptr_) return false;
-    Any key_cell(key);
+    Any key_cell(key);  // NOLINT(performance-unnecessary-copy-initialization): K need not be Any
     TVMFFIObjectHandle handle = ptr_;
     int erased = 0;
     Check(runtime::MapErase(&handle, key_cell.cell(), &erased));
@@ -457,7 +457,7 @@ template <typename K = Any, typename V = Any> class Map : public ObjectRef {
  private:
   const PortcallMapCell* cell() const noexcept { return &node()->cell; }
   const TVMFFIAny* Find(const K& key, Any* copy) const {
-    const Any key_cell(key);
+    const Any key_cell(key);  // NOLINT(performance-unnecessary-copy-initialization): K need not be Any
     const TVMFFIAny* value = nullptr;
     if (ptr_) Check(runtime::MapFind(ptr_, key_cell.cell(), &value, copy));
     return value;
