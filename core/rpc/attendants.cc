@@ -47,7 +47,7 @@ uint64_t Requests::Lend(PackedFunc function) {
 }
 
 void Requests::AddAttendant() {
-  std::thread([this] { Attend(); }).detach();
+  std::thread([self = shared_from_this()] { self->Attend(); }).detach();
   ++attendants_;
 }
 
@@ -94,7 +94,7 @@ bool Requests::RunCallback(Lock& lock, uint64_t stream) {
   return true;
 }
 
-void Requests::RunNow(Lock& lock, CallbackCall call, std::shared_ptr<Requests>* self) {
+void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
   Running before = std::exchange(running, {this, call.number, running.depth + 1});
   auto function = lent_.find(call.function);
   PackedFunc func = function == lent_.end() ? PackedFunc() : function->second;
@@ -128,10 +128,7 @@ void Requests::RunNow(Lock& lock, CallbackCall call, std::shared_ptr<Requests>* 
   lock.lock();
   running = before;
   if (closed_) return;
-  if (self) {  // an open session waits for those who answer when it closes
-    --busy_attendants_;
-    *self = nullptr;
-  }
+  if (busy && std::exchange(*busy, false)) --busy_attendants_;
   nested_[call.number].over = true;
   link_.out().Copy().Content(answer);
   Forget(call.number);
@@ -139,9 +136,9 @@ void Requests::RunNow(Lock& lock, CallbackCall call, std::shared_ptr<Requests>* 
 }
 
 // The work of a thread for callbacks that no other thread waits for, and that receives while no other does. It runs one,
-// and leaves its place to another: a session waits for such threads when it ends, and not for one that runs a function.
+// and leaves its place to another. Nobody waits for it: it may wait for a lock of who closes the session.
 void Requests::Attend() {
-  std::shared_ptr<Requests> self;
+  bool busy = false;
   Lock lock = link_.Take();
   int looks = 0;
   try {
@@ -152,24 +149,21 @@ void Requests::Attend() {
         AwaitCallback(lock, &looks);
         continue;
       }
-      self = weak_from_this().lock();
-      if (!self) break;
       CallbackCall mine = std::move(*call);
       calls_.erase(call);
+      busy = true;
       ++busy_attendants_;
       if (idle_attendants_ > 0) attend_.notify_one();
       else if (attendants_ < kMaxAttendants) AddAttendant();
-      RunNow(lock, std::move(mine), &self);
+      RunNow(lock, std::move(mine), &busy);
       break;
     }
   } catch (const std::exception&) {  // those who wait for a request hear of it
     if (!lock.owns_lock()) lock.lock();
   }
-  if (self) --busy_attendants_;
+  if (busy) --busy_attendants_;
   --attendants_;
   if (attendants_ == busy_attendants_ && !closed_) AddAttendant();
-  left_.notify_all();
-  lock.unlock();
 }
 
 // Looks again and again for a while, so that most calls with a function need not wake it.
@@ -204,12 +198,9 @@ void Requests::AwaitCallback(Lock& lock, int* looks) {
   if (!closed_ && std::none_of(calls_.begin(), calls_.end(), ours)) attend_.wait_for(lock, kAttendTime);  // others read
 }
 
-// Waits until nobody is left who would call a function of this process, and lets go of those.
 void Requests::Dismiss() {
   std::unordered_map<uint64_t, PackedFunc> gone;  // without the lock
   Lock lock = link_.Take();
-  attend_.notify_all();
-  left_.wait(lock, [&] { return attendants_ == busy_attendants_; });
   gone.swap(lent_);
   lock.unlock();
 }

@@ -45,8 +45,8 @@ struct CallbackCall {
   std::string args;  // a sequence
 };
 
-// In a shared_ptr: the thread that sends what was posted has a share, since whoever lets go of a session may hold a lock,
-// such as Python's GIL, that a call-back in that thread waits for.
+// In a shared_ptr: its threads, which send what was posted and run callbacks, have shares, since whoever lets go of a
+// session may hold a lock, such as Python's GIL, that Python's code in such a thread waits for.
 class Requests : public std::enable_shared_from_this<Requests> {
  public:
   Requests(std::unique_ptr<Channel> channel, const RemoteOptions& options);
@@ -72,7 +72,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void FreeLater(Code code, DLDevice device, uint64_t handle);
 
   void Close();
-  void Leave();                                         // closes, for good, and lets go of the call-backs
+  void Leave();                                         // closes, for good, and lets go of what it calls
   void Dismiss();                                       // lets go of functions that were lent
   bool IsOurs() const { return getpid() == process_; }  // a child process must not end what is its parent's
   bool closed() const { return closed_ || !IsOurs(); }
@@ -117,7 +117,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
 
   void HandleCallback();
   bool RunCallback(Lock& lock, uint64_t stream);
-  void RunNow(Lock& lock, CallbackCall call, std::shared_ptr<Requests>* self);
+  void RunNow(Lock& lock, CallbackCall call, bool* busy);
   void Attend();
   void AwaitCallback(Lock& lock, int* looks);
   void AddAttendant();
@@ -179,7 +179,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   std::unordered_map<uint64_t, PackedFunc> lent_;
   std::vector<CallbackCall> calls_;  // that nobody runs yet
   uint64_t last_lent_ = 0;
-  std::condition_variable attend_, left_;
+  std::condition_variable attend_;
   int attendants_ = 0, busy_attendants_ = 0, idle_attendants_ = 0, asleep_ = 0;
   std::atomic<double> call_timeout_;
   std::atomic<bool> closed_{false}, pipelined_{false}, posts_{false}, calls_back_{false};

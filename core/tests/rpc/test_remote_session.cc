@@ -476,23 +476,30 @@ TEST("a request that is answered although somebody closed the session lets the c
   CHECK(client.wire->closed);
 }
 
-TEST("a session goes while its call-back waits for the thread that lets go of it") {
-  Client client;
-  std::promise<void> asked, gone;
-  std::shared_future<void> asking = asked.get_future().share(), leave = gone.get_future().share();
-  client.session->set_explain(PackedFunc([&asked, leave](Args, RetValue*) {
-    asked.set_value();
-    leave.wait();
-  }));
-  client.session->set_pipelined(true);
-  client.session->CallLater(1, {});
-  client.wire->send_limit = client.wire->sent.size();
-  client.session->CallLater(1, {});  // a thread sends it, to a peer that is gone, and asks why
-  asking.wait();
-  auto letting_go = std::async(std::launch::async, [&] { client.session.reset(); });
-  bool went = letting_go.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
-  gone.set_value();
-  CHECK(went);
+TEST("a session goes while a thread of its own waits for the thread that lets go of it") {
+  for (bool attends : {false, true}) {
+    Client client;
+    std::promise<void> asked, gone;
+    std::shared_future<void> asking = asked.get_future().share(), leave = gone.get_future().share();
+    client.session->set_explain(PackedFunc([&asked, leave](Args, RetValue*) {
+      asked.set_value();
+      leave.wait();
+    }));
+    client.session->set_pipelined(true);
+    if (attends) {  // a thread that waits for callbacks finds that the peer is gone, and asks why
+      client.session->set_calls_back(true);
+      client.session->Lend(PackedFunc([](Args, RetValue*) {}));
+    } else {  // the one that sends what was posted does
+      client.session->CallLater(1, {});
+      client.wire->send_limit = client.wire->sent.size();
+      client.session->CallLater(1, {});
+    }
+    asking.wait();
+    auto letting_go = std::async(std::launch::async, [&] { client.session.reset(); });
+    bool went = letting_go.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    gone.set_value();
+    CHECK(went);
+  }
 }
 
 TEST("the counts of a session can be read while a request waits") {
