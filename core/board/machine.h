@@ -3,24 +3,11 @@
 #ifndef PORTCALL_BOARD_MACHINE_H_
 #define PORTCALL_BOARD_MACHINE_H_
 
-#include <elf.h>
-
-#include <cstdint>
 #include <string>
 
-namespace portcall::board {
+#include "bytes/this_machine.h"
 
-#if defined(__x86_64__)
-constexpr uint16_t kThisMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr uint16_t kThisMachine = EM_AARCH64;
-#elif defined(__arm__)
-constexpr uint16_t kThisMachine = EM_ARM;
-#elif defined(__riscv)
-constexpr uint16_t kThisMachine = EM_RISCV;
-#else
-#error "the server does not know this machine"
-#endif
+namespace portcall::board {
 
 // As in a compiler's target.
 inline std::string MachineName() {

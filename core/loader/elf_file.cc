@@ -8,22 +8,11 @@
 #include <cstring>
 #include <utility>
 
+#include "bytes/this_machine.h"
 #include "portcall/error.h"
 
 namespace portcall::loader {
 namespace {
-
-#if defined(__x86_64__)
-constexpr uint16_t kThisMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr uint16_t kThisMachine = EM_AARCH64;
-#elif defined(__arm__)
-constexpr uint16_t kThisMachine = EM_ARM;
-#elif defined(__riscv)
-constexpr uint16_t kThisMachine = EM_RISCV;
-#else
-#error "the loader does not know this machine"
-#endif
 
 std::string MachineName(uint16_t machine) {
   switch (machine) {

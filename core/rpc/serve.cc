@@ -235,17 +235,5 @@ PORTCALL_REGISTER_GLOBAL("rpc.CreateEventDrivenServer")
       return MakeEventDrivenServer(std::move(send), std::move(remote_key), {"*"});
     });
 
-// What a client asks of a remote module.
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
-  return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
-});
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
-    .set_body_typed([](Module module, std::string name, bool query_imports) {
-      return module.GetFunction(name, query_imports);
-    });
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ImportModule").set_body_typed([](Module parent, Module child) {
-  parent.Import(child);
-});
-
 }  // namespace
 }  // namespace portcall::rpc

@@ -3,7 +3,7 @@
 #include "portcall/function.h"
 
 #include <pthread.h>
-#ifndef __GLIBC__
+#if defined(__linux__) && !defined(__GLIBC__)
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ thread_local StackEnd stack_end __attribute__((tls_model("initial-exec"))) = {0,
 bool IsNearStackEnd(uintptr_t here) {
   if (stack_end.end == UINTPTR_MAX) {
     stack_end = {0, 0};
-#ifndef __GLIBC__
+#if defined(__linux__) && !defined(__GLIBC__)
     // musl finds the main thread's stack by asking for page after page, under qemu without an end.
     if (getpid() == syscall(SYS_gettid)) {
       rlimit limit{};

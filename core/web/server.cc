@@ -78,18 +78,6 @@ EndpointOptions OptionsFor(std::string_view features, int64_t max_frame) {
   return options;
 }
 
-// What a client asks of a module.
-PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
-  return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
-});
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
-    .set_body_typed([](Module module, std::string name, bool query_imports) {
-      return module.GetFunction(name, query_imports);
-    });
-PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ImportModule").set_body_typed([](Module parent, Module child) {
-  parent.Import(child);
-});
-
 }  // namespace
 
 void CallRecord::Begin(std::string_view, const TVMFFIAny*, size_t) {}  // no session here has a record

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both cores have in common, that in WebAssembly and the native one: their interface, and what stands for their objects.
 
-import type { DataType, TypedArray } from "../dtype.js";
+import { bytesOf, type DataType, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, PortcallError } from "../errors.js";
 
 /** A function of the core's registry, of a module, or of JavaScript as the core sees it. */
@@ -86,6 +86,22 @@ export class Module extends CoreObject {
     Object.defineProperty(found, "name", { value: name });
     return found;
   }
+}
+
+/** A new tensor with the elements of an array. */
+export function tensorOf(
+  runtime: Runtime,
+  data: TypedArray,
+  shape: readonly number[],
+  dtype: string | DataType,
+): CoreTensor {
+  const tensor = runtime.empty(shape, dtype);
+  if (tensor.data.byteLength !== data.byteLength) {
+    tensor.dispose();
+    throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
+  }
+  bytesOf(tensor.data).set(bytesOf(data));
+  return tensor;
 }
 
 /** The core, loaded: `load` gives it. */

@@ -19,6 +19,7 @@ import {
   type PackedFunc,
   type Runtime,
   symbolDispose,
+  tensorOf,
 } from "./objects.js";
 
 const PAGE = 1 << 16; // bytes of memory
@@ -320,13 +321,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     shape: readonly number[] = [data.length],
     dtype: string | DataType = dtypeOf(data),
   ): CoreTensor {
-    const tensor = this.empty(shape, dtype);
-    if (tensor.data.byteLength !== data.byteLength) {
-      tensor.dispose();
-      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
-    }
-    bytesOf(tensor.data).set(bytesOf(data));
-    return tensor;
+    return tensorOf(this, data, shape, dtype);
   }
 
   #allocTensor(shape: readonly number[], type: DataType): number {

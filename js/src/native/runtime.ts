@@ -6,8 +6,8 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import type { CoreTensor, Keeper, Module, PackedFunc, Runtime } from "../core/objects.js";
-import { dtype as asDtype, bytesOf, countOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
+import { type CoreTensor, type Keeper, type Module, type PackedFunc, type Runtime, tensorOf } from "../core/objects.js";
+import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import { type Addon, hooksOf } from "./hooks.js";
 
@@ -69,13 +69,7 @@ class NativeRuntime implements Runtime, Keeper {
     shape: readonly number[] = [data.length],
     dtype: string | DataType = dtypeOf(data),
   ): CoreTensor {
-    const tensor = this.empty(shape, dtype);
-    if (tensor.data.byteLength !== data.byteLength) {
-      tensor.dispose();
-      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
-    }
-    bytesOf(tensor.data).set(bytesOf(data));
-    return tensor;
+    return tensorOf(this, data, shape, dtype);
   }
 
   offers(_name: string): boolean {

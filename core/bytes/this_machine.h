@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine that this code is for, as ELF files name it.
+#ifndef PORTCALL_BYTES_THIS_MACHINE_H_
+#define PORTCALL_BYTES_THIS_MACHINE_H_
+
+#include <elf.h>
+
+#include <cstdint>
+
+namespace portcall {
+
+#if defined(__x86_64__)
+constexpr uint16_t kThisMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr uint16_t kThisMachine = EM_AARCH64;
+#elif defined(__arm__)
+constexpr uint16_t kThisMachine = EM_ARM;
+#elif defined(__riscv)
+constexpr uint16_t kThisMachine = EM_RISCV;
+#else
+#error "portcall does not know this machine"
+#endif
+
+}  // namespace portcall
+#endif  // PORTCALL_BYTES_THIS_MACHINE_H_
