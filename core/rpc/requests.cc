@@ -485,7 +485,6 @@ Error Requests::RemoteErrorOf(std::string_view body) const {
 void Requests::Close() {
   if (closed_.exchange(true)) return;
   if (!IsOurs()) return link_.Forget();
-  Left left;
   Lock lock = link_.Take();
   flush_.notify_one();
   attend_.notify_all();
@@ -500,25 +499,24 @@ void Requests::Close() {
       channel.Send({{shutdown.data(), shutdown.size()}}, channel.KeepsDeadlines() ? Clock::now() : kNoDeadline);
     } catch (const Error&) {  // the peer is gone already
     }
-    left = LoseAll();
+    LoseAll();
     now_ = Closed();
   }
   link_.End();
 }
 
-// No request is answered any more. Those that nobody waits for are returned, to go without the lock.
-Requests::Left Requests::LoseAll() {
-  Left left;
-  auto lose = [&](Stream& stream) {
-    for (Pending* request : std::exchange(stream.pending, {})) {
+// No request is answered any more. Those that nobody waits for go.
+void Requests::LoseAll() {
+  auto lose = [](Stream& stream) {
+    for (Pending* request : stream.pending) {
       if (!request) continue;
       request->lost = true;
-      if (request->self) left.push_back(std::move(request->self));
+      const std::shared_ptr<Pending> left = std::move(request->self);
     }
+    stream.pending.clear();
   };
   lose(top_);
   for (auto& [_, stream] : nested_) lose(stream);
-  return left;
 }
 
 void Requests::Leave() {
@@ -572,7 +570,6 @@ Error Requests::EndReason(Lock& lock, const Error& lost) {
 
 // Ends the session: what is on its way is lost, and memory that was lent to it is the caller's again.
 void Requests::Fail(Lock& lock, const Error& error) {
-  Left left;
   if (!lock.owns_lock()) lock.lock();
   bool by_us = closed_.exchange(true);
   bool lost = !by_us && error.kind() == "SessionBrokenError" && link_.channel().KeepsDeadlines();
@@ -583,7 +580,7 @@ void Requests::Fail(Lock& lock, const Error& error) {
   attend_.notify_all();
   link_.End();
   link_.AwaitIdle(lock);
-  left = LoseAll();
+  LoseAll();
   link_.Changed();
   if (ours) ThrowEnd(lock, now_);
   lock.unlock();

@@ -149,8 +149,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   [[noreturn]] void ThrowEnd(Lock& lock, const End& end) const;
   Error EndReason(Lock& lock, const Error& lost);
   [[noreturn]] void Fail(Lock& lock, const Error& error);
-  using Left = std::vector<std::shared_ptr<Pending>>;
-  Left LoseAll();
+  void LoseAll();
   bool RecordEnd(const Error& error, bool by_us);
   Error ErrorOf(std::string_view kind, std::string_view message, std::string_view backtrace = {}) const;
   Activity Describe(const Pending& request) const;
