@@ -125,11 +125,12 @@ def run_session(start: StartWorker, options: ServerOptions, patterns: Callable[[
         register_contents(folder, store, options.disk_limit)
     register_object_functions()
     call_hook("tvm.rpc.server.start")
-    failures = EndAfterDeviceFailure(descriptor)
+    reading = os.dup(descriptor)
+    failures = EndAfterDeviceFailure(reading)
     serve = get_global_func("portcall.rpc.ServeSession")
     with redirected_output(start, features) as pipes:
         how = serve(
-            descriptor, descriptor, offered, options.max_frame, constructor(options, offered, features), start.progress,
+            reading, descriptor, offered, options.max_frame, constructor(options, offered, features), start.progress,
             ",".join(features), *pipes,
         )  # fmt: skip
     failures.descriptor = None
@@ -144,7 +145,7 @@ class EndAfterDeviceFailure:
 
     Attributes:
         seen: whether a device failed so.
-        descriptor: the connection; None when it is no longer served.
+        descriptor: what the session reads from; None when it is no longer served.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -154,11 +155,15 @@ class EndAfterDeviceFailure:
 
     def device_failed(self) -> None:
         self.seen = True
-        if self.descriptor is not None:
-            connection = socket.socket(fileno=self.descriptor)
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
-            connection.detach()
+        if self.descriptor is None:
+            return
+        connection = socket.socket(fileno=self.descriptor)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)  # wakes a thread that reads; TCP still gives what arrives later
+        connection.detach()
+        ended, other = socket.socketpair()
+        with ended, other:
+            os.dup2(ended.fileno(), self.descriptor, inheritable=False)
 
 
 def admit_client(start: StartWorker, options: ServerOptions) -> tuple[int, int, frozenset[str], str] | None:
