@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -169,11 +170,18 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds on to everything; one failure is enough
     request.node.funcargs.clear()  # what fixtures made for this test is over, and goes now
+    until = time.monotonic() + 5
+    while (left := _left_behind(before, state)) and time.monotonic() < until:
+        time.sleep(0.01)  # a thread of a session that has ended leaves a moment later
+    assert not left, f"left behind: {', '.join(left)}"
+
+
+def _left_behind(before: dict[str, int], state: dict[str, Any]) -> list[str]:
     gc.collect()
     left = [thing for thing, count in _what_is_there().items() if count > before.get(thing, 0)]
     now = _state()
     left += [f"a change of {thing}" for thing in state.keys() | now.keys() if state.get(thing) != now.get(thing)]
-    assert not left, f"left behind: {', '.join(left)}"
+    return left
 
 
 def _state() -> dict[str, Any]:
