@@ -58,7 +58,6 @@ void Requests::TakeBack(uint64_t number) {
   if (it == lent_.end()) return;
   gone = std::move(it->second);
   lent_.erase(it);
-  lock.unlock();
 }
 
 void Requests::HandleCallback() {
@@ -82,6 +81,10 @@ bool Requests::IsForAttendant(const CallbackCall& call) const {
   if (call.request == 0) return top_.waiting == 0;
   auto stream = nested_.find(call.request);
   return stream == nested_.end() || stream->second.waiting == 0;
+}
+
+std::vector<CallbackCall>::iterator Requests::FirstForAttendant() {
+  return std::find_if(calls_.begin(), calls_.end(), [&](const auto& one) { return IsForAttendant(one); });
 }
 
 // Runs a callback that the server makes in a request of ours, which waits for it. Returns whether there was one.
@@ -143,8 +146,7 @@ void Requests::Attend() {
   int looks = 0;
   try {
     while (!closed_) {
-      auto ours = [&](const CallbackCall& one) { return IsForAttendant(one); };
-      auto call = std::find_if(calls_.begin(), calls_.end(), ours);
+      auto call = FirstForAttendant();
       if (call == calls_.end()) {
         AwaitCallback(lock, &looks);
         continue;
@@ -194,15 +196,13 @@ void Requests::AwaitCallback(Lock& lock, int* looks) {
     if (closed_) return;
     if (!link_.reading()) ReadOn(lock, Clock::now());
   }
-  auto ours = [&](const CallbackCall& one) { return IsForAttendant(one); };
-  if (!closed_ && std::none_of(calls_.begin(), calls_.end(), ours)) attend_.wait_for(lock, kAttendTime);  // others read
+  if (!closed_ && FirstForAttendant() == calls_.end()) attend_.wait_for(lock, kAttendTime);  // others read
 }
 
 void Requests::Dismiss() {
   std::unordered_map<uint64_t, PackedFunc> gone;  // without the lock
   Lock lock = link_.Take();
   gone.swap(lent_);
-  lock.unlock();
 }
 
 }  // namespace portcall::rpc

@@ -526,10 +526,11 @@ void Requests::Leave() {
     return;
   }
   Dismiss();
+  PackedFunc explain, output;  // go without the lock
   Lock lock = link_.Take();
-  PackedFunc explain = std::move(explain_), output = std::move(output_);
+  explain = std::move(explain_);
+  output = std::move(output_);
   if (!link_.busy()) link_.frames() = FrameReader(0);  // its memory, which a thread would keep that is leaving
-  lock.unlock();
 }
 
 // An error with facts: front ends read the peer from the extra context, not from the text.

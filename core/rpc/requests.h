@@ -122,6 +122,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void AwaitCallback(Lock& lock, int* looks);
   void AddAttendant();
   bool IsForAttendant(const CallbackCall& call) const;
+  std::vector<CallbackCall>::iterator FirstForAttendant();
 
   void Abandon(Lock& lock, Pending* request, const Error& error);
   void Admit(Lock& lock);

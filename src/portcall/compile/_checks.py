@@ -90,12 +90,13 @@ def _open_values(model: Model) -> Iterator[str]:
 
 
 def _malformed_nodes(model: Model) -> Iterator[str]:
+    functions = _functions(model)
     for number, node in enumerate(model.graph.node):
         try:
             schema = defs.get_schema(node.op_type, opset_of(model), "") if node.domain in ONNX_DOMAINS else None
         except defs.SchemaError:
             continue
-        if schema is None or (node.domain, node.op_type) in _functions(model):
+        if schema is None or (node.domain, node.op_type) in functions:
             continue
         name = f"{name_of(node, number)}: {node.op_type}"
         if not schema.min_input <= (count := len(node.input)) <= schema.max_input:
