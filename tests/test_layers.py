@@ -451,6 +451,29 @@ def test_files_of_the_core_do_not_need_each_other_in_a_circle() -> None:
     assert circle is None, f"a circle of includes: {' -> '.join(circle or [])}"
 
 
+# Files of the addon for Node, from the bottom up, with a header for each. Those of one line do not know each other.
+ADDON_LAYERS = [
+    ["environment"],
+    ["text", "handles"],
+    ["errors"],
+    ["tensors"],
+    ["put", "get"],
+    ["functions"],
+    ["async"],
+    ["module"],
+]
+
+
+def test_files_of_the_addon_include_headers_below_them() -> None:
+    folder = ROOT / "js" / "addon"
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".c", ".h"))
+    assert {path.stem for path in files} == {name for line in ADDON_LAYERS for name in line}
+    for path in files:
+        for name in re.findall(r'#include "(\w+)\.h"', path.read_text()):
+            below = rank(ADDON_LAYERS, name) < rank(ADDON_LAYERS, path.stem)
+            assert below or (name == path.stem and path.suffix == ".c"), f"{path.name} includes {name}.h"
+
+
 def test_the_public_c_headers_are_c() -> None:
     for name in ("dlpack.h", "c_api.h", "classic_api.h"):
         text = (CORE / "include" / "portcall" / name).read_text()

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // f.async(…): a call in a thread of Node's pool, while the event loop goes on.
+#include "async.h"
+
 #include <stdlib.h>
 
-#include "addon.h"
+#include "errors.h"
+#include "functions.h"
+#include "get.h"
+#include "handles.h"
+#include "put.h"
+#include "tensors.h"
 
 typedef struct Task {
   Handle* handle;

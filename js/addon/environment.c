@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of JavaScript: what each has, how other threads reach it, and how it ends.
+#define _GNU_SOURCE  // pthread_getattr_np
+#include "environment.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "addon.h"
+#define STACK_LEFT 65536  // bytes: for what recursion calls at its end, the core included
+
+const PortcallCore* portcall;
+int32_t carrier_type;
 
 struct Registered {
   TVMFFIObjectHandle function;
@@ -11,6 +17,8 @@ struct Registered {
   size_t size;
   char name[];
 };
+
+bool HasStack(const Environment* e) { return (uintptr_t)__builtin_frame_address(0) > e->stack_end; }
 
 bool IsHere(Environment* e) { return !atomic_load(&e->ended) && pthread_equal(e->thread, pthread_self()); }
 
@@ -114,7 +122,7 @@ static bool CallNext(Environment* e) {
   e->current = visit;
   pthread_mutex_unlock(&e->lock);
   if (visit == NULL) return false;
-  const int status = CallHere(visit->function, visit->args, visit->count, &result);
+  const int status = visit->run(visit, &result);
   if (status != 0) portcall->error_move_from_raised(&error);
   pthread_mutex_lock(&e->lock);
   const bool waits = e->current == visit;
@@ -126,6 +134,10 @@ static bool CallNext(Environment* e) {
   }
   e->current = NULL;
   pthread_mutex_unlock(&e->lock);
+  if (!waits) {
+    ClearCell(&result);
+    if (error != NULL) portcall->object_dec_ref(error);
+  }
   return waits;
 }
 
@@ -194,6 +206,8 @@ static void RemoveRegistered(Environment* e) {
 
 static void End(void* data) {
   Environment* e = data;
+  napi_handle_scope scope = NULL;
+  napi_open_handle_scope(e->env, &scope);  // deleters of what goes now may call functions of JavaScript, which fails
   RemoveRegistered(e);
   AbandonVisits(e);
   FreeDoomed(e);
@@ -201,17 +215,31 @@ static void End(void* data) {
   atomic_store(&e->ended, true);
   pthread_mutex_unlock(&e->lock);
   FreeDoomed(e);
+  if (scope != NULL) napi_close_handle_scope(e->env, scope);
   Release(e);
 }
 
-Environment* StartEnvironment(napi_env env) {
+// Where the stack of this thread must end for recursion; 0, which is no limit, where nobody knows.
+static uintptr_t FindStackEnd(void) {
+  pthread_attr_t attributes;
+  void* start = NULL;
+  size_t size;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  if (pthread_attr_getstack(&attributes, &start, &size) != 0) start = NULL;
+  pthread_attr_destroy(&attributes);
+  return start == NULL ? 0 : (uintptr_t)start + STACK_LEFT;
+}
+
+Environment* StartEnvironment(napi_env env, Callers callers) {
   Environment* e = calloc(1, sizeof *e);
   napi_value name;
   if (e == NULL) return NULL;
   atomic_init(&e->users, 1);
   atomic_init(&e->ended, false);
   e->thread = pthread_self();
+  e->stack_end = FindStackEnd();
   e->env = env;
+  e->callers = callers;
   e->last_visit = &e->visits;
   pthread_mutex_init(&e->lock, NULL);
   pthread_cond_init(&e->answered, NULL);
@@ -235,6 +263,13 @@ napi_value CallHook(Environment* e, Hook hook, size_t count, const napi_value* a
   return napi_call_function(e->env, undefined, function, count, args, &result) == napi_ok ? result : NULL;
 }
 
+int64_t PartOf(napi_env env, napi_value parts, uint32_t i) {
+  napi_value part;
+  int64_t value = 0;
+  if (napi_get_element(env, parts, i, &part) == napi_ok) napi_get_value_int64(env, part, &value);
+  return value;
+}
+
 void ThrowError(napi_env env, const char* kind, const char* message) {
   if (strcmp(kind, "TypeError") == 0) {
     napi_throw_type_error(env, NULL, message);
@@ -243,56 +278,4 @@ void ThrowError(napi_env env, const char* kind, const char* message) {
   } else {
     napi_throw_error(env, NULL, message);
   }
-}
-
-// ---- Handles ------------------------------------------------------------------------------------------------------
-
-static size_t SlotOf(const Environment* e, const void* pointer) {
-  return (size_t)(((uintptr_t)pointer >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (e->num_slots - 1);
-}
-
-static void PutHandle(Environment* e, Handle* handle) {
-  size_t i = SlotOf(e, handle);
-  while (e->handles[i] != NULL) i = (i + 1) & (e->num_slots - 1);
-  e->handles[i] = handle;
-}
-
-bool AddHandle(Environment* e, Handle* handle) {
-  if (2 * (e->num_handles + 1) > e->num_slots) {
-    const size_t before = e->num_slots;
-    Handle** old = e->handles;
-    Handle** made = calloc(before == 0 ? 64 : 2 * before, sizeof *made);
-    if (made == NULL) return false;
-    e->handles = made;
-    e->num_slots = before == 0 ? 64 : 2 * before;
-    for (size_t i = 0; i < before; ++i) {
-      if (old[i] != NULL) PutHandle(e, old[i]);
-    }
-    free(old);
-  }
-  ++e->num_handles;
-  PutHandle(e, handle);
-  return true;
-}
-
-bool HasHandle(const Environment* e, const void* pointer) {
-  if (e->num_slots == 0) return false;
-  for (size_t i = SlotOf(e, pointer); e->handles[i] != NULL; i = (i + 1) & (e->num_slots - 1)) {
-    if (e->handles[i] == pointer) return true;
-  }
-  return false;
-}
-
-void RemoveHandle(Environment* e, Handle* handle) {
-  const size_t mask = e->num_slots - 1;
-  size_t hole = SlotOf(e, handle);
-  while (e->handles[hole] != handle) hole = (hole + 1) & mask;
-  --e->num_handles;
-  for (size_t i = (hole + 1) & mask; e->handles[i] != NULL; i = (i + 1) & mask) {
-    const size_t home = SlotOf(e, e->handles[i]);
-    if (((i - home) & mask) < ((i - hole) & mask)) continue;  // it stays reachable from its home
-    e->handles[hole] = e->handles[i];
-    hole = i;
-  }
-  e->handles[hole] = NULL;
 }

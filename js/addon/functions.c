@@ -1,144 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls, both ways, and errors on their way through them.
+// Calls, both ways.
+#include "functions.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "addon.h"
+#include "errors.h"
+#include "get.h"
+#include "handles.h"
+#include "put.h"
+#include "tensors.h"
+
+#define FAST_ARGUMENTS 8  // of calls without memory from the heap
+#define MOST_UNSCOPED 8   // calls of JavaScript whose values may stay until the core's call that made them is over
 
 _Thread_local Environment* visited = NULL;
-
-// ---- Handles ------------------------------------------------------------------------------------------------------
-
-void DisposeHandle(Handle* handle) {
-  handle->disposed = true;
-  if (handle->calls != 0 || handle->object == NULL) return;
-  TVMFFIObject* object = handle->object;
-  int64_t counted;
-  handle->object = NULL;
-  if (handle->counted != 0) napi_adjust_external_memory(handle->environment->env, -handle->counted, &counted);
-  handle->counted = 0;
-  portcall->object_dec_ref(object);
-}
-
-static void FreeHandle(napi_env env, void* data, void* hint) {
-  Handle* handle = data;
-  Environment* e = handle->environment;
-  (void)env, (void)hint;
-  DisposeHandle(handle);
-  RemoveHandle(e, handle);
-  free(handle);
-  Release(e);
-}
-
-Handle* MakeHandle(Environment* e, TVMFFIObjectHandle object) {
-  Handle* handle = calloc(1, sizeof *handle);
-  if (handle == NULL || !AddHandle(e, handle)) {
-    free(handle);
-    portcall->object_dec_ref(object);
-    ThrowError(e->env, "RangeError", "there is no memory left for an object");
-    return NULL;
-  }
-  handle->environment = e;
-  handle->object = object;
-  Retain(e);
-  return handle;
-}
-
-bool AttachHandle(napi_value target, Handle* handle) {
-  napi_env env = handle->environment->env;
-  if (target != NULL && napi_wrap(env, target, handle, FreeHandle, NULL, NULL) == napi_ok) return true;
-  FreeHandle(env, handle, NULL);
-  return false;
-}
-
-Handle* HandleOf(Environment* e, napi_value value) {
-  void* pointer;
-  if (napi_unwrap(e->env, value, &pointer) != napi_ok || !HasHandle(e, pointer)) return NULL;
-  return pointer;
-}
-
-// ---- Errors -------------------------------------------------------------------------------------------------------
-
-TVMFFIObjectHandle MakeCarrier(Environment* e, napi_value value) {
-  TVMFFIObjectHandle carrier = NULL;
-  Kept* kept = Keep(e, value);
-  if (kept != NULL && portcall->object_create_opaque(kept, carrier_type, ReleaseKept, &carrier) != 0) ReleaseKept(kept);
-  return carrier;
-}
-
-napi_value CarriedBy(Environment* e, const TVMFFIObject* object) {
-  napi_value value = NULL;
-  if (object == NULL || object->type_index != carrier_type) return NULL;
-  const Kept* kept = *(Kept**)(object + 1);
-  if (kept->environment == e) napi_get_reference_value(e->env, kept->reference, &value);
-  return value;
-}
-
-napi_value ErrorToValue(Environment* e, TVMFFIObjectHandle error) {
-  static const TVMFFIErrorCell unknown = {.kind = {"RuntimeError", 12},
-                                          .message = {"a call failed without an error", 30}};
-  const TVMFFIErrorCell* cell = error == NULL ? &unknown : (TVMFFIErrorCell*)((TVMFFIObject*)error + 1);
-  napi_value value = CarriedBy(e, cell->extra_context);
-  if (value == NULL) {
-    napi_value args[3];
-    args[0] = MakeText(e->env, cell->kind.data, cell->kind.size);
-    args[1] = MakeText(e->env, cell->message.data, cell->message.size);
-    args[2] = MakeText(e->env, cell->backtrace.data, cell->backtrace.size);
-    value = CallHook(e, kError, 3, args);
-  }
-  if (error != NULL) portcall->object_dec_ref(error);
-  return value;
-}
-
-void ThrowRaised(Environment* e) {
-  TVMFFIObjectHandle error = NULL;
-  portcall->error_move_from_raised(&error);
-  napi_value value = ErrorToValue(e, error);
-  if (value != NULL) napi_throw(e->env, value);
-}
-
-static TVMFFIByteArray BytesOf(const TVMFFIAny* text) {
-  const TVMFFIByteArray small = {text->v_bytes, text->small_str_len};
-  return text->type_index == kTVMFFISmallStr ? small : *(TVMFFIByteArray*)(text->v_obj + 1);
-}
-
-static void RaiseWith(Environment* e, TVMFFIByteArray kind, TVMFFIByteArray message, napi_value object) {
-  static const TVMFFIByteArray no_trace = {"", 0};
-  TVMFFIObjectHandle carrier = MakeCarrier(e, object), error = NULL;
-  if (portcall->error_create(&kind, &message, &no_trace, NULL, carrier, &error) == 0) {
-    portcall->error_set_raised(error);
-    portcall->object_dec_ref(error);
-  }
-  if (carrier != NULL) portcall->object_dec_ref(carrier);
-}
-
-// Leaves what was thrown in the slot, as a hook describes it: [[class, message], error].
-static bool RaiseThrown(Environment* e, napi_value thrown) {
-  napi_value parts = CallHook(e, kDescribe, 1, &thrown), texts, object;
-  TVMFFIAny cell;
-  if (parts == NULL) return false;
-  napi_get_element(e->env, parts, 0, &texts);
-  napi_get_element(e->env, parts, 1, &object);
-  if (!PutValue(e, texts, &cell, 0)) return false;
-  const TVMFFIAny* items = ((TVMFFISeqCell*)(cell.v_obj + 1))->data;
-  RaiseWith(e, BytesOf(&items[0]), BytesOf(&items[1]), object);
-  ClearCell(&cell);
-  return true;
-}
-
-int RaisePending(Environment* e) {
-  static const TVMFFIByteArray kind = {"RuntimeError", 12}, message = {"JavaScript has no room for its error", 36};
-  napi_value thrown, another;
-  bool pending = false;
-  napi_is_exception_pending(e->env, &pending);
-  if (!pending || napi_get_and_clear_last_exception(e->env, &thrown) != napi_ok) {
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", "the thread of a JavaScript function is ending");
-  } else if (!RaiseThrown(e, thrown)) {  // where the stack is at its end
-    napi_get_and_clear_last_exception(e->env, &another);
-    RaiseWith(e, kind, message, thrown);
-  }
-  return -1;
-}
 
 // ---- The core calls JavaScript ------------------------------------------------------------------------------------
 
@@ -162,7 +38,6 @@ static void ReturnView(const Held* held, const TVMFFIAny* arg) {
   if (!comparable || memcmp((char*)view->data + view->byte_offset, copy->data, (size_t)SizeOf(copy)) != 0) {
     portcall->tensor_copy(copy, view);
   }
-  portcall->object_dec_ref(held->copy);
 }
 
 static bool GetArgument(Environment* e, const TVMFFIAny* arg, Held* held, napi_value* out) {
@@ -171,14 +46,16 @@ static bool GetArgument(Environment* e, const TVMFFIAny* arg, Held* held, napi_v
     if (!CopyView(e, arg->v_ptr, held)) return false;
     const TVMFFIAny copy = {.type_index = kTVMFFITensor, .v_obj = held->copy};
     *out = GetValue(e, &copy, false);
+    if (*out == NULL) portcall->object_dec_ref(held->copy);
   } else {
     *out = GetValue(e, arg, false);
   }
   return *out != NULL;
 }
 
-static int CallWith(Kept* function, const TVMFFIAny* args, int32_t count, napi_value* values, Held* held,
-                    TVMFFIAny* result) {
+// A call of another thread, which waits, is a visit. When that is abandoned meanwhile, its arguments are gone.
+static int CallWith(Kept* function, const Visit* visit, const TVMFFIAny* args, int32_t count, napi_value* values,
+                    Held* held, TVMFFIAny* result) {
   Environment* e = function->environment;
   napi_env env = e->env;
   napi_handle_scope scope = NULL;
@@ -197,21 +74,23 @@ static int CallWith(Kept* function, const TVMFFIAny* args, int32_t count, napi_v
                       PutValue(e, returned, result, 0);
   const int status = called ? 0 : RaisePending(e);
   for (int32_t i = 0; i < done; ++i) {
-    if (held[i].copy != NULL) ReturnView(held + i, args + i);
+    if (held[i].copy == NULL) continue;
+    if (visit == NULL || visit == e->current) ReturnView(held + i, args + i);
+    portcall->object_dec_ref(held[i].copy);
   }
   if (scope != NULL) napi_close_handle_scope(env, scope);
   return status;
 }
 
-int CallHere(Kept* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+static int CallHere(Kept* function, const Visit* visit, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   napi_value fast[FAST_ARGUMENTS];
   Held fast_held[FAST_ARGUMENTS];
-  if (count <= FAST_ARGUMENTS) return CallWith(function, args, count, fast, fast_held, result);
+  if (count <= FAST_ARGUMENTS) return CallWith(function, visit, args, count, fast, fast_held, result);
   napi_value* values = malloc((size_t)count * sizeof *values);
   Held* held = malloc((size_t)count * sizeof *held);
   int status = -1;
   if (values != NULL && held != NULL) {
-    status = CallWith(function, args, count, values, held, result);
+    status = CallWith(function, visit, args, count, values, held, result);
   } else {
     TVMFFIErrorSetRaisedFromCStr("MemoryError", "there is no memory left for the arguments of a call");
   }
@@ -220,12 +99,16 @@ int CallHere(Kept* function, const TVMFFIAny* args, int32_t count, TVMFFIAny* re
   return status;
 }
 
+static int RunVisit(Visit* visit, TVMFFIAny* result) {
+  return CallHere(visit->function, visit, visit->args, visit->count, result);
+}
+
 static int CallJavaScript(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   Kept* function = self;
   Environment* e = function->environment;
-  if (IsHere(e)) return CallHere(function, args, count, result);
+  if (IsHere(e)) return CallHere(function, NULL, args, count, result);
   if (visited == e) {
-    Visit visit = {.function = function, .args = args, .count = count, .result = result};
+    Visit visit = {.run = RunVisit, .function = function, .args = args, .count = count, .result = result};
     return VisitJavaScript(&visit);
   }
   TVMFFIErrorSetRaisedFromCStr(
@@ -234,18 +117,6 @@ static int CallJavaScript(void* self, const TVMFFIAny* args, int32_t count, TVMF
                           : "a JavaScript function is called from another thread than its own: call what starts that "
                             "call by f.async(), and let it call the function from its own thread");
   return -1;
-}
-
-TVMFFIObjectHandle MakeFunction(Environment* e, napi_value function, const char* name) {
-  TVMFFIObjectHandle made = NULL;
-  Kept* kept = Keep(e, function);
-  if (kept == NULL) {
-    ThrowError(e->env, "RangeError", "there is no memory left for a function");
-  } else if (portcall->function_create(kept, CallJavaScript, ReleaseKept, 0, name, &made) != 0) {
-    ReleaseKept(kept);
-    ThrowRaised(e);
-  }
-  return made;
 }
 
 // ---- JavaScript calls the core ------------------------------------------------------------------------------------
@@ -352,20 +223,4 @@ static napi_value CallFunction(napi_env env, napi_callback_info info) {
   return Call(&(Frame){handle, cells, borrowed, held}, count, args);
 }
 
-napi_value WrapFunction(Environment* e, TVMFFIObjectHandle object, const char* name) {
-  PortcallFunctionInfo about;
-  napi_value args[2];
-  Handle* handle = MakeHandle(e, object);
-  if (handle == NULL) return NULL;
-  portcall->function_get_info(object, &about);
-  handle->call = about.call;
-  handle->self = about.self;
-  handle->flags = about.flags;
-  if (napi_create_function(e->env, name == NULL ? about.name : name, NAPI_AUTO_LENGTH, CallFunction, handle,
-                           &args[1]) != napi_ok) {
-    args[1] = NULL;
-  }
-  if (!AttachHandle(args[1], handle)) return NULL;
-  napi_create_int32(e->env, kTVMFFIFunction, &args[0]);
-  return CallHook(e, kMake, 2, args);  // gives it its methods
-}
+const Callers callers = {CallFunction, CallJavaScript};

@@ -2,31 +2,18 @@
 // What the addon exports to js/src/native.
 #include <stdlib.h>
 
-#include "addon.h"
-
-const PortcallCore* portcall;
-int32_t carrier_type;
+#include "async.h"
+#include "environment.h"
+#include "errors.h"
+#include "functions.h"
+#include "get.h"
+#include "handles.h"
+#include "put.h"
+#include "tensors.h"
+#include "text.h"
 
 // Types stand in the registry of the core, under keys; that of core/web is the same.
 static const TVMFFIByteArray kCarrierKey = {"portcall.JSObject", 17};
-
-// Reads a name into memory from the heap, or throws.
-static bool ReadName(napi_env env, napi_value value, TVMFFIByteArray* out) {
-  size_t size = 0;
-  if (napi_get_value_string_utf8(env, value, NULL, 0, &size) != napi_ok) {
-    ThrowError(env, "TypeError", "the name of a function is a string");
-    return false;
-  }
-  char* name = malloc(size + 1);
-  if (name == NULL) {
-    ThrowError(env, "RangeError", "there is no memory left for a name");
-    return false;
-  }
-  napi_get_value_string_utf8(env, value, name, size + 1, &size);
-  out->data = name;
-  out->size = size;
-  return true;
-}
 
 // getGlobal(name): the function, or null.
 static napi_value GetGlobal(napi_env env, napi_callback_info info) {
@@ -37,7 +24,7 @@ static napi_value GetGlobal(napi_env env, napi_callback_info info) {
   TVMFFIObjectHandle function = NULL;
   napi_get_instance_data(env, (void**)&e);
   napi_get_cb_info(env, info, &count, &arg, NULL, NULL);
-  if (!ReadName(env, arg, &name)) return NULL;
+  if (!ReadText(env, arg, &name)) return NULL;
   if (portcall->function_get_global(&name, &function) != 0) {
     ThrowRaised(e);
   } else if (function == NULL) {
@@ -65,7 +52,7 @@ static napi_value Register(napi_env env, napi_callback_info info) {
     return NULL;
   }
   napi_get_value_bool(env, args[2], &override);
-  if (!ReadName(env, args[0], &name)) return NULL;
+  if (!ReadText(env, args[0], &name)) return NULL;
   TVMFFIObjectHandle function = MakeFunction(e, args[1], name.data);
   if (function != NULL && portcall->function_set_global(&name, function, override) == 0) {
     NoteRegistered(e, name.data, name.size, function);
@@ -131,8 +118,12 @@ NAPI_MODULE_INIT() {
       EXPORT("detach", DetachBuffer),
   };
   portcall = PortcallGetCore();
+  if (portcall->struct_size < sizeof *portcall) {  // an older libportcall.so was loaded before, which the linker took
+    napi_throw_error(env, NULL, "the addon of portcall got a core of another version");
+    return NULL;
+  }
   carrier_type = TVMFFITypeGetOrAllocIndex(&kCarrierKey, -1, 1, 0, 0, kTVMFFIObject);
-  if (StartEnvironment(env) == NULL) {
+  if (StartEnvironment(env, callers) == NULL) {
     napi_throw_error(env, NULL, "the addon of portcall cannot start");
     return NULL;
   }

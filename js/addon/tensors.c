@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors over the memory of arrays of JavaScript, and arrays over the memory of tensors: neither way copies.
-#include <stdlib.h>
+#include "tensors.h"
+
 #include <string.h>
 
-#include "addon.h"
+#include "errors.h"
+#include "handles.h"
 
 #define MOST_DIMENSIONS 64
 
@@ -65,6 +67,15 @@ bool PutArray(Environment* e, napi_value array, const DLTensor* tensor, TVMFFIAn
   return true;
 }
 
+// Whether the extents and the bytes are numbers of 63 bits. (JavaScript checks shapes when it makes them.)
+static bool HasSize(const DLTensor* tensor) {
+  int64_t bits = tensor->dtype.bits * tensor->dtype.lanes;
+  for (int i = 0; i < tensor->ndim; ++i) {
+    if (tensor->shape[i] < 0 || __builtin_mul_overflow(bits, tensor->shape[i], &bits)) return false;
+  }
+  return bits <= INT64_MAX - 7;
+}
+
 // Reads dimensions and type from `first` on: shape, code, bits, lanes.
 static bool ReadDescription(napi_env env, napi_value parts, uint32_t first, DLTensor* tensor, int64_t* shape) {
   napi_value extents;
@@ -82,6 +93,17 @@ static bool ReadDescription(napi_env env, napi_value parts, uint32_t first, DLTe
   tensor->dtype.code = (uint8_t)PartOf(env, parts, first + 1);
   tensor->dtype.bits = (uint8_t)PartOf(env, parts, first + 2);
   tensor->dtype.lanes = (uint16_t)PartOf(env, parts, first + 3);
+  if (!HasSize(tensor)) ThrowError(env, "RangeError", "a tensor is too large, or has a negative extent");
+  return HasSize(tensor);
+}
+
+// The memory of a typed array, and its bytes.
+static bool FindMemory(napi_env env, napi_value array, void** data, size_t* nbytes) {
+  static const uint8_t sizes[] = {1, 1, 1, 2, 2, 4, 4, 4, 8, 8, 8, 2};
+  napi_typedarray_type type = (napi_typedarray_type)-1;
+  if (napi_get_typedarray_info(env, array, &type, nbytes, data, NULL, NULL) != napi_ok) return false;
+  if ((size_t)type >= sizeof sizes) return false;
+  *nbytes *= sizes[type];
   return true;
 }
 
@@ -91,10 +113,9 @@ bool PutShapedArray(Environment* e, napi_value parts, TVMFFIAny* cell) {
   napi_value array;
   size_t length;
   napi_get_element(e->env, parts, 1, &array);
-  napi_get_typedarray_info(e->env, array, NULL, &length, &tensor.data, NULL, NULL);
   if (!ReadDescription(e->env, parts, 2, &tensor, shape)) return false;
-  if (length == 0 && SizeOf(&tensor) != 0) {
-    ThrowError(e->env, "TypeError", "the array of a tensor was transferred to another thread");
+  if (!FindMemory(e->env, array, &tensor.data, &length) || (int64_t)length != SizeOf(&tensor)) {
+    ThrowError(e->env, "TypeError", "the array of a tensor has another size than before, or went to another thread");
     return false;
   }
   return PutArray(e, array, &tensor, cell);

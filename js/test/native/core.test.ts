@@ -100,6 +100,26 @@ describe("memory", () => {
     assert.equal(array[1], 9);
   });
 
+  test("of a tensor that changed its array or shape is refused", () => {
+    const echo = core.getGlobalFunc("testing.echo");
+    const changed = (change: object) => Object.assign(new Tensor(new Float32Array(4), [2, 2]), change);
+    for (const change of [
+      { shape: [2, 3] },
+      { data: new Float32Array(2) },
+      { data: new DataView(new ArrayBuffer(16)) },
+    ]) {
+      assert.throws(() => echo(changed(change)), TypeError);
+    }
+    for (const shape of [
+      [-2, -2],
+      [2 ** 40, 2 ** 40, 2],
+    ])
+      assert.throws(() => echo(changed({ shape })), RangeError);
+    const gone = changed({});
+    structuredClone(gone.data.buffer, { transfer: [gone.data.buffer] });
+    assert.throws(() => echo(gone), TypeError);
+  });
+
   test("that is aligned goes to kernels as it is, other memory as a copy that comes back", () => {
     const array = new Float32Array(64);
     const address = kernels.get("address");

@@ -2,7 +2,7 @@
 // Threads and processes of the tests that end in different ways: `ending.js WHAT [LIBRARY]`, or a worker.
 
 import { parentPort, workerData } from "node:worker_threads";
-import { load } from "../../src/index.js";
+import { type CoreTensor, load } from "../../src/index.js";
 
 const [, , what, library] = process.argv;
 const core = await load({ backend: "native" });
@@ -42,6 +42,31 @@ const programs: Record<string, () => unknown> = {
       for (;;);
     });
     await result;
+  },
+  // The exit lets the pool's thread go, and with it the tensor that the function got.
+  async "exits while another thread waits"() {
+    const flag = core.tensor(new Int32Array([0]));
+    process.on("exit", () => {
+      while (flag.data[0] === 0);
+    });
+    const change = (lent: CoreTensor) => {
+      lent.data[0] = 7;
+      process.exit();
+    };
+    await threads.get("lend").async(change, flag);
+  },
+  "has little stack left"() {
+    let list: unknown[] = [];
+    for (let i = 0; i < 450; ++i) list = [list];
+    const echo = core.getGlobalFunc("testing.echo");
+    const down = (): unknown => {
+      try {
+        return down();
+      } catch {
+        return echo(list);
+      }
+    };
+    say(JSON.stringify(down()) === JSON.stringify(list));
   },
   "ends in a call"() {
     threads.get("call")(() => {

@@ -3,6 +3,7 @@
 #include <portcall/c_api.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 PORTCALL_API const int32_t portcall_abi_version = PORTCALL_ABI_VERSION;
 
@@ -39,6 +40,20 @@ int __tvm_ffi_call_elsewhere(void* self, const TVMFFIAny* args, int32_t n, TVMFF
     TVMFFIObjectDecRef(call.error);
   }
   return call.status;
+}
+
+/* Calls a function with a tensor that is gone after the call, and sets the flag then. */
+int __tvm_ffi_lend(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
+  (void)self, (void)n;
+  int64_t extent = 4;
+  DLTensor view = {NULL, {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &extent, NULL, 0};
+  const TVMFFIAny arg = {.type_index = kTVMFFIDLTensorPtr, .v_ptr = &view};
+  view.data = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int status = TVMFFIFunctionCall(args[0].v_obj, &arg, 1, result);
+  munmap(view.data, 4096);
+  const DLTensor* flag = args[1].type_index == kTVMFFIDLTensorPtr ? args[1].v_ptr : (DLTensor*)(args[1].v_obj + 1);
+  __atomic_store_n((int32_t*)flag->data, 1, __ATOMIC_RELEASE);
+  return status;
 }
 
 static TVMFFIAny kept;

@@ -107,6 +107,14 @@ describe("workers", () => {
     threads.get("drop_elsewhere")();
   });
 
+  test("may exit in a function that another thread waits for", async () => {
+    assert.equal(await worker("exits while another thread waits"), undefined);
+  });
+
+  test("pass values with many levels where there is stack for them", async () => {
+    assert.equal(await worker("has little stack left"), true);
+  });
+
   test("may be terminated in calls, and in asynchronous ones", async () => {
     assert.equal(await worker("is terminated in a call"), "terminate");
     const flag = new Int32Array(new SharedArrayBuffer(4));
