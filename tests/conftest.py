@@ -149,7 +149,7 @@ def _other_libraries() -> None:
     """Load the libraries beside the core before the first test: what they register stays."""
     portcall.ir.structural_equal(None, None)
     portcall.load_module(VM_LIBRARY)
-    for kind in ("cuda", "opencl"):  # which touches no driver
+    for kind in ("graph", "cuda", "opencl"):  # which touches no driver
         portcall.get_global_func("portcall.LoadPlugin")(kind)
 
 

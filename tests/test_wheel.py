@@ -19,6 +19,7 @@ import portcall
 ROOT = Path(__file__).parents[1]
 WHEEL_LIMIT = 2_000_000
 CORE_LIMIT = 600_000
+GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
 OPENCL_LIMIT = CUDA_LIMIT = 100_000
 BINARIES = Path(sys.executable).parent
@@ -77,6 +78,7 @@ def test_wheel_is_small(wheel: Path) -> None:
     ("library", "limit"),
     [
         ("libportcall.so", CORE_LIMIT),
+        ("libportcall_graph.so", GRAPH_LIMIT),
         ("libportcall_vm.so", VM_LIMIT),
         ("libportcall_opencl.so", OPENCL_LIMIT),
         ("libportcall_cuda.so", CUDA_LIMIT),

@@ -292,12 +292,13 @@ std::vector<Device> DevicesOf(Args args, int first) {
   return devices;
 }
 
-PORTCALL_REGISTER_GLOBAL("portcall.graph.create").set_body([](Args args, RetValue* rv) {
-  auto plan = args[0].cast<Bytes>();
-  bool lookup = args.size() > 2 && args[2].type_index() == kTVMFFIFunction;
-  *rv = CreateExecutor(plan, args[1].cast<Module>(), DevicesOf(args, lookup ? 3 : 2),
-                       lookup ? args[2].cast<PackedFunc>() : PackedFunc());
-});
+[[maybe_unused]] const Registry create =
+    Registry::Register("portcall.graph.create", true).set_body([](Args args, RetValue* rv) {
+      auto plan = args[0].cast<Bytes>();
+      bool lookup = args.size() > 2 && args[2].type_index() == kTVMFFIFunction;
+      *rv = CreateExecutor(plan, args[1].cast<Module>(), DevicesOf(args, lookup ? 3 : 2),
+                           lookup ? args[2].cast<PackedFunc>() : PackedFunc());
+    });
 
 }  // namespace
 }  // namespace portcall::graph

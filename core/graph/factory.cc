@@ -165,25 +165,31 @@ Tensors TensorsOf(const std::vector<Param>& params, const Tensor& owner) {
   return MakeTensors(cells);
 }
 
+// The functions below take the places of those in loader/plugins.cc, which open this library.
+
 // (path or bytes as a tensor, where the index begins, its size, the library in front of it)
-PORTCALL_REGISTER_GLOBAL("portcall.OpenBundle").set_body([](Args args, RetValue* rv) {
-  bool read = args[0].type_index() == kTVMFFITensor;
-  Tensor file = read ? args[0].cast<Tensor>() : MapFile(args[0].cast<std::string>());
-  auto index_offset = args[1].cast<int64_t>(), index_bytes = args[2].cast<int64_t>();
-  if (index_offset + index_bytes > file.dl_tensor()->shape[0]) ThrowGraphError({"the file was cut while it was read"});
-  std::string_view bytes(static_cast<const char*>(file.raw_data()), static_cast<size_t>(index_offset + index_bytes));
-  BundleIndex index = ReadBundleIndex(bytes, static_cast<size_t>(index_bytes));
-  *rv = MakeFactory({std::string(index.name), index.json, Bytes(index.plan), TensorsOf(index.params, file)},
-                    args[3].cast<Module>());
-});
+[[maybe_unused]] const Registry open_bundle =
+    Registry::Register("portcall.OpenBundle", true).set_body([](Args args, RetValue* rv) {
+      bool read = args[0].type_index() == kTVMFFITensor;
+      Tensor file = read ? args[0].cast<Tensor>() : MapFile(args[0].cast<std::string>());
+      auto index_offset = args[1].cast<int64_t>(), index_bytes = args[2].cast<int64_t>();
+      if (index_offset + index_bytes > file.dl_tensor()->shape[0])
+        ThrowGraphError({"the file was cut while it was read"});
+      std::string_view bytes(static_cast<const char*>(file.raw_data()),
+                             static_cast<size_t>(index_offset + index_bytes));
+      BundleIndex index = ReadBundleIndex(bytes, static_cast<size_t>(index_bytes));
+      *rv = MakeFactory({std::string(index.name), index.json, Bytes(index.plan), TensorsOf(index.params, file)},
+                        args[3].cast<Module>());
+    });
 
 // (plan, kernels or None, graph JSON, parameters by name or as a blob, name)
-PORTCALL_REGISTER_GLOBAL("portcall.graph.create_factory").set_body([](Args args, RetValue* rv) {
-  std::optional<std::string_view> blob = TryBytes(args[3].cell());
-  *rv = MakeFactory({args[4].cast<std::string>(), args[2].cast<String>(), args[0].cast<Bytes>(),
-                     blob ? TensorsOf(ReadParams(*blob), nullptr) : args[3].cast<Tensors>()},
-                    args[1].cast<Module>());
-});
+[[maybe_unused]] const Registry create_factory =
+    Registry::Register("portcall.graph.create_factory", true).set_body([](Args args, RetValue* rv) {
+      std::optional<std::string_view> blob = TryBytes(args[3].cell());
+      *rv = MakeFactory({args[4].cast<std::string>(), args[2].cast<String>(), args[0].cast<Bytes>(),
+                         blob ? TensorsOf(ReadParams(*blob), nullptr) : args[3].cast<Tensors>()},
+                        args[1].cast<Module>());
+    });
 
 }  // namespace
 

@@ -12,6 +12,7 @@ namespace portcall::loader {
 namespace {
 
 constexpr std::pair<const char*, const char*> kBesideCore[] = {{"relax.VMExecutable", "libportcall_vm.so"},
+                                                               {"graph", "libportcall_graph.so"},
                                                                {"opencl", "libportcall_opencl.so"},
                                                                {"cuda", "libportcall_cuda.so"},
                                                                {"cuda_host", "libportcall_cuda.so"}};
@@ -39,6 +40,19 @@ std::string FindPlugin(const std::string& kind) {
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.LoadPlugin").set_body_typed(LoadPlugin);
+
+// Functions of libportcall_graph. The first call opens it, and its functions take the places of these. Where the executor is
+// linked with the core, its functions may be there already.
+[[maybe_unused]] const bool graph_is_known = [] {
+  for (const char* name : {"portcall.graph.create", "portcall.graph.create_factory", "portcall.OpenBundle"}) {
+    if (Registry::Get(name).defined()) continue;
+    Registry::Register(name).set_body([name](Args args, RetValue* rv) {
+      LoadPlugin("graph");
+      *rv = Registry::GetRequired(name).CallPacked(args.cells(), args.size());
+    });
+  }
+  return true;
+}();
 
 }  // namespace
 
