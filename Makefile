@@ -45,12 +45,12 @@ demo: build ## compile, run, check and time kernels, here and on a server; sets 
 
 REDIS ?= /usr/bin/redis-server
 $(REDIS):
-	apt-get update -q && apt-get install -q -y --no-install-recommends redis-server
+	scripts/apt_install.sh redis-server
 
 # The driver that the tests of OpenCL run on: kernels on the processor.
 POCL := /etc/OpenCL/vendors/pocl.icd
 $(POCL): | $(REDIS)
-	apt-get update -q && apt-get install -q -y --no-install-recommends pocl-opencl-icd ocl-icd-libopencl1
+	scripts/apt_install.sh pocl-opencl-icd ocl-icd-libopencl1
 
 test: venv build lint core-test core-test-asan core-test-tsan test-node $(REDIS) $(POCL) ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
@@ -116,9 +116,10 @@ format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	clang-format -i $(CPP_FILES)
 	cd js && npm run --silent format
 
-# Node and npm come from PyPI, into .venv; what the package is developed with comes from npm.
+# Node and npm come from PyPI, into .venv; what the package is developed with comes from npm. --force: among the packages in
+# js/platform are those of other machines.
 $(NODE_MODULES): js/package.json $(VENV)/dev.txt
-	cd js && npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	cd js && npm install --force --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
 js: $(NODE_MODULES) ## compile the JavaScript package
@@ -126,7 +127,22 @@ js: $(NODE_MODULES) ## compile the JavaScript package
 
 .PHONY: addon
 addon: $(NODE_MODULES) build ## the native core for Node, in js/platform
-	$(MAKE) --no-print-directory -f js/addon/Makefile LIBPORTCALL=$$($(PY) -c "from portcall.toolchain import library_path as p; print(p())")
+	$(MAKE) --no-print-directory -f js/addon/Makefile \
+		LIBRARIES=$$($(PY) -c "from portcall.toolchain import library_path as p; print(p().parent)")
+
+PLATFORMS ?= linux-x64 linux-arm64
+.PHONY: platforms test-platforms
+platforms: $(NODE_MODULES) ## the npm packages with the native core, for each of PLATFORMS and systems since 2014: minutes
+	for name in $(PLATFORMS); do \
+		$(MAKE) --no-print-directory -f js/addon/Makefile package PLATFORM=$$name PYTHON=$(CURDIR)/$(PY) || exit; done
+
+# What Node for arm64 needs, to run under qemu.
+ARM64_LIBRARIES := /usr/aarch64-linux-gnu/lib/libstdc++.so.6
+$(ARM64_LIBRARIES):
+	scripts/apt_install.sh qemu-user-static libstdc++6-arm64-cross \
+		libatomic1-arm64-cross
+test-platforms: js platforms $(ARM64_LIBRARIES) ## what those packages hold and need, and their tests under Node 20, for arm64 by qemu
+	$(PY) js/test/platforms.py $(PLATFORMS)
 
 test-node: js addon ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
@@ -141,7 +157,7 @@ test-nodes: js addon build wasm ## the same under each version of Node in NODES,
 
 EMXX ?= /usr/bin/em++
 $(EMXX):
-	apt-get update -q && apt-get install -q -y --no-install-recommends emscripten
+	scripts/apt_install.sh emscripten
 
 .PHONY: wasm
 wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
@@ -150,7 +166,7 @@ wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
 
 CHROMIUM ?= /usr/bin/chromium
 $(CHROMIUM):
-	apt-get update -q && apt-get install -q -y --no-install-recommends chromium
+	scripts/apt_install.sh chromium
 
 test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and of the core in WebAssembly
 	cd js && npm run --silent test:wasm
@@ -239,7 +255,7 @@ test-onnx: venv build ## the node tests of onnx, compiled and run; the list of t
 CROSS_TRIPLES ?= aarch64-linux-gnu
 # The C libraries of the machines that models are compiled for; qemu runs their programs.
 /usr/bin/qemu-aarch64-static:
-	apt-get update -q && apt-get install -q -y --no-install-recommends qemu-user-static \
+	scripts/apt_install.sh qemu-user-static \
 		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross
 
 .PHONY: test-cross

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { load, ModuleLoadError } from "../src/index.js";
@@ -11,7 +11,7 @@ import { ROOT } from "./captures.js";
 
 const HERE = fileURLToPath(new URL("js/", ROOT));
 const description = JSON.parse(readFileSync(`${HERE}package.json`, "utf8"));
-const PLATFORM = `${HERE}platform/linux-x64/`;
+const PLATFORM = `${HERE}platform/${process.platform}-${process.arch}/`;
 
 /** What `npm pack` would put into a package. */
 function pack(folder: string): { files: { path: string }[]; unpackedSize: number } {
@@ -36,9 +36,19 @@ test("the package has the version of the Python package, and needs no other", ()
   const version = /^version = "([^"]+)"/m.exec(readFileSync(new URL("pyproject.toml", ROOT), "utf8"))?.[1];
   assert.equal(description.version, version);
   assert.equal(description.dependencies, undefined);
-  const platform = JSON.parse(readFileSync(`${PLATFORM}package.json`, "utf8"));
-  assert.deepEqual(description.optionalDependencies, { [platform.name]: version });
-  assert.equal(platform.version, version);
+  const platforms = readdirSync(`${HERE}platform`).sort();
+  assert.deepEqual(
+    description.optionalDependencies,
+    Object.fromEntries(platforms.map((name) => [`@portcall/${name}`, version])),
+  );
+});
+
+test("npm installs the package of a platform there only", () => {
+  for (const folder of readdirSync(`${HERE}platform`)) {
+    const { name, version, os, cpu, libc } = JSON.parse(readFileSync(`${HERE}platform/${folder}/package.json`, "utf8"));
+    assert.deepEqual([name, `${os}-${cpu}`], [`@portcall/${folder}`, folder]);
+    assert.deepEqual([version, libc], [description.version, ["glibc"]]);
+  }
 });
 
 test("the package of a platform has the addon and the core, and nothing else", () => {

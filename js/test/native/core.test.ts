@@ -49,6 +49,10 @@ test("load gives the native core, the same one each time", async () => {
   assert.match(core.version, /^\d/);
 });
 
+test("graphs are run by a library beside the core, which the first call opens", () => {
+  assert.throws(() => core.getGlobalFunc("portcall.graph.create")(new Uint8Array(10)), TypeError);
+});
+
 describe("values", () => {
   test("that contain themselves are refused", () => {
     const list: unknown[] = [];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries in C for the tests, compiled by the machine's compiler.
+// Libraries in C for the tests, compiled by the machine's compiler, or by that of the environment variable CC.
 
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -17,6 +17,7 @@ export function compile(name: string): string {
   const at = (path: string) => fileURLToPath(new URL(path, ROOT));
   const out = join(folder, `${name}.so`);
   const words = ["-O1", "-fPIC", "-shared", "-pthread", `-I${at("core/include")}`, at(`js/test/native/${name}.c`)];
-  execFileSync("cc", [...words, "-o", out]);
+  const [compiler, ...first] = (process.env.CC ?? "cc").split(" ");
+  execFileSync(compiler!, [...first, ...words, "-o", out]);
   return out;
 }

@@ -12,6 +12,7 @@ import { type CoreTensor, load, type Module, type Runtime } from "../../src/inde
 import { compile } from "./libraries.js";
 
 const run = promisify(execFile);
+const EMULATOR = process.env.PORTCALL_TEST_EMULATOR?.split(" ") ?? []; // runs this machine's Node, such as qemu
 const PROGRAM = fileURLToPath(new URL("./ending.js", import.meta.url));
 
 let core: Runtime;
@@ -132,7 +133,8 @@ describe("a process", () => {
     "ends while an asynchronous call waits for it",
   ]) {
     test(`that ${what} does so cleanly`, async () => {
-      const { stdout, stderr } = await run(process.execPath, [PROGRAM, what, library]);
+      const [program, ...words] = [...EMULATOR, process.execPath, PROGRAM, what, library];
+      const { stdout, stderr } = await run(program!, words);
       assert.deepEqual([stdout, stderr], ["bye\n", ""]);
     });
   }
