@@ -62,7 +62,7 @@ HOUSE = [
     (
         "rpc/client",
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",
-        "_end_reason _output _remote",
+        "_end_reason _output _reconnect _remote",
         "_session",
         "_connect _farm_channel _upload_all",
         "_farm",
@@ -77,6 +77,7 @@ HOUSE = [
         "_connections _directory_process _worker _zygote_process",
         "_gate _hooks",
         "_admission _cleanup _zygote",
+        "_silence",
         "_supervisor",
         "_server",
         "_agent",

@@ -61,6 +61,7 @@ class Endpoint {
   void Filled(size_t n) { frames_.Filled(n); }
   bool Serve();
   size_t waiting() const { return frames_.buffered(); }  // bytes that were received and not served
+  bool between() const { return frames_.AtBoundary(); }  // two messages
   // The peer closed its side. Returns whether that was between two messages.
   bool PeerClosed();
 

@@ -4,7 +4,6 @@
 namespace portcall::rpc {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 constexpr auto kReaderInterval = std::chrono::milliseconds(20);  // between looks whether somebody still receives
 
@@ -58,7 +57,20 @@ void Link::Leave(bool* role) {
 
 void Link::Count(std::atomic<uint64_t>* counter, size_t n) {
   counter->fetch_add(n, std::memory_order_relaxed);
-  last_bytes_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  Deadline now = Clock::now();
+  last_bytes_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  if (counter == &received_) heard_ = now;
+}
+
+void Link::Expect(bool answers) {
+  if (!hears() || answers == expecting_) return;
+  heard_ = Clock::now();
+  expecting_ = answers;
+}
+
+Deadline Link::silent_at() const {
+  if (!hears() || !expecting_) return kNoDeadline;
+  return heard_.load() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(silence_));
 }
 
 // ---- Sending ------------------------------------------------------------------------------------------------------
@@ -110,11 +122,10 @@ void Link::SendDuplex(Deadline deadline) {
     if (reading_) {
       lock.unlock();
       channel_->WaitFor(false, std::min(deadline, Clock::now() + kReaderInterval));
-      PORTCALL_CHECK(Clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
-      continue;
+    } else {
+      Read(lock, deadline, true);
     }
-    Read(lock, deadline, true);
-    PORTCALL_CHECK(Clock::now() < deadline, SessionTimeoutError) << kTimeIsUp;
+    PORTCALL_CHECK(Clock::now() < std::min(deadline, silent_at()), SessionTimeoutError) << kTimeIsUp;
   }
 }
 
@@ -127,6 +138,7 @@ void Link::Read(Lock& lock, Deadline deadline, bool or_room) {
   reading_ = true;
   lock.unlock();
   try {
+    deadline = std::min(deadline, silent_at());
     if (!or_room || channel_->WaitFor(true, deadline)) Pump(deadline);
   } catch (...) {
     lock.lock();

@@ -57,8 +57,15 @@ class Link {
   uint64_t sent() const { return sent_; }
   uint64_t received() const { return received_; }
   Deadline last_bytes() const { return Deadline(Deadline::duration(last_bytes_.load())); }
+  // A peer that gives a sign of life every second while it works: how long it may be silent; 0: forever.
+  void set_silence(double seconds) { silence_ = seconds; }
+  bool hears() const { return silence_ > 0; }
+  void Expect(bool answers);  // whether it has got anything to do
+  Deadline last_sign() const { return heard_; }
+  Deadline silent_at() const;  // when it is taken for gone, unless it says something
 
  private:
+  using Clock = std::chrono::steady_clock;
   void Send(Lock& lock, Deadline deadline, bool duplex);
   void SendDuplex(Deadline deadline);
   void Read(Lock& lock, Deadline deadline, bool or_room);
@@ -79,6 +86,9 @@ class Link {
   Handler handler_;
   std::atomic<uint64_t> sent_{0}, received_{0};
   std::atomic<Deadline::rep> last_bytes_{0};
+  std::atomic<Deadline> heard_{};
+  std::atomic<double> silence_{0};
+  std::atomic<bool> expecting_{false};
 };
 
 }  // namespace portcall::rpc

@@ -19,6 +19,7 @@ constexpr size_t kChunk = 16 << 10;         // bytes read at once, and the longe
 constexpr size_t kMostAtOnce = 1 << 20;     // before an answer goes out
 constexpr size_t kMostWaiting = 256 << 10;  // bytes for a client that does not read
 constexpr int kAgain = 50;                  // milliseconds until it is tried again
+constexpr auto kSignInterval = std::chrono::milliseconds(1000);
 
 void WriteWhole(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -101,11 +102,12 @@ void Outlet::Run() {
   bool waiting = false;
   for (;;) {
     pollfd entries[3] = {{pipes_.streams[0], POLLIN, 0}, {pipes_.streams[1], POLLIN, 0}, {wake_, POLLIN, 0}};
-    poll(entries, 3, waiting ? kAgain : -1);
+    poll(entries, 3, waiting ? kAgain : pipes_.signs ? static_cast<int>(kSignInterval.count()) : -1);
     if (entries[2].revents) return;
     {
       std::lock_guard<std::mutex> lock(reading_);
       Read();
+      if (pipes_.signs && working_) GiveSign();
     }
     waiting = !TrySend();
   }
@@ -148,16 +150,28 @@ void Outlet::Take(int stream, std::string_view text) {
 void Outlet::TakeLines(int stream, std::string_view lines) {
   if (lines.empty()) return;
   if (pipes_.to_client && printed_.size() < kMostWaiting) {
-    Writer writer(&printed_);
-    writer.Begin(Code::kOutput);
-    writer.Put<int32_t>(stream + 1);
-    writer.Put<uint64_t>(dropped_[stream]);
-    writer.Text(lines);
-    writer.End();
-    dropped_[stream] = 0;
+    WriteOutput(stream, lines);
   } else {
     dropped_[stream] += static_cast<uint64_t>(std::count(lines.begin(), lines.end(), '\n'));
   }
+}
+
+void Outlet::WriteOutput(int stream, std::string_view text) {
+  Writer writer(&printed_);
+  writer.Begin(Code::kOutput);
+  writer.Put<int32_t>(stream + 1);
+  writer.Put<uint64_t>(dropped_[stream]);
+  writer.Text(text);
+  writer.End();
+  dropped_[stream] = 0;
+}
+
+// What waits to be sent is a sign, too.
+void Outlet::GiveSign() {
+  Clock::time_point now = Clock::now();
+  if (!printed_.empty() || now - last_sign_ < kSignInterval / 2) return;
+  last_sign_ = now;
+  WriteOutput(0, {});
 }
 
 // Sends what was printed; returns whether all is gone.

@@ -4,6 +4,8 @@
 #ifndef PORTCALL_RPC_OUTLET_H_
 #define PORTCALL_RPC_OUTLET_H_
 
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,6 +20,7 @@ struct PrintPipes {
   int streams[2] = {-1, -1};
   int log = -1;            // where the text goes, too
   bool to_client = false;  // in frames of code Output
+  bool signs = false;      // of life, for the client, while it waits: such a frame without text every second
 };
 
 class Outlet {
@@ -29,15 +32,20 @@ class Outlet {
 
   // Sends what was printed so far, then the answers; waits until they are gone.
   void Flush(SendQueue* answers);
+  // Whether the client waits for something.
+  void set_working(bool on) { working_ = on; }
 
  private:
   void Run();
   void Read();
   void Take(int stream, std::string_view text);
   void TakeLines(int stream, std::string_view lines);
+  void WriteOutput(int stream, std::string_view text);
+  void GiveSign();
   bool SendPrinted(Deadline deadline);
   bool TrySend();
 
+  using Clock = std::chrono::steady_clock;
   Channel* channel_;
   Progress* progress_;
   PrintPipes pipes_;
@@ -47,6 +55,8 @@ class Outlet {
   std::string rest_[2];       // of a line
   std::string printed_;       // frames that wait
   uint64_t dropped_[2] = {};  // lines
+  std::atomic<bool> working_{false};
+  Clock::time_point last_sign_;
   int wake_ = -1;
   std::thread thread_;  // last: it uses the others
 };

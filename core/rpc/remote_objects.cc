@@ -182,6 +182,7 @@ class Outgoing {
   void Push(WireValue value) { values_.push_back(std::move(value)); }
 
   void CheckOwn(const SessionPtr& owner, int position, const char* what) const {
+    if (owner != session_) CheckOpen(owner);
     PORTCALL_CHECK(owner == session_, ValueError)
         << "argument #" << position << " is " << what << " of another session, with " << NameOf(owner)
         << "; the function is of the session with " << NameOf(session_);
@@ -360,7 +361,8 @@ struct FutureObj : Object {
     try {
       result = session->WaitFor(waiting.get(), until);
     } catch (const Error& thrown) {
-      if (!session->IsDone(waiting.get())) throw;
+      // How a session ended is asked again: kept here, the exception's traceback would know this future.
+      if (!session->IsDone(waiting.get()) || session->closed()) throw;
       error = thrown;
     }
     if (!result && !error) return false;
@@ -589,6 +591,9 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.SessionName").set_body_typed([](Module ro
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetCallTimeout").set_body_typed([](Module root, double seconds) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_call_timeout(seconds);
+});
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetHeartbeat").set_body_typed([](Module root, double seconds) {
+  if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_silence(seconds);
 });
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.SetExplain").set_body_typed([](Module root, PackedFunc explain) {
   if (auto* remote = dynamic_cast<RemoteSession*>(SessionOf(root).get())) remote->set_explain(std::move(explain));

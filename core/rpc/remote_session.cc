@@ -177,6 +177,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   SessionStats stats() const override { return requests_->stats(); }
   Activity activity() const override { return requests_->activity(); }
   void set_call_timeout(double seconds) override { requests_->set_call_timeout(seconds); }
+  void set_silence(double seconds) override { requests_->set_silence(seconds); }
   void set_explain(PackedFunc explain) override { requests_->set_explain(std::move(explain)); }
   void set_by_value(bool allowed) override { by_value_ = allowed; }
   void set_calls_back(bool allowed) override { requests_->set_calls_back(allowed); }

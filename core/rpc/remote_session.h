@@ -44,7 +44,10 @@ class RemoteSession : public Session {
   virtual void set_calls_back(bool allowed) = 0;
   virtual void TakeBack(uint64_t function) = 0;  // one that was lent for a call that was not made
   virtual void set_call_timeout(double seconds) = 0;
-  // What is called when the session turns out to be broken, to throw what tells more: the peer may know how it ended.
+  // That a peer which says something every second while it works may say nothing, until it is taken for gone.
+  virtual void set_silence(double seconds) = 0;
+  // What is called with the error that a use of the session after its end throws (its kind and text, and whether the
+  // session had ended before), to throw one that tells more: the peer may know how it ended.
   virtual void set_explain(PackedFunc explain) = 0;
   // What is called with what the peer's code printed: (stream, lines dropped before, text), stream 1 or 2. It comes from
   // within a request, and must not use the session.

@@ -73,6 +73,7 @@ void CopyFromRemote(RemoteTensor remote, Tensor local) {
 }
 
 void CopyAmong(RemoteTensor from, RemoteTensor to) {
+  CheckOpen(from->session);
   PORTCALL_CHECK(from->session == to->session, ValueError)
       << "the tensors belong to two sessions, with " << NameOf(from->session) << " and with " << NameOf(to->session)
       << "; copy through the host: target.copyfrom(source.numpy())";

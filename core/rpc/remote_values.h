@@ -22,6 +22,12 @@ inline SessionPtr Opened(SessionPtr session) {
   return session;
 }
 
+// Throws what became of a session that is over.
+inline void CheckOpen(const SessionPtr& session) {
+  auto* remote = dynamic_cast<RemoteSession*>(Opened(session).get());
+  if (remote && remote->closed()) remote->Sync();
+}
+
 // A handle that is given back with its last user.
 class OwnedHandle {
  public:

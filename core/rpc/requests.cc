@@ -139,10 +139,9 @@ void Requests::WriteFence(bool report) {
   writer.Values(args, Form::kRequest);
   writer.End();
   fence->began = Clock::now();
-  fence->size = std::exchange(posted_bytes_, 0);
+  fence->size = std::exchange(posted_bytes_, 0) + 1;
   posted_ = 0;
-  pending_bytes_ += fence->size;
-  StreamOf(fence->callback).pending.push_back(fence.get());
+  Append(fence.get());
   fence->self = fence;
   if (!report) return;
   unreported_ = false;
@@ -234,12 +233,17 @@ void Requests::Submit(Lock&, Pending* request, const WriteBody& write) {
     link_.out().CutTo(start);
     throw;
   }
-  StreamOf(request->callback).pending.push_back(request);
   request->began = Clock::now();
   request->size = link_.out().size() - before + std::exchange(posted_bytes_, 0);
   posted_ = 0;
   request->sent_before = link_.sent() + before;
   request->received_before = link_.received();
+  Append(request);
+}
+
+void Requests::Append(Pending* request) {
+  link_.Expect(true);
+  StreamOf(request->callback).pending.push_back(request);
   pending_bytes_ += request->size;
 }
 
@@ -309,7 +313,7 @@ bool Requests::Await(Lock& lock, Pending* request, Deadline until) {
 // Reads answers, of whatever request, or waits while another thread does.
 void Requests::ReadOn(Lock& lock, Deadline until) {
   if (link_.reading()) return link_.Wait(lock, until);
-  Deadline front = FrontDeadline();
+  Deadline front = std::min(FrontDeadline(), link_.silent_at());
   try {
     link_.Receive(lock, std::min(until, front));
   } catch (const Error& error) {
@@ -386,7 +390,7 @@ bool Requests::Handle(FrameReader::Event event) {
     auto nested = nested_.find(frames().callback());
     if (frames().callback()) stream = nested == nested_.end() ? nullptr : &nested->second;
     bool any = stream && !stream->pending.empty();
-    bool output = event == FrameReader::kMessage && code == Code::kOutput && output_.defined();
+    bool output = event == FrameReader::kMessage && code == Code::kOutput && (output_.defined() || link_.hears());
     if (!any && !output) ThrowProtocolError("an answer came to no request");
     if (any) front = stream->pending.front();
   }
@@ -434,14 +438,14 @@ bool Requests::HandleOutput() {
   Lock lock = link_.Take();
   PackedFunc output = output_;
   lock.unlock();
-  if (!output.defined()) return false;
+  if (!output.defined() && !link_.hears()) return false;
   Reader reader(frames().body());
   auto stream = reader.Take<int32_t>();
   auto dropped = reader.Take<uint64_t>();
   std::string_view text = reader.Text();
   reader.ExpectEnd();
   if (stream != 1 && stream != 2) ThrowProtocolError("output of stream " + std::to_string(stream));
-  output(stream, static_cast<int64_t>(dropped), Bytes(text));
+  if (output.defined() && (dropped || !text.empty())) output(stream, static_cast<int64_t>(dropped), Bytes(text));
   return true;
 }
 
@@ -456,6 +460,7 @@ bool Requests::Finish(Stream& stream) {
   double seconds = Seconds(now - std::max(front->began, last_answer_));
   last_answer_ = now;
   pending_bytes_ -= front->size;
+  if (pending_bytes_ == 0) link_.Expect(false);
   ++stats_.requests;
   stats_.waited += seconds;
   if (front->code == Code::kCallFunc) stats_.run += seconds;
@@ -553,7 +558,7 @@ void Requests::ThrowEnd(Lock& lock, const End& end) const {
   const End copy = end;  // NOLINT(performance-unnecessary-copy-initialization): it may change without the lock
   PackedFunc explain = explain_;
   if (lock.owns_lock()) lock.unlock();
-  if (copy.kind == "SessionBrokenError" && explain.defined()) explain();
+  if (explain.defined()) explain(copy.kind, copy.text, &end != &now_);
   throw ErrorOf(copy.kind, copy.text);
 }
 
@@ -596,6 +601,13 @@ bool Requests::RecordEnd(const Error& error, bool by_us) {
   std::string kind(error.kind()), message(error.message());
   if (by_us) {
     now_ = {"SessionClosedError", Join({"the session with ", peer, " was closed while it waited for ", front.what})};
+  } else if (IsLate(error) && Clock::now() >= link_.silent_at()) {
+    now_ = {"SessionBrokenError",
+            Join({"no sign of life from ", peer, " for ", Milliseconds(Seconds(Clock::now() - link_.last_sign())),
+                  " s, while ", front.what, " had taken ", Milliseconds(front.seconds),
+                  " s: its machine or the network is down, or its process is stopped; the session is closed; connect "
+                  "again, or raise heartbeat= if it may be silent for longer"})};
+    later_ = {now_.kind, Join({"the session with ", peer, " is over: ", now_.text})};
   } else if (IsLate(error)) {
     later_ = {"SessionClosedError", Join({"the session with ", peer, " is closed: ", front.what, " ran out of time"})};
     now_ = {kind, Join({peer, " did not answer in time: ", WaitSummary(front), "; the session is closed; raise ",

@@ -85,6 +85,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   SessionStats stats();
   Activity activity();
   void set_call_timeout(double seconds) { call_timeout_ = seconds; }
+  void set_silence(double seconds) { link_.set_silence(seconds); }
   void set_explain(PackedFunc explain) { explain_ = std::move(explain); }
   void set_output(PackedFunc output) { output_ = std::move(output); }
   FrameReader& frames() { return link_.frames(); }  // of whoever reads an answer
@@ -126,6 +127,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
 
   void Abandon(Lock& lock, Pending* request, const Error& error);
   void Admit(Lock& lock);
+  void Append(Pending* request);
   void Submit(Lock& lock, Pending* request, const WriteBody& write);
   void WriteFrees(uint64_t callback);
   void WriteFence(bool report);
@@ -139,7 +141,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
 
   bool Handle(FrameReader::Event event);
   bool HandleMessage(Stream& stream, Code code);
-  bool HandleOutput();  // returns whether anybody wants it
+  bool HandleOutput();  // returns whether it was agreed upon
   bool Finish(Stream& stream);
   Error RemoteErrorOf(std::string_view body) const;
 

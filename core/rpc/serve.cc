@@ -69,8 +69,10 @@ bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& p
   progress->state = Progress::kBetween;
   while (!endpoint->closed()) {
     auto [space, room] = endpoint->Space();
+    outlet->set_working(!endpoint->between());
     size_t n = channel->Receive(space, room, kNoDeadline);
     if (n == 0) return endpoint->PeerClosed();
+    outlet->set_working(true);
     endpoint->Filled(n);
     progress->received += n;
     bool more;
@@ -95,6 +97,7 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
   auto endpoint = std::make_unique<Endpoint>(MakeLocalSession(std::move(patterns), has("values"), &progress->call),
                                              std::move(options));
   pipes.to_client = has("output");
+  pipes.signs = has("alive");
   auto outlet = std::make_unique<Outlet>(channel.get(), progress.get(), pipes);
   if (callbacks) callbacks->Begin(endpoint.get(), channel.get(), outlet.get(), progress.get());
   bool whole = false;

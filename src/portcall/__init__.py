@@ -118,6 +118,7 @@ _core.provide(
     class_of_type=_later("portcall.ir._classes", "class_of_type"),
     deep_copy=_later("portcall.ir._operations", "deep_copy"),
     reduce=_later("portcall.ir._operations", "reduce"),
+    name_lost=_later("portcall.rpc.client._session", "name_lost"),
     remote_caller=_later("portcall.rpc.client._session", "remote_caller"),
     start_call=_later("portcall._future", "start_call"),
 )

@@ -18,6 +18,7 @@
         │   └── AuthenticationError                                       a token or certificate is wrong or missing
         ├── SessionClosedError                                            we closed it
         ├── SessionBrokenError (ConnectionError)                          the peer or the network went away
+        │   └── SessionLostError                      .lost .why          what was used was lost with a session
         ├── SessionTimeoutError (TimeoutError)                            no answer in time, or its time is over
         ├── ProtocolError                                                 somebody broke the protocol
         │   └── RemoteProtocolError                                       the peer did
@@ -59,6 +60,7 @@ __all__ = [
     "RemoteProtocolError",
     "SessionBrokenError",
     "SessionClosedError",
+    "SessionLostError",
     "SessionTimeoutError",
     "VersionMismatchError",
 ]
@@ -229,6 +231,23 @@ class SessionClosedError(RPCError):
 
 class SessionBrokenError(RPCError, ConnectionError):
     """The peer or the network went away in the middle of a session."""
+
+
+class SessionLostError(SessionBrokenError):
+    """What was used belongs to a session that was lost; ``connect(reconnect=)`` opens another at its next use.
+
+    Attributes:
+        lost: what was used, such as ``the function 'add'`` or ``a tensor``; empty where that is not known.
+        why: how the session ended.
+    """
+
+    def __init__(self, message: str, *, peer: str = "", lost: str = "", why: str = "") -> None:
+        super().__init__(message, peer=peer, reason="lost")
+        self.lost = lost
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.lost} {super().__str__()}".lstrip()
 
 
 class SessionTimeoutError(RPCError, TimeoutError):

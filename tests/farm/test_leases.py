@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
+from rpc import serving
 
 FUNCTIONS = "rpc.serving"
 
@@ -113,11 +116,34 @@ def test_lease_fails_at_once_without_match_and_keeps_its_timeout(farm: RunningFa
 
 def test_lease_session_refuses_guessed_and_used_keys(farm: RunningFarm) -> None:
     with board(farm), client(farm) as lab, lab.lease("k") as lease:
-        host, port, key, _ = lease._route()
-        with rpc.connect(host, port, key, token=""):
+        address, key, _ = lease._route()
+        with rpc.connect(str(address), key=key, token=""):
             for wrong in (key, "k", "k:0.5", ""):
                 with pytest.raises(errors.KeyMismatchError):
-                    rpc.connect(host, port, wrong, token="")
+                    rpc.connect(str(address), key=wrong, token="")
+
+
+def test_lease_session_opens_again_after_a_loss_until_the_lease_ends(farm: RunningFarm, tmp_path: Path) -> None:
+    functions = tmp_path / "functions.py"
+    functions.write_text(serving.FUNCTIONS)
+    with (
+        board(farm, imports=(str(functions),)), client(farm) as lab, lab.lease("k") as lease,
+        lease.session(reconnect=30) as session,
+    ):  # fmt: skip
+        pid, crash = session["demo.pid"], session["demo.crash"]
+        first = pid()
+        with pytest.raises(errors.RemoteCrashError):
+            crash(signal.SIGKILL)
+        with pytest.raises(errors.SessionLostError):
+            pid()
+        pid = session["demo.pid"]
+        assert pid() != first
+        lease.release()
+        with pytest.raises(errors.RPCError):
+            pid()
+        with pytest.raises(errors.FarmError):
+            session["demo.pid"]
+        assert session.closed
 
 
 def test_agent_with_a_taken_name_is_refused(farm: RunningFarm) -> None:

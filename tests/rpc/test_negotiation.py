@@ -58,9 +58,9 @@ def remote(server: Serving) -> Iterator[rpc.Session]:
 
 
 def test_negotiation_of_two_portcall_peers_has_all_features(server: Serving, remote: rpc.Session) -> None:
-    with rpc.connect(server.address, on_output=lambda *_: None) as asking:
+    with rpc.connect(server.address, on_output=lambda *_: None, heartbeat=60) as asking:
         assert asking.features == set(_handshake.FEATURES)
-    assert remote.features == asking.features - {"output"}
+    assert remote.features == asking.features - {"alive", "output"}
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,8 @@ cdef int raise_raised(PackedFunc func) except -1:
     frames = parse_frames(text_of(cell.backtrace)) if cell.backtrace.size and extra == NULL else []
     remote = cell.backtrace.size and extra != NULL and extra.type_index == kTVMFFIArray
     error = take_exception(handle)
+    if isinstance(error, errors.SessionLostError) and func is not None:
+        later["name_lost"](error, func)
     if remote:  # the frames of a session's other end, below ours
         frames = parse_frames(getattr(error, "remote_frames", ""))
     return RaiseWithFrames(error, frames)

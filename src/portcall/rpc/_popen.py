@@ -69,8 +69,8 @@ class PopenSession(Session):
         super().__init__(root, name, functools.partial(_how_it_ended, self._child))
         self.set_call_timeout(call_timeout)
         if binary is None:
-            self.features = frozenset(FEATURES)
-            get_global_func("portcall.rpc.UseFeatures")(root, sorted(FEATURES))
+            self.features = frozenset(FEATURES) - {"alive"}
+            get_global_func("portcall.rpc.UseFeatures")(root, sorted(self.features))
 
     @property
     def pid(self) -> int:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from portcall import errors
@@ -17,12 +19,16 @@ from portcall.rpc.client._deadline import Deadline, OnWait, read_some
 from portcall.rpc.client._end_reason import EndReasonQuery, SessionCredential
 from portcall.rpc.client._errors import without_escapes
 from portcall.rpc.client._output import OnOutput
+from portcall.rpc.client._reconnect import Opened, Reconnection
 from portcall.rpc.client._record import keep_frames
 from portcall.rpc.client._session import Session
 from portcall.rpc.client._socket import as_descriptor, open_socket, read_token
 from portcall.rpc.wire import _handshake
-from portcall.rpc.wire._address import parse_address
+from portcall.rpc.wire._address import Address, parse_address
+from portcall.rpc.wire._handshake import FEATURES
 from portcall.rpc.wire._tls import TLSOptions
+
+LEAST_HEARTBEAT = 3.0  # seconds; a server gives a sign of life each second
 
 
 def connect(
@@ -40,6 +46,8 @@ def connect(
     on_wait: OnWait | None = None,
     on_output: OnOutput | None = None,
     record: str | os.PathLike[str] | None = None,
+    heartbeat: float = 0,
+    reconnect: float = 0,
     _without: Iterable[str] = (),
 ) -> Session:
     """Open a session with a server of portcall or of TVM.
@@ -62,6 +70,12 @@ def connect(
             misses lines; one line says how many.
         record: a file that gets all frames of the session, which ``portcall.testing.replay`` serves again. It has what
             is sent and received, files too; not the token.
+        heartbeat: seconds, at least 3, that the server may be silent while a request waits for it; 0 for no limit. A
+            server of portcall gives a sign of life each second while it works, however long a call takes. Of other
+            servers the system says whether their machine answers.
+        reconnect: seconds for which to try to open another session in place of a lost one; 0 to leave it. It is opened
+            at the next use of the Session. A call that was under way raises, and is not repeated; tensors, modules,
+            functions and objects of the lost session raise SessionLostError.
 
     Raises:
         ConnectError: nobody listens there.
@@ -69,42 +83,84 @@ def connect(
         SessionTimeoutError: no session in time; the message says what was waited for.
     """
     address = parse_address(url, port)
-    name = name or str(address)
     secret = read_token(token)
-    start = time.perf_counter()
-    deadline = Deadline(name, timeout, on_wait)
-    deadline.wait_for("the connection")
-    sock = open_socket(address, timeout, tls)
-    try:
-        features = _handshake.FEATURES.keys() - {*_without, *(["output"] if on_output is None else [])}
-        reply, queued = _shake_hands(sock, deadline, key, session_timeout, secret, features)
-        left = deadline.remaining()
-    except BaseException:
-        sock.close()
-        raise
-    options = reply.options
-    credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
-    end_reason = None if credential is None else EndReasonQuery(address, name, tls, credential)
-    descriptor, pump = as_descriptor(sock)
-    if record is not None:
-        facts = {"features": sorted(reply.features) if reply.is_portcall else [], "peer": name}
-        descriptor, pump = keep_frames(descriptor, record, facts)
-    deadline.wait_for("the session to open")
-    try:
-        root = _open(descriptor, name, left, list(session_constructor_args or []), end_reason)
-    except BaseException:
-        if pump is not None:  # it ends, since the descriptor is closed
-            pump.join(timeout=1.0)
-        raise
-    get_global_func("portcall.rpc.SetCallTimeout")(root, float(call_timeout))
-    get_global_func("portcall.rpc.UseFeatures")(root, sorted(reply.features if reply.is_portcall else ()))
-    clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
-    session = Session(root, name, end_reason, clocks, pump)
-    if on_output is not None and reply.is_portcall and "output" in reply.features:
-        session.read_output(on_output)
-    session.peer_kind = "portcall" if reply.is_portcall else "TVM"
-    session.features = reply.features if reply.is_portcall else frozenset()
-    return session
+    how = Opening(
+        lambda: (address, key, tls), name or str(address), secret, session_timeout, session_constructor_args or (),
+        on_wait, record, heartbeat, _without,
+    )  # fmt: skip
+    return open_session(how, timeout, call_timeout, on_output, reconnect)
+
+
+Where = Callable[[], tuple[Address, str, TLSOptions | None]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to open a session, and another one in its place.
+
+    Attributes:
+        where: returns the address, the key and the options of TLS.
+        without: extensions that the client does not offer.
+        The others are as of ``connect``; ``secret`` is the token, empty for none.
+    """
+
+    where: Where
+    name: str
+    secret: str = field(default="", repr=False)
+    session_timeout: float = 0
+    constructor_args: Sequence[Any] = ()
+    on_wait: OnWait | None = None
+    record: str | os.PathLike[str] | None = None
+    heartbeat: float = 0
+    without: Iterable[str] = ()
+
+    def open(self, timeout: float | None, reads_output: bool) -> Opened:
+        """Open a session within so many seconds; the errors are those of ``connect``."""
+        address, key, tls = self.where()
+        start = time.perf_counter()
+        deadline = Deadline(self.name, timeout, self.on_wait)
+        deadline.wait_for("the connection")
+        sock = open_socket(address, timeout, tls, self.heartbeat)
+        try:
+            unused = {name for name, used in (("alive", self.heartbeat), ("output", reads_output)) if not used}
+            features = FEATURES.keys() - {*self.without, *unused}
+            reply, queued = _shake_hands(sock, deadline, key, self.session_timeout, self.secret, features)
+            left = deadline.remaining()
+        except BaseException:
+            sock.close()
+            raise
+        options = reply.options
+        credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
+        ask = EndReasonQuery(address, self.name, tls, credential, self.heartbeat) if credential else None
+        descriptor, pump = as_descriptor(sock)
+        common = reply.features if reply.is_portcall else frozenset()
+        if self.record is not None:
+            facts = {"features": sorted(common), "peer": self.name}
+            descriptor, pump = keep_frames(descriptor, self.record, facts)
+        deadline.wait_for("the session to open")
+        try:
+            root = _open(descriptor, self.name, left, list(self.constructor_args), ask)
+        except BaseException:
+            if pump is not None:  # it ends, since the descriptor is closed
+                pump.join(timeout=1.0)
+            raise
+        clocks = {"queue": queued, "connect": time.perf_counter() - start - queued}
+        return Opened(root, ask, pump, "portcall" if reply.is_portcall else "TVM", common, clocks)
+
+
+def open_session(
+    how: Opening, timeout: float | None, call_timeout: float, on_output: OnOutput | None, reconnect: float
+) -> Session:
+    """Open a session; the parameters and errors are those of ``connect``."""
+    if how.heartbeat and not LEAST_HEARTBEAT <= how.heartbeat <= _handshake.MOST_SECONDS:
+        raise ValueError(f"invalid heartbeat {how.heartbeat!r} (must be {LEAST_HEARTBEAT:g} seconds or more, or 0)")
+    if not 0 <= reconnect <= _handshake.MOST_SECONDS:
+        raise ValueError(f"invalid reconnect {reconnect!r} (must be 0-{_handshake.MOST_SECONDS:g} seconds)")
+    if reconnect and how.record is not None:
+        raise ValueError("record= keeps one session; it cannot be used with reconnect=")
+    open_one = functools.partial(how.open, reads_output=on_output is not None)
+    again = Reconnection(how.name, reconnect, open_one, how.on_wait) if reconnect else None
+    return Session._over(open_one(timeout), how.name, call_timeout, how.heartbeat, on_output, again)
 
 
 def _open(descriptor: int, name: str, left: float | None, args: list[Any], end_reason: EndReasonQuery | None) -> Module:

@@ -30,11 +30,14 @@ class SessionCredential:
 class EndReasonQuery:
     """Asks a portcall server, on a new connection, why a session ended."""
 
-    def __init__(self, address: Address, name: str, tls: TLSOptions | None, credential: SessionCredential) -> None:
+    def __init__(
+        self, address: Address, name: str, tls: TLSOptions | None, credential: SessionCredential, patience: float = 0
+    ) -> None:
         self._address = address
         self._name = name
         self._tls = tls
         self._credential = credential
+        self._timeout = min(patience or _TIMEOUT, _TIMEOUT)
 
     def __call__(self) -> errors.RPCError | None:
         """Return what is to be raised; None where the server does not know, or cannot be asked."""
@@ -47,8 +50,8 @@ class EndReasonQuery:
         return None
 
     def _ask(self) -> dict[str, str]:
-        deadline = Deadline(self._name, _TIMEOUT, None)
-        with open_socket(self._address, _TIMEOUT, self._tls) as sock:
+        deadline = Deadline(self._name, self._timeout, None)
+        with open_socket(self._address, self._timeout, self._tls) as sock:
             sock.sendall(_handshake.reason_hello(self._credential.session_id, self._credential.secret))
             reader = _handshake.ReplyReader("")
             while not isinstance(message := reader.feed(read_some(sock, reader.missing(), deadline)), _handshake.Hello):

@@ -22,10 +22,11 @@ from portcall.errors import (
     SessionBrokenError,
     SessionTimeoutError,
 )
-from portcall.rpc.client._connect import connect
+from portcall.rpc.client._connect import Opening, open_session
 from portcall.rpc.client._farm_channel import FarmChannel
 from portcall.rpc.client._output import OnOutput
 from portcall.rpc.client._session import Session
+from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._tls import TLSOptions
 
 HOLD = 15.0  # seconds for which a farm may hold back the answer to a waiting client
@@ -351,39 +352,39 @@ class Lease:
 
     def session(
         self, *, timeout: float | None = 10.0, call_timeout: float = 0, on_wait: OnWait | None = None,
-        on_output: OnOutput | None = None, constructor_args: Sequence[Any] | None = None,
+        on_output: OnOutput | None = None, constructor_args: Sequence[Any] | None = None, heartbeat: float = 0,
+        reconnect: float = 0,
     ) -> Session:  # fmt: skip
         """Open a session with the place; a lease may have several, one after the other or at the same time.
 
         Parameters:
-            timeout, call_timeout, on_wait, on_output: as of ``portcall.rpc.connect``.
+            timeout, call_timeout, on_wait, on_output, heartbeat: as of ``portcall.rpc.connect``.
             constructor_args: its ``session_constructor_args``.
+            reconnect: as of ``connect``: another session with the same place, as long as the lease lasts.
 
         Raises:
             FarmError: the lease is over.
             ConnectError: the place, or the farm, does not answer.
         """
+        how = Opening(self._route, self.place, constructor_args=constructor_args or (), on_wait=on_wait,
+                      heartbeat=heartbeat)  # fmt: skip
         while True:
             may_be_old = bool(self._unused_key)
-            host, port, key, relayed = self._route()
-            tls = self._farm._channel.tls if relayed else None
             try:
-                return connect(host, port, key, timeout, 0, constructor_args, token="", tls=tls, name=self.place,
-                               call_timeout=call_timeout, on_wait=on_wait, on_output=on_output)  # fmt: skip
+                return open_session(how, timeout, call_timeout, on_output, reconnect)
             except KeyMismatchError:
                 if not may_be_old:
                     raise  # the key of the grant may be from before a restart of the farm; another one is not
 
-    def _route(self) -> tuple[str, int, str, bool]:
+    def _route(self) -> tuple[Address, str, TLSOptions | None]:
         with self._lock:
             view, key, self._unused_key = self._view, self._unused_key, ""
             if not key:
                 view = self._ask("session", hold=HOLD)
                 key = view["key"]
         if view["port"]:
-            return view["host"], view["port"], key, False
-        address = self._farm._channel.address
-        return address.host, address.port, key, True
+            return Address(view["host"], view["port"]), key, None
+        return self._farm._channel.address, key, self._farm._channel.tls
 
     def extend(self, seconds: float) -> None:
         """Let the lease last that many seconds from now on, within the limit that it was asked for with."""

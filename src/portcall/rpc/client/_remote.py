@@ -17,7 +17,7 @@ from portcall._function import get_global_func
 from portcall._html import facts_as_html
 from portcall._module import Module
 from portcall._tensor import Tensor, array_like, empty, tensor_over_array
-from portcall.errors import RPCError
+from portcall.errors import RPCError, SessionLostError
 from portcall.rpc.client._pipeline import answered
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ class Session(Protocol):
     """What devices, tensors and objects use of the session that owns them (``portcall.rpc.Session``)."""
 
     name: str
-    module: Module
 
+    @property
+    def module(self) -> Module: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None: ...
@@ -51,13 +52,24 @@ def find_sessions_by(finder: Callable[[Any], Session]) -> None:
 class RemoteDevice(Device):
     """A device of a session: ``session``, a kind and an index. What is made on it is of that session."""
 
-    __slots__ = ("session",)
+    __slots__ = ("root", "session")
     session: Session
+    root: Module  # the session that it is of, which may have been lost, and ``session`` have opened another
 
     def __init__(self, stand_in: _DeviceStandIn) -> None:
         root, plain = get_global_func("portcall.rpc.DeviceParts")(stand_in)
         super().__init__(plain.device_type, plain.device_id, stand_in)
         self.session = _finders[0](root)
+        self.root = root
+
+    def check_open(self) -> None:
+        """Raise what became of its session, if that is over."""
+        if get_global_func("portcall.rpc.IsClosed")(self.root):
+            try:
+                get_global_func("portcall.rpc.Sync")(self.root)
+            except SessionLostError as error:
+                error.lost = f"the device {self}"
+                raise
 
     def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> RemoteTensor:
         return self.session.empty(shape, dtype, self)
@@ -70,11 +82,11 @@ class RemoteDevice(Device):
 
     def _stream(self, command: int, stream: int = 0, other: int = 0) -> int:
         plain = Device(self.device_type, self.device_id)
-        number: int = get_global_func("portcall.rpc.DeviceStream")(self.session.module, command, plain, stream, other)
+        number: int = get_global_func("portcall.rpc.DeviceStream")(self.root, command, plain, stream, other)
         return number
 
     def _attribute_number(self, number: int) -> Any:
-        return get_global_func("portcall.rpc.DeviceAttr")(self.session.module, self.device_type, self.device_id, number)
+        return get_global_func("portcall.rpc.DeviceAttr")(self.root, self.device_type, self.device_id, number)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemoteDevice) and super().__eq__(other) and self.session is other.session
@@ -207,10 +219,14 @@ class RemoteObject(_core.Object):
 
     @answered
     def _ask(self, what: str, *args: Any) -> Any:
-        function = self.session._find_own(f"portcall.rpc.object_{what}")
-        if function is None:
-            raise TypeError(f"{self.session.name} does not show its objects; it is not a server of this portcall")
-        return function(self, *args)
+        try:
+            function = self.session._find_own(f"portcall.rpc.object_{what}")
+            if function is None:
+                raise TypeError(f"{self.session.name} does not show its objects; it is not a server of this portcall")
+            return function(self, *args)
+        except SessionLostError as error:
+            error.lost = "an object"
+            raise
 
     def _describe(self) -> Any:
         return self._ask("describe")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import os
 import threading
@@ -29,6 +28,8 @@ from portcall.rpc.client._activity import Activity, Progress, Transfer
 from portcall.rpc.client._contents import Content, Offer
 from portcall.rpc.client._output import OnOutput, OutputLines
 from portcall.rpc.client._pipeline import answered, posting
+from portcall.rpc.client._reconnect import Explanation, Opened, Reconnection
+from portcall.rpc.client._reconnect import name_lost as name_lost  # what the binding calls
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
 from portcall.rpc.wire._digests import PIECE, Background
@@ -38,24 +39,6 @@ _REQUESTS = ("copy", "run", "fetch")
 _CLOCKS = ("queue", "connect", "upload", "load", *_REQUESTS)
 
 
-class Explanation:
-    """How a session ended, asked once. The core calls it when the session turns out to be broken."""
-
-    def __init__(self, ask: Callable[[], errors.RPCError | None]) -> None:
-        self._ask = ask
-        self._known: errors.RPCError | None = None
-
-    def find(self) -> errors.RPCError | None:
-        """Return what is to be raised; None where nobody knows more than that it is broken."""
-        self._known = self._known or self._ask()
-        return self._known
-
-    def __call__(self) -> None:
-        reason = self.find()
-        if reason is not None:
-            raise copy.copy(reason)
-
-
 class Session:
     """A session with a server. A context manager; everything that it owns is gone once it is closed.
 
@@ -63,7 +46,6 @@ class Session:
 
     Attributes:
         name: for messages: the peer's address, unless another was given.
-        module: the session as a Module of type ``rpc``.
         peer_kind: ``portcall`` or ``TVM`` for a server, empty for others.
         features: the extensions of the protocol that both sides have (docs/wire.md, section 8).
     """
@@ -79,22 +61,70 @@ class Session:
         clocks: dict[str, float] | None = None,
         pump: threading.Thread | None = None,
     ) -> None:
-        self.module = module
         self.name = name
-        self._explanation = Explanation(reason) if reason else None
-        if self._explanation:
-            get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
         self._clocks = dict.fromkeys(_CLOCKS, 0.0) | (clocks or {})
         self._lock = threading.Lock()
-        self._pump = pump  # the thread that does TLS
+        self._reconnection: Reconnection | None = None
+        self._call_timeout = self._heartbeat = 0.0
+        self._on_output: OnOutput | None = None
         self._output: OutputLines | None = None
         self._digest: Background | None = None  # of the last large file, for its next upload
-        self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._transfer: Transfer | None = None  # of a file, while one is sent or fetched
         self.at_close: Callable[[], object] | None = None  # what else ends with it
+        self._id = 0
+        self._begin(Opened(module, reason, pump, self.peer_kind, self.features))
+
+    def _begin(self, opened: Opened) -> None:
+        """Use a session that was opened, from now on."""
+        sessions.pop(self._id, None)
+        module = self._module = opened.module
+        reason = opened.ask or ((lambda: None) if self._reconnection else None)
+        self._explanation = Explanation(self.name, reason) if reason else None
+        if self._explanation:
+            self._explanation.replaced = self._reconnection is not None
+            get_global_func("portcall.rpc.SetExplain")(module, self._explanation)
+        self._pump = opened.pump  # the thread that does TLS
+        self._own: dict[str, PackedFunc | None] = {}  # functions of portcall's servers, None where they are not offered
         self._good_answer: tuple[tuple[str, str], _library_check.Answer] | None = None  # the last, and what was asked
-        self._id: int = get_global_func("portcall.rpc.SessionId")(module)
+        self.peer_kind, self.features = opened.peer_kind, opened.features
+        get_global_func("portcall.rpc.SetCallTimeout")(module, self._call_timeout)
+        if self.features:
+            get_global_func("portcall.rpc.UseFeatures")(module, sorted(self.features))
+        if "alive" in self.features:
+            get_global_func("portcall.rpc.SetHeartbeat")(module, self._heartbeat)
+        if self._on_output is not None and "output" in self.features:
+            self._output = OutputLines(self._on_output)
+            get_global_func("portcall.rpc.SetOutput")(module, self._output)
+        self._id = get_global_func("portcall.rpc.SessionId")(module)
         sessions[self._id] = self
+
+    @classmethod
+    def _over(
+        cls, opened: Opened, name: str, call_timeout: float, heartbeat: float, on_output: OnOutput | None,
+        reconnection: Reconnection | None,
+    ) -> Session:  # fmt: skip
+        """Return the Session of one that was opened; the rest is as of ``portcall.rpc.connect``."""
+        self = cls(opened.module, name, clocks=opened.clocks)
+        self._call_timeout, self._heartbeat, self._on_output = float(call_timeout), float(heartbeat), on_output
+        self._reconnection = reconnection
+        self._begin(opened)
+        return self
+
+    @property
+    def module(self) -> Module:
+        """The session as a Module of type ``rpc``; with ``connect(reconnect=)``, another one after it was lost."""
+        is_closed = get_global_func("portcall.rpc.IsClosed")
+        reconnection = self._reconnection
+        if reconnection is None or not is_closed(self._module):
+            return self._module
+        with reconnection.lock:
+            if is_closed(self._module):
+                opened = reconnection.open()
+                if self._reconnection is None:  # another thread has closed it meanwhile
+                    get_global_func("portcall.rpc.Close")(opened.module)
+                else:
+                    self._begin(opened)
+        return self._module
 
     # ---- Functions and modules ----
 
@@ -110,7 +140,13 @@ class Session:
         return func
 
     def _find(self, name: str) -> PackedFunc | None:
-        func: PackedFunc | None = get_global_func("ffi.ModuleGetFunction")(self.module, name, False)
+        find = get_global_func("ffi.ModuleGetFunction")
+        try:
+            func: PackedFunc | None = find(self.module, name, False)
+        except errors.RPCError:
+            if self._reconnection is None or not get_global_func("portcall.rpc.IsClosed")(self._module):
+                raise
+            func = find(self.module, name, False)  # in another session: a look-up leaves nothing behind
         return func
 
     __getitem__ = get_function
@@ -160,13 +196,14 @@ class Session:
 
         With a server of TVM, requests are answered one after the other, and calls return their results.
         """
+        module = self.module
         with posting(self._id):
             yield
-        self.sync()
+        get_global_func("portcall.rpc.Sync")(module)
 
     def sync(self) -> None:
         """Wait until all that was posted is done, and raise its first error that nothing has raised."""
-        get_global_func("portcall.rpc.Sync")(self.module)
+        get_global_func("portcall.rpc.Sync")(self._module)
 
     # ---- Memory ----
 
@@ -176,11 +213,12 @@ class Session:
         Raises:
             ValueError: a device that belongs to another session.
         """
-        plain = _device.device(name, device_id)
+        plain, module = _device.device(name, device_id), self.module
         if not isinstance(plain, RemoteDevice):
-            made: RemoteDevice = get_global_func("portcall.rpc.Device")(self.module, plain.device_type, plain.device_id)
+            made: RemoteDevice = get_global_func("portcall.rpc.Device")(module, plain.device_type, plain.device_id)
             return made
-        if plain.session is not self:
+        if get_global_func("portcall.rpc.SessionId")(plain.root) != self._id:
+            plain.check_open()
             raise ValueError(f"{plain!r} is not of the session with {self.name}")
         return plain
 
@@ -209,6 +247,7 @@ class Session:
     def tensor(self, source: Any, device: Any = None) -> RemoteTensor:
         """Return a tensor with the elements of an array, or of numbers in lists."""
         local = tensor_over_array(array_like(source))
+        device = self.cpu() if device is None else self.device(device)
         with posting(self._id):
             made = self.empty(local.shape, local.dtype, device)
         return made.copyfrom(local)  # which says so if there is no memory
@@ -388,22 +427,22 @@ class Session:
 
     # ---- Life ----
 
-    def read_output(self, on_output: OnOutput) -> None:
-        """Give what the session's code prints to a function, if the server was told that somebody reads it."""
-        self._output = OutputLines(on_output)
-        get_global_func("portcall.rpc.SetOutput")(self.module, self._output)
-
     @property
     def closed(self) -> bool:
-        """Whether the session is over, by our doing or the peer's."""
-        return bool(get_global_func("portcall.rpc.IsClosed")(self.module))
+        """Whether the session is over, by our doing or the peer's; one that can be opened again is not."""
+        if self._reconnection is not None and self._reconnection.failure is None:
+            return False
+        return bool(get_global_func("portcall.rpc.IsClosed")(self._module))
 
     def close(self) -> None:
         """End the session. What it owned cannot be used any more; calling this again does nothing.
 
         A request that is under way in another thread is cut off, and raises SessionClosedError there.
         """
-        get_global_func("portcall.rpc.Close")(self.module)
+        self._reconnection = None
+        if self._explanation is not None:
+            self._explanation.replaced = False
+        get_global_func("portcall.rpc.Close")(self._module)
         self._stop_digest()
         if self._output is not None:
             self._output.stop()
@@ -418,13 +457,14 @@ class Session:
 
     def activity(self) -> Activity | None:
         """Return what the session waits for at this moment, if it does: for a display, from another thread."""
-        facts = get_global_func("portcall.rpc.Activity")(self.module)
+        facts = get_global_func("portcall.rpc.Activity")(self._module)
         request, transfer = Activity(*facts) if facts else None, self._transfer
         return transfer.activity(request) if transfer else request
 
     def set_call_timeout(self, seconds: float) -> None:
         """Let each request from now on take so long at most; 0 for no limit."""
-        get_global_func("portcall.rpc.SetCallTimeout")(self.module, float(seconds))
+        self._call_timeout = float(seconds)
+        get_global_func("portcall.rpc.SetCallTimeout")(self._module, self._call_timeout)
 
     def stats(self) -> dict[str, Any]:
         """Return counts of requests and bytes, and the seconds that each kind of work took, in ``seconds``.
@@ -432,7 +472,7 @@ class Session:
         ``queue`` and ``connect`` are over once the session is open; ``upload`` and ``load`` are those of this object;
         ``copy``, ``run`` and ``fetch`` are copies to the session, calls, and copies and downloads from it.
         """
-        counts = dict(get_global_func("portcall.rpc.Stats")(self.module))
+        counts = dict(get_global_func("portcall.rpc.Stats")(self._module))
         with self._lock:
             seconds = dict(self._clocks)
         for clock in _REQUESTS:
@@ -443,11 +483,12 @@ class Session:
     def _clock(self, what: str) -> Iterator[None]:
         """Count the time of a block for a clock, and not for those of the requests of which it may consist."""
         stats = get_global_func("portcall.rpc.Stats")
-        start, before = time.perf_counter(), stats(self.module)
+        module = self.module
+        start, before = time.perf_counter(), stats(module)
         try:
             yield
         finally:
-            after = stats(self.module)
+            after = stats(module)
             with self._lock:
                 self._clocks[what] += time.perf_counter() - start
                 for clock in _REQUESTS:
@@ -463,7 +504,7 @@ class Session:
         return f"<portcall.rpc.Session with {self.name}{', closed' if self.closed else ''}>"
 
     def _repr_html_(self) -> str:
-        counts = get_global_func("portcall.rpc.Stats")(self.module)
+        counts = get_global_func("portcall.rpc.Stats")(self._module)
         facts = [
             ("with", f"{self.name}, a server of {self.peer_kind}" if self.peer_kind else self.name),
             ("state", "closed" if self.closed else "open"),

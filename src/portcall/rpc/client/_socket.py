@@ -13,13 +13,18 @@ import threading
 from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import check_token
-from portcall.rpc.wire._tls import TLSOptions, pump, tune
+from portcall.rpc.wire._tls import SILENCE, TLSOptions, pump, tune
 
 _WRONG_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, …_EMAIL_…, …_IP_ADDRESS_… of OpenSSL
 
 
-def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None = None) -> socket.socket:
+def open_socket(
+    address: Address, timeout: float | None, tls: TLSOptions | None = None, silence: float = 0
+) -> socket.socket:
     """Connect, with the options that small messages and dead peers ask for.
+
+    Parameters:
+        silence: seconds after which a machine that does not answer is given up; 0 for the usual time.
 
     Raises:
         ConnectError: nobody listens there, or the name is not known.
@@ -30,7 +35,7 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
     context = tls.context() if tls else None
     peer = str(address)
     try:
-        sock = _connect_socket(address, timeout)
+        sock = _connect_socket(address, timeout, silence)
     except TimeoutError:
         raise SessionTimeoutError(f"{peer} did not answer within {timeout:g} s", peer=peer, reason="unreachable",
                                   hint="is it up, and the port open in its firewall?") from None  # fmt: skip
@@ -63,10 +68,10 @@ def open_socket(address: Address, timeout: float | None, tls: TLSOptions | None 
                            hint="does it speak TLS?") from None  # fmt: skip
 
 
-def _connect_socket(address: Address, timeout: float | None) -> socket.socket:
+def _connect_socket(address: Address, timeout: float | None, silence: float) -> socket.socket:
     if not address.path:
         sock = socket.create_connection((address.host, address.port), timeout)
-        tune(sock)
+        tune(sock, silence or SILENCE)
         return sock
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -46,6 +46,7 @@ from portcall.rpc.server._messages import (
     ZygoteReady,
 )
 from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._silence import SilenceWatch
 from portcall.rpc.server._worker import protect_memory, tls_context
 from portcall.rpc.server._zygote_process import ZygoteProcess
 from portcall.rpc.wire._address import Address
@@ -142,6 +143,7 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         if self._options.disk_limit:
             self._cleanup.check_disk()
+        SilenceWatch(self._connections, self._loop, self._log).look()
         if not (self._options.local or self._options.authenticated):
             text = f"--insecure: anyone who reaches {self._address} can run any code as this user"
             self._log.write("insecure", text)

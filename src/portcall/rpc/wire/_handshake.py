@@ -37,6 +37,7 @@ MOST_SECONDS = 1e9  # of any duration: 31 years
 OLDEST_VERSION, VERSION = 1, 1  # of the extensions between two portcall peers that this code speaks
 # The extensions that both may have: each is used if client and server name it.
 FEATURES = {
+    "alive": "while it works, the server sends something each second: a frame of code Output without text",
     "callback": "functions of the client are arguments of calls: index 117, frames of callbacks",
     "output": "frames of code Output come between answers: what the server's code printed",
     "pipeline": "the server answers in time while many requests are on their way",

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+SILENCE = 40.0  # seconds after which a machine that does not answer is given up
 _CHUNK = 256 << 10
 _DRAIN_TIME = 5.0  # seconds for the last bytes of a connection that has ended
 
@@ -73,13 +73,17 @@ def naming(*paths: str) -> Iterator[None]:
                       "private key that is not encrypted") from None  # fmt: skip
 
 
-def tune(sock: socket.socket) -> None:
-    """Send small messages at once, and notice a peer that is gone: within 40 s where nothing is on its way to it, else
-    when the system gives up to repeat what was sent, which takes a quarter of an hour unless a request has a timeout.
+def tune(sock: socket.socket, silence: float = SILENCE) -> None:
+    """Send small messages at once, and notice a peer whose machine does not answer for some seconds.
+
+    Where bytes are on their way to it, the system repeats them for a quarter of an hour before it gives up.
+    TCP_USER_TIMEOUT would shorten this, but also end connections to a living peer that does not read for a while.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
+    idle, interval = max(1, round(silence / 2)), max(1, round(silence / 8))
+    probes = max(1, round((silence - idle) / interval))
+    for name, value in {"TCP_KEEPIDLE": idle, "TCP_KEEPINTVL": interval, "TCP_KEEPCNT": probes}.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
