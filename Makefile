@@ -52,7 +52,7 @@ POCL := /etc/OpenCL/vendors/pocl.icd
 $(POCL): | $(REDIS)
 	scripts/apt_install.sh pocl-opencl-icd ocl-icd-libopencl1
 
-test: venv build lint core-test core-test-asan core-test-tsan test-node $(REDIS) $(POCL) ## everything that CI runs: half an hour on 2 cores
+test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) ## everything that CI runs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -74,6 +74,34 @@ core-test-asan: $(VENV)/run.txt ## the same under the address, leak and undefine
 # randomizes addresses widely.
 core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
 	$(call core-test,core-tsan,-DPORTCALL_SANITIZE=thread,$$(setarch -R echo setarch -R 2>/dev/null))
+
+# The C libraries of other machines, whose programs qemu runs here.
+CROSS := aarch64-linux-gnu arm-linux-gnueabihf riscv64-linux-gnu
+CROSS_LIBRARY := /usr/s390x-linux-gnu/lib/libc.so.6
+$(CROSS_LIBRARY):
+	scripts/apt_install.sh qemu-user-static \
+		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross libc6-s390x-cross
+
+# $(call core-test-cross,TRIPLE,TESTS): configure, compile by zig and run the core's tests for another machine.
+define core-test-cross
+	zig=$$($(PY) -c 'import portcall.board as b; print(*b.zig("$1").command, sep=";")'); \
+	cmake -S . -B build/cross/core-$1 -G Ninja --log-level=WARNING -DPORTCALL_PYTHON=OFF -DPORTCALL_TESTS=ON -DPORTCALL_WERROR=ON \
+		-DCMAKE_SYSTEM_NAME=Linux "-DCMAKE_CXX_COMPILER=$$zig" -DCMAKE_BUILD_TYPE=None \
+		"-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize=undefined -D_FILE_OFFSET_BITS=64 -DPORTCALL_TEST_STATIC_CXX"
+	cmake --build build/cross/core-$1 --target $2
+	$(PY) tests/scripts/needed_glibc.py $1 build/cross/core-$1/core/libportcall.so
+	set -e; for tests in $2; do qemu-$(firstword $(subst -, ,$1))-static -L /usr/$1 build/cross/core-$1/$$tests; done
+endef
+
+.PHONY: core-test-cross core-test-32
+core-test-32: build $(CROSS_LIBRARY) ## the core's tests of bytes and sessions for 32-bit Arm, under qemu
+	$(call core-test-cross,arm-linux-gnueabihf,wire_tests)
+
+core-test-on-%: build $(CROSS_LIBRARY)
+	$(call core-test-cross,$*,core_tests ir_tests vm_tests)
+
+core-test-cross: $(addprefix core-test-on-,$(CROSS)) ## all of the core's tests for other machines; of bytes and sessions for s390x
+	$(call core-test-cross,s390x-linux-gnu,wire_tests)
 
 CLANGXX ?= $(firstword $(shell for name in clang++ clang++-14; do command -v $$name; done))
 FUZZ_SECONDS ?= 300
@@ -252,16 +280,15 @@ test-models: venv build ## all light models of the onnx package beside onnxrunti
 test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
 	$(PY) tests/compile/node_tests.py --write
 
-CROSS_TRIPLES ?= aarch64-linux-gnu
-# The C libraries of the machines that models are compiled for; qemu runs their programs.
-/usr/bin/qemu-aarch64-static:
-	scripts/apt_install.sh qemu-user-static \
-		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross
+# musl of other machines.
+MUSL := $(addprefix build/cross/musl/,amd64 arm64 armhf)
+$(MUSL): build/cross/musl/%:
+	scripts/unpack_package.sh musl $* $@
 
 .PHONY: test-cross
-test-cross: venv build /usr/bin/qemu-aarch64-static ## models, and the server without Python, for CROSS_TRIPLES under qemu; what was found is kept
-	PYTHONPATH=tests $(PY) tests/compile/cross.py --write $(CROSS_TRIPLES)
-	PYTHONPATH=tests $(PY) tests/rpc/cross_board.py --write $(CROSS_TRIPLES)
+test-cross: venv core-test-cross $(MUSL) ## the core, models, and the server without Python, for other machines; keeps what was found
+	PYTHONPATH=tests $(PY) tests/compile/cross.py --write
+	PYTHONPATH=tests $(PY) tests/rpc/cross_board.py --write
 
 bench-models: venv build ## compiled models beside onnxruntime: time, size, rounding; on x86-64 with AVX2 alone, too
 	$(PY) benchmarks/models.py

@@ -56,3 +56,50 @@ def test_build_server_without_zig_is_an_error(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
     with pytest.raises(CompileError, match="portcall\\[zig\\]"):
         board.build_server("aarch64-linux-gnu", tmp_path / "server")
+
+
+# Writes its words down, and an empty file where they say.
+STAND_IN = """#!/bin/sh
+[ "$2" = --version ] && { echo "a stand-in, version 1"; exit; }
+echo "$@" >> "$(dirname "$0")/words"
+while [ "$1" != -o ]; do shift; done
+: > "$2"
+"""
+
+
+@pytest.fixture
+def ndk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder as Android's NDK, with a compiler that compiles nothing."""
+    program = tmp_path / "ndk" / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64" / "bin" / "clang++"
+    program.parent.mkdir(parents=True)
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "ndk"
+
+
+@pytest.mark.parametrize(
+    ("target", "option"),
+    [
+        ("aarch64-linux-android", "--target=aarch64-linux-android28"),
+        ("x86_64-linux-android35", "--target=x86_64-linux-android35"),
+    ],
+)
+def test_build_server_for_android_calls_the_compiler_of_the_ndk(
+    ndk: Path, tmp_path: Path, target: str, option: str
+) -> None:
+    assert board.build_server(target, tmp_path / "server", ndk=ndk).is_file()
+    *compiled, linked = (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/words").read_text().splitlines()
+    assert all(words.startswith(option + " ") for words in (*compiled, linked))
+    assert {Path(words.split(" -c ")[1].split()[0]).parent.name for words in compiled} == {*board.FOLDERS, "ir"}
+    assert {"-static-libstdc++", "-rdynamic"} <= set(linked.split())
+    assert "-lpthread" not in linked.split()  # the threads are in Android's C library
+
+
+def test_build_server_for_android_refuses_other_folders_and_targets(ndk: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="--ndk"):
+        board.build_server("aarch64-linux-android", tmp_path / "server")
+    with pytest.raises(FileNotFoundError, match="NDK"):
+        board.build_server("aarch64-linux-android", tmp_path / "server", ndk=tmp_path)
+    with pytest.raises(ValueError, match="aarch64-linux-gnu"):
+        board.build_server("aarch64-linux-gnu", tmp_path / "server", ndk=ndk)

@@ -10,6 +10,8 @@
 #include <memory>
 #include <set>
 
+#include "bytes/this_machine.h"
+
 namespace portcall::board {
 namespace {
 
@@ -70,7 +72,7 @@ uint64_t Count(int folder, uint64_t enough, int depth, Seen* seen) {
 
 std::string PlaceOf(const std::string& place) {
   const char* temporary = std::getenv("TMPDIR");
-  return !place.empty() ? place : temporary && *temporary ? temporary : "/tmp";
+  return !place.empty() ? place : temporary && *temporary ? temporary : kTemporaryFolder;
 }
 
 bool Lock(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) == 0; }

@@ -159,6 +159,8 @@ Names DefaultFolders() {
   AddConfigured("/etc/ld.so.conf", true, &folders);
   for (const char* parent : {"/lib/", "/usr/lib/"}) folders.push_back(parent + Target());
   Split("/lib64:/usr/lib64:/lib:/usr/lib", ":", &folders);
+#elif defined(__ANDROID__)
+  folders.push_back(sizeof(void*) == 8 ? "/system/lib64" : "/system/lib");
 #else
   Split(ContentOf(("/etc/ld-musl-" + MachineName() + ".path").c_str()), ":\n", &folders);
   Split("/lib:/usr/local/lib:/usr/lib", ":", &folders);

@@ -27,6 +27,8 @@ inline std::string MachineName() {
 inline std::string Target() {
 #ifdef __GLIBC__
   const char* libc = "-linux-gnu";
+#elif defined(__ANDROID__)
+  const char* libc = "-linux-android";
 #else
   const char* libc = "-linux-musl";
 #endif

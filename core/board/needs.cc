@@ -91,6 +91,8 @@ std::string DescribeMachine(const std::string& folder, std::string_view needs) {
       << needs.size() << " bytes of facts are too many (limit " << kMostBytes << ")";
 #ifdef __GLIBC__
   const char *libc = "glibc", *version = gnu_get_libc_version();
+#elif defined(__ANDROID__)
+  const char *libc = "bionic", *version = "";
 #else
   const char *libc = "musl", *version = "";
 #endif

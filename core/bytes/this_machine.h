@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine that this code is for, as ELF files name it.
+// The machine that this code is for, as ELF files name it, and its folder for temporary files.
 #ifndef PORTCALL_BYTES_THIS_MACHINE_H_
 #define PORTCALL_BYTES_THIS_MACHINE_H_
 
@@ -19,6 +19,12 @@ constexpr uint16_t kThisMachine = EM_ARM;
 constexpr uint16_t kThisMachine = EM_RISCV;
 #else
 #error "portcall does not know this machine"
+#endif
+
+#ifdef __ANDROID__
+constexpr char kTemporaryFolder[] = "/data/local/tmp";
+#else
+constexpr char kTemporaryFolder[] = "/tmp";
 #endif
 
 }  // namespace portcall

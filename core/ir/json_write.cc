@@ -168,7 +168,7 @@ class JsonWriter {
 
   void Text(std::string_view text) {
     bool plain = true;
-    for (char c : text) plain &= c >= ' ' && c != '"' && c != '\\';
+    for (signed char c : text) plain &= c >= ' ' && c != '"' && c != '\\';  // above 127: negative
     if (!plain && !bytes::IsUtf8(text)) return Base64("str", text);
     out_ += '"';
     if (plain) out_ += text;

@@ -15,7 +15,6 @@ constexpr uint64_t kNdimEnd = 20;     // where its ndim ends
 
 // Bytes of a message, in the memory in which it came.
 struct LentBytes final : Object {
-  static constexpr const char* kTypeKey = BytesObj::kTypeKey;
   static constexpr int32_t kTypeIndex = BytesObj::kTypeIndex;
   TVMFFIByteArray bytes;
   Tensor memory;

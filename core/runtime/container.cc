@@ -36,7 +36,8 @@ struct ListImpl final : Object {
   }
 };
 
-constexpr int64_t kMaxItems = int64_t{1} << 40;  // sizes in bytes stay far from overflow
+// Sizes in bytes stay far from overflow, with 32 bits too.
+constexpr int64_t kMaxItems = std::min<uint64_t>(uint64_t{1} << 40, SIZE_MAX / 64);
 
 // ---- Keys ---------------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ using detail::MapItem;
 constexpr uint64_t kNone = detail::kNoItem;
 constexpr uint64_t kSmallCapacity = 4;
 constexpr uint64_t kMinSlots = detail::kSlotsOfBlock;
-constexpr uint64_t kMaxPairs = uint64_t{1} << 31;
+constexpr uint64_t kMaxPairs = std::min<uint64_t>(uint64_t{1} << 31, SIZE_MAX / 256);
 constexpr uint8_t kEmpty = 0xff, kReserved = 0xfe, kBody = 0x80;  // states; kBody: not the head of its chain
 
 template <int32_t kIndex> struct MapImpl final : Object {

@@ -43,10 +43,12 @@ class FakeDevice {
 
   char* Resolve(const void* address, size_t offset, DLDevice device, size_t nbytes);
 
+  static constexpr uintptr_t kFirst = sizeof(void*) == 8 ? uintptr_t{0x7F} << 56 : 0xC0000000;  // not of user space
+
   const int32_t kind_;
   mutable std::mutex mutex_;
   std::map<uintptr_t, std::vector<char>> blocks_;  // by handle
-  uintptr_t next_ = uintptr_t{0x7f} << 56;         // no such address in user space
+  uintptr_t next_ = kFirst;
   size_t in_use_ = 0;
   size_t capacity_ = SIZE_MAX;
   std::map<void*, std::deque<std::function<void()>>> streams_;

@@ -5,6 +5,7 @@ Rules:
 
 * ``ziglang`` compiles, for this machine too: the program runs on systems older than this one.
 * Everything is in one file: the core, the server and the C++ library.
+* For Android, whose C library zig does not have, the compiler is that of Android's NDK.
 * Objects are kept by what they are made of, in ``$XDG_CACHE_HOME/portcall/board``.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +21,7 @@ from pathlib import Path
 from portcall import toolchain
 from portcall._core import __version__
 from portcall._folders import folder_beside
+from portcall.errors import CompileError
 
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
@@ -34,6 +37,9 @@ OLDEST = {
     "riscv64-linux-gnu": ".2.30",
 }
 TARGETS = (*OLDEST, *(f"{machine}-linux-musl" for machine in ("x86_64", "aarch64", "riscv64")), "arm-linux-musleabihf")
+# The target of NDK's clang ends with the oldest version of Android: 28, which is Android 9, if no other is given.
+ANDROID = re.compile(r"(?:aarch64|x86_64|riscv64)-linux-android(\d*)")
+OLDEST_ANDROID = "28"
 FLAGS = (
     "-std=c++17", "-Os", "-DNDEBUG", "-fPIC", "-fomit-frame-pointer", "-ffunction-sections", "-fdata-sections",
     "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
@@ -52,17 +58,70 @@ def cache_folder() -> Path:
     return Path(base) / "portcall" / "board"
 
 
-def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[str | os.PathLike[str]] = ()) -> Path:
+def zig(target: str) -> toolchain.Compiler:
+    """Return zig as a C++ compiler for a machine, and for the oldest C library that the program runs on.
+
+    Raises:
+        CompileError: ziglang is missing.
+    """
+    return toolchain.zig_compiler("c++", target + OLDEST.get(target, ""))
+
+
+def ndk_compiler(target: str, ndk: str | os.PathLike[str]) -> toolchain.Compiler:
+    """Return the NDK's C++ compiler for a version of Android.
+
+    The layout is that of NDK r19 and later (developer.android.com/ndk/guides/other_build_systems).
+
+    Raises:
+        ValueError: the target is none of Android.
+        FileNotFoundError: the folder has no compiler of an NDK.
+    """
+    found = ANDROID.fullmatch(target)
+    if not found:
+        raise ValueError(f"an NDK compiles for Android, not for '{target}' (such as aarch64-linux-android)")
+    folder = Path(ndk, "toolchains", "llvm", "prebuilt")
+    program = next(iter(sorted(folder.glob("*/bin/clang++"))), None)
+    if program is None:
+        raise FileNotFoundError(f"'{ndk}' is not the folder of an NDK: there is no {folder}/*/bin/clang++")
+    words = f"--target={target}{'' if found[1] else OLDEST_ANDROID}"
+    return toolchain.Compiler("c++", (str(program), words), "NDK", target)
+
+
+def compiler_for(target: str, ndk: str | os.PathLike[str] | None) -> toolchain.Compiler:
+    if ndk is not None:
+        return ndk_compiler(target, ndk)
+    if ANDROID.fullmatch(target):
+        raise CompileError(f"a program for '{target}' needs Android's NDK: give its folder (--ndk, ndk=)")
+    return zig(target)
+
+
+def link_options(target: str, with_kernels: bool) -> tuple[str, ...]:
+    if ANDROID.fullmatch(target):  # whose C library has the threads
+        return ("-static-libstdc++", "-rdynamic")
+    if "musl" not in target:
+        return ("-rdynamic", "-lpthread")
+    return ("-static",) if with_kernels else ("-dynamic", "-rdynamic")
+
+
+def build_server(
+    target: str,
+    output: str | os.PathLike[str],
+    linked: Sequence[str | os.PathLike[str]] = (),
+    ndk: str | os.PathLike[str] | None = None,
+) -> Path:
     """Make the program for a machine; return its absolute path.
 
     Parameters:
         target: one of ``TARGETS``, or another name that zig has.
         linked: objects and archives with kernels, found by ``system_lib``. A program for musl is static then, and
             loads no libraries.
+        ndk: the folder of Android's NDK, for ``aarch64-linux-android`` and ``x86_64-linux-android``; a number at the
+            end is the API level of the oldest version of Android that the program runs on.
 
     Raises:
-        CompileError: ziglang is missing, or does not know the target.
-        FileNotFoundError: one of ``linked``, or the output's folder, does not exist.
+        CompileError: ziglang is missing, or does not know the target; or a target of Android has no NDK.
+        FileNotFoundError: one of ``linked``, the NDK's compiler, or the output's folder, does not exist.
+        ValueError: an NDK was given for another system.
     """
     place = toolchain.check_output(output)
     for path in linked:
@@ -70,7 +129,7 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
             raise FileNotFoundError(f"'{path}' does not exist or is not a file")
     core = source_folder()
     wide = ("-D_FILE_OFFSET_BITS=64",) if target.startswith("arm") else ()  # files of any size, on 32 bits too
-    compiler = toolchain.zig_compiler("c++", target + OLDEST.get(target, ""))
+    compiler = compiler_for(target, ndk)
     flags = (*compiler.command, *FLAGS, *wide, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
              f"-I{toolchain.include_dir()}")  # fmt: skip
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
@@ -98,11 +157,10 @@ def build_server(target: str, output: str | os.PathLike[str], linked: Sequence[s
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = [str(made) for made in pool.map(compile_one, sources)]
-    musl = "musl" in target
-    form = ("-static",) if musl and linked else ("-dynamic", "-rdynamic") if musl else ("-rdynamic",)
     with folder_beside(place) as folder:
         new = Path(folder, place.name)
-        words = (*objects, *map(str, linked), *form, "-Wl,--gc-sections", "-s", "-lpthread", "-ldl", "-o", str(new))
+        form = link_options(target, bool(linked))
+        words = (*objects, *map(str, linked), *form, "-Wl,--gc-sections", "-s", "-ldl", "-o", str(new))
         toolchain.execute((*compiler.command, *words), f"linking '{output}'")
         os.replace(new, place)
     return place

@@ -114,7 +114,7 @@ def compare(triple: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("triples", nargs="*", default=[next(iter(MACHINES))], metavar="TRIPLE")
+    parser.add_argument("triples", nargs="*", default=[*MACHINES], metavar="TRIPLE")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     results = {triple: compare(triple) for triple in given.triples}

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server without Python as one file, built for other machines and used under qemu's user emulation.
 
-    python tests/rpc/cross_board.py [--write] [TARGET ...]
+    python tests/rpc/cross_board.py [--write] [FORM ...]
 
-For each target the program is built by zig; then portcall's client proves a token, uploads a library that is compiled
-for the target, calls it, times it, lets it crash, and asks why. Programs for musl are static, with kernels linked in:
-there is no musl of the machine here to load libraries with. ``--write`` keeps what was found in ``cross_board.json``
-beside this file. The C libraries of the machines are Debian's: ``apt-get install qemu-user-static libc6-arm64-cross
-libc6-armhf-cross libc6-riscv64-cross``.
+For each form the program is built by zig. Then portcall's client proves a token, uploads libraries that zig and
+apache-tvm compiled for the machine, calls and times them, runs a graph, lets one crash, and asks why. apache-tvm's
+client runs the graph on a server without a token. In static forms the same kernels are linked in. ``--write`` keeps
+what was found in ``cross_board.json`` beside this file. `make test-cross` fetches the C libraries of the machines.
 """
 
 from __future__ import annotations
@@ -15,129 +14,179 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from portcall import board, errors, rpc, toolchain
+from graph.models import array, close, mlp, mlp_json, mlp_params
+from portcall import board, errors, graph, rpc, toolchain
+from scripts.needed_glibc import check
 
+ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("cross_board.json")
+TVM_KERNELS = ROOT / "tests" / "kernels" / "board_kernels.py"
+TVM_CLIENT = ROOT / "tests" / "scripts" / "tvm_graph_client.py"
+PREFIX = "board_"  # of names that are linked in
 TOKEN = "a token that is long enough"
-# By the first part of a target: qemu's name of the machine, and where its C library is.
-MACHINES = {
-    "aarch64": ("aarch64", "/usr/aarch64-linux-gnu"),
-    "riscv64": ("riscv64", "/usr/riscv64-linux-gnu"),
-    "arm": ("arm", "/usr/arm-linux-gnueabihf"),
-}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A target, where the C library of its machine is here, and whether kernels are linked in."""
+
+    target: str
+    libraries: Path
+    static: bool = False
+
+    def command(self, program: Path) -> list[str]:
+        machine = self.target.partition("-")[0]
+        return [f"qemu-{machine}-static", "-L", str(self.libraries), str(program)]
+
+
+MUSL = {"x86_64-linux-musl": "amd64", "aarch64-linux-musl": "arm64", "arm-linux-musleabihf": "armhf"}
+FORMS = {
+    **{name: Form(name, Path("/usr", name)) for name in ("aarch64-linux-gnu", "arm-linux-gnueabihf")},
+    "riscv64-linux-gnu": Form("riscv64-linux-gnu", Path("/usr/riscv64-linux-gnu")),
+    "x86_64-linux-gnu": Form("x86_64-linux-gnu", Path("/")),
+    **{name: Form(name, ROOT / "build" / "cross" / "musl" / package) for name, package in MUSL.items()},
+    **{f"{name}, static": Form(name, Path("/"), static=True) for name in (*MUSL, "riscv64-linux-musl")},
+}  # fmt: skip
 KERNELS = """
 #include <portcall/portcall.h>
 #include <stdlib.h>
-using portcall::TensorView;
-static void AddOne(TensorView x, TensorView y) {
-  for (size_t i = 0; i < x.numel(); ++i) y.data<float>()[i] = x.data<float>()[i] + 1;
-}
-PORTCALL_EXPORT_TYPED(add_one, AddOne)
 PORTCALL_EXPORT_TYPED(word_size, [] { return static_cast<int>(8 * sizeof(void*)); })
 PORTCALL_EXPORT_TYPED(refuse, [] { PORTCALL_CHECK(false, ValueError) << "refused by the kernel"; })
 PORTCALL_EXPORT_TYPED(crash, [] { abort(); })
 """
 
 
-def command_of(target: str, program: Path) -> list[str]:
-    """Return the words that run a program for a target here."""
-    machine = target.partition("-")[0]
-    if machine == platform.machine():
-        return [str(program)]
-    name, libraries = MACHINES[machine]
-    return [f"qemu-{name}-static", "-L", libraries, str(program)]
-
-
-# In a program for musl, in place of a library.
-LINKED = """
-extern "C" int __tvm_ffi_add_one(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
-__attribute__((used)) static const int registered =
-    TVMFFIEnvModRegisterSystemLibSymbol("__tvm_ffi_add_one", reinterpret_cast<void*>(&__tvm_ffi_add_one));
-"""
-
-
-def use(address: str, library: Path | None) -> None:
-    """Do what a user does in a session."""
-    values = np.arange(1000, dtype="float32")
-    with rpc.connect(address, key="k", token=TOKEN, call_timeout=120) as session:
-        tensor = session.tensor(values)
-        np.testing.assert_array_equal(tensor.numpy(), values)
-        assert session["testing.echo"]([1, {"a": b"b"}])[1]["a"] == b"b"
-        session.upload(b"content", "file")
-        assert session.download("file") == b"content"
-        if library is not None:
-            session.upload(library)
-        module = session.system_lib() if library is None else session.load_module(library.name)
-        result = session.empty(values.shape)
-        module["add_one"](tensor, result)
-        np.testing.assert_array_equal(result.numpy(), values + 1)
-        assert module.time_evaluator("add_one", session.cpu(), number=3, repeat=2)(tensor, result).min > 0
-        if library is None:
-            return
-        assert module["word_size"]() in (32, 64)
-        try:
-            module["refuse"]()
-            raise AssertionError("the kernel's error did not come")
-        except ValueError as error:
-            assert "refused by the kernel" in str(error)  # noqa: PT017
-        try:
-            module["crash"]()
-            raise AssertionError("the crash was not reported")
-        except errors.RemoteCrashError as crash:
-            assert crash.signal == "SIGABRT"  # noqa: PT017
-
-
-def try_target(target: str) -> dict[str, Any]:
-    """Build the program for a target, use it, and return its size."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernels.cc")
-        loads = "musl" not in target
-        source.write_text(KERNELS if loads else KERNELS + LINKED)
-        if loads:
-            library = toolchain.create_shared(source, Path(folder, "kernels.so"), target=target)
-            linked = []
-        else:
-            library, linked = None, [Path(folder, "kernels.o")]
-            compiler = toolchain.find_compiler("c++", target)
-            command = (*compiler.command, *compiler.flags(), f"-I{toolchain.include_dir()}", "-c", str(source))
-            toolchain.execute((*command, "-o", str(linked[0])), "compiling the kernels")
-        program = board.build_server(target, Path(folder, "portcall-server"), linked)
-        work = Path(folder, "work")
-        work.mkdir()
-        words = ["--port", "0", "--key", "k", "--json", "--silent", "--work-dir", str(work)]
-        environment = {**os.environ, "PORTCALL_TOKEN": TOKEN}
-        with subprocess.Popen(
-            [*command_of(target, program), *words], stdout=subprocess.PIPE, text=True, env=environment
-        ) as server:
+@contextmanager
+def serving(form: Form, program: Path, **variables: str) -> Iterator[str]:
+    """Start the program, and expect that it ends well and leaves nothing; yield its address."""
+    with tempfile.TemporaryDirectory() as work:
+        words = [
+            *form.command(program),
+            "--port",
+            "0",
+            "--key",
+            "k",
+            "--json",
+            "--silent",
+            "--work-dir",
+            work,
+            *options,
+        ]
+        environment = {**os.environ, **variables}
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
             try:
                 assert server.stdout is not None
-                use(json.loads(server.stdout.readline())["address"], library)
+                yield json.loads(server.stdout.readline())["address"]
             finally:
                 server.terminate()
             assert server.wait(60) == 0
-        assert list(work.iterdir()) == []
-        return {"nbytes": program.stat().st_size, "loads_libraries": loads}
+        assert os.listdir(work) == []
+
+
+def use_values(session: rpc.Session) -> None:
+    values = np.arange(1000, dtype="float32")
+    np.testing.assert_array_equal(session.tensor(values).numpy(), values)
+    assert session["testing.echo"]([1, {"a": b"b"}])[1]["a"] == b"b"
+    session.upload(b"content", "file")
+    assert session.download("file") == b"content"
+
+
+def use_kernels(session: rpc.Session, module: Any) -> None:
+    """Call and time what apache-tvm compiled, alone and as a graph."""
+    values = np.arange(1000, dtype="float32")
+    tensor, result = session.tensor(values), session.empty(values.shape)
+    module["add_one"](tensor, result)
+    np.testing.assert_array_equal(result.numpy(), values + 1)
+    assert module.time_evaluator("add_one", session.cpu(), number=3, repeat=2)(tensor, result).min > 0
+    executor = graph.create(mlp_json(), module, session.cpu())
+    executor.load_params(mlp_params())
+    x = array(4, 16)
+    executor.run(x=x)
+    close(executor.get_output(0), mlp(x, mlp_params()))
+    assert executor.benchmark(session.cpu(), number=2, repeat=2).min > 0
+
+
+def use_library(session: rpc.Session, library: Path, bits: int) -> None:
+    """Call what zig compiled with a C++ library of its own; its crash ends the session."""
+    module = load(session, library)
+    assert module["word_size"]() == bits
+    with pytest.raises(ValueError, match="refused by the kernel"):
+        module["refuse"]()
+    with pytest.raises(errors.RemoteCrashError) as crash:
+        module["crash"]()
+    assert crash.value.signal == "SIGABRT"
+
+
+def load(session: rpc.Session, library: Path) -> Any:
+    return session.load_module(session.upload(library))
+
+
+def use_by_tvm(port: str, library: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "m.json").write_text(mlp_json())
+        x = array(4, 16)
+        np.savez(Path(folder, "m.npz"), x=x, y=mlp(x, mlp_params()), **mlp_params())
+        subprocess.run([sys.executable, TVM_CLIENT, port, folder, library], check=True, timeout=300)
+
+
+def foreign_library(form: Form, folder: Path) -> Path:
+    """Return a library for another machine."""
+    target = "riscv64-linux-gnu" if form.target.startswith("x86_64") else "x86_64-linux-gnu"
+    source = folder / "foreign.c"
+    source.write_text("int foreign(void) { return 1; }")
+    return toolchain.create_shared(source, folder / "foreign.so", target=target)
+
+
+def try_form(form: Form, folder: Path) -> dict[str, Any]:
+    """Build the program, use it with both clients, and return its size."""
+    target = form.target
+    subprocess.run([sys.executable, TVM_KERNELS, target, folder], check=True)
+    program = board.build_server(target, folder / "portcall-server", [folder / "linked.o"] if form.static else [])
+    if target in board.OLDEST:
+        check(target, program)
+    kernels = toolchain.create_shared([folder / "layers.o"], folder / "layers.so", target=target)
+    (folder / "kernels.cc").write_text(KERNELS)
+    library = toolchain.create_shared(folder / "kernels.cc", folder / "kernels.so", target=target)
+    with serving(form, program, PORTCALL_TOKEN=TOKEN) as address:
+        with pytest.raises(errors.ConnectError):
+            rpc.connect(address, key="k", token="another token")
+        with rpc.connect(address, key="k", token=TOKEN, call_timeout=120) as session:
+            use_values(session)
+            with pytest.raises(errors.ModuleLoadError) as refused:
+                load(session, kernels if form.static else foreign_library(form, folder))
+            print(f"{target}: refused: {refused.value}")
+            use_kernels(session, session.system_lib(PREFIX) if form.static else load(session, kernels))
+            if not form.static:
+                use_library(session, library, 32 if target.startswith("arm") else 64)
+    with serving(form, program) as address:
+        use_by_tvm(address.rpartition(":")[2], PREFIX if form.static else str(kernels))
+    return {"nbytes": program.stat().st_size}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("targets", nargs="*", default=["aarch64-linux-gnu"], metavar="TARGET")
+    parser.add_argument("forms", nargs="*", metavar="FORM", help=f"all, or some of: {'; '.join(FORMS)}")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    for target in given.targets:
-        found = try_target(target)
-        print(f"{target}: {found}", flush=True)
+    for name in given.forms or FORMS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = try_form(FORMS[name], Path(folder))
+        print(f"{name}: {found}", flush=True)
         if given.write:
             known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-            RESULTS.write_text(json.dumps({**known, target: found}, indent=2) + "\n")
+            RESULTS.write_text(json.dumps({**known, name: found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

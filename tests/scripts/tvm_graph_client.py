@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client of apache-tvm that runs a graph on our server, in a process without portcall.
 
-tvm_graph_client.py PORT FOLDER LIBRARY; m.json and m.npz, arrays by name and the result y, are in FOLDER.
+tvm_graph_client.py PORT FOLDER LIBRARY; m.json and m.npz, arrays by name and the result y, are in FOLDER. LIBRARY is a
+file, or the prefix of what is linked into the server.
 """
 
 import sys
@@ -16,8 +17,9 @@ JSON = (FOLDER / "m.json").read_text()
 ARRAYS = dict(np.load(FOLDER / "m.npz"))
 X, Y = ARRAYS.pop("x"), ARRAYS.pop("y")
 REMOTE = rpc.connect("127.0.0.1", int(sys.argv[1]), key="k")
-REMOTE.upload(str(LIBRARY))
-LIB = REMOTE.load_module(LIBRARY.name)
+if LIBRARY.is_file():
+    REMOTE.upload(str(LIBRARY))
+LIB = REMOTE.load_module(LIBRARY.name) if LIBRARY.is_file() else REMOTE.system_lib(sys.argv[3])
 DEV = REMOTE.cpu(0)
 
 

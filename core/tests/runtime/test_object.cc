@@ -25,6 +25,8 @@ static_assert(offsetof(TVMFFIObject, combined_ref_count) == 0 && offsetof(TVMFFI
 static_assert(offsetof(TVMFFIObject, padding) == 12 && offsetof(TVMFFIObject, deleter) == 16);
 static_assert(sizeof(Object) == sizeof(TVMFFIObject), "nodes start with the header and nothing else");
 
+static_assert(sizeof(TVMFFIVersion) == 12 && sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8);
+#if UINTPTR_MAX > 0xFFFFFFFF
 static_assert(sizeof(TVMFFIByteArray) == 16 && offsetof(TVMFFIByteArray, size) == 8);
 static_assert(sizeof(TVMFFIShapeCell) == 16 && offsetof(TVMFFIShapeCell, size) == 8);
 static_assert(sizeof(TVMFFISeqCell) == 32 && offsetof(TVMFFISeqCell, size) == 8);
@@ -33,7 +35,6 @@ static_assert(sizeof(TVMFFIErrorCell) == 72 && offsetof(TVMFFIErrorCell, message
 static_assert(offsetof(TVMFFIErrorCell, backtrace) == 32 && offsetof(TVMFFIErrorCell, update_backtrace) == 48);
 static_assert(offsetof(TVMFFIErrorCell, cause_chain) == 56 && offsetof(TVMFFIErrorCell, extra_context) == 64);
 static_assert(sizeof(TVMFFIFunctionCell) == 16 && offsetof(TVMFFIFunctionCell, cpp_call) == 8);
-static_assert(sizeof(TVMFFIVersion) == 12);
 
 static_assert(sizeof(TVMFFITypeInfo) == 72 && offsetof(TVMFFITypeInfo, type_depth) == 4);
 static_assert(offsetof(TVMFFITypeInfo, type_key) == 8 && offsetof(TVMFFITypeInfo, type_ancestors) == 24);
@@ -43,7 +44,6 @@ static_assert(offsetof(TVMFFITypeInfo, methods) == 56 && offsetof(TVMFFITypeInfo
 static_assert(sizeof(TVMFFIMethodInfo) == 72 && offsetof(TVMFFIMethodInfo, doc) == 16);
 static_assert(offsetof(TVMFFIMethodInfo, flags) == 48 && offsetof(TVMFFIMethodInfo, method) == 56);
 
-static_assert(sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8);
 static_assert(sizeof(DLTensor) == 48 && offsetof(DLTensor, device) == 8 && offsetof(DLTensor, ndim) == 16);
 static_assert(offsetof(DLTensor, dtype) == 20 && offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, strides) == 32);
 static_assert(offsetof(DLTensor, byte_offset) == 40);
@@ -56,6 +56,11 @@ static_assert(sizeof(TVMParallelGroupEnv) == 16 && offsetof(TVMParallelGroupEnv,
 
 static_assert(sizeof(Any) == 16 && sizeof(String) == 16 && sizeof(Bytes) == 16 && sizeof(ObjectRef) == 8);
 static_assert(sizeof(PackedFunc) == 8 && sizeof(Array<int>) == 8 && sizeof(Module) == 8 && sizeof(WeakRef) == 8);
+#else  // the same fields on 32 bits, where only the header and values keep their sizes
+static_assert(sizeof(TVMFFIByteArray) == 8 && sizeof(TVMFFIShapeCell) == 8 && sizeof(TVMFFISeqCell) == 32);
+static_assert(sizeof(DLTensor) == 40 && offsetof(DLTensor, device) == 4 && offsetof(DLTensor, byte_offset) == 32);
+static_assert(sizeof(Any) == 16 && sizeof(String) == 16 && sizeof(ObjectRef) == 4 && sizeof(PackedFunc) == 4);
+#endif
 
 static_assert(kTVMFFIAny == -1 && kTVMFFINone == 0 && kTVMFFIInt == 1 && kTVMFFIBool == 2 && kTVMFFIFloat == 3);
 static_assert(kTVMFFIOpaquePtr == 4 && kTVMFFIDataType == 5 && kTVMFFIDevice == 6 && kTVMFFIDLTensorPtr == 7);

@@ -14,6 +14,7 @@ EXAMPLES = """
 portcall board build --target aarch64-linux-gnu                   for a Raspberry Pi: ./portcall-server
 portcall board build --target x86_64-linux-musl -o server         for Alpine or OpenWrt
 portcall board build --target arm-linux-musleabihf --with k.o     static, with kernels linked in
+portcall board build --target aarch64-linux-android --ndk DIR     for a phone
 """
 
 
@@ -24,12 +25,14 @@ portcall board build --target arm-linux-musleabihf --with k.o     static, with k
               help="The file to write.")  # fmt: skip
 @click.option("--with", "linked", multiple=True, type=click.Path(), metavar="FILE.o",
               help="Link kernels in, which clients find by system_lib. Can be repeated.")  # fmt: skip
-def build(target: str, output: str, linked: tuple[str, ...], json_to: str | None) -> None:
+@click.option("--ndk", type=click.Path(file_okay=False), metavar="DIR", help="The folder of Android's NDK, for "
+              "aarch64-linux-android and x86_64-linux-android.")  # fmt: skip
+def build(target: str, output: str, linked: tuple[str, ...], ndk: str | None, json_to: str | None) -> None:
     """The server is one file, which needs neither Python nor portcall. The first build for a target takes minutes."""
     from portcall import board
 
     with StatusLine() as status, status.expect(f"compiling the server for {target}", 0):
-        made = board.build_server(target, output, linked)
+        made = board.build_server(target, output, linked, ndk)
     facts = {"path": str(made), "target": target, "nbytes": made.stat().st_size}
     if json_to is not None:
         print_json(facts, json_to)
