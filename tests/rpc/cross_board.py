@@ -82,7 +82,6 @@ def serving(form: Form, program: Path, **variables: str) -> Iterator[str]:
             "--silent",
             "--work-dir",
             work,
-            *options,
         ]
         environment = {**os.environ, **variables}
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
