@@ -17,6 +17,8 @@ constexpr uint16_t kThisMachine = EM_AARCH64;
 constexpr uint16_t kThisMachine = EM_ARM;
 #elif defined(__riscv)
 constexpr uint16_t kThisMachine = EM_RISCV;
+#elif defined(__s390x__)
+constexpr uint16_t kThisMachine = EM_S390;
 #else
 #error "portcall does not know this machine"
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
@@ -16,7 +17,7 @@ Version = tuple[int, ...]
 def newest_needed(path: Path) -> Version:
     """Return the newest version of glibc that a symbol of the file asks for."""
     with path.open("rb") as file:
-        section = ELFFile(file).get_section_by_name(".gnu.version_r")
+        section: Any = ELFFile(file).get_section_by_name(".gnu.version_r")
         names = [version.name for _, versions in section.iter_versions() for version in versions]
     return max(parsed(name) for name in names if name.startswith("GLIBC_"))
 
