@@ -11,7 +11,7 @@ apt() {
 		-o Dir::State::Lists="$state/lists" -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" "$@"
 }
 architecture=$2
-apt update
+apt update || true # a mirror may lack an index, of another suite: then the download still works
 (cd "$state" && apt download "$1")
 dpkg -x "$state/$1"_*.deb "$3.new"
 mv "$3.new" "$3"
