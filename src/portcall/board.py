@@ -26,6 +26,7 @@ from portcall.errors import CompileError
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
+HEADERS = ("bytes", "include", "ir")  # that these include, too
 ABOVE = ("ir", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
@@ -135,7 +136,7 @@ def build_server(
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
-    headers = sorted(core.rglob("*.h"))
+    headers = [path for folder in (*FOLDERS, *HEADERS) for path in sorted((core / folder).rglob("*.h"))]
     known = {  # the core includes nothing of the server and of objects
         above: hashlib.sha256(
             made_by + b"".join(path.read_bytes() for path in headers if above or path.parent.name not in ABOVE)

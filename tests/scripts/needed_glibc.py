@@ -28,7 +28,7 @@ def parsed(version: str) -> Version:
 
 def check(target: str, path: Path) -> None:
     newest = newest_needed(path)
-    if newest > parsed(OLDEST[target]):
+    if target in OLDEST and newest > parsed(OLDEST[target]):
         sys.exit(f"{path} needs glibc {'.'.join(map(str, newest))}, and {target} promises{OLDEST[target]}")
 
 

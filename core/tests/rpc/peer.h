@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bytes/byte_order.h"
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
 #include "tests/helpers.h"
@@ -21,6 +22,12 @@ template <typename... Items> Sequence Values(Items&&... items) {
   Sequence sequence;
   (sequence.push_back(std::forward<Items>(items)), ...);
   return sequence;
+}
+
+// A number as it is on the wire.
+inline std::string Length(uint64_t n) {
+  n = bytes::Ordered(n);
+  return {reinterpret_cast<const char*>(&n), sizeof(n)};
 }
 
 // A frame whose body `write` writes.

@@ -74,8 +74,6 @@ std::string KindOf(std::string_view bytes, uint64_t max_frame = 1 << 20) {
   return error.substr(0, error.find(':'));
 }
 
-std::string Length(uint64_t n) { return {reinterpret_cast<const char*>(&n), sizeof(n)}; }
-
 }  // namespace
 
 TEST("any split of a stream gives the same messages") {
@@ -149,8 +147,7 @@ TEST("a frame that has no code, or is too long, is refused as soon as its length
 
 TEST("nothing is allocated because of the length of a copy alone") {
   std::string head = CopyToOf(Describe(1, {1}), 1, "");
-  uint64_t length = uint64_t{1} << 62;
-  std::memcpy(head.data(), &length, sizeof(length));
+  head.replace(0, 8, Length(uint64_t{1} << 62));
   Listener listener(1 << 20, true);
   listener.Give(head);
   CHECK(listener.frames().payload_size() > uint64_t{1} << 61);
