@@ -384,10 +384,11 @@ def core_files() -> list[Path]:
 
 def allowed_folders(folder: str) -> set[str]:
     """The folders whose files a file of this folder may include."""
+    with_ir = {"ir"} if folder in ("board", "web") else set()  # which link a part of it
     if folder in LIBRARY_FOLDERS:
-        return {folder, "portcall", "bytes"} | ({"ir"} if folder == "board" else set())
+        return {folder, "portcall", "bytes"} | with_ir
     below = FOLDER_LAYERS[: rank(FOLDER_LAYERS, folder)]
-    return {folder, "portcall"} | {name for line in below for name in line}
+    return {folder, "portcall"} | {name for line in below for name in line} | with_ir
 
 
 def circle_of(edges: dict[str, set[str]]) -> list[str] | None:

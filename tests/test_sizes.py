@@ -23,9 +23,9 @@ BUDGET = {
     "core/rpc": 6_260,  # with posted requests, callbacks and signs of life
     "core/runtime": 4_200,  # with events of devices
     "core/vm": 2_850,
-    "core/web": 460,  # with sessions served from an event loop
+    "core/web": 485,  # with sessions served from an event loop
     "js/addon": 2_000,  # a binding in C; a header for each file
-    "js/src": 6_800,  # sessions by the core itself, objects by value
+    "js/src": 7_900,  # sessions by the core itself, objects by value, classes of described types
     "js/src/native": 300,
     "src/portcall": 3_480,  # with events of devices, and boards with Android
     "src/portcall/_core": 3_100,

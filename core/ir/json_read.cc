@@ -106,9 +106,9 @@ class Scanner {
       if (at_ < end_ && (*at_ == '+' || *at_ == '-')) ++at_;
       if (!TakeDigits()) Fail("a number without digits in its exponent");
     }
-    std::from_chars_result result =
-        number.is_float ? std::from_chars(start, at_, number.f) : std::from_chars(start, at_, number.i);
-    if (result.ec != std::errc()) {
+    const bool read = number.is_float ? ReadDouble({start, static_cast<size_t>(at_ - start)}, &number.f)
+                                      : std::from_chars(start, at_, number.i).ec == std::errc();
+    if (!read) {
       Fail(number.is_float ? "a float beyond the range of doubles"
                            : "an integer beyond 64 bits, which is written as {\"int\": \"0x…\"}");
     }

@@ -215,11 +215,9 @@ class JsonWriter {
       out_ += "{\"float\"" + colon_ + "\"" + name + "\"}";
       return;
     }
-    char digits[32];
-    std::string_view text(digits,
-                          static_cast<size_t>(std::to_chars(digits, digits + sizeof digits, value).ptr - digits));
-    out_ += text;
-    if (text.find_first_of(".e") == std::string_view::npos) out_ += ".0";
+    const size_t start = out_.size();
+    AppendDouble(value, &out_);
+    if (out_.find_first_of(".e", start) == std::string::npos) out_ += ".0";
   }
 
   const TypeText& TextOf(const Type& type) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -119,6 +121,14 @@ bool WordsFromHex(std::string_view text, std::string* out) {
   if (negative) Negate(&words);
   out->assign(reinterpret_cast<const char*>(words.data()), words.size() * 8);
   return true;
+}
+
+std::string ShortestDouble(double value) {
+  char shortest[32];
+  int digits = 15;
+  do snprintf(shortest, sizeof shortest, "%.*g", digits, value);
+  while (++digits <= 17 && std::strtod(shortest, nullptr) != value);
+  return shortest;
 }
 
 }  // namespace portcall::ir

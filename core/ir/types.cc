@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ir/types.h"
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "ir/enum.h"
 #include "ir/hash_bytes.h"
+#include "ir/text.h"
 
 namespace portcall::ir {
 namespace {
@@ -202,11 +200,7 @@ std::string Show(const TVMFFIAny& value) {
     case kTVMFFIBool:
       return value.v_int64 ? "True" : "False";
     case kTVMFFIFloat: {
-      char shortest[32];  // by C's library: std::to_chars would add 110 KB to the server without Python
-      int digits = 15;
-      do snprintf(shortest, sizeof shortest, "%.*g", digits, value.v_float64);
-      while (++digits <= 17 && std::strtod(shortest, nullptr) != value.v_float64);
-      const std::string text = shortest;
+      const std::string text = ShortestDouble(value.v_float64);
       return text.find_first_of(".einf") == std::string::npos ? text + ".0" : text;
     }
     case kTVMFFIDataType:

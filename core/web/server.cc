@@ -24,7 +24,7 @@ class WebSession : public Session {
 
   void Call(uint64_t function, const Sequence& args, CallResult* result) override {
     inner_->Call(function, args, result);
-    if (result->type != JsObjectType()) return;
+    if (result->type != JsObjectType() || result->value.type == kByValue) return;
     const uint64_t object = result->value.v_handle;
     Sequence one;
     one.push_back(WireValue::Handle(kRemoteObject, object));

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // portcall: the same calls in Node and in the browser.
 
-export { CoreObject, CoreTensor, Module, type PackedFunc, type Runtime } from "./core/objects.js";
+export { CoreDict, CoreList, CoreShape } from "./core/containers.js";
+export type { Runtime } from "./core/interface.js";
+export {
+  CoreObject,
+  CoreTensor,
+  type FieldDescription,
+  Module,
+  type ObjectClass,
+  type PackedFunc,
+} from "./core/objects.js";
 export { Device, device } from "./device.js";
 export { DataType, dtype, type TypedArray } from "./dtype.js";
 export * from "./errors.js";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads the core.
 
-import type { Runtime } from "./core/objects.js";
+import type { Runtime } from "./core/interface.js";
 import { loadWasm } from "./core/runtime.js";
 import { ModuleLoadError } from "./errors.js";
 

@@ -24,12 +24,16 @@ export const TypeIndex = {
   Text: 65,
   Bytes: 66,
   Function: 68,
+  Shape: 69,
   Tensor: 70,
   Array: 71,
   Map: 72,
   Module: 73,
+  List: 75,
+  Dict: 76,
   RemoteObject: 115,
   ByValue: 116,
+  FirstDynamic: 128,
 } as const;
 
 export const SMALL = 7; // bytes of text that lie in the cell of a value itself

@@ -228,6 +228,9 @@ describe("with servers of portcall", () => {
     assert.deepEqual([point.typeKey, point.fields], ["demo.Point", { x: 1, y: 2.5 }]);
     assert.equal(await (await session.getFunction("demo.x_of"))(point), 1);
     await assert.rejects(same([point]), TypeError);
+    const given = new rpc.DescribedObject("demo.Point", { x: 7, y: 1 });
+    assert.equal(await (await session.getFunction("demo.x_of"))(given), 7);
+    assert.deepEqual((await same([given]))[0].fields, { x: 7, y: 1 });
     await server.stop();
   });
 

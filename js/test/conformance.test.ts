@@ -7,7 +7,7 @@ import fc from "fast-check";
 import { RemoteProtocolError } from "../src/errors.js";
 import { Tensor } from "../src/index.js";
 import { remoteError } from "../src/rpc/client/remote_error.js";
-import { decodeValue, encodeValue, Shape } from "../src/rpc/wire/by_value.js";
+import { DescribedObject, decodeValue, encodeValue, Shape } from "../src/rpc/wire/by_value.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
 import { Code, FrameReader } from "../src/rpc/wire/frames.js";
 import { fromHex, greeting, HandshakeReader, parseGreeting, proof, toHex } from "../src/rpc/wire/handshake.js";
@@ -128,6 +128,14 @@ describe("values by value", () => {
     const shared = [1];
     const [a, b] = decodeValue(encodeValue([shared, shared])) as [unknown, unknown];
     assert.equal(a, b);
+    const point = new DescribedObject("demo.Point", { x: 1, y: [2.5] });
+    const line = new DescribedObject("demo.Line", {
+      from: point,
+      to: new DescribedObject("demo.Point", { x: 0, y: null }),
+    });
+    assert.deepEqual(decodeValue(encodeValue([line, point])), [line, point]);
+    assert.deepEqual([encodeValue(point)[0], encodeValue(shared)[0]], [1, 0]);
+    assert.throws(() => encodeValue([point, new DescribedObject("demo.Point", { z: 1 })]), TypeError);
   });
 
   test("that cannot be sent, or are damaged, are errors", () => {

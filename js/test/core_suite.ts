@@ -3,10 +3,23 @@
 
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { CoreObject, CoreTensor, Float, FunctionNotFoundError, load, type Runtime, Tensor } from "../src/index.js";
+import {
+  CoreDict,
+  CoreList,
+  CoreObject,
+  CoreShape,
+  CoreTensor,
+  Float,
+  FunctionNotFoundError,
+  load,
+  type Module,
+  PortcallError,
+  type Runtime,
+  Tensor,
+} from "../src/index.js";
 
-/** Add the tests of a core. */
-export function testCore(backend: "native" | "wasm"): void {
+/** Add the tests of a core. `library` loads one with the functions of objects.h. */
+export function testCore(backend: "native" | "wasm", library: (core: Runtime) => Promise<Module>): void {
   let core: Runtime;
   before(async () => {
     core = await load({ backend });
@@ -165,6 +178,111 @@ export function testCore(backend: "native" | "wasm"): void {
       assert.throws(() => large.data, TypeError);
       assert.throws(() => core.empty([2 ** 50]), Error);
       assert.throws(() => core.tensor(new Int32Array(3), [4]), RangeError);
+    });
+  });
+
+  describe("objects", () => {
+    let module: Module;
+    let counter: CoreObject & Record<string, any>;
+    before(async () => {
+      module = await library(core);
+      counter = module.get("counter")();
+    });
+
+    test("of a compiled type have its fields and methods", () => {
+      const Counter = core.objectClass("test.Counter");
+      assert(counter instanceof Counter && counter instanceof CoreObject);
+      assert.deepEqual([counter.typeKey, Counter.typeKey, Counter.name], ["test.Counter", "test.Counter", "Counter"]);
+      counter.count = 3;
+      assert.deepEqual([counter.count, counter.add(4), counter.count], [3, 7, 7]);
+      assert.equal(core.getGlobalFunc("testing.echo")(counter).count, 7);
+      assert.equal(String(counter), "test.Counter(count=7)");
+      const [field] = Counter.fields;
+      assert.deepEqual([field!.name, field!.doc, field!.type, field!.writable], ["count", "how often", "int", true]);
+      assert.throws(() => Counter.zero(1), TypeError);
+      assert.throws(() => new Counter({ count: 1 }), TypeError); // nobody says how one is made
+    });
+
+    test("have values that the core checks", () => {
+      assert.throws(() => {
+        counter.count = "three";
+      }, TypeError);
+      const Circle = core.objectClass("test.Circle");
+      assert.throws(() => new Circle({ name: 1, radius: 2 }), TypeError);
+      assert.throws(() => new Circle({ name: "c" }), TypeError);
+      assert.throws(() => new Circle({ name: "c", radius: 2, other: 1 }), TypeError);
+      const circle = new Circle({ name: "c", radius: 2 });
+      assert.throws(() => {
+        circle.name = "other";
+      }, TypeError);
+      assert.throws(() => {
+        circle.radius = "wide";
+      }, TypeError);
+      const read = Object.getOwnPropertyDescriptor(Circle.prototype, "radius")!.get!;
+      assert.throws(() => read.call(counter), TypeError);
+      circle.dispose();
+      assert.throws(() => circle.radius, TypeError);
+    });
+
+    test("are made from fields, and inherit those of their base", () => {
+      const [Shape, Circle] = ["test.Shape", "test.Circle"].map((key) => core.objectClass(key));
+      const inner = new Circle!({ name: "inner", radius: 1 });
+      const outer = new Circle!({ name: "outer", radius: new Float(2), inner, tags: ["a", new Map([["b", 1]])] });
+      assert(outer instanceof Circle! && outer instanceof Shape!);
+      assert.deepEqual([outer.name, outer.radius, outer.inner.radius, inner.inner], ["outer", 2, 1, null]);
+      assert.deepEqual(outer.tags, ["a", new Map([["b", 1]])]);
+      outer.tags = null;
+      const text = 'test.Circle(name="inner", tags=null, radius=1, inner=null)';
+      assert.equal(`${outer}`, `test.Circle(name="outer", tags=null, radius=2, inner=${text})`);
+      assert.equal(Shape!.doc, "What has a name.");
+      assert.deepEqual(
+        Circle!.fields.map(({ name }) => name),
+        ["name", "tags", "radius", "inner"],
+      );
+      assert.equal(core.objectClass("test.Circle"), Circle);
+      assert.throws(() => core.objectClass("test.Nothing"), PortcallError);
+    });
+
+    test("are saved as JSON and read again", () => {
+      const Circle = core.objectClass("test.Circle");
+      const shared = new Circle({ name: "s ✓", radius: 0.1 });
+      const text = core.saveJson([shared, shared, 2n ** 62n, 1e300, { a: new Float(3) }]);
+      assert.equal(JSON.parse(text).nodes.length, 3);
+      const [one, two, wide, large, map] = core.loadJson(text);
+      assert.deepEqual([one.name, two.radius, wide, large], ["s ✓", 0.1, 2n ** 62n, 1e300]);
+      assert(text.includes("3.0") && map.get("a") === 3);
+      one.radius = 5;
+      assert.equal(two.radius, 5);
+      assert(core.saveJson(shared, { indent: 2 }).includes("\n"));
+      assert.throws(() => core.saveJson(() => 1), TypeError);
+      assert.throws(() => core.loadJson(text.replaceAll("test.Circle", "test.Nothing")), PortcallError);
+      assert.throws(() => core.loadJson("{"), PortcallError);
+    });
+
+    test("that are lists, dicts and shapes have items", () => {
+      const list: CoreList = module.get("list")();
+      assert(list instanceof CoreList);
+      const again: CoreList = core.getGlobalFunc("testing.echo")(list);
+      list.push("three", [4]);
+      list.set(0, 10);
+      list.splice(1, 1);
+      assert.deepEqual([...again], [10, "three", [4]]);
+      assert.deepEqual([again.length, again.at(-1), String(list)], [3, [4], 'ffi.List([10, "three", [4]])']);
+      assert.throws(() => list.at(3), RangeError);
+      assert.throws(() => list.set(3, 1), Error);
+      const dict = core.dict([["a", 1]]);
+      assert(dict instanceof CoreDict);
+      dict.set("b", list).set("a", 2);
+      assert.deepEqual([dict.size, dict.get("a"), dict.has("c"), dict.get("c")], [2, 2, false, undefined]);
+      assert.deepEqual([dict.delete("a"), dict.delete("a"), [...dict.get("b")]], [true, false, [10, "three", [4]]]);
+      const circle = new (core.objectClass("test.Circle"))({ name: "c", radius: 1, tags: core.list([1]) });
+      circle.tags.push(2);
+      assert.deepEqual([...circle.tags], [1, 2]);
+      const saved = core.loadJson('{"portcall_json": 1, "nodes": [], "root": {"shape": [2, 3]}}');
+      assert(saved instanceof CoreShape);
+      assert.deepEqual([[...saved], String(saved)], [[2, 3], "ffi.Shape([2, 3])"]);
+      list.dispose();
+      assert.throws(() => core.getGlobalFunc("testing.echo")(list), TypeError);
     });
   });
 }

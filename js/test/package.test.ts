@@ -53,7 +53,7 @@ test("npm installs the package of a platform there only", () => {
 
 test("the package of a platform has the addon and the core, and nothing else", () => {
   const names = pack(PLATFORM).files.map((file) => file.path);
-  const needed = ["libportcall.so", "libportcall_graph.so", "package.json", "portcall.node"];
+  const needed = ["libportcall.so", "libportcall_graph.so", "libportcall_ir.so", "package.json", "portcall.node"];
   assert.deepEqual(names.filter((name) => name !== "LICENSE").sort(), needed);
   assert(!readFileSync(`${PLATFORM}portcall.node`).includes(fileURLToPath(ROOT)), "it tells a path of this machine");
 });

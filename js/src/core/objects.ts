@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both cores have in common, that in WebAssembly and the native one: their interface, and what stands for their objects.
+// What stands for objects of both cores, that in WebAssembly and the native one.
 
-import { bytesOf, type DataType, type TypedArray } from "../dtype.js";
+import type { DataType, TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, PortcallError } from "../errors.js";
 
 /** A function of the core's registry, of a module, or of JavaScript as the core sees it. */
@@ -24,6 +24,8 @@ export interface Keeper {
   dataOf(tensor: CoreTensor): TypedArray;
   /** A function of a module, or null. */
   functionOf(module: Module, name: string): PackedFunc | null;
+  /** Call a function of the core by its name. */
+  call(name: string, ...args: unknown[]): any;
 }
 
 export const symbolDispose: typeof Symbol.dispose = Symbol.dispose ?? Symbol.for("Symbol.dispose");
@@ -45,6 +47,42 @@ export class CoreObject {
   [symbolDispose](): void {
     this.#keeper.disposeOf(this);
   }
+  /** The type, and fields where it has some. */
+  toString(): string {
+    return this.typeKey;
+  }
+}
+
+/** A field of a described type. */
+export interface FieldDescription {
+  readonly name: string;
+  /** The property that has it: its name, with an underscore where all objects have one of that name. */
+  readonly property: string;
+  readonly doc: string;
+  /** The type of its values, as text. */
+  readonly type: string;
+  readonly writable: boolean;
+  /** Whether an object may be made without a value for it. */
+  readonly hasDefault: boolean;
+  /** Whether `toString` leaves it out. */
+  readonly hidden: boolean;
+}
+
+/** The class of a described type. Its objects have the fields as properties, and the methods. */
+export interface ObjectClass {
+  /** Make an object from fields by name, or as the type's own constructor does.
+   * @throws TypeError A field has another type, is missing, or there is none of that name. */
+  new (...args: any[]): CoreObject & Record<string, any>;
+  readonly prototype: CoreObject & Record<string, any>;
+  readonly name: string;
+  readonly typeKey: string;
+  readonly doc: string;
+  /** Whether objects can be made from fields by name. */
+  readonly creatable: boolean;
+  /** The fields, those of the base class first. */
+  readonly fields: readonly FieldDescription[];
+  /** Static methods. */
+  readonly [method: string]: any;
 }
 
 /** A tensor in the core's memory. */
@@ -86,52 +124,6 @@ export class Module extends CoreObject {
     Object.defineProperty(found, "name", { value: name });
     return found;
   }
-}
-
-/** A new tensor with the elements of an array. */
-export function tensorOf(
-  runtime: Runtime,
-  data: TypedArray,
-  shape: readonly number[],
-  dtype: string | DataType,
-): CoreTensor {
-  const tensor = runtime.empty(shape, dtype);
-  if (tensor.data.byteLength !== data.byteLength) {
-    tensor.dispose();
-    throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
-  }
-  bytesOf(tensor.data).set(bytesOf(data));
-  return tensor;
-}
-
-/** The core, loaded: `load` gives it. */
-export interface Runtime {
-  /** Which core it is. */
-  readonly backend: "native" | "wasm";
-  /** The version of the core. */
-  readonly version: string;
-
-  /** Return a function of the registry.
-   * @throws FunctionNotFoundError There is none of that name. */
-  getGlobalFunc(name: string): PackedFunc;
-  /** Register a function of JavaScript, for JavaScript, C++ and clients of this runtime.
-   * @throws PortcallError There is one of that name already, unless `override` is set. */
-  registerFunc(name: string, f: (...args: any[]) => unknown, options?: { override?: boolean }): void;
-
-  /** Load a library of kernels from a file of Node, a URL or its bytes: for the native core one for this machine, else a .wasm
-   * for the target wasm32 that was linked with -shared.
-   * @throws ModuleLoadError It is not a library, or needs functions that the core does not have. */
-  loadModule(source: string | URL | Uint8Array): Promise<Module>;
-  /** The same at once, from bytes. Browsers allow that to workers, and to pages for small files only. */
-  loadModuleSync(bytes: Uint8Array): Module;
-
-  /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */
-  empty(shape: readonly number[], dtype?: string | DataType): CoreTensor;
-  /** Return a tensor of the core's memory with the elements of an array. */
-  tensor(data: TypedArray, shape?: readonly number[], dtype?: string | DataType): CoreTensor;
-
-  /** @internal Whether libraries find a function or variable of that name in the core. */
-  offers(name: string): boolean;
 }
 
 const CLASSES: Record<string, new (message: string) => Error> = {

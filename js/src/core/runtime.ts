@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
-import { dtype as asDtype, bytesOf, countOf, DataType, dtypeOf, type TypedArray } from "../dtype.js";
+import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
+import { BaseRuntime } from "./base.js";
 import { readBundle } from "./bundle.js";
 import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
-import {
-  asError,
-  CoreObject,
-  CoreTensor,
-  type Keeper,
-  Module,
-  type PackedFunc,
-  type Runtime,
-  symbolDispose,
-  tensorOf,
-} from "./objects.js";
+import { asError, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
 
 const PAGE = 1 << 16; // bytes of memory
 const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
@@ -38,7 +29,7 @@ const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two p
 const references = new WeakMap<object, { readonly runtime: WasmRuntime; handle: number; readonly type: number }>();
 
 /** The core in WebAssembly. Several may be there; each has its own registry and memory. */
-export class WasmRuntime implements Runtime, Keeper, Objects {
+export class WasmRuntime extends BaseRuntime implements Objects {
   readonly backend = "wasm";
   /** @internal */
   memory!: CoreMemory;
@@ -303,25 +294,11 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     return this.#keep(new Module(this), handle, TypeIndex.Module);
   }
 
-  /** @internal */
-  functionOf(module: Module, name: string): PackedFunc | null {
-    return this.getGlobalFunc("ffi.ModuleGetFunction")(module, name, true);
-  }
-
   // ---- Tensors ----
 
   /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */
   empty(shape: readonly number[], dtype: string | DataType = "float32"): CoreTensor {
     return this.#wrapTensor(this.#allocTensor(shape, asDtype(dtype)));
-  }
-
-  /** Return a tensor of the core's memory with the elements of an array. */
-  tensor(
-    data: TypedArray,
-    shape: readonly number[] = [data.length],
-    dtype: string | DataType = dtypeOf(data),
-  ): CoreTensor {
-    return tensorOf(this, data, shape, dtype);
   }
 
   #allocTensor(shape: readonly number[], type: DataType): number {
@@ -418,7 +395,7 @@ export class WasmRuntime implements Runtime, Keeper, Objects {
     if (type === this.#carrierType) return this.#carried(handle);
     if (type === TypeIndex.Module) return this.#keep(new Module(this), handle, type);
     const typeKey = this.memory.textOf(this.memory.exports.TVMFFIGetTypeInfo(type) + TYPE_KEY);
-    return this.#keep(new CoreObject(this, typeKey), handle, type);
+    return this.#keep(this.classes.stand(type, typeKey), handle, type);
   }
 
   #keep<T extends object>(target: T, handle: number, type: number): T {

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the addon asks JavaScript for, since Node-API has no functions for it: js/addon/addon.h lists the hooks.
 
-import {
-  asError,
-  CoreObject,
-  CoreTensor,
-  type Keeper,
-  Module,
-  type PackedFunc,
-  symbolDispose,
-} from "../core/objects.js";
+import type { BaseRuntime } from "../core/base.js";
+import { asError, CoreTensor, Module, type PackedFunc, symbolDispose } from "../core/objects.js";
 import { Device } from "../device.js";
 import { DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { Tensor } from "../tensor.js";
@@ -33,7 +26,7 @@ export interface Addon {
 }
 
 /** The hooks, in their order. */
-export function hooksOf(keeper: Keeper, addon: Addon): ((...args: any[]) => unknown)[] {
+export function hooksOf(keeper: BaseRuntime, addon: Addon): ((...args: any[]) => unknown)[] {
   // What functions of the core have beside those of JavaScript.
   const methods = Object.create(Function.prototype, {
     async: {
@@ -68,7 +61,7 @@ export function hooksOf(keeper: Keeper, addon: Addon): ((...args: any[]) => unkn
       case TypeIndex.Device:
         return new Device(parts[0], parts[1]);
     }
-    return new CoreObject(keeper, parts[0]);
+    return keeper.classes.stand(type, parts[0]);
   }
 
   return [make, lower, asError, describe];

@@ -4,22 +4,30 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { type CoreTensor, type Keeper, type Module, type PackedFunc, type Runtime, tensorOf } from "../core/objects.js";
-import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
+import { BaseRuntime } from "../core/base.js";
+import type { Runtime } from "../core/interface.js";
+import type { CoreTensor, Module, PackedFunc } from "../core/objects.js";
+import { dtype as asDtype, countOf, type DataType, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
 import { type Addon, hooksOf } from "./hooks.js";
 
 /** The native core. A process has one, whose registry all its threads share. */
-class NativeRuntime implements Runtime, Keeper {
+class NativeRuntime extends BaseRuntime {
   readonly backend = "native";
   readonly version: string;
   readonly #addon: Addon;
   readonly #arrays = new WeakMap<object, TypedArray>(); // over the memory of tensors
 
-  constructor(addon: Addon) {
+  readonly #objects: string; // the library that has what is done with objects
+  #loaded: Module | undefined;
+
+  /** `folder` is that of the package for the platform. */
+  constructor(addon: Addon, folder: string) {
+    super();
     this.#addon = addon;
+    this.#objects = join(folder, "libportcall_ir.so");
     this.version = addon.start(hooksOf(this, addon));
     process.on("exit", () => addon.abandon());
   }
@@ -64,14 +72,6 @@ class NativeRuntime implements Runtime, Keeper {
     return this.#addon.allocate([shape, code, bits, lanes]);
   }
 
-  tensor(
-    data: TypedArray,
-    shape: readonly number[] = [data.length],
-    dtype: string | DataType = dtypeOf(data),
-  ): CoreTensor {
-    return tensorOf(this, data, shape, dtype);
-  }
-
   offers(_name: string): boolean {
     return false;
   }
@@ -94,8 +94,10 @@ class NativeRuntime implements Runtime, Keeper {
     return array;
   }
 
-  functionOf(module: Module, name: string): PackedFunc | null {
-    return this.getGlobalFunc("ffi.ModuleGetFunction")(module, name, true);
+  /** Functions that are done with objects are in a library of their own, which is loaded when it is first needed. */
+  override call(name: string, ...args: unknown[]): any {
+    if (name.startsWith("portcall.ir.")) this.#loaded ??= this.#load(this.#objects);
+    return super.call(name, ...args);
   }
 }
 
@@ -106,8 +108,9 @@ let runtime: Runtime | undefined;
 export function loadNative(): Runtime {
   if (runtime) return runtime;
   const name = `@portcall/${process.platform}-${process.arch}`;
+  const require = createRequire(import.meta.url);
   try {
-    runtime = new NativeRuntime(createRequire(import.meta.url)(name));
+    runtime = new NativeRuntime(require(name), dirname(require.resolve(name)));
   } catch (error) {
     throw new ModuleLoadError(`the package ${name} cannot be loaded: ${(error as Error).message}`, { cause: error });
   }

@@ -9,7 +9,6 @@ import { pathToFileURL } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import {
-  CoreObject,
   CoreTensor,
   FunctionNotFoundError,
   load,
@@ -41,7 +40,7 @@ async function collectUntil(holds: () => boolean): Promise<boolean> {
   return false;
 }
 
-testCore("native");
+testCore("native", (runtime) => runtime.loadModule(compile("threads")));
 
 test("load gives the native core, the same one each time", async () => {
   assert.equal(core.backend, "native");
@@ -197,16 +196,6 @@ describe("memory", () => {
     const size = kernels.get("size");
     assert.deepEqual([size("four"), size("more than seven bytes"), size("")], [4, 21, 0]);
     assert.throws(() => size([1]), TypeError);
-  });
-
-  test("give objects that tell their type", async () => {
-    const list = objects.get("list")();
-    assert(list instanceof CoreObject);
-    assert.deepEqual([list.typeKey, core.empty([1]).typeKey], ["ffi.List", "ffi.Tensor"]);
-    const echo = core.getGlobalFunc("testing.echo");
-    assert.equal(echo(list).typeKey, "ffi.List");
-    list.dispose();
-    assert.throws(() => echo(list), TypeError);
   });
 
   test("errors of libraries name what is wrong", async () => {

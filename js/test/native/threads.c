@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions that take objects and use threads, as libraries in C++ do. */
-#include <portcall/c_api.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+
+#include "../objects.h"
 
 PORTCALL_API const int32_t portcall_abi_version = PORTCALL_ABI_VERSION;
 
@@ -94,15 +95,5 @@ int __tvm_ffi_wait_for(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* 
   while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == 0) sched_yield();
   result->type_index = kTVMFFIInt;
   result->v_int64 = *flag;
-  return 0;
-}
-
-/* A list: an object that bindings know by its type alone. */
-int __tvm_ffi_list(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
-  (void)self, (void)args, (void)n;
-  TVMFFIObjectHandle made;
-  if (PortcallListCreate(NULL, 0, &made) != 0) return -1;
-  result->type_index = kTVMFFIList;
-  result->v_obj = (TVMFFIObject*)made;
   return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels for the tests: a library for the target wasm32, with the C ABI of the core. */
-#include <portcall/c_api.h>
+#include "../objects.h"
 
 float expf(float);
 
@@ -53,14 +53,4 @@ int __tvm_ffi_count(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* res
 int __tvm_ffi_trap(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
   (void)self, (void)args, (void)n, (void)result;
   __builtin_trap();
-}
-
-/* A list: an object that bindings know by its type alone. */
-int __tvm_ffi_list(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
-  (void)self, (void)args, (void)n;
-  TVMFFIObjectHandle made;
-  if (PortcallListCreate(NULL, 0, &made) != 0) return -1;
-  result->type_index = kTVMFFIList;
-  result->v_obj = (TVMFFIObject*)made;
-  return 0;
 }

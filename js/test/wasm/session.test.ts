@@ -9,11 +9,12 @@ import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
+import { CoreObject, CoreTensor, load, type Runtime, rpc } from "../../src/index.js";
 import { testClientOfBytes } from "../bytes_suite.js";
 import { ROOT } from "../captures.js";
 import { SERVED } from "../served.js";
 import { ended, PYTHON, start } from "../servers.js";
+import { testServing } from "../serving_suite.js";
 
 const here = (name: string) => fileURLToPath(new URL(`js/test/${name}`, ROOT));
 
@@ -64,35 +65,7 @@ describe("a client in JavaScript", () => {
     await server.close();
   });
 
-  test("gets values of every kind back", async () => {
-    const echo = await session.getFunction("testing.echo");
-    for (const value of [null, true, -5, 2n ** 62n, 1.5, "text ✓", new Uint8Array(3), new Uint8Array(5000)]) {
-      assert.deepEqual(await echo(value), value);
-    }
-  });
-
-  test("gets answers in order, also where functions return promises", async () => {
-    const [add, later] = await Promise.all([session.getFunction("demo.add"), session.getFunction("demo.later")]);
-    const order: number[] = [];
-    await Promise.all([0, 1, 2, 3, 4, 5].map((i) => (i % 2 ? later("x") : add(i, 1)).then(() => order.push(i))));
-    assert.deepEqual(order, [0, 1, 2, 3, 4, 5]);
-    assert.equal(await call("later", "text"), "text, later");
-  });
-
-  test("sees errors by the names of Python's classes", async () => {
-    const kinds: [string, string][] = [
-      ["fail", "ValueError"],
-      ["failLater", "TimeoutError"],
-      ["throwText", "RuntimeError"],
-    ];
-    for (const [name, kind] of kinds) await assert.rejects(call(name, "boom"), { kind, remoteMessage: "boom" });
-    await assert.rejects(call("symbol"), { kind: "TypeError" });
-    assert.equal(await call("add", 1, 2), 3);
-  });
-
-  test("passes references to objects and functions back", async () => {
-    assert.equal(await call("apply", await call("adder", 3), 1), 4);
-    assert.equal(await call("length", await call("list")), 3);
+  test("passes references to objects back", async () => {
     const echo = await session.getFunction("testing.echo");
     assert((await echo(await call("date"))) instanceof rpc.RemoteObject);
   });
@@ -106,11 +79,34 @@ describe("a client in JavaScript", () => {
     assert((await same([new Float32Array(2)])) instanceof rpc.RemoteObject); // a tensor stays where it is
   });
 
+  test("sends objects of described types, which are those of the core where it knows the type", async () => {
+    const seen: [boolean, string][] = [];
+    const see = (value: CoreObject | rpc.DescribedObject) => {
+      seen.push([value instanceof CoreObject, value.typeKey]);
+      if (value instanceof CoreObject) (value as any).radius *= 2;
+      return value;
+    };
+    const own = await listen({ functions: { "demo.see": see } });
+    await using other = await rpc.connect(own.address);
+    const call = await other.getFunction("demo.see");
+    const circle = new rpc.DescribedObject("test.Circle", { name: "c", radius: 1.5, tags: [1], inner: null });
+    const unknown: rpc.RemoteObject = await call(circle);
+    assert.deepEqual([unknown.typeKey, unknown.fields], ["test.Circle", circle.fields]);
+    assert.deepEqual(seen.pop(), [false, "test.Circle"]);
+    await other.upload("k.wasm", readFileSync(join(folder, "kernels.wasm")));
+    await (await (await other.loadModule("k.wasm")).get("counter"))();
+    const made: rpc.RemoteObject = await call(circle);
+    assert.deepEqual([made.typeKey, made.fields], ["test.Circle", { ...circle.fields, radius: 3 }]);
+    await call(made);
+    assert.deepEqual(seen, [
+      [true, "test.Circle"],
+      [true, "test.Circle"],
+    ]);
+    await own.close();
+  });
+
   test("lends tensors for a call", async () => {
-    const tensor = await session.tensor(new Float32Array([1, 2, 3]));
-    await call("double", tensor.view([2], "float32", 4));
-    assert.deepEqual(await tensor.data(), new Float32Array([1, 4, 6]));
-    await call("keep", tensor);
+    await call("keep", await session.tensor(new Float32Array([1, 2, 3])));
     assert(lent[0] instanceof CoreTensor);
     assert.throws(() => (lent[0] as CoreTensor).data, TypeError);
     const large = new Uint8Array(5_000_000).map((_, i) => i % 251);
@@ -154,24 +150,10 @@ describe("a client in JavaScript", () => {
     assert.deepEqual([memories.length, alive()], [3, 0]);
   });
 
-  test("cannot use what the server does not offer, and learns that its time is over", async () => {
+  test("cannot use what the server does not offer", async () => {
     await assert.rejects(session.getFunction("portcall.OpenBundle"), { kind: "PermissionError" });
-    const brief = await listen({ sessionTimeout: 0.2 });
-    const ending = await rpc.connect(brief.address);
-    const never = await ending.getFunction("demo.never");
-    await assert.rejects(never(), { name: "SessionTimeoutError", reason: "expired" });
-    await brief.close();
-  });
-
-  test("times functions of JavaScript, also those that return promises", async () => {
-    for (const [name, args] of [
-      ["demo.add", [1, 2]],
-      ["demo.later", ["x"]],
-    ] as const) {
-      const timing = await (await session.timeEvaluator(name, { number: 2, repeat: 3 }))(...args);
-      assert.equal(timing.results.length, 3);
-    }
   });
 });
 
+testServing(listen);
 testClientOfBytes(listen);

@@ -30,6 +30,7 @@ export type RemoteValue =
   | RemoteModule
   | RemoteTensor
   | RemoteObject
+  | DescribedObject
   | Shape
   | readonly unknown[]
   | ReadonlyMap<unknown, unknown>

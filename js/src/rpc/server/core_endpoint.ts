@@ -2,11 +2,11 @@
 // Serves one session by the core's endpoint, in a runtime of the session's own: its tensors, libraries and graphs lie there,
 // and are gone with it.
 
-import { CoreTensor } from "../../core/objects.js";
+import { CoreObject, CoreTensor, type ObjectClass } from "../../core/objects.js";
 import type { WasmRuntime } from "../../core/runtime.js";
 import { CoreServer } from "../../core/server.js";
 import type { Transport } from "../transport/transport.js";
-import { decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
+import { DescribedObject, decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
 import type { Ending } from "./endpoint.js";
 import { asServed } from "./error_text.js";
 import type { ServedFunction, ServedFunctions } from "./local_session.js";
@@ -17,14 +17,35 @@ const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken,
 /** The extensions between portcall peers that the core's endpoint has (docs/wire.md, section 8). */
 export const CORE_FEATURES = ["traceback", "values"];
 
-/** Return the bytes of a container; null for what has no form by value, which is then a reference. */
+/** Return the bytes of a container or an object of a described type; null for what has no form by value, which is then a
+ * reference. */
 function toBytes(value: unknown): Uint8Array | null {
-  if (!isContainer(value)) return null;
+  if (!(isContainer(value) || (value instanceof CoreObject && describe(value)))) return null;
   try {
-    return encodeValue(value);
+    return encodeValue(value, describe);
   } catch {
     return null;
   }
+}
+
+function describe(value: object): DescribedObject | undefined {
+  const { typeKey, fields, creatable } = value.constructor as unknown as ObjectClass;
+  if (!(value instanceof CoreObject && creatable)) return undefined;
+  const values = value as unknown as Record<string, unknown>;
+  return new DescribedObject(typeKey, Object.fromEntries(fields.map(({ name, property }) => [name, values[property]])));
+}
+
+/** Return a function that reads bytes of `toBytes`. What the core cannot make, such as an object of a type that it does not
+ * know, is a DescribedObject. */
+function readerOf(runtime: WasmRuntime): (bytes: Uint8Array) => unknown {
+  const make = (described: DescribedObject) => {
+    try {
+      return new (runtime.objectClass(described.typeKey))(described.fields);
+    } catch {
+      return described;
+    }
+  };
+  return (bytes) => decodeValue(bytes, make);
 }
 
 /** What of the core every session may use. */
@@ -62,7 +83,7 @@ export class CoreEndpoint {
   constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions, features: readonly string[]) {
     this.#transport = transport;
     runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
-    runtime.registerFunc("portcall.rpc.ValueFromBytes", decodeValue);
+    runtime.registerFunc("portcall.rpc.ValueFromBytes", readerOf(runtime));
     for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(body), { override: true });
     const names = [...functions.keys()].map((name) => name.replace(/[*?[\]\\]/g, "\\$&"));
     this.#server = new CoreServer(runtime, [...OFFERED, ...names], features, asServed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Libraries of kernels that a client sends: functions that it calls by name (docs/wire.md, section 7).
 
-import type { Runtime } from "../../core/objects.js";
+import type { Runtime } from "../../core/interface.js";
 import { ServedError } from "./error_text.js";
 import type { Files } from "./files.js";
 import type { ServedFunction } from "./local_session.js";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all servers share: which functions they offer, and how a session is served.
 
-import type { Runtime } from "../../core/objects.js";
+import type { Runtime } from "../../core/interface.js";
 import { WasmRuntime } from "../../core/runtime.js";
 import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";

@@ -59,24 +59,34 @@ function hashOf(bytes: Uint8Array): bigint {
 
 // ---- Writing ---------------------------------------------------------------------------------------------------------
 
-/** Whether a value travels by value: an array, a Map, a plain object, or a Shape. */
+/** Whether a value travels by value: an array, a Map, a plain object, a Shape, or an object of a described type. */
 export function isContainer(value: unknown): value is object {
   if (typeof value !== "object" || value === null) return false;
-  if (Array.isArray(value) || value instanceof Map || value instanceof Shape) return true;
+  if (Array.isArray(value) || value instanceof Map) return true;
+  if (value instanceof Shape || value instanceof DescribedObject) return true;
   const prototype = Object.getPrototypeOf(value);
   return prototype === Object.prototype || prototype === null;
 }
 
-/** Return the bytes of a container.
+/** Return the description of an object of another class; undefined for those without one. */
+export type Describe = (value: object) => DescribedObject | undefined;
+
+/** Return the bytes of a container or a described object.
  * @throws TypeError Something in it has no form by value, or it contains itself. */
-export function encodeValue(value: object): Uint8Array {
-  const encoder = new Encoder();
+export function encodeValue(value: object, describe: Describe = () => undefined): Uint8Array {
+  const encoder = new Encoder(describe);
   const root = encoder.encode(value, 0);
   const writer = new Writer();
-  writer.u8(0); // there are no objects of registered types in it
+  const types = [...encoder.types];
+  writer.u8(types.some(([key]) => !key.startsWith("ffi.")) ? 1 : 0); // whether there are objects of registered types in it
   const start = writer.length;
   for (const byte of MAGIC) writer.u8(byte);
-  number(writer, 0n); // types
+  number(writer, BigInt(types.length));
+  for (const [key, { fields }] of types) {
+    text(writer, encodeText(key));
+    number(writer, BigInt(fields.length));
+    for (const name of fields) text(writer, encodeText(name));
+  }
   number(writer, BigInt(encoder.count));
   writer.raw(encoder.nodes.bytes());
   encoder.put(writer, root, encoder.count);
@@ -107,7 +117,13 @@ type Placed = { readonly node: number } | { readonly value: unknown };
 class Encoder {
   readonly nodes = new Writer();
   count = 0;
+  readonly types = new Map<string, { readonly number: number; readonly fields: readonly string[] }>();
+  readonly #describe: Describe;
   readonly #known = new Map<object, number | undefined>(); // undefined while a container is being written
+
+  constructor(describe: Describe) {
+    this.#describe = describe;
+  }
 
   /** Write the node of a value, and those of what is in it. */
   encode(value: unknown, depth: number): Placed {
@@ -132,6 +148,8 @@ class Encoder {
     if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
       return this.#tensor(new Tensor(value as TypedArray));
     }
+    const described = value instanceof DescribedObject ? value : this.#describe(value);
+    if (described) return this.#object(described, depth);
     if (!isContainer(value)) {
       throw new TypeError(`a ${(value as object).constructor?.name ?? "object"} cannot be sent by value`);
     }
@@ -140,6 +158,23 @@ class Encoder {
     const placed = items.map((item) => this.encode(item, depth + 1));
     number(this.nodes, BigInt(isArray ? Node.Array : Node.Map));
     number(this.nodes, BigInt(isArray ? items.length : items.length / 2));
+    for (const item of placed) this.put(this.nodes, item, this.count);
+    this.count += 1;
+    return this.count - 1;
+  }
+
+  #object({ typeKey, fields }: DescribedObject, depth: number): number {
+    let type = this.types.get(typeKey);
+    if (!type) {
+      type = { number: this.types.size, fields: Object.keys(fields) };
+      this.types.set(typeKey, type);
+    }
+    const names = type.fields;
+    if (names.length !== Object.keys(fields).length || names.some((name) => !Object.hasOwn(fields, name))) {
+      throw new TypeError(`objects of ${typeKey} have different fields`);
+    }
+    const placed = names.map((name) => this.encode(fields[name], depth + 1));
+    number(this.nodes, BigInt(Node.FirstType + type.number));
     for (const item of placed) this.put(this.nodes, item, this.count);
     this.count += 1;
     return this.count - 1;
@@ -215,9 +250,12 @@ function putObject(writer: Writer, value: object | null): void {
 
 // ---- Reading ---------------------------------------------------------------------------------------------------------
 
-/** Return the value of bytes: arrays, Maps, Tensors, Shapes and objects of described types.
+/** Return the value of bytes: arrays, Maps, Tensors, Shapes and what `make` makes of objects of described types.
  * @throws RemoteProtocolError The bytes are damaged. */
-export function decodeValue(bytes: Uint8Array): unknown {
+export function decodeValue(
+  bytes: Uint8Array,
+  make: (described: DescribedObject) => unknown = (described) => described,
+): unknown {
   const form = bytes.subarray(1); // the first byte says whether there are objects of registered types in it
   if (form.length < MAGIC.length + CHECKSUM) throw new RemoteProtocolError("a value ends early");
   const end = form.length - CHECKSUM;
@@ -225,16 +263,18 @@ export function decodeValue(bytes: Uint8Array): unknown {
   const checksum = new DataView(form.buffer, form.byteOffset + end).getBigUint64(0, true);
   if (MAGIC.some((byte, i) => form[i] !== byte)) throw new RemoteProtocolError("a value has an unknown form");
   if (hashOf(content) !== checksum) throw new RemoteProtocolError("a value is damaged: its checksum is wrong");
-  return new Decoder(content.subarray(MAGIC.length)).decode();
+  return new Decoder(content.subarray(MAGIC.length), make).decode();
 }
 
 class Decoder {
   readonly #reader: Reader;
   readonly #nodes: unknown[] = [];
+  readonly #make: (described: DescribedObject) => unknown;
   #types: { key: string; fields: string[] }[] = [];
 
-  constructor(bytes: Uint8Array) {
+  constructor(bytes: Uint8Array, make: (described: DescribedObject) => unknown) {
     this.#reader = new Reader(bytes);
+    this.#make = make;
   }
 
   decode(): unknown {
@@ -318,7 +358,8 @@ class Decoder {
     }
     const type = this.#types[kind - Node.FirstType];
     if (!type) throw new RemoteProtocolError(`a value has a node of the unknown kind ${kind}`);
-    return new DescribedObject(type.key, Object.fromEntries(type.fields.map((name) => [name, this.#value()])));
+    const fields = Object.fromEntries(type.fields.map((name) => [name, this.#value()]));
+    return this.#make(new DescribedObject(type.key, fields));
   }
 
   #back(): unknown {
