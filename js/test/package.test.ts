@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { load, ModuleLoadError } from "../src/index.js";
@@ -30,6 +30,26 @@ test("the package has the compiled sources with their types and the page, and no
   ]);
   assert(names.includes("build/src/index.js") && names.includes("build/src/index.d.ts"));
   assert(packed.unpackedSize < 1_000_000, `${packed.unpackedSize} bytes`);
+});
+
+test("the types need no others, such as Node's", () => {
+  const program = `${HERE}build/user.mts`;
+  writeFileSync(
+    program,
+    'import { load, rpc } from "portcall"; export const users = [load, rpc.connect, rpc.listen];\n',
+  );
+  const words = [
+    "--ignoreConfig",
+    "--noEmit",
+    "--strict",
+    "--module",
+    "nodenext",
+    "--lib",
+    "es2022,esnext.disposable,dom",
+    "--types",
+    "",
+  ];
+  execFileSync(process.execPath, [`${HERE}node_modules/typescript/bin/tsc`, ...words, program]);
 });
 
 test("the package has the version of the Python package, and needs no other", () => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server that listens, in Node.
 
-import type { AddressInfo, Server as NetServer } from "node:net";
+import type { AddressInfo } from "node:net";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
 import {
@@ -39,21 +39,17 @@ const MOST_ENDINGS = 1000; // that are kept for clients who ask
 export class Server {
   /** Where it listens. */
   readonly address: string;
-  readonly #listener: NetServer;
-  readonly #sessions: Set<() => void>;
+  readonly #stop: () => Promise<void>;
 
   /** @internal */
-  constructor(address: string, listener: NetServer, sessions: Set<() => void>) {
+  constructor(address: string, stop: () => Promise<void>) {
     this.address = address;
-    this.#listener = listener;
-    this.#sessions = sessions;
+    this.#stop = stop;
   }
 
   /** End all sessions, and listen no more. */
-  async close(): Promise<void> {
-    const closed = new Promise((resolve) => this.#listener.close(resolve));
-    for (const abort of this.#sessions) abort();
-    await closed;
+  close(): Promise<void> {
+    return this.#stop();
   }
 }
 
@@ -92,7 +88,11 @@ export async function listen(options: ListenOptions): Promise<Server> {
     listener.listen(where, resolve);
   });
   const bound = address.kind === "tcp" ? { ...address, port: (listener.address() as AddressInfo).port } : address;
-  return new Server(addressText(bound), listener, running);
+  return new Server(addressText(bound), async () => {
+    const closed = new Promise((resolve) => listener.close(resolve));
+    for (const abort of running) abort();
+    await closed;
+  });
 }
 
 function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> {
