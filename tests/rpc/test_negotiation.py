@@ -19,8 +19,8 @@ import portcall
 from portcall import errors, rpc
 from portcall.rpc.client._errors import remote_error
 from portcall.rpc.wire import _handshake
-from rpc.raw_client import EXCEPTION, MAGIC, RawClient, text
-from rpc.relay import saying
+from rpc.raw_client import EXCEPTION, MAGIC, RETURN, RawClient, text
+from rpc.relay import read_frame, saying
 from rpc.serving import FUNCTIONS, Serving, serving
 
 RAISING = (
@@ -114,6 +114,20 @@ def test_connect_refuses_servers_of_another_version(options: str) -> None:
         with pytest.raises(errors.VersionMismatchError, match=r"speaks version .* this side version 1;") as raised:
             rpc.connect("127.0.0.1", port, timeout=30)
         assert raised.value.peer == f"127.0.0.1:{port}"
+
+
+def test_connect_uses_no_features_of_a_server_at_a_proxy_that_it_did_not_name() -> None:
+    """Such a server speaks before it knows its client."""
+
+    def reply(sock: Any) -> None:
+        sock.recv(4096)
+        words = b"server: -portcall=1 -features=output,values,invented"
+        sock.sendall(struct.pack("<ii", MAGIC, len(words)) + words)
+        read_frame(sock)
+        sock.sendall(struct.pack("<Qiii", 12, RETURN, 1, 0))
+
+    with saying(reply, shake_hands=False) as port, rpc.connect("127.0.0.1", port, timeout=30) as session:
+        assert session.features == {"values"}
 
 
 @pytest.mark.parametrize("version", ["", "x", "-1", "1.0", "9" * 50])

@@ -48,6 +48,40 @@ describe("clients in Python", () => {
   }
 });
 
+describe("through apache-tvm's proxy", () => {
+  let proxy: Awaited<ReturnType<typeof start>>;
+  before(async () => {
+    proxy = await start(PYTHON, [here("tvm_proxy.py")]);
+  });
+  after(async () => {
+    proxy.process.stdin!.end();
+    await ended(proxy.process);
+  });
+
+  for (const token of ["", "a token that is long"]) {
+    test(`containers travel by value, ${token ? "with" : "without"} a token`, async () => {
+      const [port, webPort] = proxy.line.split(" ");
+      const leave = new AbortController();
+      const key = `by value ${token.length}`.replaceAll(" ", "-");
+      const functions = { ...SERVED, "demo.same": (value: unknown) => value };
+      const joined = rpc.join(`ws://127.0.0.1:${webPort}/ws`, { functions, core, key, token, signal: leave.signal });
+      const session = await rpc.connect(`127.0.0.1:${port}`, { key, token });
+      const same = await session.getFunction("demo.same");
+      const value = [1, "two", new Map([["three", [null, true]]])];
+      assert.deepEqual(await same(value), value);
+      session.close();
+      for (const who of token ? ["portcall"] : ["portcall", "tvm"]) {
+        const words = [here("python_client.py"), who, "127.0.0.1", port!, key];
+        const client = await start(PYTHON, words, { PORTCALL_TOKEN: token });
+        assert.equal(client.line, "done");
+        await ended(client.process);
+      }
+      leave.abort();
+      await joined;
+    });
+  }
+});
+
 describe("a client in JavaScript", () => {
   let server: rpc.Server;
   let session: rpc.Session;

@@ -122,9 +122,10 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
   const key = checkKey(options.key ?? "");
   const timeout = checkSeconds(options.timeout ?? 10, "timeout");
   const callTimeout = checkSeconds(options.callTimeout ?? 0, "callTimeout");
+  const ours = [...FEATURES, ...(options.onOutput ? ["output"] : [])];
   const words = new Map([
     ["portcall", EXTENSION_VERSION],
-    ["features", [...FEATURES, ...(options.onOutput ? ["output"] : [])].join(",")],
+    ["features", ours.join(",")],
     ["nonce", newNonce()],
   ]);
   const sessionTimeout = checkSeconds(options.sessionTimeout ?? 0, "sessionTimeout");
@@ -144,7 +145,8 @@ export async function connect(address: string, options: ConnectOptions = {}): Pr
       const { reply, rest } = await shakeHands(transport, hello, key, token, deadline);
       const reasonKey = reasonKeyOf(reply);
       const explain = reasonKey ? { explain: () => whyEnded(target, reasonKey) } : {};
-      const features = new Set(reply.options.get("features")?.split(","));
+      const theirs = new Set(reply.options.get("features")?.split(","));
+      const features = new Set(ours.filter((name) => theirs.has(name)));
       const output = options.onOutput ? { onOutput: options.onOutput } : {};
       const pipeline = new Pipeline(transport, { callTimeout, features, ...output, ...explain });
       deadline.waitFor("the session to open");

@@ -15,8 +15,16 @@ import {
   parseGreeting,
   timeoutOf,
 } from "../wire/handshake.js";
+import { CORE_FEATURES } from "./core_endpoint.js";
 import type { Ending } from "./endpoint.js";
-import { exchangeProofs, type ServeOptions, type Settings, serveSession, settingsOf } from "./serving.js";
+import {
+  commonFeatures,
+  exchangeProofs,
+  type ServeOptions,
+  type Settings,
+  serveSession,
+  settingsOf,
+} from "./serving.js";
 
 /** What a server at a proxy does. */
 export type JoinState =
@@ -73,14 +81,7 @@ async function serveOnce(
   signal.addEventListener("abort", abort);
   try {
     signal.throwIfAborted();
-    const words: [string, string][] = settings.token
-      ? [
-          ["portcall", EXTENSION_VERSION],
-          ["auth", "token"],
-          ["nonce", newNonce()],
-        ]
-      : [];
-    const ours = greeting("server", settings.key, words);
+    const ours = greeting("server", settings.key, wordsFor(settings));
     const stream = new HandshakeStream(transport);
     transport.send(ours);
     tell({ state: "waiting" });
@@ -89,10 +90,11 @@ async function serveOnce(
     if (message.code === MISMATCH) return false;
     checkAccepted(message.code, settings.key);
     const hello = parseGreeting(message.text, "client");
-    if (settings.token && !(await prove(transport, stream, settings, [message.bytes, ours]))) return true;
+    const features = commonFeatures(settings, hello);
+    if (settings.token && !(await prove(transport, stream, settings, [message.bytes, ours], features))) return true;
     tell({ state: "serving", client: hello.key });
     const counted = counting(transport, (received, sent) => tell({ state: "progress", received, sent }));
-    const ending = await serveSession(counted.transport, settings, readable(hello), stream.rest);
+    const ending = await serveSession(counted.transport, settings, readable(hello), stream.rest, features);
     counted.stop();
     tell({ state: "ended", client: hello.key, ending });
     return true;
@@ -100,6 +102,13 @@ async function serveOnce(
     signal.removeEventListener("abort", abort);
     transport.abort();
   }
+}
+
+/** What the server says before it knows its client: a session uses those of its features that the client has, too. */
+function wordsFor(settings: Settings): [string, string][] {
+  const version: [string, string] = ["portcall", EXTENSION_VERSION];
+  if (settings.token) return [version, ["auth", "token"], ["nonce", newNonce()]];
+  return settings.core ? [version, ["features", CORE_FEATURES.join(",")]] : [];
 }
 
 /** A transport that tells how many bytes it has moved, a few times a second. */
@@ -160,9 +169,12 @@ async function prove(
   stream: HandshakeStream,
   settings: Settings,
   transcript: Uint8Array[],
+  features: readonly string[],
 ): Promise<boolean> {
   const proven = await exchangeProofs(stream, settings.token, transcript);
-  if (proven) transport.send(greeting("server", settings.key, [["portcall", EXTENSION_VERSION], proven]));
+  const words: [string, string][] = [["portcall", EXTENSION_VERSION]];
+  if (features.length) words.push(["features", features.join(",")]);
+  if (proven) transport.send(greeting("server", settings.key, [...words, proven]));
   return proven !== undefined;
 }
 

@@ -133,7 +133,8 @@ class Opening:
         credential = SessionCredential(options["session"], options.get("secret", "")) if "session" in options else None
         ask = EndReasonQuery(address, self.name, tls, credential, self.heartbeat) if credential else None
         descriptor, pump = as_descriptor(sock)
-        common = reply.features if reply.is_portcall else frozenset()
+        # A server behind a proxy speaks before it knows its client, and says all that it has.
+        common = reply.features & features if reply.is_portcall else frozenset()
         if self.record is not None:
             facts = {"features": sorted(common), "peer": self.name}
             descriptor, pump = keep_frames(descriptor, self.record, facts)
