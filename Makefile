@@ -52,7 +52,7 @@ POCL := /etc/OpenCL/vendors/pocl.icd
 $(POCL): | $(REDIS)
 	scripts/apt_install.sh pocl-opencl-icd ocl-icd-libopencl1
 
-test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) ## everything that CI runs: half an hour on 2 cores
+test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) ## what CI runs, beside test-js and docs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -163,6 +163,12 @@ PLATFORMS ?= linux-x64 linux-arm64
 platforms: $(NODE_MODULES) ## the npm packages with the native core, for each of PLATFORMS and systems since 2014: minutes
 	for name in $(PLATFORMS); do \
 		$(MAKE) --no-print-directory -f js/addon/Makefile package PLATFORM=$$name PYTHON=$(CURDIR)/$(PY) || exit; done
+
+.PHONY: npm
+npm: js wasm platforms ## the packages for npm, in dist/
+	mkdir -p dist
+	for folder in js $(PLATFORMS:%=js/platform/%); do \
+		npm pack --silent --pack-destination dist ./$$folder || exit; done
 
 # What Node for arm64 needs, to run under qemu.
 ARM64_LIBRARIES := /usr/aarch64-linux-gnu/lib/libstdc++.so.6

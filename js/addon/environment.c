@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of JavaScript: what each has, how other threads reach it, and how it ends.
-#define _GNU_SOURCE  // pthread_getattr_np
 #include "environment.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define STACK_LEFT 65536  // bytes: for what recursion calls at its end, the core included
+#define DEEPEST 500          // arrays within arrays
+#define LEVELS_UNGUARDED 16  // of these take no more stack than V8 leaves to functions in C
 
 const PortcallCore* portcall;
 int32_t carrier_type;
@@ -17,8 +17,6 @@ struct Registered {
   size_t size;
   char name[];
 };
-
-bool HasStack(const Environment* e) { return (uintptr_t)__builtin_frame_address(0) > e->stack_end; }
 
 bool IsHere(Environment* e) { return !atomic_load(&e->ended) && pthread_equal(e->thread, pthread_self()); }
 
@@ -219,17 +217,6 @@ static void End(void* data) {
   Release(e);
 }
 
-// Where the stack of this thread must end for recursion; 0, which is no limit, where nobody knows.
-static uintptr_t FindStackEnd(void) {
-  pthread_attr_t attributes;
-  void* start = NULL;
-  size_t size;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
-  if (pthread_attr_getstack(&attributes, &start, &size) != 0) start = NULL;
-  pthread_attr_destroy(&attributes);
-  return start == NULL ? 0 : (uintptr_t)start + STACK_LEFT;
-}
-
 Environment* StartEnvironment(napi_env env, Callers callers) {
   Environment* e = calloc(1, sizeof *e);
   napi_value name;
@@ -237,7 +224,6 @@ Environment* StartEnvironment(napi_env env, Callers callers) {
   atomic_init(&e->users, 1);
   atomic_init(&e->ended, false);
   e->thread = pthread_self();
-  e->stack_end = FindStackEnd();
   e->env = env;
   e->callers = callers;
   e->last_visit = &e->visits;
@@ -261,6 +247,16 @@ napi_value CallHook(Environment* e, Hook hook, size_t count, const napi_value* a
   napi_get_undefined(e->env, &undefined);
   if (napi_get_reference_value(e->env, e->hooks[hook], &function) != napi_ok) return NULL;
   return napi_call_function(e->env, undefined, function, count, args, &result) == napi_ok ? result : NULL;
+}
+
+bool MayDescend(Environment* e, int depth) {
+  napi_value text;
+  if (depth >= DEEPEST) {
+    ThrowError(e->env, "RangeError", "a value has too many levels, or contains itself");
+    return false;
+  }
+  if (depth % LEVELS_UNGUARDED != LEVELS_UNGUARDED - 1) return true;
+  return napi_create_string_latin1(e->env, "", 0, &text) == napi_ok && CallHook(e, kLower, 1, &text) != NULL;
 }
 
 int64_t PartOf(napi_env env, napi_value parts, uint32_t i) {

@@ -17,8 +17,6 @@
 
 #include "portcall/c_api.h"
 
-#define DEEPEST 500  // arrays within arrays: each level takes stack
-
 extern const PortcallCore* portcall;  // the core's functions
 extern int32_t carrier_type;          // of objects of the core that only carry one of JavaScript
 
@@ -41,7 +39,6 @@ typedef struct Environment {
   atomic_int users;   // the thread itself, its handles, and what the core keeps of it
   atomic_bool ended;  // the thread is gone, or is going
   pthread_t thread;
-  uintptr_t stack_end;  // where recursion must stop
   napi_env env;
   Callers callers;
   napi_ref hooks[kNumHooks];
@@ -60,8 +57,7 @@ typedef struct Environment {
 } Environment;
 
 Environment* StartEnvironment(napi_env env, Callers callers);
-bool IsHere(Environment* e);          // whether this is its thread, and it goes on
-bool HasStack(const Environment* e);  // whether there is room for recursion: V8 guards the stack of its own frames only
+bool IsHere(Environment* e);  // whether this is its thread, and it goes on
 void Retain(Environment* e);
 void Release(Environment* e);
 // Notes a name that the environment registered, so that it goes with it. Takes the reference.
@@ -69,6 +65,9 @@ void NoteRegistered(Environment* e, const char* name, size_t size, TVMFFIObjectH
 
 // Calls a hook. NULL with a pending exception when it throws.
 napi_value CallHook(Environment* e, Hook hook, size_t count, const napi_value* args);
+// Whether a value may have one more level of arrays within arrays. V8 guards the stack when its own functions are called, and
+// ends the process when it finds itself too far below: so from time to time one of them is called.
+bool MayDescend(Environment* e, int depth);
 int64_t PartOf(napi_env env, napi_value parts, uint32_t i);  // a whole number of the array that a hook returned
 void ThrowError(napi_env env, const char* kind, const char* message);
 

@@ -108,10 +108,7 @@ napi_value WrapFunction(Environment* e, TVMFFIObjectHandle object, const char* n
 
 static napi_value GetContainer(Environment* e, TVMFFIObject* object) {
   static _Thread_local int depth = 0;
-  if (depth >= DEEPEST || !HasStack(e)) {
-    ThrowError(e->env, "RangeError", "a value of the core has too many levels");
-    return NULL;
-  }
+  if (!MayDescend(e, depth)) return NULL;
   ++depth;
   napi_value value = object->type_index == kTVMFFIMap ? GetMap(e, object) : GetArray(e, object);
   --depth;

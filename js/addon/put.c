@@ -89,10 +89,7 @@ static bool PutItem(Environment* e, napi_value array, uint32_t i, TVMFFIAny* cel
 static bool PutItems(Environment* e, napi_value array, bool is_map, TVMFFIAny* cell, int depth) {
   uint32_t count = 0, done = 0;
   napi_get_array_length(e->env, array, &count);
-  if (depth >= DEEPEST || !HasStack(e)) {
-    ThrowError(e->env, "RangeError", "a value has too many levels, or contains itself");
-    return false;
-  }
+  if (!MayDescend(e, depth)) return false;
   TVMFFIAny* items = calloc((size_t)count + 1, sizeof *items);
   if (items == NULL) {
     ThrowError(e->env, "RangeError", "there is no memory left for an array");

@@ -20,7 +20,7 @@ JS = Path(__file__).parents[1]
 NODES = JS.parent / "build" / "platform" / "node"
 NODE = "20"
 OLDEST_GLIBC = (2, 17)  # of 2012
-LIBRARIES = ["libportcall.so", "libportcall_graph.so"]
+LIBRARIES = ["libportcall.so", "libportcall_graph.so", "libportcall_ir.so"]
 # By Node's name: the machine's, as ELF files, Linux and zig have it.
 MACHINES = {"x64": ("EM_X86_64", "x86_64", "x86_64-linux-gnu"), "arm64": ("EM_AARCH64", "aarch64", "aarch64-linux-gnu")}
 # Of the system, and of the package. C++'s library is inside.
