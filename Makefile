@@ -277,8 +277,9 @@ test-slow: venv build ## what takes minutes: a graph of a million objects, throu
 	$(PY) -m pytest -m slow
 
 .PHONY: test-board
+FARM_BOARDS := $(addprefix tests/farm/test_,leases.py kills.py health.py cli_farm.py client_api.py executor.py)
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
-	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc tests/graph/test_remote.py
+	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
 
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m slow tests/compile
@@ -335,6 +336,10 @@ docs: venv build ## the documentation site, in build/docs; a warning is an error
 SOAK_SECONDS ?= 60
 soak: venv build ## a server under sessions that are killed, SOAK_SECONDS long: nothing may be left behind
 	$(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
+
+.PHONY: soak-board
+soak-board: venv build ## the same with the server without Python
+	PORTCALL_TEST_SERVER=board $(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
 
 wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
 	rm -rf build/wheel

@@ -27,6 +27,7 @@ import portcall.rpc
 from kernels import libraries as kernel_libraries
 from portcall import _core, testing, toolchain
 from portcall._module import VM_LIBRARY
+from rpc import board
 
 ROOT = Path(__file__).parents[1]
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for what they run in the background
@@ -63,7 +64,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         print(item.nodeid, file=item.config.stash[ORDER])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if board.under_test():
+        left_out = [item for item in items if board.reason_to_leave_out(item.name)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if "libraries" in getattr(item, "fixturenames", ()):  # apache-tvm compiles them
             item.add_marker(pytest.mark.peers)

@@ -36,10 +36,14 @@ void Supervisor::OnAccept() {
     accept_after_ = Now() + kOverloadPause;
     return;
   }
+  Begin(Descriptor(fd));
+}
+
+void Supervisor::Begin(Descriptor socket) {
   auto connection = std::make_unique<Connection>();
-  connection->socket = Descriptor(fd);
+  connection->socket = std::move(socket);
   connection->number = ++last_number_;
-  connection->peer = PeerName(fd);
+  connection->peer = PeerName(connection->socket.get());
   connection->since = Now();
   connection->deadline = connection->since + options_.handshake_timeout;
   connections_.emplace(connection->number, std::move(connection));
@@ -101,6 +105,11 @@ void Supervisor::OnHello(Connection* connection) {
   } catch (const Error& error) {
     return Refuse(connection, std::string(error.message()), Refusal());
   }
+  if (hello.portcall()) connection->features = hello.Features();
+  if (!options_.farm.empty()) {
+    connection->limit = limit;
+    return AdmitFromFarm(connection, hello.key);
+  }
   if (hello.key != options_.key) {
     return Refuse(connection,
                   "asked for the key '" + hello.key.substr(0, kShownKey) + "'; this server has '" + options_.key + "'",
@@ -111,7 +120,6 @@ void Supervisor::OnHello(Connection* connection) {
   }
   const bool both = limit > 0 && options_.session_timeout > 0;
   connection->limit = both ? std::min(limit, options_.session_timeout) : std::max(limit, options_.session_timeout);
-  if (hello.portcall()) connection->features = hello.Features();
   if (!secrets_->has_token()) return Enqueue(connection);
   Words words = OurWords();
   words.emplace_back("auth", "token");
@@ -190,6 +198,7 @@ void Supervisor::Open(Connection* connection) {
   const std::string kind = connection->portcall ? "portcall" : "TVM";
   log_.Write("opened", "opened for " + connection->peer + ", a " + kind + " client" + limit, connection->number,
              {{"peer", Quoted(connection->peer)}, {"client", Quoted(kind)}});
+  if (connection->fence) gate_.Send({GateMessage::kOpened, connection->number, connection->fence});
 }
 
 // Gives a connection to a process of its own, which answers the client.

@@ -28,11 +28,13 @@ constexpr Kind kKinds[] = {
     {"lost", "the connection was lost in the middle of a message", false},
     {"crash", "crashed with $", true},
     {"exit", "its process exited with code $", true},
+    {"device", "a device failed for good", true},
     {"expired", "its time of $ is over", true},
     {"disk", "its files took more than $", true},
     {"abandoned", "its client was gone and its work did not end", false},
     {"stopped", "the server was stopped", false},
     {"failed", "the server could not continue it: $", true},
+    {"lease", "its lease of the farm was over", true},
     // Before the session is open:
     {"silent", "sent nothing for $ during the handshake", false},
     {"crowded", "was silent while others wanted to connect", false},
@@ -156,6 +158,7 @@ Ending HowItEnded(int status, const Progress& progress, const Ending& killed) {
   const bool in_order = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (in_order && progress.state == kClosed) return {"closed"};
   if (in_order && progress.state == kLost) return {"lost"};
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kDeviceFailed && progress.state == kClosed) return {"device"};
   if (!killed.how.empty()) return killed;
   if (WIFSIGNALED(status)) return {"crash", SignalName(WTERMSIG(status))};
   return {"exit", {}, WEXITSTATUS(status)};

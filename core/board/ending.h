@@ -31,6 +31,8 @@ struct Progress {
 };
 static_assert(sizeof(Progress) == 24 + 104 + 8 * 56 + 2048);
 
+constexpr int kDeviceFailed = 71;  // the exit code of a session of which a device failed for good
+
 struct Ending {
   std::string how;  // see ending.cc; empty: none
   std::string signal = {};

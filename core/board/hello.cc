@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHeadBytes = 8, kMaxKeyBytes = 4096;
 constexpr int kOldestVersion = 1, kVersion = 1;
-constexpr const char* kFeatures[] = {"alive", "output", "pipeline", "post", "traceback", "values"};
+constexpr const char* kFeatures[] = {"alive", "callback", "output", "pipeline", "post", "traceback", "values"};
 
 std::vector<std::string> Split(std::string_view text, std::string_view separators) {
   std::vector<std::string> parts;

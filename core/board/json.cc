@@ -83,7 +83,8 @@ class JsonReader {
       value->kind_ = Kind::kInteger;
     } else if (word != "null" && word != "true" && word != "false") {
       if (word.empty() || word.find_first_not_of("-+.0123456789eE") != std::string::npos) Fail("a value is expected");
-      std::strtod(word.c_str(), &stop);
+      value->real_ = std::strtod(word.c_str(), &stop);
+      value->is_real_ = true;
       if (*stop) Fail("a number is expected");
     }
     at_ = end;
@@ -148,6 +149,11 @@ void Expect(bool right, const char* what, const char* kind) {
 int64_t Json::Integer(const char* what) const {
   Expect(kind_ == Kind::kInteger, what, "a whole number");
   return number_;
+}
+
+double Json::Number(const char* what) const {
+  Expect(kind_ == Kind::kInteger || is_real_, what, "a number");
+  return is_real_ ? real_ : static_cast<double>(number_);
 }
 
 const std::string& Json::Text(const char* what) const {

@@ -20,6 +20,7 @@ class Json {
   Kind kind() const { return kind_; }
   // Each throws ValueError where this is not of that kind; `what` names it.
   int64_t Integer(const char* what) const;
+  double Number(const char* what) const;  // an integer or not
   const std::string& Text(const char* what) const;
   const std::vector<Json>& List(const char* what) const;
   // The names in an object and their values, in turn.
@@ -33,6 +34,8 @@ class Json {
 
   Kind kind_ = Kind::kOther;
   int64_t number_ = 0;
+  double real_ = 0;
+  bool is_real_ = false;
   std::string text_;
   std::vector<Json> items_;
 };

@@ -118,6 +118,14 @@ std::string PeerName(int socket) {
   return "process " + std::to_string(who.pid) + " of user " + std::to_string(who.uid);
 }
 
+std::string LocalAddress(int socket) {
+  sockaddr_storage local{};
+  socklen_t size = sizeof(local);
+  getsockname(socket, reinterpret_cast<sockaddr*>(&local), &size);
+  int port = 0;
+  return HostOf(local, &port);
+}
+
 void Tune(int socket) {
   const int yes = 1, idle = 20, interval = 5, count = 4;  // gone after 40 s without a word
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));

@@ -21,6 +21,7 @@ struct Listener {
 Listener Listen(const Options& options);
 // A client's address, or the process and user at the other end of a Unix socket.
 std::string PeerName(int socket);
+std::string LocalAddress(int socket);  // without the port
 // Sends small messages at once, and notices a peer that is gone.
 void Tune(int socket);
 

@@ -21,6 +21,7 @@ std::string Printable(std::string_view text);
 class Log {
  public:
   explicit Log(LogStyle style) : style_(style) {}
+  LogStyle style() const { return style_; }
 
   // Names with values as JSON.
   using Facts = std::vector<std::pair<const char*, std::string>>;

@@ -16,7 +16,7 @@ namespace portcall::board {
 using namespace sha256;
 namespace {
 
-constexpr size_t kShortToken = 16, kLongestToken = 4096;
+constexpr size_t kShortToken = 16;
 
 struct Token {
   char data[kLongestToken] = "";
@@ -31,9 +31,15 @@ struct Token {
   }
 };
 
-// Reads the token of the file or of the variable, which is wiped: sessions see the same memory.
+// Forgets a variable: sessions see the same memory.
+void WipeVariable(const char* name) {
+  if (char* value = std::getenv(name)) Wipe(value, std::strlen(value));
+  unsetenv(name);
+}
+
+// Reads the token of the file or of the variable: of clients, or of the farm.
 void ReadToken(const Options& options, Token* token) {
-  char* variable = std::getenv("PORTCALL_TOKEN");
+  const char* variable = std::getenv(options.farm.empty() ? "PORTCALL_TOKEN" : "PORTCALL_FARM_TOKEN");
   if (!options.token_file.empty()) {
     const bool standard_input = options.token_file == "-";
     Descriptor file(standard_input ? dup(STDIN_FILENO) : open(options.token_file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -55,10 +61,7 @@ void ReadToken(const Options& options, Token* token) {
     PORTCALL_CHECK(token->size == 0 || !token->Trimmed().empty(), ValueError)
         << "the token is blank; one that nobody guesses is made by: openssl rand -hex 32";
   }
-  if (variable) {
-    Wipe(variable, std::strlen(variable));
-    unsetenv("PORTCALL_TOKEN");
-  }
+  for (const char* name : {"PORTCALL_TOKEN", "PORTCALL_FARM_TOKEN"}) WipeVariable(name);
 }
 
 int Main(int argc, char** argv) {
@@ -72,8 +75,9 @@ int Main(int argc, char** argv) {
     ReadToken(options, token.get());
     const std::string_view text =
         options.token_file.empty() ? std::string_view(token->data, token->size) : token->Trimmed();
-    const size_t length = text.size();
-    Secrets secrets(text);
+    const bool joins = !options.farm.empty();
+    const size_t length = joins ? 0 : text.size();
+    Secrets secrets(joins ? "" : text, joins ? text : "");
     token.reset();
     if (length && length < kShortToken) {
       Log(style).Write("weak-token", "the token has " + std::to_string(length) +

@@ -15,6 +15,7 @@
 namespace portcall::board {
 namespace {
 
+constexpr const char* kFarmPort = "9190";
 constexpr const char* kHelp = R"(Usage: portcall-server [OPTIONS]
 
   Let portcall and TVM clients upload, call and time code here, without Python.
@@ -38,6 +39,17 @@ Options:
   --disk-limit SIZE         Files in a session's directory.
   --max-frame SIZE          Length of a message; contents of tensors do not
                             count.  [default: 1GiB]
+  --farm HOST:PORT         Be a place of this farm, whose clients alone come in;
+                           the token is then the farm's (PORTCALL_FARM_TOKEN).
+  --place NAME             The name of the place; by default that of this
+                           machine and the key.
+  --tag NAME[=VALUE]       A label of the place. Can be repeated.
+  --relay                  Let clients come through the farm only, as behind NAT.
+  --check COMMAND          Runs before each lease; if it fails, another board is
+                           used.
+  --prepare COMMAND        Runs before each lease, such as one that flashes.
+  --clean COMMAND          Runs after each lease.
+  --hook-limit TIME        How long each of these may take.  [default: 60s]
   --work-dir DIRECTORY      Folder for the sessions' directories.
   --ready-file FILE         Write a JSON object with the address when ready.
   --json                    Print a JSON object with the address instead.
@@ -49,6 +61,7 @@ Options:
 Examples:
   portcall-server                                        this machine only, port 9090
   portcall-server --host 0.0.0.0 --token-file token      other machines, too
+  portcall-server --farm lab:9190 --key rasp4            a place of a farm
   portcall-server --max-sessions 1 --session-timeout 10m one at a time
 )";
 
@@ -107,8 +120,30 @@ std::vector<std::string> Paths(const std::string& text) {
   return paths;
 }
 
+// HOST:PORT, several with commas between; a port may be left out.
+std::vector<std::pair<std::string, std::string>> ReadAddresses(const std::string& all) {
+  std::vector<std::pair<std::string, std::string>> addresses;
+  for (size_t at = 0; at <= all.size();) {
+    const size_t end = std::min(all.find(',', at), all.size());
+    const std::string text = all.substr(at, end - at);
+    const size_t colon = text.rfind(':');
+    const bool six = !text.empty() && text.front() == '[';
+    const bool has_port = colon != std::string::npos && (six ? text[colon - 1] == ']' : text.find(':') == colon);
+    std::string host = has_port ? text.substr(0, colon) : text;
+    if (six && host.back() == ']') host = host.substr(1, host.size() - 2);
+    PORTCALL_CHECK(!host.empty(), ValueError)
+        << "the address '" << text << "' is not of the form host:port or [v6]:port";
+    const std::string port = has_port ? text.substr(colon + 1) : kFarmPort;
+    PORTCALL_CHECK(ReadNumber(port, 65535) > 0, ValueError) << "invalid port " << port << " (must be 1-65535)";
+    addresses.emplace_back(host, port);
+    at = end + 1;
+  }
+  return addresses;
+}
+
 bool SetFlag(Options* to, const std::string& name) {
   if (name == "--insecure") return to->insecure = true;
+  if (name == "--relay") return to->relay = true;
   if (name == "--json") return to->json = true;
   if (name == "--log-json") return to->log_json = true;
   if (name == "--silent") return to->silent = true;
@@ -131,13 +166,31 @@ bool SetValue(Options* to, const std::string& name, const std::string& value) {
   else if (name == "--memory-limit") to->memory_limit = ReadSize(value);
   else if (name == "--disk-limit") to->disk_limit = ReadSize(value);
   else if (name == "--max-frame") to->max_frame = ReadSize(value);
+  else if (name == "--farm") to->farm = ReadAddresses(value);
+  else if (name == "--place") to->place = value;
+  else if (name == "--tag") to->tags.push_back(value);
+  else if (name == "--check") to->check = value;
+  else if (name == "--prepare") to->prepare = value;
+  else if (name == "--clean") to->clean = value;
+  else if (name == "--hook-limit") to->hook_limit = ReadDuration(value);
   else if (name == "--work-dir") to->work_dir = value;
   else if (name == "--ready-file") to->ready_file = value;
   else return false;
   return true;
 }
 
+void SetDefaults(Options* options) {
+  const bool joins = !options->farm.empty();
+  if (options->port < 0) options->port = joins ? 0 : 9090;  // the farm tells the address
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  if (joins && options->place.empty()) options->place = std::string(name) + "-" + options->key;
+}
+
 void CheckOptions(const Options& options) {
+  if (!options.farm.empty()) {
+    PORTCALL_CHECK(!options.key.empty(), ValueError) << "a place of a farm needs a key, such as --key rasp4";
+  }
   PORTCALL_CHECK(options.key.find_first_of(" \t\n\v\f\r") == std::string::npos, ValueError)
       << "the key '" << options.key << "' contains whitespace, which the protocol cannot carry";
   PORTCALL_CHECK(!options.port_end || options.port < options.port_end, ValueError)
@@ -148,15 +201,17 @@ void CheckOptions(const Options& options) {
 
 }  // namespace
 
-bool Options::Local() const {
+bool IsLoopback(const std::string& host) {
   std::string name = host;
   if (!name.empty() && name.front() == '[' && name.back() == ']') name = name.substr(1, name.size() - 2);
   in_addr four{};
   in6_addr six{};
-  if (!unix_path.empty() || name == "localhost") return true;
+  if (name == "localhost") return true;
   if (inet_pton(AF_INET, name.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
   return inet_pton(AF_INET6, name.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
+
+bool Options::Local() const { return !unix_path.empty() || IsLoopback(host); }
 
 Parsed ParseOptions(int argc, char** argv) {
   Parsed parsed;
@@ -179,6 +234,7 @@ Parsed ParseOptions(int argc, char** argv) {
       i += apart;
     }
     name.clear();
+    SetDefaults(&parsed.options);
     CheckOptions(parsed.options);
   } catch (const Error& error) {
     const std::string message(error.message());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace portcall::board {
@@ -12,14 +13,19 @@ namespace portcall::board {
 // Durations are seconds, sizes bytes; 0 means no limit.
 struct Options {
   std::string host = "127.0.0.1", unix_path, key, token_file, work_dir, ready_file;
-  int64_t port = 9090, port_end = 0;
-  std::vector<std::string> libraries, expose;
-  bool insecure = false, json = false, log_json = false, silent = false;
+  std::string place, check, prepare, clean;
+  std::vector<std::pair<std::string, std::string>> farm;  // hosts and ports; empty for none
+  int64_t port = -1, port_end = 0;
+  std::vector<std::string> libraries, expose, tags;
+  bool insecure = false, relay = false, json = false, log_json = false, silent = false;
   int64_t max_sessions = 0, memory_limit = 0, disk_limit = 0, max_frame = int64_t{1} << 30;
-  double session_timeout = 0, handshake_timeout = 10;
+  double session_timeout = 0, handshake_timeout = 10, hook_limit = 60;
 
   bool Local() const;  // only processes of this machine can connect
 };
+
+// Whether an address, or a name, is of this machine alone.
+bool IsLoopback(const std::string& host);
 
 // What was asked for instead of serving (--help, --version) is printed, and `exit_code` is 0; after a mistake it is 2.
 struct Parsed {

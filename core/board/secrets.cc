@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -38,16 +39,19 @@ std::string NumberedHex(const HmacKey& key, std::string_view what, uint64_t numb
 struct Secrets::Page {
   HmacKey token, own;
   uint64_t nonces = 0;
+  size_t farm_token_size = 0;
+  char farm_token[kLongestToken] = "";
 };
 
-Secrets::Secrets(std::string_view token) : has_token_(!token.empty()) {
+Secrets::Secrets(std::string_view token, std::string_view farm_token) : has_token_(!token.empty()) {
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   madvise(memory, sizeof(Page), kWipeOnFork);
   std::string random = Random(32);
   page_ = new (memory) Page{HmacKey(token), HmacKey(random)};
   Wipe(random.data(), random.size());
-  if (has_token_) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  page_->farm_token_size = farm_token.copy(page_->farm_token, kLongestToken - 1);
+  if (has_token_ || page_->farm_token_size) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 Secrets::~Secrets() {
@@ -68,10 +72,15 @@ std::string Secrets::OfSession(int number) const {
   return NumberedHex(page_->own, "session ", static_cast<uint64_t>(number));
 }
 
+void Secrets::SendFarmToken(int link) const {
+  if (send(link, page_->farm_token, page_->farm_token_size + 1, MSG_NOSIGNAL) < 0) throw SystemError("cannot start");
+}
+
 pid_t Secrets::Fork() {
   pid_t pid = fork();
   if (pid == 0) {
-    Wipe(page_, sizeof(Page));
+    Wipe(page_->farm_token, page_->farm_token_size);
+    Wipe(page_, offsetof(Page, farm_token));
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   }
   return pid;

@@ -10,11 +10,13 @@
 
 namespace portcall::board {
 
-// One page: the keys made of the token and of random bytes. Neither the token nor a secret of a session is kept.
+// One page: the keys made of the token and of random bytes. Neither the token of clients nor a secret of a session is kept.
+constexpr size_t kLongestToken = 4096;
+
 class Secrets {
  public:
-  // `token` is empty for none.
-  explicit Secrets(std::string_view token);
+  // The token of clients, and the one that the farm knows us by; each is empty for none.
+  Secrets(std::string_view token, std::string_view farm_token);
   Secrets(const Secrets&) = delete;
   Secrets& operator=(const Secrets&) = delete;
   ~Secrets();
@@ -25,6 +27,8 @@ class Secrets {
   std::string Proof(std::string_view role, std::string_view transcript) const;
   // What the client of a session may ask with, later, why it ended.
   std::string OfSession(int number) const;
+  // Sends the farm's token to its agent as one message, which ends with a zero.
+  void SendFarmToken(int link) const;
   // fork(), but the child knows none of this.
   pid_t Fork();
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "board/ending.h"
 #include "board/files.h"
 #include "board/listen.h"
 #include "portcall/module.h"
@@ -99,6 +100,15 @@ struct Printed {
   int log = -1;
 };
 
+// Requests that have arrived are answered, and no others are read.
+void EndReading(int descriptor) {
+  shutdown(descriptor, SHUT_RD);  // wakes a thread that reads; TCP still gives what arrives later
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+  dup3(ends[0], descriptor, O_CLOEXEC);
+  for (int end : ends) close(end);
+}
+
 Printed Redirect(SessionStart* start) {
   Printed printed;
   int ends[2];
@@ -113,13 +123,13 @@ Printed Redirect(SessionStart* start) {
   return printed;
 }
 
-void Serve(SessionStart start, const SessionOptions& options) {
+int Serve(SessionStart start, const SessionOptions& options) {
   Isolate(start, options);
   LimitResources(options);
   const auto limit = static_cast<uint64_t>(options.server.disk_limit);
   auto folder = std::make_shared<Folder>(start.directory + "/files", limit);
   RegisterFiles(folder);
-  RegisterContents(folder, start.contents, limit);
+  if (options.server.farm.empty()) RegisterContents(folder, start.contents, limit);  // a farm's clients are strangers
   CallHook("tvm.rpc.server.start");
   if (options.server.unix_path.empty()) Tune(start.client.get());
   std::string_view rest = start.reply;
@@ -131,14 +141,21 @@ void Serve(SessionStart start, const SessionOptions& options) {
   const std::vector<std::string>& patterns = options.patterns;
   const bool by_value = start.features.find("values") != std::string::npos;
   const PackedFunc constructor([&, by_value](Args args, RetValue* rv) { *rv = Construct(patterns, by_value, args); });
-  const int client = start.client.Release();
+  const int client = start.client.Release(), reading = fcntl(client, F_DUPFD_CLOEXEC, 0);
+  if (reading < 0) throw SystemError("cannot serve");
+  bool device_failed = false;
+  Registry::Register("portcall.DeviceFailed", true).set_body([&, reading](Args, RetValue*) {  // plug-ins call it
+    device_failed = true;
+    EndReading(reading);
+  });
   Printed printed = Redirect(&start);
   const std::string how = Registry::GetRequired("portcall.rpc.ServeSession")(
-      client, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.features,
+      reading, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.features,
       printed.streams[0].get(), printed.streams[1].get(), printed.log);
   dup2(start.log, STDOUT_FILENO);
   dup2(start.log, STDERR_FILENO);
   if (how == "closed") CallHook("tvm.rpc.server.shutdown");
+  return device_failed ? kDeviceFailed : 0;
 }
 
 }  // namespace
@@ -163,7 +180,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
 int RunSession(SessionStart start, const SessionOptions& options) noexcept {
   int code = 0;
   try {
-    Serve(std::move(start), options);
+    code = Serve(std::move(start), options);
   } catch (const std::exception& error) {
     fprintf(stderr, "the session ended: %s\n", error.what());
     code = 1;

@@ -16,8 +16,7 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kPause = 0.1;      // seconds until what failed for want of room is tried again
-constexpr double kKillAgain = 1;    // after which a session that should have ended is killed again
+constexpr double kKillAgain = 1;    // seconds after which a session that should have ended is killed again
 constexpr double kLinger = 5;       // for a client to read the last message
 constexpr double kLostGrace = 10;   // that a session may go on after its client has gone
 constexpr double kStopTimeout = 5;  // for the processes of sessions to end
@@ -53,7 +52,10 @@ void WriteWhole(const std::string& path, const std::string& text) {
   const std::string beside = path + "." + std::to_string(getpid());
   const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   const bool written = file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (!written || rename(beside.c_str(), path.c_str()) != 0) throw SystemError("cannot write '" + path + "'");
+  if (written && rename(beside.c_str(), path.c_str()) == 0) return;
+  const int error = errno;
+  unlink(beside.c_str());
+  throw SystemError("cannot write '" + path + "'", error);
 }
 
 // Text that a session wrote and nobody read.
@@ -79,16 +81,18 @@ Supervisor::Supervisor(Options options, Secrets* secrets, LogStyle style)
 
 int Supervisor::Run() {
   Prepare();
-  Announce();
+  if (options_.farm.empty()) Announce();
+  else StartAgent();
   while (!stop_signal_) Step();
   ShutDown();
+  PORTCALL_CHECK(failure_.empty(), RPCError) << failure_;
   return stop_signal_;
 }
 
 // ---- Beginning and end ----------------------------------------------------------------------------------------------
 
 void Supervisor::Prepare() {
-  PORTCALL_CHECK(options_.Local() || secrets_->has_token() || options_.insecure, ValueError)
+  PORTCALL_CHECK(options_.Local() || secrets_->has_token() || options_.insecure || !options_.farm.empty(), ValueError)
       << "anyone who reaches " << options_.host << " could run any code here: give --token-file FILE (or "
       << "PORTCALL_TOKEN); or say --insecure in a network that you trust";
   listener_ = Listen(options_);
@@ -105,6 +109,7 @@ void Supervisor::Prepare() {
   getrlimit(RLIMIT_NOFILE, &session_.files);
   const rlimit most{session_.files.rlim_max, session_.files.rlim_max};
   setrlimit(RLIMIT_NOFILE, &most);
+  instance_ = secrets_->Nonce();
   base_ = MakeBaseDirectory(options_.work_dir);
   StartKeeper();
   GiveBackCode();
@@ -139,7 +144,8 @@ void Supervisor::StartKeeper() {
 }
 
 void Supervisor::Announce() {
-  if (!options_.Local() && !secrets_->has_token()) {
+  announced_ = true;
+  if (!options_.Local() && !secrets_->has_token() && options_.farm.empty()) {
     log_.Write("insecure", "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
   }
   log_.Write("listening", "serving on " + listener_.address + ", key '" + options_.key + "'");
@@ -163,8 +169,10 @@ void Supervisor::ShutDown() {
   for (const auto& [number, connection] : connections_) {
     if (connection->pid) Kill(connection.get(), {"stopped"});
   }
+  if (gate_.pid()) gate_.Send({GateMessage::kStop, 0, 0});
   const double until = Now() + kStopTimeout;
-  while (Count(State::kServing, State::kServing) && Now() < until) Step();
+  while ((gate_.pid() || Count(State::kServing, State::kServing)) && Now() < until) Step();
+  if (gate_.pid()) kill(gate_.pid(), SIGKILL);
   connections_.clear();
   lingering_.clear();
   OnOutput();
@@ -187,6 +195,7 @@ SessionStart Supervisor::LeaveSupervisor(Connection* connection) {
   connections_.clear();
   lingering_.clear();
   keeper_.Close();
+  gate_.Close();
   for (Descriptor* own : {&listener_.socket, &signals_, &output_read_, &base_.lock}) own->Close();
   return start;
 }
@@ -197,12 +206,15 @@ void Supervisor::Step() {
   MakeRoom();
   std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}, {output_read_.get(), POLLIN, 0}};
   polled.push_back({keeper_.fd(), static_cast<short>(keeper_.waiting() ? POLLIN | POLLOUT : POLLIN), 0});
+  polled.push_back({gate_.fd(), static_cast<short>(gate_.waiting() ? POLLIN | POLLOUT : POLLIN), 0});
   const bool room = Count(State::kGreeting, State::kWaiting) < kMaxHandshakes && Now() >= accept_after_;
   polled.push_back({room ? listener_.socket.get() : -1, POLLIN, 0});
   double next = Now() + kLongestWait;
   if (accept_after_ > Now()) next = std::min(next, accept_after_);
   if (!room) next = std::min(next, Now() + kStale);
-  if (keeper_after_ > 0) next = std::min(next, keeper_after_);
+  for (double after : {keeper_after_, agent_after_}) {
+    if (after > 0) next = std::min(next, after);
+  }
   std::vector<int> numbers;
   for (const auto& [number, connection] : connections_) {
     const bool reads = connection->state == State::kGreeting || connection->state == State::kProving;
@@ -216,15 +228,16 @@ void Supervisor::Step() {
   if (poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) return;
   if (polled[1].revents) Guard(0, [&] { OnOutput(); });
   if (polled[2].revents) Guard(0, [&] { OnKeeper(); });
+  if (polled[3].revents) Guard(0, [&] { OnAgent(); });
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const short events = polled[4 + i].revents;
+    const short events = polled[5 + i].revents;
     if (!events) continue;
     Guard(numbers[i], [&] {
       if (Connection* connection = Find(numbers[i])) OnClient(connection, events);
     });
   }
   if (polled[0].revents) Guard(0, [&] { OnSignal(); });
-  if (polled[3].revents) Guard(0, [&] { OnAccept(); });
+  if (polled[4].revents) Guard(0, [&] { OnAccept(); });
   OnDeadlines();
 }
 
@@ -265,7 +278,8 @@ void Supervisor::Reap() {
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
     const pid_t pid = info.si_pid;
     int status = 0;
-    if (pid != keeper_.pid()) kill(-pid, SIGKILL);  // what the session started, before its number can be another's
+    if (pid != keeper_.pid() && pid != gate_.pid())
+      kill(-pid, SIGKILL);  // what the session started, before its number can be another's
     waitpid(pid, &status, 0);
     info = {};
     if (pid == keeper_.pid()) {
@@ -273,6 +287,10 @@ void Supervisor::Reap() {
       keeper_.Started(0);
       keeper_.Close();
       keeper_after_ = Now() + kPause;
+      continue;
+    }
+    if (pid == gate_.pid()) {
+      OnAgentEnded();
       continue;
     }
     for (const auto& [number, connection] : connections_) {
@@ -287,13 +305,8 @@ void Supervisor::Reap() {
 void Supervisor::OnDeadlines() {
   const double now = Now();
   lingering_.remove_if([&](const Lingering& one) { return one.deadline <= now; });
-  if (keeper_after_ > 0 && keeper_after_ <= now && !stop_signal_) {
-    keeper_after_ = now + kPause;
-    Guard(0, [&] {
-      StartKeeper();
-      keeper_after_ = 0;
-    });
-  }
+  Restart(&keeper_after_, &Supervisor::StartKeeper);
+  Restart(&agent_after_, &Supervisor::StartAgent);
   for (auto next = connections_.begin(); next != connections_.end();) {
     Connection* connection = (next++)->second.get();  // which may be erased
     if (connection->deadline <= 0 || connection->deadline > now) continue;
@@ -303,6 +316,16 @@ void Supervisor::OnDeadlines() {
     const Ending ending{serves ? "expired" : "silent", {}, 0, limit};
     Kill(connection, connection->killed.how.empty() ? ending : connection->killed);
   }
+}
+
+// Starts a process again whose time has come; `after` is 0 for none.
+void Supervisor::Restart(double* after, void (Supervisor::*start)()) {
+  if (*after <= 0 || *after > Now() || stop_signal_) return;
+  *after = Now() + kPause;
+  Guard(0, [&] {
+    (this->*start)();
+    *after = 0;
+  });
 }
 
 void Supervisor::OnClient(Connection* connection, short events) {
@@ -352,6 +375,11 @@ void Supervisor::Finish(Connection* connection, int status) {
               {"seconds", seconds},
               {"received", std::to_string(progress.received)},
               {"sent", std::to_string(progress.sent)}});
+  if (connection->fence) {
+    GateMessage closed(GateMessage::kClosed, connection->number, connection->fence);
+    closed.SetText(ending.Text());
+    gate_.Send(closed);
+  }
   const std::string message =
       progress.state == 1 ? LastMessage(ending, connection->portcall, connection->limit) : std::string();
   if (!message.empty()) {
@@ -370,6 +398,7 @@ void Supervisor::Finish(Connection* connection, int status) {
 void Supervisor::Forget(Connection* connection) {
   queue_.erase(std::remove(queue_.begin(), queue_.end(), connection->number), queue_.end());
   connections_.erase(connection->number);
+  if (gate_.fd() >= 0) ReportEndedLeases();
 }
 
 size_t Supervisor::Count(State from, State to) const {

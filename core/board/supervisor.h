@@ -23,6 +23,7 @@
 
 #include "board/directories.h"
 #include "board/ending.h"
+#include "board/gate.h"
 #include "board/keeper.h"
 #include "board/listen.h"
 #include "board/log.h"
@@ -33,6 +34,7 @@ namespace portcall::board {
 
 constexpr size_t kMaxHandshakes = 64;  // connections on their way to a session
 constexpr double kStale = 1;           // seconds after which a silent one makes room for others
+constexpr double kPause = 0.1;         // until what failed for want of room is tried again
 constexpr size_t kMostEnded = 1024;    // sessions whose end is remembered
 double Now();                          // seconds since some moment
 std::string Join(const std::vector<std::string>& names);
@@ -54,6 +56,7 @@ struct Connection {
   Ending killed;                // why
   pid_t pid = 0;
   size_t place = 0;   // in the queue, as last reported
+  int64_t fence = 0;  // of the farm's lease that it belongs to
   bool gone = false;  // the client has closed its side
 };
 
@@ -79,10 +82,12 @@ class Supervisor {
   void Guard(int number, const std::function<void()>& action);
   void OnSignal();
   void OnAccept();
+  void Begin(Descriptor socket);
   void OnOutput();
   void OnKeeper();
   void OnClient(Connection* connection, short events);
   void OnDeadlines();
+  void Restart(double* after, void (Supervisor::*start)());
   void Reap();
   // Admission
   void Receive(Connection* connection);
@@ -95,6 +100,13 @@ class Supervisor {
   void Refuse(Connection* connection, const std::string& why, const std::string& answer);
   void SendNow(Connection* connection, const std::string& data);
   void MakeRoom();
+  // As a place of a farm
+  void StartAgent();
+  void OnAgentEnded();
+  void OnAgent();
+  void AdmitFromFarm(Connection* connection, const std::string& key);
+  void EndLease(int64_t fence);
+  void ReportEndedLeases();
   // Ends
   void Kill(Connection* connection, Ending why);
   void Drop(Connection* connection, const Ending& ending);
@@ -112,14 +124,17 @@ class Supervisor {
   Listener listener_;
   BaseDirectory base_;
   Keeper keeper_;
+  Gate gate_;
   Descriptor signals_, output_read_, output_write_;
   std::map<int, std::unique_ptr<Connection>> connections_;  // by number
   std::deque<int> queue_;
   std::deque<std::pair<int, Ending>> ended_;  // the last sessions
   std::list<Lingering> lingering_;
   int last_number_ = 0;
-  double accept_after_ = 0, keeper_after_ = 0;
+  double accept_after_ = 0, keeper_after_ = 0, agent_after_ = 0;
   int stop_signal_ = 0;
+  bool announced_ = false;
+  std::string instance_, failure_;  // for the farm; by the farm
 };
 
 }  // namespace portcall::board

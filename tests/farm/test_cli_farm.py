@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from farm.boards import place_command
+
 Run = Callable[..., Any]
 
 
 @contextlib.contextmanager
 def started(*words: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a command that serves, and yield it with the address of its first line."""
-    command = [sys.executable, "-m", "portcall", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    command = place_command() + words[1:] if words[0] == "serve" else (sys.executable, "-m", "portcall", *words)
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                           env={**os.environ, **environment}) as process:  # fmt: skip
         try:
             assert process.stdout is not None

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
-from farm.test_leases import board, client
 from portcall import errors, rpc
 from portcall.rpc.wire import _handshake
 

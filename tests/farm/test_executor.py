@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trustme
 
+from farm.boards import board, client
 from farm.running import running_farm
-from farm.test_leases import board, client
 from portcall import errors, rpc
 from portcall.farm import Executor, measure
 
@@ -28,7 +28,7 @@ def crash_once(path):
         os.kill(os.getpid(), signal.SIGSEGV)
     return os.getppid()
 @register_func("demo.fail", override=True)
-def fail(): raise ValueError("wrong")
+def fail(text): raise ValueError(text)
 @register_func("demo.board", override=True)
 def board(): return os.getppid()
 """
@@ -49,7 +49,7 @@ def test_executor_runs_tasks_on_all_boards_and_retries_after_a_crash(tmp_path: P
         return session["demo.crash_once"](str(tmp_path / "crashed"))
 
     def fail(session: rpc.Session) -> Any:
-        return session["demo.fail"]()
+        return session["demo.fail"]("wrong")
 
     progress: list[tuple[int, int]] = []
     with running_farm() as farm, board(farm, "a", imports=(functions,)), board(farm, "b", imports=(functions,)):

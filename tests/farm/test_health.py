@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from farm.boards import board, client
 from farm.machine import Desk
 from farm.running import RunningFarm, running_farm
 from farm.test_cli_farm import portcall, started
-from farm.test_leases import board, client
 from portcall import errors
 from portcall.farm._model import Refused, Rules
 

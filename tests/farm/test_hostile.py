@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from farm.boards import client
 from farm.running import TRACKER, RunningFarm, running_farm
-from farm.test_leases import client
 
 BEGINNINGS = [
     b"",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from rpc import serving
@@ -23,44 +24,6 @@ FUNCTIONS = "rpc.serving"
 def farm() -> Iterator[RunningFarm]:
     with running_farm() as farm:
         yield farm
-
-
-@contextlib.contextmanager
-def board(farm: RunningFarm, name: str = "board", key: str = "k", **more: Any) -> Iterator[rpc.Agent]:
-    """Run an agent in a thread, its server in a process as always, until the end of the block."""
-    relay = more.pop("relay", None)
-    hooks = {name: more.pop(name) for name in ("check", "prepare", "clean", "hook_limit") if name in more}
-    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", more.pop("token", ""), more.pop("tls", None))
-    agent = rpc.Agent(
-        channel,
-        rpc.PlaceOptions(name, (key,), more.pop("tags", {}), relay, **hooks),
-        rpc.ServerOptions(port=0, log="none", **more),
-    )
-    ready = threading.Event()
-    errors_seen: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            agent.run(lambda address: ready.set())
-        except BaseException as error:
-            errors_seen.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="agent")
-    thread.start()
-    try:
-        ready.wait()
-        if errors_seen:
-            raise errors_seen[0]
-        yield agent
-    finally:
-        agent.stop()
-        thread.join()
-
-
-def client(farm: RunningFarm, **options: Any) -> rpc.Farm:
-    return rpc.connect_farm(f"{farm.host}:{farm.port}", **{"token": "", "user": "ann", **options})
 
 
 @pytest.mark.parametrize("relay", [False, True], ids=["direct", "through the farm"])

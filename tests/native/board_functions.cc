@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 using namespace portcall;
@@ -156,6 +158,59 @@ DEMO("touch").set_body_typed([](std::string path) { std::ofstream file(path); })
 DEMO("wait_for").set_body_typed([](std::string path) {
   struct stat facts{};
   while (stat(path.c_str(), &facts) != 0) usleep(5000);
+});
+DEMO("crash_once").set_body_typed([](std::string path) {
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) != 0) {
+    std::ofstream file(path);
+    file.close();
+    kill(getpid(), SIGSEGV);
+  }
+  return static_cast<int>(getppid());
+});
+DEMO("board").set_body_typed([] { return static_cast<int>(getppid()); });
+DEMO("lose_device").set_body_typed([] { Registry::GetRequired("portcall.DeviceFailed")(); });
+
+// ---- Functions of the client ----
+
+static PackedFunc kept;
+static std::thread background;
+DEMO("apply").set_body([](Args args, RetValue* rv) {
+  *rv = args[0].cast<PackedFunc>().CallPacked(args.cells() + 1, args.size() - 1);
+});
+DEMO("hold").set_body_typed([](PackedFunc f) { kept = f; });
+DEMO("call_kept").set_body([](Args args, RetValue* rv) { *rv = kept.CallPacked(args.cells(), args.size()); });
+DEMO("drop").set_body_typed([] { kept = nullptr; });
+DEMO("in_threads").set_body_typed([](PackedFunc f, int64_t n) {
+  std::vector<int64_t> results(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < n; ++i) {
+    threads.emplace_back([&, i] { results[static_cast<size_t>(i)] = f(i).cast<int64_t>(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::sort(results.begin(), results.end());
+  return Array<int64_t>(results.begin(), results.end());
+});
+DEMO("in_background").set_body_typed([](PackedFunc f, Any x) { background = std::thread([f, x] { f(x); }); });
+DEMO("join").set_body_typed([] { background.join(); });
+DEMO("many").set_body_typed([](PackedFunc f, int64_t n) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += f(i).cast<int64_t>();
+  return sum;
+});
+DEMO("until_gone").set_body_typed([](PackedFunc f, std::string path) {
+  try {
+    for (;;) f();
+  } catch (const Error& error) {
+    std::ofstream(path) << error.kind();
+  }
+});
+DEMO("fill_by").set_body_typed([](PackedFunc f) {
+  Tensor tensor = Tensor::Empty({4}, DataTypeOf<float>());
+  f(tensor);
+  double sum = 0;
+  for (size_t i = 0; i < 4; ++i) sum += tensor.data<float>()[i];
+  return sum;
 });
 
 // ---- Objects ----

@@ -18,7 +18,7 @@ from portcall.board import BY_VALUE
 
 # Tests of `portcall serve` that do not apply, by the reason: how their names begin, or, with "[", their parameters.
 DIFFERENCES = {
-    "TLS is left to a tunnel": ("test_tls_", "[tls", "[mutual_tls]"),
+    "TLS is left to a tunnel": ("test_tls_", "[tls", "[mutual_tls]", "test_farm_with_tls_"),
     "its functions come from a library, not from Python that a test writes": (
         "test_expose_offers_imported_names_exactly",
         "test_server_hooks_run_before_and_after_a_session",
@@ -29,6 +29,7 @@ DIFFERENCES = {
         "test_serve_import_finds_libraries_and_neighbouring_modules",
         "test_server_setup_function_runs_before_the_first_session",
         "test_call_shows_a_function_what_it_would_see_here",
+        "test_error_of_a_callback_has_its_class_and_both_tracebacks",
         "test_remote_graph_leaves_nothing_on_the_server",
         "test_remote_generator_",
         "test_two_remote_generators_",

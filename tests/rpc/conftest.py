@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from portcall import toolchain
-from rpc import board
 from rpc.serving import FUNCTIONS, Serving, serving
 
 # What scripts of apache-tvm's server register, too: see tvm_server.py.
@@ -23,6 +22,7 @@ register("iota")(lambda n: portcall.tensor(__import__("numpy").arange(n, dtype="
 register("sum")(lambda x: float(x.numpy().sum()))
 register("array")(lambda: portcall.Array([3, 4, 5]))
 register("length")(len)
+register("lose_device")(lambda: portcall.get_global_func("portcall.DeviceFailed")())
 register("functions")(lambda: portcall.Array([len]))
 register("imported")(lambda path: portcall.load_module(path).imported_modules[0])
 register("nap")(time.sleep)
@@ -58,13 +58,6 @@ PORTCALL_EXPORT_TYPED(add_one, AddOne)
 PORTCALL_EXPORT_TYPED(add, [](int64_t a, int64_t b) { return a + b; })
 PORTCALL_EXPORT_TYPED(refuse, [] { PORTCALL_CHECK(false, ValueError) << "refused by the kernel"; })
 """
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if board.under_test():
-        left_out = [item for item in items if board.reason_to_leave_out(item.name)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

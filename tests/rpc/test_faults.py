@@ -122,6 +122,14 @@ def test_remote_crash_error_has_the_exit_code(session: rpc.Session) -> None:
     assert raised.value.signal == ""
 
 
+def test_session_ends_after_the_answer_in_which_a_device_failed_for_good() -> None:
+    with serving("--key", "k", functions=CLIENT_FUNCTIONS) as own, rpc.connect(own.address, key="k") as session:
+        session["demo.lose_device"]()
+        with pytest.raises(errors.SessionBrokenError) as broken:
+            session["demo.add"](1, 2)
+        assert broken.value.reason == "device"
+
+
 def test_worker_killed_in_a_call_ends_the_call(session: rpc.Session) -> None:
     pid, hang = session["demo.pid"](), session["demo.hang"]
     call = Background(hang)

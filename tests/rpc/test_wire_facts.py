@@ -78,12 +78,12 @@ def test_server_without_python_offers_the_same_functions() -> None:
 
 def test_server_without_python_has_the_same_features() -> None:
     (listed,) = re.findall(r"kFeatures\[\] = \{([^}]+)\}", (ROOT / "core/board/hello.cc").read_text())
-    without = {"callback"}  # it calls no functions of its clients
-    assert re.findall(r'"([^"]+)"', listed) == sorted(_handshake.FEATURES.keys() - without)
+    assert re.findall(r'"([^"]+)"', listed) == sorted(_handshake.FEATURES)
 
 
 def test_server_without_python_describes_a_crash_in_the_same_words() -> None:
     source = (ROOT / "core/board/ending.cc").read_text()
+    assert f"kDeviceFailed = {_endings.DEVICE_FAILED};" in (ROOT / "core/board/ending.h").read_text()
     headers = "".join((ROOT / "core/include/portcall" / name).read_text() for name in ("c_api.h", "dlpack.h"))
     values = {name: int(number) for name, number in re.findall(r"\b(k(?:TVMFFI|DL)\w+) = (\d+)", headers)}
     for table, here in (("kTypes", _endings._TYPES), ("kCodes", _endings._CODES)):

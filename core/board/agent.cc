@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "board/agent.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <list>
+#include <memory>
+
+#include "board/farm_channel.h"
+#include "board/gate.h"
+#include "board/hello.h"
+#include "board/hook.h"
+#include "board/supervisor.h"
+
+namespace portcall::board {
+namespace {
+
+constexpr double kTaken = 2;  // seconds for which a server of the same name that was killed may still count as there
+constexpr double kHold = 15;  // seconds for which the farm may hold an answer back
+constexpr double kFirstPause = 0.2, kLongestPause = 30;  // between attempts to reach a farm that is away
+constexpr double kLook = 0.02;                           // until a hook that has closed its output is looked at again
+constexpr uint64_t kLeastDisk = 16 << 20;                // bytes that must be free for a lease
+
+std::string Number(double value) {
+  char text[32];
+  snprintf(text, sizeof(text), "%.17g", value);
+  return text;
+}
+
+using Fields = std::vector<std::pair<const char*, std::string>>;  // names, with values as JSON
+
+std::string Object(const Fields& fields) {
+  std::string text = "{";
+  for (const auto& [name, value] : fields) {
+    text.append(text.size() > 1 ? ", " : "").append(Quoted(name)).append(": ").append(value);
+  }
+  return text + "}";
+}
+
+// The value of a tag as JSON: numbers are numbers.
+std::string TagValue(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const bool plain = text.find_first_not_of("+-.0123456789eE") == std::string::npos;
+  return !text.empty() && !*end && plain && number - number == 0 ? Number(number) : Quoted(text);
+}
+
+// What this machine is, and the labels that were given.
+std::string Tags(const std::vector<std::string>& given) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof(cores), &cores);
+  const double ram = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  utsname system{};
+  uname(&system);
+  char libc[64] = "";
+#ifdef _CS_GNU_LIBC_VERSION
+  confstr(_CS_GNU_LIBC_VERSION, libc, sizeof(libc));
+#endif
+  std::map<std::string, std::string> tags = {{"cores", std::to_string(CPU_COUNT(&cores))},
+                                             {"ram", Number(ram)},
+                                             {"arch", Quoted(system.machine)},
+                                             {"os", "\"linux\""},
+                                             {"kernel", Quoted(system.release)},
+                                             {"libc", Quoted(libc)},
+                                             {"host", Quoted(system.nodename)},
+                                             {"portcall", Quoted(PORTCALL_VERSION)}};
+  for (const std::string& tag : given) {
+    const size_t equals = tag.find('=');
+    tags[tag.substr(0, equals)] = equals == std::string::npos ? "true" : TagValue(tag.substr(equals + 1));
+  }
+  Fields fields;
+  for (const auto& [name, value] : tags) fields.emplace_back(name.c_str(), value);
+  return Object(fields);
+}
+
+struct Order {
+  std::string what, key, lease, user;
+  int64_t fence = 0;
+  double limit = 0;
+};
+
+Order ReadOrder(const Json& json) {
+  Order order;
+  order.what = json.At("do", "an order").Text("do");
+  order.fence = json.At("fence", "an order").Integer("fence");
+  const auto text = [&](const char* name) {
+    const Json* found = json.Find(name, "an order");
+    return found ? found->Text(name) : "";
+  };
+  order.key = text("key");
+  order.lease = text("lease");
+  order.user = text("user");
+  if (const Json* limit = json.Find("limit", "an order")) order.limit = limit->Number("limit");
+  return order;
+}
+
+class Agent {
+ public:
+  Agent(int link, AgentTask task, LogStyle style, std::string_view token)
+      : link_(link),
+        task_(std::move(task)),
+        options_(*task_.options),
+        style_(style),
+        orders_(options_.farm, token),
+        reports_(options_.farm, token) {}
+
+  void Run() {
+    while (!stopping_) {
+      try {
+        Step();
+      } catch (const Error& error) {
+        Away(std::string(error.message()));
+      }
+    }
+    Leave();
+  }
+
+ private:
+  struct Relay {  // a connection that has no client yet
+    Descriptor socket;
+    int64_t fence;
+  };
+  struct Work {  // a hook that runs, and the commands that follow it
+    std::unique_ptr<Hook> hook;
+    Order order;
+    std::vector<std::string> next;
+  };
+
+  void Step() {
+    if (!orders_.asking() && Now() >= after_) Ask();
+    if (registered() && !reports_.asking() && !waiting_.empty()) Report();
+    std::vector<pollfd> polled = {{link_, POLLIN, 0}};
+    double next = Now() + kHold;
+    for (FarmChannel* channel : {&orders_, &reports_}) {
+      polled.push_back({channel->asking() ? channel->fd() : -1, POLLIN, 0});
+      if (channel->asking()) next = std::min(next, channel->deadline());
+    }
+    if (!orders_.asking()) next = std::min(next, after_);
+    for (const Relay& relay : relays_) polled.push_back({relay.socket.get(), POLLIN, 0});
+    for (const Work& work : works_) {
+      polled.push_back({work.hook->fd(), POLLIN, 0});
+      next = std::min(next, work.hook->fd() < 0 ? Now() + kLook : work.hook->deadline());
+    }
+    const int wait = static_cast<int>(std::max(0.0, next - Now()) * 1000) + 1;
+    if (poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) throw SystemError("cannot wait");
+    if (polled[0].revents) OnServer();
+    OnRelays();
+    OnHooks();
+    FarmAnswer answer;
+    if (orders_.asking() && orders_.Receive(&answer)) OnOrders(answer);
+    if (reports_.asking() && reports_.Receive(&answer)) OnReported(answer);
+  }
+
+  bool registered() const { return !agent_.empty(); }
+
+  // ---- The farm ----
+
+  Fields Command(const char* what) const {
+    Fields fields = {{"do", Quoted(what)}, {"user", "\"board\""}, {"place", Quoted(options_.place)}};
+    if (registered()) fields.emplace_back("agent", Quoted(agent_));
+    return fields;
+  }
+
+  void Ask() {
+    Fields command = Command(registered() ? "next" : "register");
+    if (registered()) {
+      command.emplace_back("hold", Number(kHold));
+      command.emplace_back("done", List(done_));
+      orders_.Ask(Object(command), kHold);
+      done_.clear();
+      return;
+    }
+    orders_.Connect();
+    std::vector<std::string> sessions;
+    for (const auto& [number, fence] : task_.open) sessions.push_back(Quoted(std::to_string(number)));
+    const bool relayed = Relayed();
+    command.emplace_back("keys", List({Quoted(options_.key)}));
+    command.emplace_back("tags", Tags(options_.tags));
+    command.emplace_back("host", Quoted(relayed ? "" : Host()));
+    command.emplace_back("port", std::to_string(relayed ? 0 : task_.port));
+    command.emplace_back("fence", std::to_string(task_.fence));
+    command.emplace_back("sessions", List(sessions));
+    command.emplace_back("instance", Quoted(task_.instance));
+    command.emplace_back("patience", Number(Patience()));
+    orders_.Ask(Object(command), 0);
+  }
+
+  static std::string List(const std::vector<std::string>& values) {
+    std::string text = "[";
+    for (const std::string& value : values) text.append(text.size() > 1 ? ", " : "").append(value);
+    return text + "]";
+  }
+
+  // Seconds that the hooks on one side of a lease may take.
+  double Patience() const {
+    const int before = !options_.check.empty() + !options_.prepare.empty(), after = !options_.clean.empty();
+    return options_.hook_limit * std::max(before, after);
+  }
+
+  // Whether clients come through the farm, over connections that we make.
+  bool Relayed() const {
+    return options_.relay || task_.host.empty() || (IsLoopback(task_.host) && !IsLoopback(orders_.host()));
+  }
+
+  std::string Host() const { return task_.host == "0.0.0.0" || task_.host == "::" ? orders_.LocalHost() : task_.host; }
+
+  void OnOrders(const FarmAnswer& answer) {
+    if (!Understood(answer)) return;
+    pause_ = kFirstPause;
+    if (!registered()) {
+      agent_ = answer.Word("agent");
+      PORTCALL_CHECK(registered(), OSError) << orders_.address() << " is not a farm";
+      Log(style_).Write("farm", "registered with the farm " + orders_.address() + " as " + options_.place);
+      Tell(GateMessage(GateMessage::kRegistered, 0, 0));
+      return;
+    }
+    for (const Json& order : answer.body.At("orders", "the answer").List("orders")) Obey(ReadOrder(order));
+  }
+
+  void OnReported(const FarmAnswer& answer) {
+    if (answer.status == 401) return void(Understood(answer));
+    waiting_.erase(waiting_.begin(),
+                   waiting_.begin() + static_cast<ptrdiff_t>(reporting_));  // heard, or of no interest
+    reporting_ = 0;
+  }
+
+  // False where the farm does not know us any more; what it refuses for good ends this place.
+  bool Understood(const FarmAnswer& answer) {
+    if (answer.status == 200) return true;
+    const std::string reason = answer.Word("reason");
+    if (answer.status == 409 && reason == "register") {
+      agent_.clear();
+      done_.clear();
+      return false;
+    }
+    GateMessage message(GateMessage::kFailed, 0, 0);
+    PORTCALL_CHECK(reason != "taken" || Now() > begin_ + kTaken, OSError) << answer.Word("error");
+    std::string text = "the farm " + orders_.address() + ": " + answer.Word("error");
+    if (answer.status == 401) text += "; give its token by --token-file or PORTCALL_FARM_TOKEN (portcall farm token)";
+    message.SetText(text);
+    Tell(message);
+    stopping_ = true;
+    return false;
+  }
+
+  void Away(const std::string& why) {
+    orders_.Close();
+    reports_.Close();
+    reporting_ = 0;
+    agent_.clear();
+    done_.clear();
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    const double random = 0.8 + 0.4 * static_cast<double>(now.tv_nsec / 1000 % 1000) / 1000;
+    char pause[32];
+    snprintf(pause, sizeof(pause), "%.1f", pause_);
+    Log(style_).Write("farm", why + "; trying again in " + pause + " s");
+    after_ = Now() + pause_ * random;
+    pause_ = std::min(pause_ * 2, kLongestPause);
+  }
+
+  void Report() {
+    reporting_ = waiting_.size();
+    Fields command = Command("report");
+    command.emplace_back("done", List({waiting_.begin(), waiting_.end()}));
+    reports_.Ask(Object(command), 0);
+  }
+
+  void Leave() {
+    if (!registered()) return;
+    try {
+      reports_.Close();
+      reports_.Ask(Object(Command("leave")), 0);
+      FarmAnswer answer;
+      while (reports_.asking() && !reports_.Receive(&answer)) {
+        pollfd event{reports_.fd(), POLLIN, 0};
+        poll(&event, 1, 1000);
+      }
+    } catch (const Error&) {
+      return;  // the farm is away, and finds out
+    }
+  }
+
+  // ---- Orders ----
+
+  void Obey(const Order& order) {
+    if (order.what == "offer" && !(options_.check.empty() && options_.prepare.empty())) {
+      std::vector<std::string> commands;
+      for (const std::string* command : {&options_.check, &options_.prepare}) {
+        if (!command->empty()) commands.push_back(*command);
+      }
+      return StartHook(order, std::move(commands));
+    }
+    if (order.what == "offer" || order.what == "admit") return done_.push_back(Admit(order));
+    if (order.what != "end") return;
+    relays_.remove_if([&](const Relay& relay) { return relay.fence <= order.fence; });
+    Tell(GateMessage(GateMessage::kEndLease, 0, order.fence));
+  }
+
+  static std::string Done(const char* what, const Order& order, const char* name, const std::string& value) {
+    return Object({{"what", Quoted(what)}, {"fence", std::to_string(order.fence)}, {name, Quoted(value)}});
+  }
+
+  // Lets the client of an order in, unless the place is not fit for a new lease; returns the report.
+  std::string Admit(const Order& order) {
+    const bool offer = order.what == "offer";
+    std::string trouble = offer ? Trouble() : "";
+    GateMessage message(GateMessage::kAdmit, 0, order.fence);
+    message.limit = order.limit;
+    if (!message.SetText(order.key)) trouble = "the key of its client is too long";
+    try {
+      if (trouble.empty()) {
+        task_.fence = std::max(task_.fence, order.fence);
+        Tell(message);
+        if (Relayed()) ConnectRelay(order);
+      }
+    } catch (const Error& error) {
+      trouble = std::string(error.message());
+    }
+    if (!trouble.empty()) return Done("declined", order, "why", trouble);
+    return Done(offer ? "accepted" : "admitted", order, "key", order.key);
+  }
+
+  // Why this place cannot be used, as far as it is known at once.
+  std::string Trouble() const {
+    const char* temporary = getenv("TMPDIR");
+    const std::string folder = !options_.work_dir.empty() ? options_.work_dir : temporary ? temporary : "/tmp";
+    struct statvfs disk{};
+    if (statvfs(folder.c_str(), &disk) != 0) return "cannot look at " + folder + ": " + strerror(errno);
+    const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+    return free < kLeastDisk ? "only " + std::to_string(free) + " bytes are free in " + folder : "";
+  }
+
+  // Makes a connection over which the farm passes the client of this order.
+  void ConnectRelay(const Order& order) {
+    Relay relay{ConnectTo(orders_.host(), orders_.port()), order.fence};
+    const std::string hello = Reply(order.key, {{"portcall", "1"}, {"relay", "1"}});
+    if (send(relay.socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(hello.size())) {
+      throw SystemError("the farm takes no connection");
+    }
+    relays_.push_back(std::move(relay));
+  }
+
+  // Hands connections to the server whose clients have said something.
+  void OnRelays() {
+    relays_.remove_if([&](const Relay& relay) {
+      char first;
+      const ssize_t n = recv(relay.socket.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+      if (n > 0) SendOnLink(link_, GateMessage(GateMessage::kAdopt, 0, relay.fence), relay.socket.get(), 0);
+      return true;
+    });
+  }
+
+  // ---- Hooks ----
+
+  void StartHook(const Order& order, std::vector<std::string> commands) {
+    last_ = order;
+    const Hook::Variables variables = {
+        {"PORTCALL_PLACE", options_.place}, {"PORTCALL_USER", order.user}, {"PORTCALL_LEASE_ID", order.lease}};
+    auto hook = std::make_unique<Hook>(commands.front(), options_.hook_limit, variables);
+    commands.erase(commands.begin());
+    works_.push_back({std::move(hook), order, std::move(commands)});
+  }
+
+  void OnHooks() {
+    for (auto next = works_.begin(); next != works_.end();) {
+      const auto work = next++;
+      std::string why;
+      if (!work->hook->Ended(&why)) continue;
+      if (why.empty() && !work->next.empty()) StartHook(work->order, std::move(work->next));
+      else if (work->order.what == "clean") waiting_.push_back(Done("cleaned", work->order, "why", why));
+      else waiting_.push_back(why.empty() ? Admit(work->order) : Done("declined", work->order, "why", why));
+      works_.erase(work);
+    }
+  }
+
+  // ---- The server ----
+
+  void Tell(const GateMessage& message) { SendOnLink(link_, message, -1, 0); }
+
+  void OnServer() {
+    GateMessage message;
+    Descriptor none;
+    const ssize_t size = ReceiveFromLink(link_, &message, &none, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size != sizeof(message)) {  // it was killed; the farm notices that we are gone
+      works_.clear();
+      _exit(1);
+    }
+    const std::string session = std::to_string(message.session);
+    Order order;
+    order.fence = message.fence;
+    if (message.kind == GateMessage::kOpened) {
+      task_.open[message.session] = message.fence;
+      waiting_.push_back(Done("opened", order, "session", session));
+    } else if (message.kind == GateMessage::kClosed) {
+      task_.open.erase(message.session);
+      const std::string fence = std::to_string(message.fence);
+      waiting_.push_back(Object(
+          {{"what", "\"closed\""}, {"fence", fence}, {"session", Quoted(session)}, {"why", Quoted(message.text)}}));
+    } else if (message.kind == GateMessage::kLeaseEnded && options_.clean.empty()) {
+      waiting_.push_back(Done("cleaned", order, "why", ""));
+    } else if (message.kind == GateMessage::kLeaseEnded) {
+      const int64_t fence = order.fence;
+      order = last_;
+      order.what = "clean";
+      order.fence = fence;
+      StartHook(order, {options_.clean});
+    } else if (message.kind == GateMessage::kStop) {
+      stopping_ = true;
+    }
+  }
+
+  const int link_;
+  AgentTask task_;
+  const Options& options_;
+  const LogStyle style_;
+  FarmChannel orders_, reports_;
+  std::string agent_;                // the farm's word for us; empty while we are not registered
+  std::vector<std::string> done_;    // answers to orders, for the next question
+  std::deque<std::string> waiting_;  // reports, of which the farm is being told the first ones
+  size_t reporting_ = 0;
+  std::list<Relay> relays_;
+  std::list<Work> works_;
+  Order last_;  // of which the hooks heard last
+  const double begin_ = Now();
+  double after_ = 0, pause_ = kFirstPause;
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+void RunAgent(const Descriptor& link, AgentTask task, LogStyle style) {
+  char token[kLongestToken];
+  const ssize_t size = recv(link.get(), token, sizeof(token), 0);
+  if (size <= 0) return;
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  Agent(link.get(), std::move(task), style, std::string_view(token, static_cast<size_t>(size) - 1)).Run();
+}
+
+}  // namespace portcall::board
