@@ -36,6 +36,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells have it for w
 # TVM's pool spins in sched_yield before a thread sleeps or ends: for minutes where other processes take each turn.
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 
+# Binaries of kernels, and what drivers and compilers keep, stay from run to run, and out of the user's folder.
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "test-cache")
+
 # `make test` tries the same generated inputs each time; `make explore` draws new ones.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)

@@ -150,12 +150,6 @@ Tensor ViewOf(Tensor tensor, Shape shape, DLDataType dtype, int64_t offset) {
 }
 
 void OfferTensors() {
-  Offer("runtime.TVMTensorAllocWithScope", [](Shape shape, DLDataType dtype, DLDevice device, Any scope) {
-    const std::string name = scope == nullptr ? "" : scope.cast<std::string>();
-    PORTCALL_CHECK(name.empty() || name == "global", ValueError)
-        << "memory scope '" << name << "' does not exist on " << ToString(device);
-    return Tensor::Empty(std::vector<int64_t>(shape.begin(), shape.end()), dtype, device);
-  });
   Offer("runtime.TVMTensorCreateView", ViewOf);
   Offer("runtime.Device_StreamSync", [](DLDevice device, int64_t stream) {
     PORTCALL_CHECK(stream == 0, ValueError)

@@ -39,6 +39,7 @@ constexpr const char* kOffered[] = {
     "runtime.NumThreads",
     "runtime.config_threadpool",
     "runtime.RPCTimeEvaluator",
+    "runtime.TVMTensorAllocWithScope",
     "cache_flush_cpu_non_first_arg",
 };
 

@@ -57,20 +57,6 @@ Tensor AllocBlock(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataTy
   return BytesOf(std::move(block), nbytes);
 }
 
-Tensor AllocScope(const WireTensor& like, const std::string& scope) {
-  const PortcallDeviceAPI& api = DeviceApiOf(like.device);
-  PORTCALL_CHECK(api.alloc_scope, ValueError)
-      << "memory scope '" << scope << "' does not exist on " << ToString(like.device);
-  DLTensor tensor{};
-  tensor.device = like.device;
-  tensor.dtype = like.dtype;
-  tensor.ndim = static_cast<int32_t>(like.shape.size());
-  tensor.shape = const_cast<int64_t*>(like.shape.data());
-  auto block = std::make_unique<Block>(Block{like.device, nullptr});
-  Check(api.alloc_scope(api.ctx, like.device, &tensor, scope.c_str(), &block->data));
-  return BytesOf(std::move(block), like.NumBytes());
-}
-
 class LocalSession : public Session {
  public:
   LocalSession(std::vector<std::string> patterns, bool by_value, CallRecord* record)
@@ -110,7 +96,8 @@ class LocalSession : public Session {
     if (!scope || scope->empty() || *scope == "global") {
       return AllocData(like.device, like.NumBytes(), kTensorAlignment, like.dtype);
     }
-    return handles_.Add(HandleTable::kMemory, AllocScope(like, std::string(*scope)));
+    Any tensor = Registry::Get("runtime.TVMTensorAllocWithScope")(Shape(like.shape), like.dtype, like.device, *scope);
+    return handles_.Add(HandleTable::kMemory, std::move(tensor));
   }
 
   uint64_t AllocData(DLDevice device, uint64_t nbytes, uint64_t alignment, DLDataType hint) override {

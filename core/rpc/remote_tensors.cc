@@ -9,16 +9,21 @@
 namespace portcall::rpc {
 namespace {
 
-RemoteTensor EmptyTensor(Module root, std::vector<int64_t> shape, DLDataType dtype, int32_t type, int32_t id) {
+RemoteTensor EmptyInScope(Module root, std::vector<int64_t> shape, DLDataType dtype, int32_t type, int32_t id,
+                          std::optional<std::string> scope) {
   auto tensor = Make<RemoteTensor>();
   tensor->session = SessionOf(root);
   tensor->wire.device = {type, id};
   tensor->wire.dtype = dtype;
   tensor->wire.shape = std::move(shape);
   tensor->wire.NumBytes();
-  tensor->wire.data = Opened(tensor->session)->Alloc(tensor->wire, std::nullopt);
+  tensor->wire.data = Opened(tensor->session)->Alloc(tensor->wire, scope);
   tensor->owner = std::make_shared<OwnedMemory>(tensor->session, tensor->wire.device, tensor->wire.data);
   return tensor;
+}
+
+RemoteTensor EmptyTensor(Module root, std::vector<int64_t> shape, DLDataType dtype, int32_t type, int32_t id) {
+  return EmptyInScope(std::move(root), std::move(shape), dtype, type, id, std::nullopt);
 }
 
 RemoteTensor ViewTensor(RemoteTensor base, std::vector<int64_t> shape, DLDataType dtype, uint64_t byte_offset) {
@@ -82,6 +87,7 @@ void CopyAmong(RemoteTensor from, RemoteTensor to) {
 }
 
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.Empty").set_body_typed(EmptyTensor);
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.EmptyInScope").set_body_typed(EmptyInScope);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.View").set_body_typed(ViewTensor);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyTo").set_body_typed(CopyToRemote);
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.CopyFrom").set_body_typed(CopyFromRemote);

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "portcall/container.h"
 #include "portcall/function.h"
 #include "runtime/device_table.h"
 #include "runtime/node.h"
@@ -258,6 +259,45 @@ template <typename Managed> Managed* ToManaged(TVMFFIObjectHandle from) {
   return managed.release();
 }
 
+// ---- Allocation ---------------------------------------------------------------------------------------------------
+
+// In memory of a scope, such as "global.texture"; "" and "global" are the device's own.
+Tensor AllocTensor(const DLTensor& prototype, const std::string& scope) {
+  DLTensor description{};
+  description.device = prototype.device;
+  description.ndim = prototype.ndim;
+  description.dtype = prototype.dtype;
+  description.shape = prototype.shape;
+  TensorImpl* impl = NewTensor(description);
+  Tensor made = ObjectRef::Steal<Tensor>(impl);
+  const PortcallDeviceAPI& api = DeviceApiOf(description.device);
+  if (scope.empty() || scope == "global") {
+    Check(api.alloc(api.ctx, description.device, std::max<size_t>(NumBytes(impl->dl), 1), kTensorAlignment,
+                    description.dtype, &impl->dl.data));
+  } else {
+    PORTCALL_CHECK(api.alloc_scope, ValueError)
+        << "memory scope '" << scope << "' does not exist on " << ToString(description.device);
+    Check(api.alloc_scope(api.ctx, description.device, &impl->dl, scope.c_str(), &impl->dl.data));
+  }
+  impl->owner = impl;
+  impl->release = [](void* owner) {
+    const DLTensor& dl = static_cast<TensorImpl*>(owner)->dl;
+    const PortcallDeviceAPI& table = DeviceApiOf(dl.device);  // kinds are never unregistered
+    table.free(table.ctx, dl.device, dl.data);
+  };
+  return made;
+}
+
+PORTCALL_REGISTER_GLOBAL("runtime.TVMTensorAllocWithScope")
+    .set_body_typed([](Shape shape, DLDataType dtype, DLDevice device, Any scope) {
+      DLTensor like{};
+      like.device = device;
+      like.dtype = dtype;
+      like.ndim = static_cast<int32_t>(shape.size());
+      like.shape = const_cast<int64_t*>(shape.begin());
+      return AllocTensor(like, scope == nullptr ? std::string() : scope.cast<std::string>());
+    });
+
 std::atomic<DLPackManagedTensorAllocator> global_allocator{nullptr};
 thread_local DLPackManagedTensorAllocator thread_allocator = nullptr;
 
@@ -337,25 +377,7 @@ int PortcallTensorFromMemory(const DLTensor* description, uint64_t flags, void* 
 }
 
 int PortcallTensorAlloc(const DLTensor* prototype, TVMFFIObjectHandle* out) {
-  return Guard([&] {
-    DLTensor description{};
-    description.device = prototype->device;
-    description.ndim = prototype->ndim;
-    description.dtype = prototype->dtype;
-    description.shape = prototype->shape;
-    TensorImpl* impl = NewTensor(description);
-    Tensor keep = ObjectRef::Steal<Tensor>(impl);
-    const PortcallDeviceAPI& api = DeviceApiOf(description.device);
-    Check(api.alloc(api.ctx, description.device, std::max<size_t>(NumBytes(impl->dl), 1), kTensorAlignment,
-                    description.dtype, &impl->dl.data));
-    impl->owner = impl;
-    impl->release = [](void* owner) {
-      const DLTensor& dl = static_cast<TensorImpl*>(owner)->dl;
-      const PortcallDeviceAPI& table = DeviceApiOf(dl.device);  // kinds are never unregistered
-      table.free(table.ctx, dl.device, dl.data);
-    };
-    *out = keep.release();
-  });
+  return Guard([&] { *out = AllocTensor(*prototype, "").release(); });
 }
 
 uint64_t PortcallTensorGetFlags(TVMFFIObjectHandle tensor) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from portcall import _core, errors
+from portcall._container import Shape
 from portcall._function import get_global_func
 
 _MOST_KINDS = 64
@@ -42,8 +43,10 @@ class Device(_core.Device):
         """Whether the device exists and works."""
         return bool(self._number("exist"))
 
-    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> Any:
-        return _core.empty_tensor(shape, dtype, self)
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType, scope: str | None) -> Any:
+        if scope is None:
+            return _core.empty_tensor(shape, dtype, self)
+        return get_global_func("runtime.TVMTensorAllocWithScope")(Shape(shape), dtype, self, scope)
 
     def _check_serves(self, module: Any) -> None:
         """Refuse a module that runs elsewhere; a device of this process stands for that of its number anywhere."""

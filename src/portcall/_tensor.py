@@ -178,25 +178,32 @@ class DeviceOfSession(Protocol[Remote_co]):
 
     @property
     def session(self) -> Any: ...
-    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType) -> Remote_co: ...
+    def _empty(self, shape: tuple[int, ...], dtype: _core.DataType, scope: str | None) -> Remote_co: ...
 
 
 @overload
-def empty(shape: Extents, dtype: Any = ..., *, device: DeviceOfSession[Remote_co]) -> Remote_co: ...
+def empty(
+    shape: Extents, dtype: Any = ..., *, device: DeviceOfSession[Remote_co], scope: str | None = ...
+) -> Remote_co: ...
 @overload
-def empty(shape: Extents, dtype: Any = ..., device: Device | str | None = ...) -> Tensor: ...
-def empty(shape: Extents, dtype: Any = "float32", device: Any = None) -> Any:
+def empty(
+    shape: Extents, dtype: Any = ..., device: Device | str | None = ..., *, scope: str | None = ...
+) -> Tensor: ...
+def empty(shape: Extents, dtype: Any = "float32", device: Any = None, *, scope: str | None = None) -> Any:
     """Return a tensor of uninitialised memory, aligned to 64 bytes, on ``cpu:0`` unless a device is given.
 
     On a device of a session it is a tensor of that session.
 
+    Args:
+        scope: memory other than the device's own, such as ``global.texture``, an image of OpenCL.
+
     Raises:
-        ValueError: a negative extent, or a size that no memory has.
+        ValueError: a negative extent, a size that no memory has, or a scope that the device does not have.
         DeviceError: this process does not support the device.
         MemoryError: the device has not that much memory.
     """
     target = cpu() if device is None else as_device(device)
-    return target._empty(extents_of(shape), as_dtype(dtype))
+    return target._empty(extents_of(shape), as_dtype(dtype), scope)
 
 
 @overload

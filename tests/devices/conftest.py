@@ -15,14 +15,6 @@ def _plugin_is_loaded(opencl_plugin: None) -> None:
     pass
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep binaries of kernels in a folder of the tests, and not in the user's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 class FakeDriver:
     """The fake driver of tests/native/fake_cuda.cc, of which this process has one."""
 

@@ -152,14 +152,6 @@ def test_kernel_with_dynamic_shared_memory_is_refused(libraries: dict[str, Path]
         lib["two"](empty(256), empty(256), 3, 2.5, 7)
 
 
-def test_kernel_with_images_is_refused() -> None:
-    module = load(payload(b"__kernel void k(__read_only image2d_array_t a) {}"))
-    with pytest.raises(errors.ModuleLoadError, match=r"global\.texture"):
-        module["k"]
-    with pytest.raises(errors.DeviceError, match=r"global\.texture"):
-        portcall.get_global_func("device_api.opencl.alloc_nd")(4, 0, "global.texture", 2, None, None)
-
-
 def test_tensor_of_the_host_is_refused_by_the_compiled_check(lib: portcall.Module) -> None:
     with pytest.raises(ValueError, match="expected opencl"):
         lib["add"](np.ones(16, "float32"), empty(16), empty(16))

@@ -12,13 +12,19 @@ from typing import Any
 
 import _build
 import tvm
+from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline
 from tvm.script import ir as I
 from tvm.script import tirx as T
 from tvm.target import Target
+from tvm.tirx import compilation_pipeline
 
 FUNCTIONS = {
     "add": "(A: float32[n], B: float32[n], C: float32[n]): C = A + B",
     "matmul": "(A: float32[64, 128], B: float32[128, 96], C: float32[64, 96]): C = A @ B",
+}
+TEXTURES = {
+    "from_texture": "(A: float32[2, 8, 16, 4] as global.texture, C: float32[2, 8, 16, 4]): the first three axes reversed",
+    "from_weight": "(A: float32[5, 3, 2, 4] as global.texture-weight, C: float32[5, 3, 2, 4]): axes 0 and 2 reversed",
 }
 TWO = "(A: float32[256], C: float32[256], k: int32, f: float32, q: int64): each 64 reversed, times f, plus k and q"
 
@@ -70,24 +76,61 @@ def two_kernels(scope: str) -> Any:
     return Two
 
 
+@I.ir_module
+class Textures:
+    """Kernels over images, which host code takes as pointers and does not look at."""
+
+    @T.prim_func
+    def from_texture(a: T.handle, C: T.Buffer((2, 8, 16, 4), "float32")):
+        A = T.match_buffer(a, (2, 8, 16, 4), "float32", scope="global.texture")
+        for by in T.thread_binding(2, thread="blockIdx.y"):
+            for bx in T.thread_binding(8, thread="blockIdx.x"):
+                for tx in T.thread_binding(16, thread="threadIdx.x"):
+                    for v in T.vectorized(4):
+                        C[by, bx, tx, v] = A[1 - by, 7 - bx, 15 - tx, v]
+
+    @T.prim_func
+    def from_weight(a: T.handle, C: T.Buffer((5, 3, 2, 4), "float32")):
+        A = T.match_buffer(a, (5, 3, 2, 4), "float32", scope="global.texture-weight")
+        for bx in T.thread_binding(5, thread="blockIdx.x"):
+            for ty in T.thread_binding(3, thread="threadIdx.y"):
+                for tx in T.thread_binding(2, thread="threadIdx.x"):
+                    for v in T.vectorized(4):
+                        C[bx, ty, tx, v] = A[4 - bx, ty, 1 - tx, v]
+
+
 MODULES = {
     "": (lambda: Simple, FUNCTIONS),
     "_two": (lambda: two_kernels("shared"), {"two": TWO}),
+    "_texture": (lambda: Textures, TEXTURES),
     "_dynamic": (lambda: two_kernels("shared.dyn"), {"two": TWO + ", with dynamic shared memory"}),
 }
 TARGETS = {"opencl": {"kind": "opencl"}, "cuda": {"kind": "cuda", "arch": "sm_80"}, "metal": {"kind": "metal"}}
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 
+# As TVM 0.27 registers it, it lacks the passes that end a pipeline.
+compilation_pipeline.register_tir_pipeline(
+    "adreno",
+    lambda: (
+        default_tir_pipeline(),
+        compilation_pipeline.finalize_host_passes,
+        compilation_pipeline.finalize_device_passes,
+    ),
+)
+
 
 def build(name: str, outdir: Path) -> _build.Library:
     kind, _, which = name.partition("_")
     make, functions = MODULES[f"_{which}" if which else ""]
-    executable = tvm.compile(make(), target=Target(TARGETS[kind], host=HOST))
+    target = {**TARGETS[kind], **({"keys": ["adreno", "opencl", "gpu"]} if which == "texture" else {})}
+    pipeline = "adreno" if which == "texture" else None
+    executable = tvm.compile(make(), target=Target(target, host=HOST), tir_pipeline=pipeline)
     executable.export_library(str(outdir / f"{name}.so"), cc=_build.CXX)
     return _build.Library(f"{name}.so", functions)
 
 
-NAMES = [f"{kind}{which}" for kind in ("opencl", "cuda") for which in MODULES] + ["metal"]
+NAMES = ["opencl_texture", "metal"]
+NAMES += [f"{kind}{which}" for kind in ("opencl", "cuda") for which in MODULES if which != "_texture"]
 
 if __name__ == "__main__":
     _build.main(dict.fromkeys(NAMES, build), sys.argv[1:])

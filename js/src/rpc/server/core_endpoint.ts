@@ -62,6 +62,7 @@ const OFFERED = [
   "runtime.NumThreads",
   "runtime.config_threadpool",
   "runtime.RPCTimeEvaluator",
+  "runtime.TVMTensorAllocWithScope",
   "cache_flush_cpu_non_first_arg",
 ];
 

@@ -230,8 +230,11 @@ class Session:
         """Return an NVIDIA GPU of the session."""
         return self.device("cuda", device_id)
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = "float32", device: Any = None) -> RemoteTensor:
-        """Return a tensor of uninitialised memory, on the session's host unless a device is given.
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", device: Any = None, *, scope: str | None = None
+    ) -> RemoteTensor:
+        """Return a tensor of uninitialised memory, on the session's host unless a device is given, in memory of a
+        scope as with ``portcall.empty``.
 
         Raises:
             ValueError: the device belongs to another session.
@@ -239,8 +242,8 @@ class Session:
         """
         target = self.cpu() if device is None else self.device(device)
         extents = [shape] if isinstance(shape, int) else [n.__index__() for n in shape]
-        made: RemoteTensor = get_global_func("portcall.rpc.Empty")(
-            self.module, extents, as_dtype(dtype), target.device_type, target.device_id
+        made: RemoteTensor = get_global_func("portcall.rpc.EmptyInScope")(
+            self.module, extents, as_dtype(dtype), target.device_type, target.device_id, scope
         )
         return made
 

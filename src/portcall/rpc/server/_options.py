@@ -35,6 +35,7 @@ BASE_PATTERNS = (
     "runtime.NumThreads",
     "runtime.config_threadpool",
     "runtime.RPCTimeEvaluator",
+    "runtime.TVMTensorAllocWithScope",
     "cache_flush_cpu_non_first_arg",
 )
 

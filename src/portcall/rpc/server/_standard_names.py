@@ -116,13 +116,6 @@ def _fill(tensor: Tensor, distinct: int | None) -> None:
     tensor.copyfrom(host)
 
 
-def alloc_with_scope(shape: Any, dtype: DataType, target: Device, scope: str | None = None) -> Tensor:
-    """Return new memory. The host has the scopes None, "" and "global"."""
-    if scope not in (None, "", "global"):
-        raise ValueError(f"memory scope {scope!r} does not exist on {target}")
-    return empty(tuple(shape), dtype, target)
-
-
 def create_view(tensor: Tensor, shape: Any, dtype: DataType, byte_offset: int = 0) -> Tensor:
     """Return a tensor over a part of another one's memory.
 
@@ -209,7 +202,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "runtime.SystemLib": _system_lib,
     "runtime.RuntimeEnabled": runtime_enabled,
     "runtime.Device_StreamSync": sync_stream,
-    "runtime.TVMTensorAllocWithScope": alloc_with_scope,
     "runtime.TVMTensorCreateView": create_view,
     "runtime.TVMTensorCopyFromTo": copy_from_to,
     "tvm.contrib.random.random_fill": lambda tensor: _fill(tensor, None),
