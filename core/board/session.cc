@@ -25,6 +25,7 @@ constexpr const char* kOffered[] = {
     "portcall.rpc.object_*",
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
+    "portcall.Event*",
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",
     "vm.builtin.make_tuple",

@@ -61,10 +61,11 @@ void Shrink(const fs::path& folder) {
   std::vector<File> files;
   uint64_t total = 0;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const uint64_t size = entry.file_size(error);
-    if (error) continue;  // another process removed it
-    files.push_back({entry.last_write_time(error), size, entry.path()});
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;  // another process removed it
+    const uint64_t size = it->file_size(gone);
+    if (gone) continue;
+    files.push_back({it->last_write_time(gone), size, it->path()});
     total += size;
   }
   std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });

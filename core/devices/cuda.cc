@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "devices/cuda_device.h"
-#include "devices/visible.h"
 #include "portcall/value.h"
+#include "portcall/visible.h"
 
 namespace portcall::cuda {
 namespace {
@@ -26,13 +26,13 @@ const Gpus& AllGpus() {
   static const auto* gpus = [] {
     int count = 0;
     PORTCALL_CU(cuDeviceGetCount, &count);
-    Gpus found;
-    for (int i = 0; i < count; ++i) {
+    auto found = std::make_unique<Gpus>();
+    for (const size_t number : VisibleDevices("cuda", static_cast<size_t>(count))) {
       Ordinal ordinal = 0;
-      PORTCALL_CU(cuDeviceGet, &ordinal, i);
-      found.push_back(std::make_unique<Gpu>(ordinal));
+      PORTCALL_CU(cuDeviceGet, &ordinal, static_cast<int>(number));
+      found->push_back(std::make_unique<Gpu>(ordinal));
     }
-    return new Gpus(devices::VisibleOf("cuda", std::move(found)));
+    return found.release();
   }();
   return *gpus;
 }
@@ -263,9 +263,9 @@ int StartTimer(void*, DLDevice device, void* stream, void** out) {
 
 int StopTimer(void*, DLDevice device, void* stream, void* opaque, int64_t* nanoseconds) {
   return Guard([&] {
+    Scope scope(device.device_id, Scope::kFree);
     std::unique_ptr<Timer> timer(static_cast<Timer*>(opaque));
     if (!nanoseconds) return;
-    Scope scope(device.device_id);
     PORTCALL_CU(cuEventRecord, timer->stop.get(), StreamOf(stream));
     *nanoseconds = NanosecondsBetween(timer->start.get(), timer->stop.get());
   });
@@ -319,29 +319,29 @@ int EventTime(void*, DLDevice device, void* from, void* to, int64_t* nanoseconds
 
 // ---- Registration ---------------------------------------------------------------------------------------------------
 
-const DeviceRegistration registration(kDLCUDA, [] {
-  PortcallDeviceAPI api{};
-  api.struct_size = sizeof(api);
-  api.flags = kPortcallDevicePlainAddresses;
-  api.set_device = SetDevice;
-  api.get_attr = GetAttr;
-  api.alloc = Alloc;
-  api.free = Free;
-  api.copy = Copy;
-  api.create_stream = CreateStream;
-  api.free_stream = FreeStream;
-  api.sync_stream = SyncStream;
-  api.sync_streams = SyncStreams;
-  api.start_timer = StartTimer;
-  api.stop_timer = StopTimer;
-  api.create_event = CreateEvent;
-  api.free_event = FreeEvent;
-  api.record_event = RecordEvent;
-  api.wait_event = WaitEvent;
-  api.sync_event = SyncEvent;
-  api.event_time = EventTime;
-  return api;
-}());
+// In the order of c_api.h.
+const DeviceRegistration registration(kDLCUDA, {sizeof(PortcallDeviceAPI),
+                                                nullptr,
+                                                SetDevice,
+                                                GetAttr,
+                                                Alloc,
+                                                Free,
+                                                Copy,
+                                                CreateStream,
+                                                FreeStream,
+                                                SyncStream,
+                                                SyncStreams,
+                                                kPortcallDevicePlainAddresses,
+                                                StartTimer,
+                                                StopTimer,
+                                                nullptr,
+                                                nullptr,
+                                                CreateEvent,
+                                                FreeEvent,
+                                                RecordEvent,
+                                                WaitEvent,
+                                                SyncEvent,
+                                                EventTime});
 
 // Pinned memory of the host, which copies to and from a GPU fastest. Its index is that of a GPU.
 const DeviceRegistration host_registration(kDLCUDAHost, [] {
@@ -375,8 +375,9 @@ std::string Gpu::Capability(const char* between) const {
 size_t GpuCount() { return AllGpus().size(); }
 
 const Gpu& GpuAt(int32_t index) {
-  PORTCALL_CHECK(Cu().missing.empty(), DeviceError)
-      << "there is no CUDA here: " << Cu().missing << "; install NVIDIA's driver, such as the package nvidia-driver";
+  const Api& api = Cu();  // once: a second try may find a driver
+  PORTCALL_CHECK(api.missing.empty(), DeviceError)
+      << "there is no CUDA here: " << api.missing << "; install NVIDIA's driver, such as the package nvidia-driver";
   PORTCALL_CHECK(index >= 0 && static_cast<size_t>(index) < GpuCount(), DeviceError)
       << "there is no device cuda:" << index << "; there are " << GpuCount() << " (nvidia-smi lists them)";
   return *AllGpus()[static_cast<size_t>(index)];

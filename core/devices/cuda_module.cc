@@ -22,6 +22,7 @@ struct Loaded {
   Kernel kernel = nullptr;
   std::atomic<size_t> dynamic_shared{0};  // the most that was asked for
   std::atomic<bool> large_clusters{false};
+  std::mutex mutex;
 };
 
 class CudaModuleNode : public devices::KernelModuleNode {
@@ -83,8 +84,10 @@ Loaded* CudaModuleNode::Load(const std::string& name, int32_t index) {
 // What a launch needs beyond what every kernel may have. Asked for once, and again for more.
 void Permit(Loaded* loaded, const payload::Launch& launch) {
   if (launch.dynamic_shared > loaded->dynamic_shared.load(std::memory_order_relaxed)) {
-    PORTCALL_CU(cuFuncSetAttribute, loaded->kernel, kMaxDynamicShared, static_cast<int>(launch.dynamic_shared));
-    loaded->dynamic_shared.store(launch.dynamic_shared, std::memory_order_relaxed);
+    std::lock_guard<std::mutex> lock(loaded->mutex);  // a thread that wants less must not come last
+    const size_t most = std::max(launch.dynamic_shared, loaded->dynamic_shared.load());
+    PORTCALL_CU(cuFuncSetAttribute, loaded->kernel, kMaxDynamicShared, static_cast<int>(most));
+    loaded->dynamic_shared.store(most, std::memory_order_relaxed);
   }
   const size_t* cluster = launch.extents + payload::Launch::kCluster;
   if (cluster[0] * cluster[1] * cluster[2] > kPortableCluster && !loaded->large_clusters.load()) {
@@ -193,8 +196,8 @@ int ElementTypeOf(DLDataType type) {
 // (map, dtype, rank, data, extents, strides in bytes but the first's 1 element, box, strides in elements, interleave,
 // swizzle, promotion to L2, fill), each extent or stride a value, as the host code of TVM 0.21 and later calls it.
 void EncodeTensorMap(Args args, RetValue*) {
-  PORTCALL_CHECK(Cu().cuTensorMapEncodeTiled, DeviceError)
-      << "tensor maps need " << (Cu().missing.empty() ? "a driver of CUDA 12.0 or later" : Cu().missing);
+  Scope scope(CurrentGpu());
+  PORTCALL_CHECK(Cu().cuTensorMapEncodeTiled, DeviceError) << "tensor maps need a driver of CUDA 12.0 or later";
   const int64_t rank = args.size() > 3 ? args[2].cast<int64_t>() : 1;
   PORTCALL_CHECK(rank >= 1 && rank <= kMaxRank, ValueError)
       << "a tensor map of rank " << rank << " (must be 1 to " << kMaxRank << ")";
@@ -212,7 +215,6 @@ void EncodeTensorMap(Args args, RetValue*) {
   for (int64_t i = 0; i < rank; ++i) steps[i] = args[next++].cast<Number>();
   const int modes[] = {args[next].cast<int>(), args[next + 1].cast<int>(), args[next + 2].cast<int>(),
                        args[next + 3].cast<int>()};
-  Scope scope(CurrentGpu());
   PORTCALL_CU(cuTensorMapEncodeTiled, static_cast<TensorMap*>(map), ElementTypeOf(args[1].cast<DLDataType>()),
               static_cast<Number>(rank), args[3].cast<void*>(), extents, strides, box, steps, modes[0], modes[1],
               modes[2], modes[3]);

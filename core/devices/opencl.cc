@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "devices/opencl_device.h"
-#include "devices/visible.h"
 #include "portcall/value.h"
+#include "portcall/visible.h"
 
 namespace portcall::opencl {
 namespace {
@@ -36,7 +36,11 @@ ClDevices FindDevices() {
 }
 
 const ClDevices& Devices() {
-  static const auto* devices = new ClDevices(devices::VisibleOf("opencl", FindDevices()));
+  static const auto* devices = [] {
+    ClDevices all = FindDevices(), visible;
+    for (const size_t number : VisibleDevices("opencl", all.size())) visible.push_back(std::move(all[number]));
+    return new ClDevices(std::move(visible));
+  }();
   return *devices;
 }
 
@@ -163,17 +167,29 @@ int SyncStreams(void*, DLDevice device, void* from, void* to) {
 
 // ---- Events ---------------------------------------------------------------------------------------------------------
 
-// The marker that was recorded last.
+// The marker that was recorded last, which another thread may replace while this one waits for it.
 struct Mark {
+  std::mutex mutex;
   Event event = nullptr;
-
-  Event Recorded() const {
-    PORTCALL_CHECK(event, ValueError) << "the event has not been recorded";
-    return event;
-  }
 };
-
 Mark* MarkOf(void* event) { return static_cast<Mark*>(event); }
+
+class Recorded {
+ public:
+  explicit Recorded(void* event) {
+    std::lock_guard<std::mutex> lock(MarkOf(event)->mutex);
+    PORTCALL_CHECK(MarkOf(event)->event, ValueError) << "the event has not been recorded";
+    PORTCALL_CL(RetainEvent, MarkOf(event)->event);
+    marker_ = MarkOf(event)->event;
+  }
+  ~Recorded() { Cl().ReleaseEvent(marker_); }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+  const Event& get() const { return marker_; }
+
+ private:
+  Event marker_ = nullptr;
+};
 
 int CreateEvent(void*, DLDevice device, void** out) {
   return Guard([&] {
@@ -190,28 +206,32 @@ int RecordEvent(void*, DLDevice device, void* event, void* stream) {
     Event marker = nullptr;
     Queue queue = QueueOf(device.device_id, stream);
     PORTCALL_CL(EnqueueMarkerWithWaitList, queue, 0, nullptr, &marker);
-    std::swap(MarkOf(event)->event, marker);
+    {
+      std::lock_guard<std::mutex> lock(MarkOf(event)->mutex);
+      std::swap(MarkOf(event)->event, marker);
+    }
     if (marker) Cl().ReleaseEvent(marker);
     PORTCALL_CL(Flush, queue);
   });
 }
 int WaitEvent(void*, DLDevice device, void* event, void* stream) {
   return Guard([&] {
-    Event marker = MarkOf(event)->Recorded();
-    PORTCALL_CL(EnqueueBarrierWithWaitList, QueueOf(device.device_id, stream), 1, &marker, nullptr);
+    const Recorded marker(event);
+    PORTCALL_CL(EnqueueBarrierWithWaitList, QueueOf(device.device_id, stream), 1, &marker.get(), nullptr);
   });
 }
 int SyncEvent(void*, DLDevice, void* event) {
   return Guard([&] {
-    Event marker = MarkOf(event)->Recorded();
-    PORTCALL_CL(WaitForEvents, 1, &marker);
+    const Recorded marker(event);
+    PORTCALL_CL(WaitForEvents, 1, &marker.get());
   });
 }
 int EventTime(void*, DLDevice, void* from, void* to, int64_t* nanoseconds) {
   return Guard([&] {
-    const Event markers[] = {MarkOf(from)->Recorded(), MarkOf(to)->Recorded()};
+    const Recorded start(from), end(to);
+    const Event markers[] = {start.get(), end.get()};
     PORTCALL_CL(WaitForEvents, 2, markers);
-    *nanoseconds = TimeOf(markers[1], kCommandEnd) - TimeOf(markers[0], kCommandEnd);
+    *nanoseconds = TimeOf(end.get(), kCommandEnd) - TimeOf(start.get(), kCommandEnd);
   });
 }
 

@@ -97,6 +97,7 @@ struct ImageShape {  // cl_image_desc
     (Queue, Kernel, Number, const size_t*, const size_t*, const size_t*, Number, const Event*, Event*))               \
   X(WaitForEvents, Status, (Number, const Event*))                                                                    \
   X(GetEventProfilingInfo, Status, (Event, Number, size_t, void*, size_t*))                                           \
+  X(RetainEvent, Status, (Event))                                                                                     \
   X(ReleaseEvent, Status, (Event))
 
 struct Api {

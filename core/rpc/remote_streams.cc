@@ -7,9 +7,9 @@
 namespace portcall::rpc {
 namespace {
 
-// As portcall.DeviceStream. The wire has no word for one stream that waits for another: we do.
+// As portcall.DeviceStream. The wire has no word for one stream that waits for another: events do that.
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceStream")
-    .set_body_typed([](Module root, int command, DLDevice device, int64_t stream, int64_t other) {
+    .set_body_typed([](Module root, int command, DLDevice device, int64_t stream, int64_t /*other*/) {
       auto session = SessionOf(root);
       const auto handle = static_cast<uint64_t>(stream);
       uint64_t result = 0;
@@ -23,8 +23,8 @@ PORTCALL_REGISTER_GLOBAL("portcall.rpc.DeviceStream")
           result = session->GetStream(device);
           session->SetStream(device, handle);
           break;
-        default:  // of the stream, of the other, of the current one
-          session->SyncStream(device, command == 3 ? handle : static_cast<uint64_t>(other));
+        default:  // of the stream, of the current one
+          session->SyncStream(device, command == 3 ? handle : 0);
       }
       return static_cast<int64_t>(result);
     });

@@ -43,30 +43,13 @@ const PortcallDeviceAPI* FindApi(int32_t device_type) {
 using DeviceKey = std::pair<int32_t, int32_t>;
 thread_local std::map<DeviceKey, void*> streams;
 
-// What a binding does with streams and events; each is its address, stream 0 the default one. In one function, which is
-// small. A device without events makes event 0.
-enum class StreamCommand : int8_t {
-  kCreate,
-  kFree,
-  kSetCurrent,
-  kSync,
-  kWait,
-  kCurrent,
-  kSyncCurrent,
-  kCreateEvent,
-  kFreeEvent,
-  kRecord,
-  kWaitEvent,
-  kSyncEvent,
-  kEventTime
-};
+// What a binding does with streams; each is its address, 0 the default one. In one function, which is small.
+enum class StreamCommand : int8_t { kCreate, kFree, kSetCurrent, kSync, kWait, kCurrent, kSyncCurrent };
 
 int64_t CommandStream(int command, Device device, int64_t stream, int64_t other) {
   const PortcallDeviceAPI& api = DeviceApiOf(device);
   auto *handle = reinterpret_cast<void*>(stream), *second = reinterpret_cast<void*>(other);
   void* result = nullptr;
-  int64_t nanoseconds = 0;
-  if (static_cast<StreamCommand>(command) >= StreamCommand::kCreateEvent && !api.create_event) return 0;
   switch (static_cast<StreamCommand>(command)) {
     case StreamCommand::kCreate:
       if (api.create_stream) Check(api.create_stream(api.ctx, device, &result));
@@ -90,24 +73,6 @@ int64_t CommandStream(int command, Device device, int64_t stream, int64_t other)
     case StreamCommand::kSyncCurrent:
       Check(PortcallDeviceSync(device, TVMFFIEnvGetStream(device.device_type, device.device_id)));
       break;
-    case StreamCommand::kCreateEvent:
-      Check(api.create_event(api.ctx, device, &result));
-      break;
-    case StreamCommand::kFreeEvent:
-      Check(api.free_event(api.ctx, device, handle));
-      break;
-    case StreamCommand::kRecord:  // on the second
-      Check(api.record_event(api.ctx, device, handle, second));
-      break;
-    case StreamCommand::kWaitEvent:  // the second, for the first
-      Check(api.wait_event(api.ctx, device, handle, second));
-      break;
-    case StreamCommand::kSyncEvent:
-      Check(api.sync_event(api.ctx, device, handle));
-      break;
-    case StreamCommand::kEventTime:
-      Check(api.event_time(api.ctx, device, handle, second, &nanoseconds));
-      return nanoseconds;
   }
   return reinterpret_cast<int64_t>(result);  // of kCreate and kCurrent the stream, of kSetCurrent the one before
 }

@@ -73,6 +73,10 @@ class Device(_core.Device):
         number: int = get_global_func("portcall.DeviceStream")(command, self, stream, other)
         return number
 
+    def _event_function(self, name: str) -> _core.PackedFunc | None:
+        """Return a function of events; None where the device's server has none."""
+        return get_global_func(f"portcall.Event{name}")
+
     def _attribute(self, name: str) -> Any:
         return self._attribute_number(_ATTRIBUTES[name])
 

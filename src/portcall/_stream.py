@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from types import TracebackType
 from typing import Any
 
@@ -14,8 +13,7 @@ from portcall._device import device as as_device
 from portcall.errors import DeviceError
 
 # Commands of portcall.DeviceStream.
-_CREATE, _FREE, _SET_CURRENT, _SYNC, _WAIT, _CURRENT = range(6)
-_CREATE_EVENT, _FREE_EVENT, _RECORD, _WAIT_EVENT, _SYNC_EVENT, _EVENT_TIME = range(7, 13)
+_CREATE, _FREE, _SET_CURRENT, _SYNC, _WAIT = range(5)
 
 
 class Stream:
@@ -68,10 +66,13 @@ class Stream:
             raise ValueError(
                 f"a stream of {self.device} cannot wait for one of {other.device}; call sync() of that one"
             )
-        if isinstance(other, Event):
-            other._delay(self)
-        else:
+        if isinstance(other, Stream) and type(self.device) is Device:
             self.device._stream(_WAIT, self.handle, other.handle)
+            return
+        event = Event(self.device) if isinstance(other, Stream) else other
+        if isinstance(other, Stream):
+            event.record(other)
+        event._delay(self)
 
     def close(self) -> None:
         """Free the stream, after its work. It must not be current. What is not closed goes with its last reference, and
@@ -102,36 +103,32 @@ class Event:
     >>> end.record()
     >>> start.seconds_until(end)
 
-    On a device without events, ``record`` waits for the stream, and the clock is the host's. So it is with a session's
-    device, which has no clock: ``time_evaluator`` measures there.
+    On a device without events ``record`` waits for the stream, and the clock is the host's. An event of a session is on
+    the server; a server that has none, such as TVM's, waits in ``record`` and has no clock.
 
     Attributes:
         device: the device.
 
     Raises:
-        DeviceError: this process does not support the device.
+        DeviceError: the process does not support the device.
     """
 
     def __init__(self, device: Device | str) -> None:
-        self._handle = 0
         self.device = as_device(device)
-        self._recorded_ns: int | None = None  # by the host's clock, where the device has no events
-        self._is_local = type(self.device) is Device
-        if self._is_local:
-            self._handle = self.device._stream(_CREATE_EVENT)
+        self._recorded = False
+        create = self.device._event_function("Create")
+        self._event = None if create is None else create(self.device)
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the end of what is on a stream now, by default the current one, in place of what was recorded before."""
         if stream is not None and stream.device != self.device:
             raise ValueError(f"an event of {self.device} cannot be recorded on a stream of {stream.device}")
-        if self._handle:
-            number = self.device._stream(_CURRENT) if stream is None else stream.handle
-            self.device._stream(_RECORD, self._handle, number)
-        elif stream is None:
-            self.device.sync()
+        if self._event is not None:
+            with stream or contextlib.nullcontext():
+                self._call("Record")
         else:
-            stream.sync()
-        self._recorded_ns = time.perf_counter_ns()
+            (stream or self.device).sync()
+        self._recorded = True
 
     def sync(self) -> None:
         """Wait until the work before the event is done.
@@ -140,44 +137,43 @@ class Event:
             ValueError: the event has not been recorded.
         """
         self._check_recorded()
-        if self._handle:
-            self.device._stream(_SYNC_EVENT, self._handle)
+        if self._event is not None:
+            self._call("Sync")
 
     def seconds_until(self, end: Event) -> float:
         """Return the seconds from this event to a later one, after waiting for both.
 
         Raises:
             ValueError: one has not been recorded, or is of another device.
-            DeviceError: the device is a session's.
+            DeviceError: the server of the device has no events.
         """
-        if not self._is_local:
-            raise DeviceError(f"{self.device!r} has no clock for events; time_evaluator measures on the server")
         if end.device != self.device:
             raise ValueError(f"no time lies between events of {self.device} and of {end.device}")
-        start_ns, end_ns = self._check_recorded(), end._check_recorded()
-        if self._handle:
-            return self.device._stream(_EVENT_TIME, self._handle, end._handle) / 1e9
-        return (end_ns - start_ns) / 1e9
+        self._check_recorded()
+        end._check_recorded()
+        if self._event is None:
+            raise DeviceError(f"{self.device!r} has no clock for events; time_evaluator measures on the server")
+        nanoseconds: int = self._call("NanosecondsUntil", end._event)
+        return nanoseconds / 1e9
 
     def _delay(self, stream: Stream) -> None:
         """Have what comes on a stream from now on start after the event."""
         self._check_recorded()
-        if self._handle:
-            self.device._stream(_WAIT_EVENT, self._handle, stream.handle)
+        if self._event is not None:
+            with stream:
+                self._call("Wait")
 
-    def _check_recorded(self) -> int:
-        if self._recorded_ns is None:
+    def _call(self, name: str, *others: Any) -> Any:
+        function = self.device._event_function(name)
+        assert function is not None
+        return function(self._event, *others)
+
+    def _check_recorded(self) -> None:
+        if not self._recorded:
             raise ValueError("the event has not been recorded; call its record() first")
-        return self._recorded_ns
-
-    def __del__(self) -> None:
-        handle, self._handle = self._handle, 0
-        if handle:
-            with contextlib.suppress(DeviceError, MemoryError):  # the device may have failed for good
-                self.device._stream(_FREE_EVENT, handle)
 
     def __repr__(self) -> str:
-        return f"<portcall.Event of {self.device}{'' if self._recorded_ns is None else ', recorded'}>"
+        return f"<portcall.Event of {self.device}{', recorded' if self._recorded else ''}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("an event cannot be pickled")

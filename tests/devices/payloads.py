@@ -35,6 +35,12 @@ def payload(
     return text(form) + struct.pack("<Q", 1) + text(kernel) + info + text(source)
 
 
+def library_of(module: bytes, kind: bytes = b"cuda") -> bytes:
+    """What a library holds that imports one module: ``__tvm_ffi__library_bin``."""
+    body = struct.pack("<6Q", 3, 0, 1, 1, 1, 1) + text(b"_lib") + text(kind) + text(module)
+    return text(body)
+
+
 def two(x: Any, k: int, q: int) -> Any:
     """What the kernels of ``two`` compute, with f = 2.5."""
     return (x * np.float32(2.5)).reshape(4, 64)[:, ::-1].reshape(-1) + k + q

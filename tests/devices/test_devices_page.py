@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
-from devices.payloads import BUFFER, payload, text
+from devices.payloads import BUFFER, library_of, payload
 from portcall import toolchain
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
@@ -36,10 +35,14 @@ def test_plugin_of_the_page_runs_kernels(tmp_path: Path) -> None:
     plugin = toolchain.create_shared(tmp_path / name, tmp_path / "mydevice.so", options=STRICT)
 
     kernels = payload(b"code", b"scale", (b"blockIdx.x", b"threadIdx.x"), b"mine", (BUFFER, BUFFER, FLOAT32))
-    body = struct.pack("<6Q", 3, 0, 1, 1, 1, 1) + text(b"_lib") + text(b"ext_dev") + text(kernels)
-    blob = ",".join(map(str, struct.pack("<Q", len(body)) + body))
+    blob = ",".join(map(str, library_of(kernels, b"ext_dev")))
     (tmp_path / "k.c").write_text(f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
     library = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
+
+    seen = "import portcall; print([portcall.device(f'ext_dev:{i}').exist for i in range(2)])"
+    for visible, exist in (("cuda:0", [False, False]), ("ext_dev:0,ext_dev:0", [True, False])):
+        environment = {**os.environ, "PORTCALL_DEVICES": f"ext_dev={plugin}", "PORTCALL_VISIBLE_DEVICES": visible}
+        assert subprocess.check_output([sys.executable, "-c", seen], env=environment, text=True) == f"{exist}\n"
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, library], env={**os.environ, "PORTCALL_DEVICES": f"ext_dev={plugin}"},

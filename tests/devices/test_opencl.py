@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -162,6 +163,34 @@ def test_time_evaluator_asks_the_device(lib: portcall.Module) -> None:
     result = lib.time_evaluator("matmul", DEVICE, number=3, repeat=2)(x, on_device(random(128, 96)), out)
     assert len(result.results) == 2
     assert all(0 < seconds < 10 for seconds in result.results)
+
+
+TWO_DEVICES = """
+import sys, numpy, portcall
+first, second = portcall.opencl(0), portcall.opencl(1)
+assert second.exist and not portcall.opencl(2).exist
+lib = portcall.load_module(sys.argv[1])
+x = portcall.tensor(numpy.arange(1000, dtype="float32"), device=first)
+out, there = portcall.empty((1000,), "float32", first), portcall.empty((1000,), "float32", second)
+with portcall.Stream(first), portcall.Stream(second):
+    lib["add"](x, x, out)
+    there.copyfrom(out)
+    lib["add"](there, there, there)
+    assert (there.numpy() == 4 * x.numpy()).all()
+try:
+    lib["add"](x, x, there)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_two_devices_have_streams_kernels_and_copies_between_them(libraries: dict[str, Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES, libraries["opencl"]], env={**os.environ, "POCL_DEVICES": "pthread basic"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "device_id" in done.stdout
 
 
 # ---- Modules ---------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ FUNCTIONS = {
     "matmul": "(A: float32[64, 128], B: float32[128, 96], C: float32[64, 96]): C = A @ B",
 }
 TEXTURES = {
-    "from_texture": "(A: float32[2, 8, 16, 4] as global.texture, C: float32[2, 8, 16, 4]): the first three axes reversed",
-    "from_weight": "(A: float32[5, 3, 2, 4] as global.texture-weight, C: float32[5, 3, 2, 4]): axes 0 and 2 reversed",
+    "from_texture": "(A: float32[2, 8, 16, 4] as global.texture, C: same): axes 0 to 2 reversed",
+    "from_weight": "(A: float32[5, 3, 2, 4] as global.texture-weight, C: same): axes 0 and 2 reversed",
 }
 TWO = "(A: float32[256], C: float32[256], k: int32, f: float32, q: int64): each 64 reversed, times f, plus k and q"
 

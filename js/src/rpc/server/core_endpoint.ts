@@ -51,6 +51,7 @@ function readerOf(runtime: WasmRuntime): (bytes: Uint8Array) => unknown {
 /** What of the core every session may use. */
 const OFFERED = [
   "tvm.rpc.server.*",
+  "portcall.Event*",
   "portcall.rpc.ModuleGetSource",
   "portcall.graph.*",
   "testing.*",

@@ -21,6 +21,7 @@ BASE_PATTERNS = (
     "portcall.rpc.object_*",
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
+    "portcall.Event*",
     "portcall.rpc.ModuleGetSource",
     "portcall.graph.*",
     "vm.builtin.make_tuple",  # values of machines: made, and read, by clients
