@@ -331,9 +331,8 @@ def use_everything(modules: list[bytes]) -> None:
     step, shared = (load(module)["k"] for module in modules)
     x, out = on_device(np.arange(4)), portcall.empty((4,), "int64", DEVICE)
     there, host = portcall.empty((4,), "int64", OTHER), portcall.empty((4,), "int64", HOST)
-    stream, second, start, end = (
-        make(DEVICE) for make in (portcall.Stream, portcall.Stream, portcall.Event, portcall.Event)
-    )
+    stream, second = portcall.Stream(DEVICE), portcall.Stream(DEVICE)
+    start, end = portcall.Event(DEVICE), portcall.Event(DEVICE)
     start.record(stream)
     with stream:
         x.copyto(out)

@@ -41,7 +41,7 @@ def numbers(*shape: int, dtype: str = "float32") -> Any:
 
 
 def kernel(source: bytes, arguments: int) -> portcall.PackedFunc:
-    module = portcall.get_global_func("ffi.Module.load_from_bytes.opencl")(
+    module: portcall.Module = portcall.get_global_func("ffi.Module.load_from_bytes.opencl")(
         payload(source, parameters=GRID, arguments=(BUFFER,) * arguments)
     )
     return module.get_function("k")
