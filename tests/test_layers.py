@@ -340,7 +340,7 @@ def test_tests_are_collected_where_no_peer_is_installed(path: Path) -> None:
 
 # Headers of the C++ API, from the bottom up. Headers of one line do not include each other.
 HEADER_LAYERS = [
-    ["dlpack.h", "sha256.h"],
+    ["dlpack.h", "sha256.h", "visible.h"],
     ["c_api.h"],
     ["classic_api.h"],
     ["runtime.h"],

@@ -15,13 +15,13 @@ BUDGET = {
     "core/board": 6_000,  # a whole server: sockets, processes, files, log, libraries, graphs, contents; a farm
     "core/bytes": 215,  # messages came from core/graph, for core/vm too; the machine, for the loader and the board
     "core/classic": 1_150,
-    "core/devices": 2_200,  # OpenCL, CUDA, binaries on disk
+    "core/devices": 2_420,  # OpenCL with images, CUDA, binaries on disk
     "core/graph": 2_220,
     "core/include/portcall": 4_850,  # with sessions for programs in C++, and SHA-256 for their tokens
     "core/ir": 3_850,
     "core/loader": 1_850,  # files of its own in memory
     "core/rpc": 6_260,  # with posted requests, callbacks and signs of life
-    "core/runtime": 4_200,  # with events of devices
+    "core/runtime": 4_320,  # with events of devices, which sessions have, too
     "core/vm": 2_850,
     "core/web": 485,  # with sessions served from an event loop
     "js/addon": 2_000,  # a binding in C; a header for each file
