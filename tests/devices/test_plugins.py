@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -79,3 +80,10 @@ def test_entry_point_that_fails_is_an_error_that_names_it(tmp_path: Path) -> Non
 def test_load_plugin_keeps_the_library(plugin: Path) -> None:
     code = f"import gc, portcall\nportcall.load_plugin({str(plugin)!r})\ngc.collect()\n{USE}"
     assert run(code) == ["True", "ext_dev:0"]
+
+
+def test_doctor_shows_devices_of_a_plugin_and_why_one_does_not_load(plugin: Path) -> None:
+    report = "import sys; sys.argv[1:] = ['doctor', '--json']; from portcall.cli import main; main()"
+    found = json.loads("\n".join(run(report, PORTCALL_DEVICES=f"ext_dev={plugin}")))
+    assert {"ext_dev:0", "ext_dev:1"} <= {device["name"] for device in found["devices"]}
+    assert "/nowhere/libaccelerator.so" in "\n".join(run(report, PORTCALL_DEVICES="ext_dev=/nowhere/libaccelerator.so"))

@@ -82,6 +82,7 @@ def test_server_runs_kernels_of_opencl_for_a_tvm_client(
     server: Serving, libraries: dict[str, Path], opencl_plugin: None
 ) -> None:
     run_client(server, "devices", libraries["opencl"])
+    run_client(server, "textures", libraries["opencl_texture"])
 
 
 def test_server_runs_a_library_compiled_by_tvm(server: Serving, libraries: dict[str, Path]) -> None:

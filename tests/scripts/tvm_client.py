@@ -157,6 +157,18 @@ def devices():
     np.testing.assert_array_equal(x.numpy(), 4 * np.arange(100, dtype="float32"))
 
 
+def textures():
+    remote = connect()
+    remote.upload(str(FOLDER))
+    lib, device = remote.load_module(FOLDER.name), remote.device("opencl", 0)
+    array = np.arange(1024, dtype="float32").reshape(2, 8, 16, 4)
+    x = tvm.runtime.empty(array.shape, "float32", device, "global.texture").copyfrom(array)
+    y = tvm.runtime.empty(array.shape, "float32", device)
+    lib["from_texture"](x, y)
+    np.testing.assert_array_equal(y.numpy(), array[::-1, ::-1, ::-1])
+    np.testing.assert_array_equal(x.numpy(), array)
+
+
 def timeout():
     remote = connect(session_timeout=1)
     error = raised(remote.get_function("demo.hang"), kind=tvm.error.RPCSessionTimeoutError)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,9 @@ from portcall import Device, device, get_global_func
 from portcall.bench import format_size
 from portcall.errors import CompileError, PortcallError
 
-KINDS = ("cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "hexagon")
+KINDS = (
+    "cpu", "cuda", "rocm", "opencl", "vulkan", "metal", "webgpu", "oneapi", "hexagon", "maia", "trn", "ext_dev",
+)  # fmt: skip
 WITH_PLUGINS = ("cuda", "opencl")  # plug-ins that come with portcall: they say what is missing
 
 
@@ -79,9 +82,13 @@ def cuda_compiler() -> tuple[str, str]:
 
 
 def reasons(found: list[DeviceFacts]) -> dict[str, str]:
-    """Return why there is no device of a kind that portcall has a plug-in for, with the package to install, by kind."""
+    """Return why there is no device of a kind, by kind, with the package to install.
+
+    It is for the kinds that portcall has a plug-in for, and those that ``PORTCALL_DEVICES`` names.
+    """
     said = {}
-    for kind in WITH_PLUGINS:
+    named = [item.partition("=")[0] for item in os.environ.get("PORTCALL_DEVICES", "").split(":") if "=" in item]
+    for kind in dict.fromkeys((*WITH_PLUGINS, *(kind for kind in named if kind in KINDS))):
         if not any(facts.name.startswith(f"{kind}:") for facts in found):
             try:
                 _ = device(kind).device_name
