@@ -27,7 +27,7 @@ BUDGET = {
     "js/addon": 2_000,  # a binding in C; a header for each file
     "js/src": 7_900,  # sessions by the core itself, objects by value, classes of described types
     "js/src/native": 300,
-    "src/portcall": 3_480,  # with events of devices, and boards with Android
+    "src/portcall": 3_500,  # with events of devices, and boards with Android
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 5_800,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import portcall
-from devices.payloads import payload, text, two
+from devices.payloads import library_of, payload, text, two
 from portcall import errors, graph, rpc, toolchain
 
 DEVICE = portcall.opencl(0)
@@ -266,3 +266,20 @@ def test_session_computes_and_times_on_the_servers_device(libraries: dict[str, P
         assert lib.time_evaluator("add", device, number=3)(a, b, out).mean > 0
     with rpc.Server() as server, rpc.connect(server.address) as remote:  # the zygote has not touched the driver
         assert remote.device("opencl").exist
+
+
+CRASH = b"__kernel void k(__global int* a) { a[(size_t)get_global_id(0) + ((size_t)1 << 45)] = 1; }"
+
+
+def test_kernel_that_crashes_ends_its_session_alone(tmp_path: Path) -> None:
+    blob = ",".join(map(str, library_of(payload(CRASH), b"opencl")))
+    (tmp_path / "k.c").write_text(f"const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    path = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so")
+    with rpc.Server() as server, rpc.connect(server.address) as bystander:
+        kept = bystander.tensor([1, 2], device=bystander.device("opencl"))
+        with rpc.connect(server.address) as remote:
+            kernel = remote.load_module(remote.upload(path)).get_function("k", True)
+            memory = remote.empty((4,), "int32", remote.device("opencl"))
+            with pytest.raises(errors.RemoteCrashError):
+                _ = kernel(memory, 1), memory.numpy()
+        assert kept.numpy().tolist() == [1, 2]
