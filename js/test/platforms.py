@@ -26,6 +26,7 @@ MACHINES = {"x64": ("EM_X86_64", "x86_64", "x86_64-linux-gnu"), "arm64": ("EM_AA
 # Of the system, and of the package. C++'s library is inside.
 NEEDED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libportcall.so"}
 NEEDED |= {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+EXPORTED = ("TVM", "Portcall", "portcall_", "__tvm_ffi_", "napi_", "node_api_")
 
 
 def check_content(folder: Path, name: str) -> None:
@@ -59,7 +60,7 @@ def check_library(path: Path, machine: str) -> None:
             for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
             if symbol["st_shndx"] != "SHN_UNDEF"
         }
-    wrong = {name for name in exported if not name.startswith(("TVM", "Portcall", "portcall_", "napi_", "node_api_"))}
+    wrong = {name for name in exported if not name.startswith(EXPORTED)}
     assert not wrong, wrong
     assert set(paths) == ({"$ORIGIN"} if "libportcall.so" in needed else set()), paths
     assert str(JS.parent).encode() not in path.read_bytes(), f"{path} tells a path of this machine"
