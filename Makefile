@@ -310,6 +310,12 @@ explore: venv build ## new generated inputs for the tests that live of them, EXP
 	set -e; for round in $$(seq $(EXPLORE_ROUNDS)); do \
 		$(PY) -m pytest -q -n auto -m 'hypothesis and not slow' --hypothesis-profile=explore; done
 
+# In pipelines, as futures, with callbacks; each program has up to 30 steps.
+PROGRAMS := 5000
+.PHONY: programs
+programs: venv build ## random programs of posted requests and callbacks, compared with one request after the other
+	PORTCALL_PROGRAMS=$(PROGRAMS) $(PY) -m pytest -q -n 0 --hypothesis-profile=explore tests/rpc/test_programs.py
+
 # $(call install,EXTRA): what one extra lists, for targets that few people need.
 define install
 	$(PY) scripts/requirements.py $1 > build/$1.txt

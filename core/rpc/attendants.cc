@@ -102,7 +102,7 @@ void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
   auto function = lent_.find(call.function);
   PackedFunc func = function == lent_.end() ? PackedFunc() : function->second;
   nested_[call.number];
-  WriteFrees(call.number);  // of earlier ones: what this one has goes after its result is there
+  WriteFrees();  // of earlier ones: what this one has goes after its result is there
   lock.unlock();
   std::string answer;
   Writer writer(&answer);
@@ -132,7 +132,9 @@ void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
   running = before;
   if (closed_) return;
   if (busy && std::exchange(*busy, false)) --busy_attendants_;
-  nested_[call.number].over = true;
+  Stream& stream = nested_[call.number];
+  stream.over = true;
+  if (stream.unreported) top_.unreported = true;
   link_.out().Copy().Content(answer);
   Forget(call.number);
   Flush(lock);

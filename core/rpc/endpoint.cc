@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace portcall::rpc {
 namespace {
@@ -406,8 +407,8 @@ void Endpoint::Posted(Code code, Reader body) {
 // An error is reported once: by what uses the handle, or else when the client asks.
 void Endpoint::Fail(uint64_t target, const Error& error) {
   std::lock_guard<std::mutex> lock(outermost_->mutex_);
-  std::vector<Error>& unreported = outermost_->unreported_;
-  if (!poisoned_ && unreported.size() < kMaxUnreported) unreported.push_back(error);
+  auto& unreported = outermost_->unreported_;
+  if (!poisoned_ && unreported.size() < kMaxUnreported) unreported.emplace_back(callback_, error);
   if (target < kClientHandles) return;
   std::shared_ptr<Chosen>& chosen = outermost_->chosen_[target];
   if (chosen) return;
@@ -487,15 +488,20 @@ bool Endpoint::FreeChosen(const Sequence& args, size_t place) {
 }
 
 // Answers when all before it is done; with a 1, by the first error that nobody heard of.
+// Errors of a callback's own requests are reported in it, those that are left at the top.
 void Endpoint::Sync(const Sequence& args) {
   bool report = SysArgs(args, 1).Int(0) != 0;
-  std::vector<Error> errors;
+  std::optional<Error> first;
   if (report) {
     std::lock_guard<std::mutex> lock(outermost_->mutex_);
-    errors.swap(outermost_->unreported_);
+    auto& all = outermost_->unreported_;
+    auto mine = [&](const auto& one) { return !callback_ || one.first == callback_; };
+    auto found = std::find_if(all.begin(), all.end(), mine);
+    if (found != all.end()) first = found->second;
+    all.erase(std::remove_if(found, all.end(), mine), all.end());
   }
-  if (errors.empty()) return ReturnNone();
-  throw Error(errors[0]);
+  if (!first) return ReturnNone();
+  throw Error(*first);
 }
 
 // The result of a posted call; what it names stays the handle's.
@@ -541,10 +547,10 @@ void Endpoint::Write(Code code, const Sequence& values, const Any& owner) {
 }
 
 void Endpoint::Exception(const Error& error) {
-  auto same = [&](const Error& one) { return one.ref().same_as(error.ref()); };
+  auto same = [&](const auto& one) { return one.second.ref().same_as(error.ref()); };
   {
     std::lock_guard<std::mutex> lock(outermost_->mutex_);
-    std::vector<Error>& all = outermost_->unreported_;
+    auto& all = outermost_->unreported_;
     all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
   }
   Sequence values;

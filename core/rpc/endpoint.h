@@ -117,7 +117,7 @@ class Endpoint {
   Endpoint* const outermost_;                                     // which has what follows
   std::mutex mutex_;                                              // of it
   std::unordered_map<uint64_t, std::shared_ptr<Chosen>> chosen_;  // short text lies in them
-  std::vector<Error> unreported_;                                 // of posted requests
+  std::vector<std::pair<uint64_t, Error>> unreported_;            // of posted requests, with their callback
   bool poisoned_ = false;                                         // whether the last error is that of an earlier one
   // The copy that is being received.
   WireTensor copy_to_;

@@ -79,7 +79,7 @@ void Requests::Do(Code code, const WriteBody& write, const ReadBody& read, void*
   Lock lock = link_.Take();
   Admit(lock);
   Submit(lock, &request, write);
-  if (unreported_) WriteFence(true);
+  if (StreamOf(Callback()).unreported) WriteFence(true);
   Flush(lock);
   try {
     Await(lock, &request, kNoDeadline);
@@ -106,7 +106,7 @@ void Requests::PostSilent(Code code, uint64_t target, const WriteBody& write) {
   CheckOurs();
   Lock lock = link_.Take();
   Admit(lock);
-  WriteFrees(Callback());
+  WriteFrees();
   SendQueue& out = link_.out();
   SendQueue::Mark start = out.End();
   size_t before = out.size();
@@ -120,7 +120,7 @@ void Requests::PostSilent(Code code, uint64_t target, const WriteBody& write) {
     throw;
   }
   posted_bytes_ += out.size() - before;
-  unreported_ = true;
+  StreamOf(Callback()).unreported = true;
   if (++posted_ >= kMaxPosted || posted_bytes_ >= kMaxPostedBytes) WriteFence(false);
   if (out.size() >= kGathered || out.full()) Flush(lock);
   else FlushSoon();
@@ -144,7 +144,7 @@ void Requests::WriteFence(bool report) {
   Append(fence.get());
   fence->self = fence;
   if (!report) return;
-  unreported_ = false;
+  StreamOf(fence->callback).unreported = false;
   auto silent = [](const auto& one) { return one->done && !one->failure; };
   reports_.erase(std::remove_if(reports_.begin(), reports_.end(), silent), reports_.end());
   if (reports_.size() < kMaxReports) reports_.push_back(fence);
@@ -154,9 +154,14 @@ void Requests::Sync() {
   CheckOurs();
   Lock lock = link_.Take();
   CheckOpen(lock);
-  if (unreported_) WriteFence(true);
+  if (StreamOf(Callback()).unreported) WriteFence(true);
   Flush(lock);
-  std::vector<std::shared_ptr<Pending>> reports = std::exchange(reports_, {});
+  // A callback waits for its own alone: the others come when it is over.
+  uint64_t callback = Callback();
+  auto others = [&](const auto& one) { return one->callback != callback && (callback || !(one->done || one->lost)); };
+  auto mine = std::stable_partition(reports_.begin(), reports_.end(), others);
+  std::vector<std::shared_ptr<Pending>> reports(mine, reports_.end());
+  reports_.erase(mine, reports_.end());
   for (const auto& report : reports) Await(lock, report.get(), kNoDeadline);
   for (const auto& report : reports) {
     if (report->lost || report->failure) CheckDone(lock, report.get());
@@ -222,7 +227,7 @@ void Requests::Admit(Lock& lock) {
 // Writes the frame; all of it or, when that fails, nothing.
 void Requests::Submit(Lock&, Pending* request, const WriteBody& write) {
   size_t before = link_.out().size();
-  WriteFrees(request->callback);
+  WriteFrees();
   SendQueue::Mark start = link_.out().End();
   try {
     Writer writer = link_.out().Lend(nullptr);  // what the caller gave stays until it is sent
@@ -250,10 +255,11 @@ void Requests::Append(Pending* request) {
 void Requests::FreeLater(Code code, DLDevice device, uint64_t handle) {
   if (handle == 0 || closed_) return;
   std::lock_guard<std::mutex> guard(frees_mutex_);
-  frees_.push_back({code, device, handle});
+  frees_.push_back({code, device, handle, Callback()});
 }
 
-void Requests::WriteFrees(uint64_t callback) {
+// A free waits behind the requests that may use its handle: those of a callback that goes on, or else of the top.
+void Requests::WriteFrees() {
   std::vector<PendingFree> frees;
   {
     std::lock_guard<std::mutex> guard(frees_mutex_);
@@ -263,6 +269,8 @@ void Requests::WriteFrees(uint64_t callback) {
     frees_.erase(frees_.begin(), end);
   }
   for (const PendingFree& item : frees) {
+    auto nested = nested_.find(item.callback);
+    uint64_t callback = nested == nested_.end() || nested->second.over ? 0 : item.callback;
     Sequence args;
     if (item.code == Code::kDevFreeData) args.push_back(WireValue::OfDevice(item.device));
     args.push_back(WireValue::Pointer(item.handle));

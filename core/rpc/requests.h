@@ -101,6 +101,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
     Code code;
     DLDevice device;
     uint64_t handle;
+    uint64_t callback;  // whose thread lets it go
   };
 
   // Requests of one callback, or of none, are answered in order.
@@ -108,6 +109,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
     std::deque<Pending*> pending;  // null: an answer that nobody wants
     int waiting = 0;               // threads
     bool over = false;             // of a callback: it was answered
+    bool unreported = false;       // whether something was posted whose errors nobody has asked for
   };
   uint64_t Callback() const;  // that this thread runs for the session; 0: none
   Stream& StreamOf(uint64_t callback) { return callback ? nested_[callback] : top_; }
@@ -129,7 +131,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void Admit(Lock& lock);
   void Append(Pending* request);
   void Submit(Lock& lock, Pending* request, const WriteBody& write);
-  void WriteFrees(uint64_t callback);
+  void WriteFrees();
   void WriteFence(bool report);
   void Flush(Lock& lock);
   bool Await(Lock& lock, Pending* request, Deadline until);
@@ -167,7 +169,6 @@ class Requests : public std::enable_shared_from_this<Requests> {
   uint64_t pending_bytes_ = 0;  // of those
   uint64_t posted_bytes_ = 0;   // behind the last of those
   size_t posted_ = 0;
-  bool unreported_ = false;                        // whether something was posted whose errors nobody has asked for
   std::vector<std::shared_ptr<Pending>> reports_;  // answers that may have them
   Clock::time_point last_answer_;
   SessionStats stats_;

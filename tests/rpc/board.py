@@ -35,6 +35,8 @@ DIFFERENCES = {
         "test_two_remote_generators_",
         "test_remote_function_takes_keyword_arguments",
         "test_tcp_nodelay_and_keepalive_are_set_at_both_ends",
+        "test_programs_are_the_same_",
+        "test_reconnect_takes_callbacks_",
     ),
     "sessions do not go on to other servers": (
         "test_session_constructor_connect_needs_permission",

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, testing
+from rpc.relay import Plan, Relay
 from rpc.serving import FUNCTIONS, Serving, serving
 
 CALLING = (
@@ -178,6 +182,45 @@ def test_functions_of_this_process_are_refused_by_servers_that_cannot_call_them(
         with pytest.raises(TypeError, match="argument #0"):
             echo(lambda: None)
         assert echo(1) == 1
+
+
+PLANS = [Plan(messages_up=n) for n in (8, 11, 14, 30)] + [Plan(messages_down=n) for n in (6, 9, 12, 30)]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_connection_that_ends_with_requests_and_callbacks_on_their_way(server: Serving, plan: Plan) -> None:
+    with Relay(server.port) as relay:
+        relay.next(plan)
+        with rpc.connect("127.0.0.1", relay.port, call_timeout=60) as session:
+            apply, many, echo = session["demo.apply"], session["demo.many"], session["testing.echo"]
+            data, calls, outcomes = bytes(70_000), [], []
+            with contextlib.suppress(errors.RPCError), session.pipeline():
+                calls += [many.future(lambda i: len(echo(data)) + i, 3), many.future(lambda i: apply(abs, -i), 4)]
+                calls += [echo.future(data) for _ in range(5)]
+                calls += [apply(lambda v: echo(v), i) for i in range(20)]
+                calls[-1].result()
+            for call in calls:
+                with contextlib.suppress(errors.RPCError):
+                    outcomes.append(call.result())
+            assert len(outcomes) < 27
+            assert session.closed
+    with rpc.connect(server.address) as session:
+        assert session["demo.apply"](abs, -3) == 3
+
+
+def test_server_that_crashes_in_a_callback_fails_all_that_wait(server: Serving) -> None:
+    with rpc.connect(server.address) as session:
+        pid, apply, echo = session["demo.pid"](), session["demo.apply"], session["testing.echo"]
+
+        def crash() -> int:
+            os.kill(pid, signal.SIGKILL)
+            return int(echo(2))
+
+        calls = [echo.future(1), apply.future(crash), echo.future(3)]
+        for call in calls[1:]:
+            with pytest.raises(errors.RemoteCrashError):
+                call.result()
+        assert session.closed
 
 
 # ---- Threads and floods ----
