@@ -79,8 +79,8 @@ core-test-tsan: $(VENV)/run.txt ## the same under the thread sanitizer
 CROSS := aarch64-linux-gnu arm-linux-gnueabihf riscv64-linux-gnu
 CROSS_LIBRARY := /usr/s390x-linux-gnu/lib/libc.so.6
 $(CROSS_LIBRARY):
-	scripts/apt_install.sh qemu-user-static \
-		libc6-arm64-cross libc6-armhf-cross libc6-riscv64-cross libc6-s390x-cross
+	scripts/apt_install.sh qemu-user-static libc6-arm64-cross libc6-armhf-cross \
+		libc6-riscv64-cross libc6-s390x-cross
 
 # $(call core-test-cross,TRIPLE,TESTS): configure, compile by zig and run the core's tests for another machine.
 define core-test-cross
@@ -94,10 +94,10 @@ define core-test-cross
 endef
 
 .PHONY: core-test-cross core-test-32
-core-test-32: build $(CROSS_LIBRARY) ## the core's tests of bytes and sessions for 32-bit Arm, under qemu
+core-test-32: venv build $(CROSS_LIBRARY) ## the core's tests of bytes and sessions for 32-bit Arm, under qemu
 	$(call core-test-cross,arm-linux-gnueabihf,wire_tests)
 
-core-test-on-%: build $(CROSS_LIBRARY)
+core-test-on-%: venv build $(CROSS_LIBRARY)
 	$(call core-test-cross,$*,core_tests ir_tests vm_tests)
 
 core-test-cross: $(addprefix core-test-on-,$(CROSS)) ## all of the core's tests for other machines; of bytes and sessions for s390x

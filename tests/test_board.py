@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,13 @@ def test_build_server_for_android_refuses_other_folders_and_targets(ndk: Path, t
         board.build_server("aarch64-linux-android", tmp_path / "server", ndk=tmp_path)
     with pytest.raises(ValueError, match="aarch64-linux-gnu"):
         board.build_server("aarch64-linux-gnu", tmp_path / "server", ndk=ndk)
+
+
+def test_sizes_on_the_page_are_those_that_were_measured() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "board.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    shown = {name.strip(" `"): sizes for row in rows for name in row[1].split(",") for sizes in row[3:4]}
+    for form, facts in json.loads((root / "tests" / "rpc" / "cross_board.json").read_text()).items():
+        target, _, static = form.partition(", ")
+        assert f"{static} {facts['nbytes'] / 1e6:.2f}".strip() in shown[target], form

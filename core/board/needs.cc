@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "board/needs.h"
 
+#include <dlfcn.h>
 #include <sys/types.h>
 #ifdef __GLIBC__
 #include <gnu/libc-version.h>
@@ -96,11 +97,12 @@ std::string DescribeMachine(const std::string& folder, std::string_view needs) {
 #else
   const char *libc = "musl", *version = "";
 #endif
-  std::string text = "{\"machine\": {\"build\": {\"machine\": " + Quoted(MachineName()) +
-                     ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + Quoted(kByteOrder) +
-                     "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) + ", \"libc_version\": " + Quoted(version) +
-                     ", \"target\": " + Quoted(Target()) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
-                     ", \"abis\": [\"modern\", \"modern 0.21\", \"classic\"]}";
+  std::string text =
+      "{\"machine\": {\"build\": {\"machine\": " + Quoted(MachineName()) +
+      ", \"bits\": " + std::to_string(8 * sizeof(void*)) + ", \"byte_order\": " + Quoted(kByteOrder) +
+      "}, \"system\": \"linux\", \"libc\": " + Quoted(libc) + ", \"libc_version\": " + Quoted(version) +
+      ", \"target\": " + Quoted(Target()) + ", \"portcall\": " + Quoted(PORTCALL_VERSION) +
+      ", \"abis\": " + (dlopen(nullptr, RTLD_LAZY) ? "[\"modern\", \"modern 0.21\", \"classic\"]" : "[]") + "}";
   if (!needs.empty()) text += ", \"unmet\": " + Unmet(folder, Json::Parse(needs));
   return text + "}";
 }

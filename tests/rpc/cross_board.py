@@ -163,9 +163,8 @@ def try_form(form: Form, folder: Path) -> dict[str, Any]:
             rpc.connect(address, key="k", token="another token")
         with rpc.connect(address, key="k", token=TOKEN, call_timeout=120) as session:
             use_values(session)
-            with pytest.raises(errors.ModuleLoadError) as refused:
+            with pytest.raises(errors.ModuleLoadError, match="static" if form.static else "made for"):
                 load(session, kernels if form.static else foreign_library(form, folder))
-            print(f"{target}: refused: {refused.value}")
             use_kernels(session, session.system_lib(PREFIX) if form.static else load(session, kernels))
             if not form.static:
                 use_library(session, library, 32 if target.startswith("arm") else 64)

@@ -320,6 +320,15 @@ def test_upload_refuses_abis_that_the_server_lacks(own_server: Own, make: Make) 
     session.upload(make("k.so", MODERN))
 
 
+def test_upload_refuses_libraries_where_none_can_be_loaded(own_server: Own, make: Make) -> None:
+    nothing: dict[str, Any] = {"libraries": {}, "versions": {}, "contexts": [], "symbols": ["not_asked"]}
+    facts = {**vars(this_machine()), "abis": []}
+    session = own_server(answering(to_json({"machine": facts, "unmet": nothing})))
+    text = refused(session, make("k.so", MODERN))
+    assert "static" in text
+    assert "not_asked" not in text
+
+
 # ---- The server's side --------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ X, Y = ARRAYS.pop("x"), ARRAYS.pop("y")
 REMOTE = rpc.connect("127.0.0.1", int(sys.argv[1]), key="k")
 if LIBRARY.is_file():
     REMOTE.upload(str(LIBRARY))
-LIB = REMOTE.load_module(LIBRARY.name) if LIBRARY.is_file() else REMOTE.system_lib(sys.argv[3])
+LIB = REMOTE.load_module(LIBRARY.name) if LIBRARY.is_file() else REMOTE.get_function("ffi.SystemLib")(sys.argv[3])
 DEV = REMOTE.cpu(0)
 
 

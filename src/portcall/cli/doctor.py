@@ -100,7 +100,7 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
 def described_machine(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "machine", str(machine)
     yield "compile for it", f"portcall.toolchain.create_shared(…, target='{machine.target}')"
-    yield "portcall there", f"{machine.portcall}, loads {', '.join(machine.abis)} libraries"
+    yield "portcall there", f"{machine.portcall}, loads {', '.join(machine.abis) or 'no'} libraries"
 
 
 def time_calls(session: Session) -> float:

@@ -47,7 +47,8 @@ class Machine:
         libc, libc_version: the C library, such as ``glibc`` and ``2.36``; empty if unknown.
         target: what to give to a cross compiler, such as ``aarch64-linux-gnu``.
         portcall: the version of the runtime there.
-        abis: the calling conventions of libraries that it loads: ``modern``, ``modern 0.21``, ``classic``.
+        abis: the calling conventions of libraries that it loads: ``modern``, ``modern 0.21``, ``classic``; none where
+            the program is static and loads no libraries.
     """
 
     build: Build
@@ -260,6 +261,9 @@ def unmet_here(needs: Needs, file: Path) -> tuple[Unmet, Linkage | None]:
 def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> Iterator[str]:
     """Yield why a library will not run on a machine, each a sentence with a remedy; the machine is this one or not."""
     this, there = ("this", "") if here else ("that", " there")
+    if not machine.abis:
+        yield f"the program{there} is static and loads no libraries: link kernels into it, and use system_lib()"
+        return
     if needs.build != machine.build:
         way_out = "run it on the other one, or " if here else ""
         yield f"it is made for {needs.build} and {this} machine is {machine}: {way_out}{compile_for(machine.target)}"
