@@ -4,7 +4,10 @@
 #include "web/web.h"
 
 static int Call(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {
-  return portcall_web_call(self, args, n, result);
+  const int status = portcall_web_call(self, args, n, result);
+  if (status != kPortcallWebPending) return status;
+  portcall_web_wait();
+  return portcall_web_settled(result);
 }
 static void Free(void* self) { portcall_web_free(self); }
 

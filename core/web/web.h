@@ -9,9 +9,14 @@
 
 extern "C" {
 
-// Calls function number `self` of JavaScript; 0, or -1 with an error raised.
+// Calls function number `self` of JavaScript; 0, -1 with an error raised, or kPortcallWebPending: it returned a promise, for
+// which this call may wait.
 PORTCALL_WEB_IMPORT("call")
 int portcall_web_call(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result);
+#define kPortcallWebPending 1
+// Waits for that promise: what runs is suspended, and goes on later. Then its value, or -1 with its error raised.
+PORTCALL_WEB_IMPORT("wait") void portcall_web_wait(void);
+PORTCALL_WEB_IMPORT("settled") int portcall_web_settled(TVMFFIAny* result);
 // Nobody has that function any more.
 PORTCALL_WEB_IMPORT("free") void portcall_web_free(void* self);
 

@@ -99,6 +99,15 @@ export function testCore(backend: "native" | "wasm", library: (core: Runtime) =>
       assert.equal(core.getGlobalFunc("test.down")(3), 3);
     });
 
+    test("that return promises are waited for by f.async(), or by the caller", async () => {
+      core.registerFunc("test.soon", async (x: number) => x + 1, { override: true });
+      assert.equal(await core.getGlobalFunc("test.soon").async(1), 2);
+      await assert.rejects(
+        core.getGlobalFunc("testing.test_raise_error").async("TypeError", "wrong"),
+        (error: Error) => error instanceof TypeError && error.message === "wrong",
+      );
+    });
+
     test("are given back", () => {
       using f = core.getGlobalFunc("testing.nop");
       f.dispose();

@@ -76,6 +76,15 @@ def test_server_without_python_offers_the_same_functions() -> None:
     assert [*re.findall(r'"([^"]+)"', listed)] == [*BASE_PATTERNS]
 
 
+def test_server_in_javascript_offers_no_more_than_others_do() -> None:
+    source = (ROOT / "js/src/rpc/server/core_endpoint.ts").read_text()
+    (listed,) = re.findall(r"const OFFERED = \[([^]]+)\];", source)
+    offered = re.findall(r'"([^"]+)"', listed)
+    not_there = ("rpc.", "portcall.rpc.", "vm.", "relax.")  # other servers, files of its own, machines
+    assert offered == [name for name in BASE_PATTERNS if name in offered or not name.startswith(not_there)]
+    assert "tvm.rpc.server.*" in offered
+
+
 def test_server_without_python_has_the_same_features() -> None:
     (listed,) = re.findall(r"kFeatures\[\] = \{([^}]+)\}", (ROOT / "core/board/hello.cc").read_text())
     assert re.findall(r'"([^"]+)"', listed) == sorted(_handshake.FEATURES)

@@ -42,7 +42,7 @@ export class CoreList extends CoreObject {
   override toString(): string {
     return showObject(this);
   }
-  [Symbol.iterator](): ArrayIterator<any> {
+  [Symbol.iterator](): IterableIterator<any> {
     return this.toArray()[Symbol.iterator]();
   }
 }
@@ -82,7 +82,7 @@ export class CoreDict extends CoreObject {
   override toString(): string {
     return showObject(this);
   }
-  [Symbol.iterator](): MapIterator<[any, any]> {
+  [Symbol.iterator](): IterableIterator<[any, any]> {
     return this.toMap()[Symbol.iterator]();
   }
 }
@@ -103,7 +103,7 @@ export class CoreShape extends CoreObject {
   override toString(): string {
     return showObject(this);
   }
-  [Symbol.iterator](): ArrayIterator<number> {
+  [Symbol.iterator](): IterableIterator<number> {
     return this.toArray()[Symbol.iterator]();
   }
 }

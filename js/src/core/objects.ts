@@ -8,7 +8,8 @@ import { FunctionNotFoundError, PortcallError } from "../errors.js";
 export interface PackedFunc {
   (...args: any[]): any;
   readonly name: string;
-  /** Call it in another thread, so that the event loop goes on. In WebAssembly, which has one thread, the call runs at once. */
+  /** Call it in another thread, so that the event loop goes on. In WebAssembly, which has one thread, the call runs in this one,
+   * and waits for promises of functions that it calls, where the engine can suspend it. */
   async(...args: any[]): Promise<any>;
   /** Give the function back to the core. */
   dispose(): void;

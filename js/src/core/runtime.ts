@@ -2,7 +2,7 @@
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
 import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
-import { FunctionNotFoundError, ModuleLoadError } from "../errors.js";
+import { FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
 import { BaseRuntime } from "./base.js";
@@ -26,6 +26,20 @@ const TYPE = BODY + 16;
 const SHAPE = BODY + 20;
 const OFFSET = BODY + 32;
 const ERROR_CONTEXT = BODY + 32; // of an error: kind, message, backtrace, two pointers, extra context
+const PENDING = 1; // core/web/web.h
+const NO_INTEGRATION =
+  "a function of JavaScript that was called inside the call returned a promise; to wait for it takes WebAssembly's " +
+  "JavaScript Promise Integration, which Chromium 137 and Node 26 have, and Node 24 with --experimental-wasm-jspi";
+
+type Invoke = (...args: number[]) => Promise<number>;
+/** JavaScript Promise Integration, where the engine has it. */
+const integration =
+  "Suspending" in WebAssembly
+    ? (WebAssembly as unknown as {
+        Suspending: new (f: () => Promise<void>) => WebAssembly.ImportValue;
+        promising: (f: WebAssembly.ExportValue | undefined) => Invoke;
+      })
+    : undefined;
 const references = new WeakMap<object, { readonly runtime: WasmRuntime; handle: number; readonly type: number }>();
 
 /** The core in WebAssembly. Several may be there; each has its own registry and memory. */
@@ -43,7 +57,17 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   readonly #carrierHandles = new Map<number, number>();
   #depth = 0; // calls of JavaScript by the core that have not returned
   #invoke!: (handle: number, args: number, n: number, result: number) => number;
-  #stackPointer = 0; // of the core, outside of all calls
+  #stackPointer = 0; // of the core, outside of all calls but one that waits
+  // The call that may wait for promises: where the cells behind its own are, as long as it is the one that runs.
+  #waiting = -1;
+  #promise: Promise<unknown> | undefined; // that it waits for
+  #settled: (() => unknown) | undefined;
+  #afterWait = 0; // what #stackPointer was before
+  #missed = 0; // promises that nobody could wait for
+  // Such calls that are not over, in the order in which they began. They share a stack: each ends before one that began earlier
+  // goes on.
+  readonly #calls: Promise<void>[] = [];
+  #invokeWaiting: ((handle: number, args: number, n: number, result: number) => Promise<number>) | undefined;
 
   // Of this runtime alone, which is collected with all that stands for its objects.
   readonly #finalizers = new FinalizationRegistry<number>((handle) => this.release(handle));
@@ -72,6 +96,8 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       env: { ...imports.env, memory },
       portcall: {
         call: (self: number, args: number, n: number, result: number) => this.#called(self, args, n, result),
+        wait: integration ? new integration.Suspending(() => this.#wait()) : () => undefined,
+        settled: (result: number) => this.#putSettled(result),
         free: (self: number) => this.#freed(self),
       },
     };
@@ -84,6 +110,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     this.#cells = new Cells(this.memory, this);
     this.memory.exports._initialize?.();
     this.#invoke = this.memory.exports.TVMFFIFunctionCall;
+    this.#invokeWaiting = integration?.promising(instance.exports.TVMFFIFunctionCall);
     this.#top = this.memory.allocate(STACK + CELL);
     this.#end = this.#top + STACK;
     this.#stackPointer = this.memory.exports.__stack_pointer.value;
@@ -166,13 +193,137 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     try {
       const values: unknown[] = [];
       for (let at = args; at < args + CELL * n; at += CELL) values.push(this.#cells.get(at, false));
-      this.#cells.put(result, called(...values));
+      const value = called(...values);
+      if (this.#top === this.#waiting && value instanceof Promise) {
+        if (this.#invokeWaiting) {
+          this.#promise = value;
+          return PENDING;
+        }
+        this.#missed += 1;
+      }
+      this.#cells.put(result, value);
       return 0;
     } catch (error) {
       this.#raise(error instanceof Error ? error : new Error(String(error)));
       return -1;
     } finally {
       this.#depth -= 1;
+    }
+  }
+
+  // ---- Calls that wait for promises ----
+
+  /** Call a function, whose calls of JavaScript may return promises: it waits for them. */
+  async #callAsync(call: (...args: unknown[]) => unknown, args: readonly unknown[]): Promise<unknown> {
+    await undefined; // so that nothing of the core runs, nor is about to go on
+    if (this.#calls.length) await new Promise((resolve) => setTimeout(resolve));
+    if (!this.#invokeWaiting) return this.#callAtOnce(call, args);
+    const { handle } = this.handleOf(call)!;
+    let over!: () => void;
+    this.#calls.push(
+      new Promise<void>((resolve) => {
+        over = resolve;
+      }),
+    );
+    try {
+      return await this.#callWaiting(handle, args);
+    } finally {
+      this.#calls.pop();
+      over();
+    }
+  }
+
+  async #callWaiting(handle: number, args: readonly unknown[]): Promise<unknown> {
+    const outer = this.#waiting;
+    const count = this.#calls.length;
+    const start = this.#top;
+    const result = start + CELL * args.length;
+    const pointer = this.memory.exports.__stack_pointer.value;
+    const cleanup: Cleanup = [];
+    if (result + CELL > this.#end) throw new RangeError("too many arguments");
+    this.#top = result + CELL;
+    try {
+      this.#hold(TypeIndex.Function, handle, cleanup);
+      for (const [i, value] of args.entries()) {
+        this.#cells.put(start + CELL * i, value, cleanup);
+        const { words } = this.memory;
+        this.#hold(words[(start + CELL * i) >> 2]!, words[(start + CELL * i + 8) >> 2]!, cleanup);
+      }
+      this.memory.words.fill(0, result >> 2, (result + CELL) >> 2);
+      this.#waiting = this.#top;
+      const call = this.#invokeWaiting!(handle, start, args.length, result).then(
+        (status) => () => this.check(status),
+        (error) => () => raise(error),
+      );
+      const finish = await call;
+      while (this.#calls.length > count) await this.#calls.at(-1);
+      finish();
+      return this.#cells.get(result, true);
+    } finally {
+      this.#waiting = outer;
+      this.#top = start;
+      this.#stackPointer = pointer;
+      this.forgetFrames(); // where it trapped
+      for (const undo of cleanup) undo();
+    }
+  }
+
+  /** Keep an object while a call waits, whatever is disposed of meanwhile. */
+  #hold(type: number, handle: number, cleanup: Cleanup): void {
+    if (type < TypeIndex.Object) return;
+    this.memory.exports.TVMFFIObjectIncRef(handle);
+    cleanup.push(() => this.release(handle));
+  }
+
+  /** Without an engine that suspends calls. A function that itself is of JavaScript returns its promise. */
+  async #callAtOnce(call: (...args: unknown[]) => unknown, args: readonly unknown[]): Promise<unknown> {
+    this.#missed = 0;
+    this.#waiting = this.#top + CELL * (args.length + 1);
+    let result: unknown;
+    let cause: unknown;
+    try {
+      result = call(...args);
+    } catch (error) {
+      if (!this.#missed) throw error;
+      cause = error;
+    } finally {
+      this.#waiting = -1;
+    }
+    if (this.#missed > (result instanceof Promise ? 1 : 0)) throw new PortcallError(NO_INTEGRATION, { cause });
+    return result;
+  }
+
+  /** The core waits for the promise of the function that it called. Other calls may run meanwhile, behind its frames. */
+  async #wait(): Promise<void> {
+    const { exports } = this.memory;
+    const pointer = this.#stackPointer;
+    const waiting = this.#waiting;
+    const count = this.#calls.length;
+    this.#stackPointer = exports.__stack_pointer.value;
+    let settled: () => unknown;
+    try {
+      const value = await this.#promise;
+      settled = () => value;
+    } catch (error) {
+      settled = () => raise(error);
+    }
+    while (this.#calls.length > count) await this.#calls.at(-1);
+    this.#settled = settled;
+    this.#waiting = waiting;
+    this.#afterWait = pointer;
+  }
+
+  #putSettled(result: number): number {
+    this.#stackPointer = this.#afterWait;
+    try {
+      this.#cells.put(result, this.#settled!());
+      return 0;
+    } catch (error) {
+      this.#raise(error instanceof Error ? error : new Error(String(error)));
+      return -1;
+    } finally {
+      this.#promise = undefined;
+      this.#settled = undefined;
     }
   }
 
@@ -223,6 +374,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     const { memory } = this;
     memory.exports.TVMFFIErrorMoveFromRaised(this.#top);
     const handle = memory.words[this.#top >> 2]! >>> 0;
+    if (!handle) return new PortcallError("a call failed without an error");
     const number = this.#carriers.get(memory.words[(handle + ERROR_CONTEXT) >> 2]! >>> 0);
     const thrown = number === undefined ? undefined : this.#functions[number];
     const [kind, message, trace] = [0, 8, 16].map((at) => memory.textOf(handle + BODY + at)) as [
@@ -439,7 +591,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     this.own(call, handle, TypeIndex.Function);
     const reference = references.get(call)!;
     const dispose = () => this.disposeOf(call);
-    const later = async (...args: unknown[]) => call(...args);
+    const later = (...args: unknown[]) => this.#callAsync(call, args);
     return Object.assign(call, { async: later, dispose, [symbolDispose]: dispose }) as PackedFunc;
   }
 }

@@ -15,10 +15,10 @@ export {
 } from "./client/remote.js";
 export { Session } from "./client/session.js";
 export { Timing, type TimingOptions } from "./client/timing.js";
-export type { Ending } from "./server/endpoint.js";
 export { type JoinOptions, type JoinState, join } from "./server/join.js";
 export { type ListenOptions, listen, type Server } from "./server/listen.js";
 export type { ServedFunction } from "./server/local_session.js";
+export type { Ending } from "./server/served_session.js";
 export type { Functions, ServeOptions } from "./server/serving.js";
 export type { TLSOptions } from "./transport/transport.js";
 export { DescribedObject, Shape } from "./wire/by_value.js";

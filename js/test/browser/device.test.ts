@@ -153,6 +153,22 @@ describe("in Chromium", () => {
     await page.screenshot({ path: `${SCREENS}pausing.png` });
   });
 
+  test("a page waits for promises inside calls of the core, and has objects of it", async () => {
+    await page.goto(`http://${site}/page/device.html?key=core`);
+    const results = await page.evaluate(async () => {
+      const { load } = await import(`${location.origin}/build/src/index.js`);
+      const core = await load();
+      const apply = core.getGlobalFunc("testing.apply");
+      const slowly = async (x: number) => {
+        await new Promise((resolve) => setTimeout(resolve));
+        return 2 * x;
+      };
+      return [await apply.async(apply, slowly, 4), core.loadJson(core.saveJson(core.list([1, [0.1]]))).at(1)];
+    });
+    assert.deepEqual(results, [8, [0.1]]);
+    await page.goto("about:blank");
+  });
+
   test("a page is a client, over a WebSocket", async () => {
     const leave = new AbortController();
     const joined = rpc.join(`127.0.0.1:${port}`, { functions: SERVED, key: "node", signal: leave.signal });

@@ -47,6 +47,84 @@ after(() => rmSync(folder, { recursive: true }));
 
 testCore("wasm", (runtime) => runtime.loadModule(bytes));
 
+describe("promises inside calls", () => {
+  const tick = () => new Promise((resolve) => setTimeout(resolve));
+  const slowly = async (x: number) => {
+    await tick();
+    return 2 * x;
+  };
+
+  const raise = (error: Error): never => {
+    throw error;
+  };
+
+  function testWaiting(): void {
+    test("are waited for", async () => {
+      const apply = core.getGlobalFunc("testing.apply");
+      const next = (await core.loadModule(bytes)).get("next")();
+      assert.deepEqual([await apply.async(apply, slowly, 4), await next.async(slowly, 4)], [8, 9]);
+      const thrown = new RangeError("late");
+      const fail = async () => {
+        await tick();
+        throw thrown;
+      };
+      await assert.rejects(next.async(fail), (error) => error === thrown);
+      const all = [next.async(slowly, 1), next.async(slowly, 2), next.async((x: number) => x, 3)];
+      assert.deepEqual(await Promise.all(all), [3, 5, 4]);
+    });
+
+    test("may be those of other such calls", async () => {
+      const apply = core.getGlobalFunc("testing.apply");
+      const outer = async (x: number) => {
+        const quick = core.getGlobalFunc("testing.apply").async(slowly, 10);
+        return x + ((await apply.async(slowly, x)) as number) + ((await quick) as number);
+      };
+      assert.equal(await apply.async(outer, 1), 23);
+      const fail = async () => raise(new RangeError("late"));
+      const all = [
+        apply.async(outer, 1),
+        apply.async(fail).catch(String),
+        apply.async(async () => 5),
+        apply.async(outer, 2),
+      ];
+      assert.deepEqual(await Promise.all(all), [23, "RangeError: late", 5, 26]);
+    });
+
+    test("leave room for other calls meanwhile", async () => {
+      const apply = core.getGlobalFunc("testing.apply");
+      const trap = core.loadModuleSync(bytes).get("trap");
+      const tensor = core.tensor(new Float32Array([1, 2]));
+      const array = new Float32Array([1, 2]);
+      const meanwhile = async (x: CoreTensor, y: CoreTensor) => {
+        await tick();
+        for (let i = 0; i < 100; ++i) assert.throws(trap, WebAssembly.RuntimeError);
+        tensor.dispose();
+        apply.dispose();
+        const promise = core.getGlobalFunc("testing.echo")(slowly(3)); // passes through as it is
+        y.data[0] = x.data[1]!;
+        return await promise;
+      };
+      assert.equal(await apply.async(meanwhile, tensor, array), 6);
+      assert.deepEqual(array, new Float32Array([2, 2]));
+      const again = core.getGlobalFunc("testing.apply");
+      await assert.rejects(again.async(trap), WebAssembly.RuntimeError);
+      assert.equal(await again.async(slowly, 5), 10);
+    });
+  }
+
+  function testRefusing(): void {
+    test("are errors that name engines which wait", async () => {
+      const next = (await core.loadModule(bytes)).get("next")();
+      await assert.rejects(next.async(slowly, 4), { name: "PortcallError", message: /Node 26/ });
+      assert.equal(await next.async((x: number) => x, 4), 5);
+      assert.equal(await core.getGlobalFunc("testing.apply").async(slowly, 4), 8); // the call itself returned it
+    });
+  }
+
+  if ("Suspending" in WebAssembly) testWaiting();
+  else testRefusing();
+});
+
 describe("libraries of kernels", () => {
   test("join the core's memory, and run over tensors and arrays", async () => {
     const module = await core.loadModule(bytes);

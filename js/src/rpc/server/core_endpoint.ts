@@ -7,12 +7,9 @@ import type { WasmRuntime } from "../../core/runtime.js";
 import { CoreServer } from "../../core/server.js";
 import type { Transport } from "../transport/transport.js";
 import { DescribedObject, decodeValue, encodeValue, isContainer } from "../wire/by_value.js";
-import type { Ending } from "./endpoint.js";
 import { asServed } from "./error_text.js";
 import type { ServedFunction, ServedFunctions } from "./local_session.js";
-
-const MOST_UNREAD = 64 << 20; // bytes of requests that wait behind one that takes long
-const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
+import { MOST_UNREAD, MOST_UNSENT, ServedSession } from "./served_session.js";
 
 /** The extensions between portcall peers that the core's endpoint has (docs/wire.md, section 8). */
 export const CORE_FEATURES = ["traceback", "values"];
@@ -67,23 +64,15 @@ const OFFERED = [
   "cache_flush_cpu_non_first_arg",
 ];
 
-export class CoreEndpoint {
-  readonly #transport: Transport;
+export class CoreEndpoint extends ServedSession {
   readonly #server: CoreServer;
   #waiting: Uint8Array[] = [];
   #waitingBytes = 0;
   #busy = false;
   #lent: CoreTensor[] = [];
-  #resolve!: (ending: Ending) => void;
-  #over = false;
-  /** How the session ended, once it has. */
-  readonly ended = new Promise<Ending>((resolve) => {
-    this.#resolve = resolve;
-  });
-
   /** Offer functions, and what the core has for sessions. The runtime is the session's own. */
   constructor(transport: Transport, runtime: WasmRuntime, functions: ServedFunctions, features: readonly string[]) {
-    this.#transport = transport;
+    super(transport);
     runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
     runtime.registerFunc("portcall.rpc.ValueFromBytes", readerOf(runtime));
     for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(body), { override: true });
@@ -93,34 +82,21 @@ export class CoreEndpoint {
 
   /** Serve until the session ends; `rest` came with the handshake. */
   start(rest: Uint8Array): void {
-    this.#transport.receive({ data: (bytes) => this.#take(bytes), closed: () => this.#lost() });
+    this.transport.receive({ data: (bytes) => this.#take(bytes), closed: () => this.#lost() });
     if (rest.length) this.#take(rest);
   }
 
-  /** End the session, since its time is over, and notify the client. */
-  expire(seconds: number): void {
-    if (this.#over) return;
-    this.#server.fail("RPCSessionTimeoutError", `the session's time of ${seconds} s is over`);
-    this.#flush();
-    this.#transport.close();
-    this.#end("expired");
-  }
-
-  /** End the session without a word. */
-  abort(): void {
-    this.#transport.abort();
-    this.#end("closed");
-  }
-
   #lost(): void {
-    if (!this.#over) this.#end(this.#server.lost() && !this.#waiting.length ? "closed" : "lost");
+    if (!this.over) this.end(this.#server.lost() && !this.#waiting.length ? "closed" : "lost");
   }
 
-  #end(ending: Ending): void {
-    if (this.#over) return;
-    this.#over = true;
+  protected override notify(kind: string, message: string): void {
+    this.#server.fail(kind, message);
+    this.#flush();
+  }
+
+  protected override release(): void {
     this.#waiting = [];
-    this.#resolve(ending);
   }
 
   /** Errors get the names of Python's classes. Tensors are lent for the call. */
@@ -137,13 +113,12 @@ export class CoreEndpoint {
   }
 
   #take(bytes: Uint8Array): void {
-    if (this.#over) return;
+    if (this.over) return;
     this.#waiting.push(bytes);
     this.#waitingBytes += bytes.length;
     if (!this.#busy) return this.#guarded(() => this.#pump());
     if (this.#waitingBytes <= MOST_UNREAD) return;
-    this.#transport.abort();
-    this.#end("abandoned");
+    this.abort("abandoned");
   }
 
   /** An error of the core itself ends the session, and no other. */
@@ -151,22 +126,21 @@ export class CoreEndpoint {
     try {
       step();
     } catch {
-      this.#transport.abort();
-      this.#end("lost");
+      this.abort("lost");
     }
   }
 
   #pump(): void {
-    while (!this.#over) {
+    while (!this.over) {
       const stop = this.#server.serve();
       this.#flush();
       if (stop === "promise") return this.#pause(this.#server.settle());
       for (const tensor of this.#lent.splice(0)) tensor.dispose();
       if (stop === "closed") {
-        this.#transport.close();
-        return this.#end("closed");
+        this.transport.close();
+        return this.end("closed");
       }
-      if (this.#transport.waiting > MOST_UNSENT) return this.#pause(this.#transport.drained());
+      if (this.transport.waiting > MOST_UNSENT) return this.#pause(this.transport.drained());
       if (stop === "bytes" && !this.#feed()) return;
     }
   }
@@ -193,6 +167,6 @@ export class CoreEndpoint {
   }
 
   #flush(): void {
-    this.#server.flush((bytes) => this.#transport.send(bytes));
+    this.#server.flush((bytes) => this.transport.send(bytes));
   }
 }

@@ -9,64 +9,37 @@ import { Code, type FrameHandler, FrameReader, PROTOCOL_VERSION, writeFrame } fr
 import { Pointer, readSequence, readTensor, WireTensor, type WireValue, writeSequence } from "../wire/values.js";
 import { errorText, ServedError } from "./error_text.js";
 import type { LocalSession } from "./local_session.js";
+import { MOST_UNREAD, MOST_UNSENT, ServedSession } from "./served_session.js";
 
-const MOST_UNREAD = 64 << 20; // bytes of requests that wait behind one that takes long
-const MOST_UNSENT = 16 << 20; // bytes of answers that the client has not taken, after which no request is begun
 const FLUSH = 256 << 10; // bytes of answers that are sent at once
-
-/** How a session ended. */
-export type Ending = "closed" | "lost" | "expired" | "abandoned";
 
 type Answer = readonly WireValue[] | Uint8Array;
 const NONE: Answer = [null];
 
-export class Endpoint implements FrameHandler {
-  readonly #transport: Transport;
+export class Endpoint extends ServedSession implements FrameHandler {
   readonly #session: LocalSession;
   readonly #frames = new FrameReader(this);
   #initialized = false;
-  #ended: Ending | undefined;
   #busy = false; // with one request, or until the client takes its answers
   #waiting: { code: number; body: Uint8Array }[] = [];
   #waitingBytes = 0;
   #output: Writer | undefined;
-  #resolve!: (ending: Ending) => void;
-  /** How the session ended, once it has. */
-  readonly ended = new Promise<Ending>((resolve) => {
-    this.#resolve = resolve;
-  });
-
   constructor(transport: Transport, session: LocalSession) {
-    this.#transport = transport;
+    super(transport);
     this.#session = session;
   }
 
   /** Serve until the session ends; `rest` came with the handshake. */
   start(rest: Uint8Array): void {
-    this.#transport.receive({
+    this.transport.receive({
       data: (bytes) => this.#feed(bytes),
-      closed: () => this.#end(this.#frames.atBoundary ? "closed" : "lost"),
+      closed: () => this.end(this.#frames.atBoundary ? "closed" : "lost"),
     });
     if (rest.length) this.#feed(rest);
   }
 
-  /** End the session, since its time is over, and notify the client. */
-  expire(seconds: number): void {
-    if (this.#ended) return;
-    this.#write(Code.Exception, [`RPCSessionTimeoutError: the session's time of ${seconds} s is over`]);
-    this.#flush();
-    this.#transport.close();
-    this.#end("expired");
-  }
-
-  /** End the session without a word. */
-  abort(): void {
-    this.#transport.abort();
-    this.#end("closed");
-  }
-
   #feed(bytes: Uint8Array): void {
-    if (this.#ended) return;
+    if (this.over) return;
     try {
       this.#frames.feed(bytes);
       this.#flush();
@@ -77,32 +50,33 @@ export class Endpoint implements FrameHandler {
 
   /** Where the next request begins is not known any more. */
   #giveUp(error: unknown): void {
-    if (this.#ended) return;
+    if (this.over) return;
     this.#write(Code.Exception, [errorText(error)]);
     writeFrame(this.#writer(), Code.Shutdown, () => {});
     this.#flush();
-    this.#transport.close();
-    this.#end("lost");
+    this.transport.close();
+    this.end("lost");
   }
 
-  #end(ending: Ending): void {
-    if (this.#ended) return;
-    this.#ended = ending;
+  protected override notify(kind: string, message: string): void {
+    this.#write(Code.Exception, [`${kind}: ${message}`]);
+    this.#flush();
+  }
+
+  protected override release(): void {
     this.#waiting = [];
     this.#session.close();
-    this.#resolve(ending);
   }
 
   // ---- Requests, in order ----
 
   frame(code: number, body: Uint8Array): void {
-    if (this.#ended) return;
+    if (this.over) return;
     if (!this.#busy) return this.#serve(code, body);
     this.#waiting.push({ code, body });
     this.#waitingBytes += body.length;
     if (this.#waitingBytes <= MOST_UNREAD) return;
-    this.#transport.abort();
-    this.#end("abandoned");
+    this.abort("abandoned");
   }
 
   #serve(code: number, body: Uint8Array): void {
@@ -126,7 +100,7 @@ export class Endpoint implements FrameHandler {
   /** Go on with the requests that waited, once the client has taken its answers. */
   async #next(): Promise<void> {
     this.#flush();
-    await this.#transport.drained();
+    await this.transport.drained();
     this.#busy = false;
     while (!this.#busy && this.#waiting.length) {
       const { code, body } = this.#waiting.shift()!;
@@ -144,7 +118,7 @@ export class Endpoint implements FrameHandler {
     } catch (error) {
       this.#raise(error); // a result that cannot be sent
     }
-    if (this.#busy || this.#transport.waiting <= MOST_UNSENT) return;
+    if (this.#busy || this.transport.waiting <= MOST_UNSENT) return;
     this.#busy = true;
     void this.#next();
   }
@@ -154,7 +128,7 @@ export class Endpoint implements FrameHandler {
   }
 
   #write(code: number, values: Answer): void {
-    if (this.#ended) return;
+    if (this.over) return;
     const output = this.#writer();
     writeFrame(output, code, (writer) => {
       if (values instanceof Uint8Array) writer.raw(values);
@@ -169,7 +143,7 @@ export class Endpoint implements FrameHandler {
   }
 
   #flush(): void {
-    if (this.#output?.length) this.#transport.send(this.#output.bytes());
+    if (this.#output?.length) this.transport.send(this.#output.bytes());
     this.#output = undefined;
   }
 
@@ -178,8 +152,8 @@ export class Endpoint implements FrameHandler {
   #answer(code: number, body: Reader): Answer | Promise<Answer> | undefined {
     if (code === Code.Shutdown) {
       this.#flush();
-      this.#transport.close();
-      return void this.#end("closed");
+      this.transport.close();
+      return void this.end("closed");
     }
     if (code === Code.InitServer) return this.#initServer(body);
     if (!this.#initialized) throw new RemoteProtocolError("a request came before InitServer");

@@ -16,7 +16,7 @@ import {
   timeoutOf,
 } from "../wire/handshake.js";
 import { CORE_FEATURES } from "./core_endpoint.js";
-import type { Ending } from "./endpoint.js";
+import type { Ending } from "./served_session.js";
 import {
   commonFeatures,
   exchangeProofs,

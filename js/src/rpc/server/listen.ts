@@ -14,7 +14,7 @@ import {
   refusal,
   timeoutOf,
 } from "../wire/handshake.js";
-import type { Ending } from "./endpoint.js";
+import type { Ending } from "./served_session.js";
 import {
   commonFeatures,
   exchangeProofs,

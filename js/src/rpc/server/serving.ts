@@ -16,10 +16,11 @@ import {
   toHex,
 } from "../wire/handshake.js";
 import { CORE_FEATURES, CoreEndpoint } from "./core_endpoint.js";
-import { type Ending, Endpoint } from "./endpoint.js";
+import { Endpoint } from "./endpoint.js";
 import { Files } from "./files.js";
 import { LocalSession, MemoryBudget, type ServedFunction } from "./local_session.js";
 import { moduleFunctions } from "./modules.js";
+import type { Ending } from "./served_session.js";
 import { timeEvaluators } from "./time_evaluator.js";
 
 /** Functions by name, such as `{ "demo.add": (a, b) => a + b }`. */
