@@ -613,8 +613,8 @@ bool Requests::RecordEnd(const Error& error, bool by_us) {
     now_ = {"SessionBrokenError",
             Join({"no sign of life from ", peer, " for ", Milliseconds(Seconds(Clock::now() - link_.last_sign())),
                   " s, while ", front.what, " had taken ", Milliseconds(front.seconds),
-                  " s: its machine or the network is down, or its process is stopped; the session is closed; connect "
-                  "again, or raise heartbeat= if it may be silent for longer"})};
+                  " s: its machine or the network is down, or its process is stopped; the session is closed; ",
+                  "connect again, or raise heartbeat= if it may be silent for longer"})};
     later_ = {now_.kind, Join({"the session with ", peer, " is over: ", now_.text})};
   } else if (IsLate(error)) {
     later_ = {"SessionClosedError", Join({"the session with ", peer, " is closed: ", front.what, " ran out of time"})};
