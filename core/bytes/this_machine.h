@@ -19,6 +19,8 @@ constexpr uint16_t kThisMachine = EM_ARM;
 constexpr uint16_t kThisMachine = EM_RISCV;
 #elif defined(__s390x__)
 constexpr uint16_t kThisMachine = EM_S390;
+#elif defined(__wasm__)
+constexpr uint16_t kThisMachine = EM_NONE;  // no ELF files are for it
 #else
 #error "portcall does not know this machine"
 #endif
