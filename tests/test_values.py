@@ -225,6 +225,17 @@ def test_bytes_like_values_come_back_as_bytes(kind: Any, size: int) -> None:
     assert same(through_callback(kind(content)), content)
 
 
+def test_large_bytes_are_passed_without_a_copy() -> None:
+    content = bytes(5000)
+    before = sys.getrefcount(content)
+    assert through_callback(content) is content
+    kept = portcall.convert([content])
+    assert sys.getrefcount(content) == before + 1
+    assert kept[0] is content
+    del kept
+    assert sys.getrefcount(content) == before
+
+
 def test_memoryview_with_steps_passes_its_bytes() -> None:
     assert echo(memoryview(b"abcdef")[::2]) == b"ace"
 

@@ -46,9 +46,32 @@ void ReadAgain(Code code, std::string_view body) {
   Promise(once == twice);
 }
 
-// What a reader makes of bytes that come in pieces of up to `most`.
-std::string Heard(std::string_view bytes, size_t most) {
+// The body of a message, with the bytes that did not come into it; a reader of it finds these, and the same values.
+std::string WholeBody(FrameReader* frames) {
+  std::string body(frames->body());
+  const Content& content = frames->content();
+  if (content.object == nullptr) return body;
+  body.insert(content.at, *TryBytes(content.object.cell()));
+  Reader apart = frames->reader(), whole(body);
+  if (frames->code() == Code::kCallFunc) Promise(apart.Take<uint64_t>() == whole.Take<uint64_t>());
+  std::string heard[2];
+  for (Reader* reader : {&apart, &whole}) {
+    std::string& text = heard[reader == &whole];
+    try {
+      Writer(&text).Values(reader->Values(), Form::kReply);
+      reader->ExpectEnd();
+    } catch (const Error& error) {
+      text = error.message();
+    }
+  }
+  Promise(heard[0] == heard[1]);
+  return body;
+}
+
+// What a reader makes of bytes that come in pieces of up to `most`. Messages of `large` bytes are large ones.
+std::string Heard(std::string_view bytes, size_t most, uint64_t large) {
   FrameReader frames(kMaxFrame, true, FrameReader::Nested::kInline);
+  frames.set_large(large);
   std::string heard, payload;
   try {
     while (!bytes.empty()) {
@@ -64,13 +87,14 @@ std::string Heard(std::string_view bytes, size_t most) {
           heard += payload;
           continue;
         }
-        heard += std::to_string(static_cast<int32_t>(frames.code())).append(frames.body());
+        std::string body = WholeBody(&frames);
+        heard += std::to_string(static_cast<int32_t>(frames.code())).append(body);
         if (event == FrameReader::kPayload && frames.payload_size() <= kMaxFrame) {
           payload.assign(frames.payload_size(), '?');
           frames.Receive(payload.data());
         }
         try {
-          ReadAgain(frames.code(), frames.body());
+          ReadAgain(frames.code(), body);
         } catch (const Error& error) {
           Promise(error.kind() == "RemoteProtocolError");
         }
@@ -127,7 +151,7 @@ class Script : public Channel {
 void FuzzRpcCodec(const uint8_t* data, size_t size) {
   if (size == 0) return;
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  Promise(Heard(bytes, SIZE_MAX) == Heard(bytes, 1 + data[0] % 40));
+  Promise(Heard(bytes, SIZE_MAX, UINT64_MAX) == Heard(bytes, 1 + data[0] % 40, data[0] & 128 ? 64 : UINT64_MAX));
 }
 
 void FuzzRpcEndpoint(const uint8_t* data, size_t size) {

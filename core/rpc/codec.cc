@@ -245,12 +245,30 @@ WireTensor Reader::Tensor() {
   return tensor;
 }
 
+WireValue Reader::Blob() {
+  auto size = Take<uint64_t>();
+  if (content_ && size > left()) {
+    if (content_->object != nullptr && content_->at == at_) {
+      WireValue value = WireValue::Bytes(*TryBytes(content_->object.cell()));
+      value.object = std::move(content_->object);
+      return value;
+    }
+    content_->at = at_;
+    content_->size = size;
+  }
+  return WireValue::Bytes(Bytes(size));
+}
+
 WireValue Reader::AnyValue() {
   auto inner = Take<int32_t>();
   if (inner == kTVMFFIStr) return WireValue::Text(Text());
-  if (inner == kTVMFFIBytes) return WireValue::Bytes(Text());
+  if (inner == kTVMFFIBytes) return Blob();
   if (inner == kRemoteObject || inner == kClientFunction) return WireValue::Handle(inner, Take<uint64_t>());
-  if (inner == kByValue) return WireValue::ByValue(Text());
+  if (inner == kByValue) {
+    WireValue value = Blob();
+    value.type = kByValue;
+    return value;
+  }
   ThrowProtocolError("a value of type " + std::to_string(inner) + " cannot be sent inside another");
 }
 
@@ -281,7 +299,7 @@ WireValue Reader::Value() {
     case kTVMFFIRawStr:
       return WireValue::Text(Text());
     case kTVMFFIByteArrayPtr:
-      return WireValue::Bytes(Text());
+      return Blob();
     default:
       break;
   }

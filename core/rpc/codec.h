@@ -89,7 +89,7 @@ struct WireValue {
     DLDevice v_device;
   };
   std::string_view text;
-  Any object;  // which has the text, where there is one that may be kept; a function of the client
+  Any object;  // a bytes object that has the text, where there is one; a function of the client
   std::unique_ptr<WireTensor> tensor;
 
   static WireValue None() { return {}; }
@@ -158,9 +158,19 @@ class Writer {
   size_t inset_bytes_ = 0;  // of the frame
 };
 
+// Bytes of a message that are not in its text: the content of one of its values, which lies in an object, belongs behind
+// the first `at` bytes of that.
+struct Content {
+  size_t at = 0;
+  uint64_t size = 0;
+  Any object;
+};
+
 class Reader : public bytes::Cursor<Reader> {
  public:
-  explicit Reader(std::string_view bytes) : Cursor(bytes) {}
+  // Takes the object of `content` for its value. Where there is no object yet, and the message ends before the bytes of a
+  // value do, writes there which value that is.
+  explicit Reader(std::string_view bytes, Content* content = nullptr) : Cursor(bytes), content_(content) {}
 
   [[noreturn]] void FailShort(const char*, uint64_t) const {
     ThrowProtocolError("a message ends in the middle of a value");
@@ -174,7 +184,10 @@ class Reader : public bytes::Cursor<Reader> {
   }
 
  private:
+  WireValue Blob();
   WireValue AnyValue();
+
+  Content* content_;
 };
 
 }  // namespace portcall::rpc

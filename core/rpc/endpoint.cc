@@ -122,8 +122,8 @@ void Endpoint::Step(FrameReader::Event event) {
   switch (event) {
     case FrameReader::kMessage:
       try {
-        if (frames_.posted()) Posted(frames_.code(), Reader(frames_.body()));
-        else Answer(frames_.code(), Reader(frames_.body()));
+        if (frames_.posted()) Posted(frames_.code(), frames_.reader());
+        else Answer(frames_.code(), frames_.reader());
       } catch (const Error& error) {
         Exception(error);
       } catch (const std::exception& error) {
@@ -217,13 +217,10 @@ Sequence Endpoint::Arguments(Reader body) {
   Sequence args = body.Values();
   body.ExpectEnd();
   for (WireValue& arg : args) {
-    if (arg.type == kTVMFFIByteArrayPtr) {
-      arg.object = frames_.Lend(arg.text);
-    } else if (arg.type == kClientFunction) {
-      if (!options_.client) ThrowProtocolError("a function of the client, which was not agreed upon");
-      arg.object = options_.client->Function(arg.v_handle);
-      arg.v_handle = session_->Lend(arg.object);
-    }
+    if (arg.type != kClientFunction) continue;
+    if (!options_.client) ThrowProtocolError("a function of the client, which was not agreed upon");
+    arg.object = options_.client->Function(arg.v_handle);
+    arg.v_handle = session_->Lend(arg.object);
   }
   Resolve(&args);
   return args;

@@ -10,20 +10,14 @@ constexpr size_t kFirstBuffer = 16 << 10;
 constexpr size_t kKeptBuffer = 1 << 20;  // a larger one is given back after the frame that needed it
 constexpr size_t kSkipChunk = 64 << 10;
 constexpr size_t kGrowth = 8;         // times
+constexpr uint64_t kPromised = 64;    // times what has arrived: the content that gets its memory then
 constexpr uint64_t kTensorHead = 32;  // of a DLTENSOR without its shape
 constexpr uint64_t kNdimEnd = 20;     // where its ndim ends
-
-// Bytes of a message, in the memory in which it came.
-struct LentBytes final : Object {
-  static constexpr int32_t kTypeIndex = BytesObj::kTypeIndex;
-  TVMFFIByteArray bytes;
-  Tensor memory;
-};
 
 }  // namespace
 
 std::pair<char*, size_t> FrameReader::Space() {
-  if (state_ == kInPayload && begin_ == end_ && target_) return {target_, payload_left_};
+  if (IsDirect()) return {target_, payload_left_};
   if (begin_ == end_) begin_ = end_ = 0;
   size_t needed = std::max(wanted_, size_t{1});
   if (capacity_ - end_ < needed) {
@@ -53,22 +47,13 @@ void FrameReader::Move(size_t capacity) {
   begin_ = 0;
 }
 
-Any FrameReader::Lend(std::string_view part) {
-  if (capacity_ <= kKeptBuffer || part.size() < capacity_ / 2) return nullptr;
-  lent_ = memory_;
-  Move(std::max(Available(), kFirstBuffer));           // what follows the message goes along
-  const_cast<char*>(part.data())[part.size()] = '\0';  // the place of a type index that has been read, or of nothing
-  auto* bytes = NewNode<LentBytes>();
-  bytes->bytes = ToByteArray(part);
-  bytes->memory = lent_;
-  TVMFFIAny cell;
-  detail::SetCell(&cell, kTVMFFIBytes);
-  cell.v_obj = bytes;
-  return Any::Steal(cell);
+// Whether the next bytes go past the buffer.
+bool FrameReader::IsDirect() const {
+  return payload_left_ > 0 && (state_ == kBody || (state_ == kInPayload && begin_ == end_ && target_));
 }
 
 void FrameReader::Filled(size_t n) {
-  if (state_ == kInPayload && begin_ == end_ && target_) {
+  if (IsDirect()) {
     target_ += n;
     payload_left_ -= n;
   } else {
@@ -96,7 +81,8 @@ FrameReader::Event FrameReader::Next() {
 }
 
 bool FrameReader::ReadLength() {
-  lent_ = Tensor();
+  content_ = {};
+  sought_ = false;
   if (capacity_ > kKeptBuffer && begin_ == end_) {
     memory_ = Tensor();
     begin_ = end_ = capacity_ = 0;
@@ -210,11 +196,44 @@ FrameReader::Event FrameReader::ReadBody() {
     ThrowProtocolError("a message of " + std::to_string(length_) + " bytes is over the limit of " +
                        std::to_string(max_frame_));
   }
-  if (!Gather(length_)) return kNeedBytes;
-  body_ = {buffer_ + begin_ + sizeof(code), static_cast<size_t>(body)};
+  if (length_ >= large_ && !sought_) {
+    if (!Gather(length_ / kPromised)) return kNeedBytes;
+    SeekContent();
+  }
+  if (payload_left_ > 0 || !Gather(length_)) return kNeedBytes;
+  body_ = {buffer_ + begin_ + sizeof(code), static_cast<size_t>(length_) - sizeof(code)};
   Consume(static_cast<size_t>(length_));
   state_ = kHeader;
   return kMessage;
+}
+
+// Has bytes that are most of the message come into an object of their own. From here on the message is as if they were
+// not in it.
+void FrameReader::SeekContent() {
+  sought_ = true;
+  if (code_ != Code::kCallFunc && code_ != Code::kReturn) return;
+  auto arrived = static_cast<size_t>(std::min<uint64_t>(Available(), length_));
+  char* message = buffer_ + begin_;
+  try {
+    Reader reader({message + sizeof(code_), arrived - sizeof(code_)}, &content_);
+    if (code_ == Code::kCallFunc) reader.Take<uint64_t>();
+    reader.Values();
+  } catch (const Error&) {  // it goes on behind what has arrived
+  }
+  uint64_t size = content_.size;
+  size_t head = sizeof(code_) + content_.at;
+  if (size < length_ / 2 || size > length_ - head) return;
+  char* data = nullptr;
+  TVMFFIAny object;
+  Check(PortcallBytesCreate(static_cast<size_t>(size), &data, &object));
+  content_.object = Any::Steal(object);
+  arrived = static_cast<size_t>(std::min<uint64_t>(Available() - head, size));
+  std::memcpy(data, message + head, arrived);
+  end_ -= arrived;
+  std::memmove(message + head, message + head + arrived, Available() - head);
+  length_ -= size;
+  target_ = data + arrived;
+  payload_left_ = size - arrived;
 }
 
 FrameReader::Event FrameReader::BeginPayload(uint64_t head) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes in any split to frames. Small frames are gathered in a buffer; the payload of a copy goes straight to where the
-// receiver wants it, so a transport reads from its socket into the tensor.
+// receiver wants it, so a transport reads from its socket into the tensor; large bytes among the values of a call or an
+// answer go straight into their object.
 //
 //   while (…) { auto [data, size] = frames.Space(); n = receive(data, size); frames.Filled(n);
 //               while ((event = frames.Next()) != FrameReader::kNeedBytes) … }
@@ -49,9 +50,12 @@ class FrameReader {
   void Hold() { holding_ = true; }
   void Resume();
   std::string_view body() const { return body_; }
-  // A bytes object over a part of body(), without a copy, where that part is most of a large message; None otherwise. The
-  // object may be kept.
-  Any Lend(std::string_view part);
+  // Reads body(). Bytes that are most of a large message are not in it: they came straight into an object, which the
+  // first value that has them takes along.
+  Reader reader() { return Reader(body_, &content_); }
+  const Content& content() const { return content_; }
+  // How large such a message is at least.
+  void set_large(uint64_t size) { large_ = size; }
   uint64_t payload_size() const { return payload_left_; }
   void Receive(void* target) { target_ = static_cast<char*>(target); }  // null: skip the bytes
   size_t buffered() const { return Available(); }                       // bytes that arrived and wait
@@ -64,6 +68,8 @@ class FrameReader {
   size_t Available() const { return end_ - begin_; }
   bool Gather(uint64_t n);  // whether n bytes are there, contiguous from begin_; makes room for them otherwise
   Event ReadBody();
+  void SeekContent();
+  bool IsDirect() const;
   bool TakeNumber(int32_t flag, uint64_t* number);
   Event GiveWhole();
   bool KeepHeld();
@@ -78,7 +84,7 @@ class FrameReader {
   Nested nested_;
   uint64_t posted_target_ = 0, callback_ = 0;
   std::string held_;
-  Tensor memory_, lent_;  // of the buffer; of one before it in which body() lies
+  Tensor memory_;  // of the buffer
   char* buffer_ = nullptr;
   size_t capacity_ = 0;
   size_t begin_ = 0, end_ = 0;  // what has arrived and was not consumed
@@ -87,7 +93,10 @@ class FrameReader {
   uint64_t length_ = 0;  // of the frame, code included
   Code code_ = Code::kNone;
   std::string_view body_;
-  uint64_t payload_left_ = 0;
+  uint64_t large_ = 1 << 20;
+  bool sought_ = false;  // whether it is known if the message has a content
+  Content content_;
+  uint64_t payload_left_ = 0;  // or of the content
   char* target_ = nullptr;
 };
 

@@ -289,7 +289,7 @@ class LocalSession : public Session {
         return value.object;
       case kByValue:
         if (!by_value_) ThrowProtocolError("an object by value, which was not agreed upon");
-        return FromValueBytes(portcall::Bytes(value.text));
+        return FromValueBytes(value.object != nullptr ? value.object : Any(portcall::Bytes(value.text)));
       case kTVMFFIDLTensorPtr: {
         const WireTensor& tensor = *value.tensor;
         uint64_t nbytes = tensor.NumBytes();

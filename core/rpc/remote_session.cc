@@ -44,14 +44,14 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
           out.Put<uint64_t>(function);
           out.Values(args, Form::kRequest);
         },
-        [&](std::string_view body) { ReadResult(requests_.get(), body, result); });
+        [&](Reader body) { ReadResult(body, result); });
   }
 
   std::shared_ptr<Pending> CallLater(uint64_t function, const Sequence& args) override {
     auto call = std::make_shared<LaterCall>();
     call->code = Code::kCallFunc;
-    call->read = [requests = requests_.get(), call = call.get()](std::string_view body) {
-      ReadResult(requests, body, &call->result);
+    call->read = [requests = requests_.get(), call = call.get()](Reader body) {
+      ReadResult(body, &call->result);
       if (call->self.use_count() > 1) return;  // else nobody waits for it any more
       requests->FreeLater(Code::kFreeHandle, {}, call->result.handle ? call->result.handle : HandleIn(call->result));
     };
@@ -77,7 +77,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
     args.push_back(WireValue::Pointer(handle));
     requests_->Do(
         Code::kFetch, [&](Writer& out) { out.Values(args, Form::kRequest); },
-        [&](std::string_view body) { ReadResult(requests_.get(), body, result); });
+        [&](Reader body) { ReadResult(body, result); });
   }
   void Sync() override {
     if (requests_->posts()) requests_->Sync();
@@ -156,7 +156,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
     WireValue value;
     SysCall(Code::kDevGetAttr, args, [&](WireValue&& answer) {
       value = std::move(answer);
-      Keep(requests_.get(), &value, owner);
+      Keep(&value, owner);
     });
     return value;
   }
@@ -208,23 +208,21 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   }
 
   // Text of an answer points into the receive buffer: what outlives the request has its own.
-  static void Keep(Requests* requests, WireValue* value, Any* owner) {
+  static void Keep(WireValue* value, Any* owner) {
     if (value->type == kTVMFFIRawStr) {
       *owner = String(value->text);
       value->text = *TryString(owner->cell());
     } else if (value->type == kTVMFFIByteArrayPtr || value->type == kByValue) {
-      *owner = requests->frames().Lend(value->text);
-      if (*owner == nullptr) *owner = Bytes(value->text);
+      *owner = value->object != nullptr ? std::move(value->object) : Any(Bytes(value->text));
       value->text = *TryBytes(owner->cell());
     }
   }
 
-  static void ReadResult(Requests* requests, std::string_view body, CallResult* result) {
-    Reader reader(body);
+  static void ReadResult(Reader reader, CallResult* result) {
     Sequence values = reader.Values();
     reader.ExpectEnd();
     TakeResult(values.data(), values.size(), result);
-    Keep(requests, &result->value, &result->owner);
+    Keep(&result->value, &result->owner);
   }
 
   // Of a callback: type, value and handle of each.
@@ -285,8 +283,7 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   void SysCall(Code code, const Sequence& args, const std::function<void(WireValue&&)>& take = {}) {
     requests_->Do(
         code, [&](Writer& out) { out.Values(args, Form::kRequest); },
-        [&](std::string_view body) {
-          Reader reader(body);
+        [&](Reader reader) {
           Sequence values = reader.Values();
           reader.ExpectEnd();
           if (values.size() != 1) ThrowProtocolError("the answer has " + std::to_string(values.size()) + " values");

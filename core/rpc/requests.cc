@@ -434,7 +434,7 @@ bool Requests::HandleMessage(Stream& stream, Code code) {
     Error failure = RemoteErrorOf(frames().body());
     if (front) front->failure = std::move(failure);  // that a handle was not freed is of no interest: it is gone anyway
   } else if (front) {
-    if (front->read) front->read(frames().body());
+    if (front->read) front->read(frames().reader());
     if (front->to_size) ThrowProtocolError("a copy was answered without its bytes");
   }
   if (!front && frames().buffered() == 0) link_.channel().Acknowledge();

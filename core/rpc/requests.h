@@ -21,7 +21,7 @@
 namespace portcall::rpc {
 
 using WriteBody = std::function<void(Writer&)>;
-using ReadBody = std::function<void(std::string_view)>;
+using ReadBody = std::function<void(Reader)>;
 
 // A request that was not answered yet. Whoever waits for it has it, or it has itself.
 struct Pending {

@@ -3,8 +3,9 @@
 #include <atomic>
 #include <mutex>
 
+#include "portcall/container.h"
 #include "portcall/error.h"
-#include "portcall/value.h"
+#include "portcall/tensor.h"
 
 using namespace portcall;
 
@@ -12,6 +13,15 @@ namespace {
 
 std::recursive_mutex once_mutex;  // an initialiser may initialise something else
 std::atomic<int (*)()> check_signals{nullptr};
+using CreateBytes = int (*)(size_t size, char** data, TVMFFIAny* out);
+std::atomic<CreateBytes> create_bytes{nullptr};
+
+// Bytes in memory of the host device: in large pages, where there are some.
+struct HostBytes final : Object {
+  static constexpr int32_t kTypeIndex = BytesObj::kTypeIndex;
+  TVMFFIByteArray bytes;
+  Tensor memory;
+};
 
 Any& ItemOf(void* list, int index) { return static_cast<Any*>(list)[index]; }
 
@@ -41,7 +51,22 @@ int TVMFFIEnvCheckSignals() {
 
 int TVMFFIEnvRegisterCAPI(const char* name, void* symbol) {
   if (std::string_view(name) == "PyErr_CheckSignals") check_signals.store(reinterpret_cast<int (*)()>(symbol));
+  if (std::string_view(name) == "PortcallBytesCreate") create_bytes.store(reinterpret_cast<CreateBytes>(symbol));
   return 0;  // other names have no use here
+}
+
+int PortcallBytesCreate(size_t size, char** data, TVMFFIAny* out) {
+  if (CreateBytes create = create_bytes.load()) return create(size, data, out);
+  return Guard([&] {
+    auto memory = Tensor::Empty({static_cast<int64_t>(size + 1)}, {kDLUInt, 8, 1});
+    *data = static_cast<char*>(memory.raw_data());
+    (*data)[size] = '\0';
+    auto* made = NewNode<HostBytes>();
+    made->bytes = {*data, size};
+    made->memory = std::move(memory);
+    detail::SetCell(out, kTVMFFIBytes);
+    out->v_obj = made;
+  });
 }
 
 int TVMBackendRegisterEnvCAPI(const char* name, void* symbol) { return TVMFFIEnvRegisterCAPI(name, symbol); }

@@ -54,6 +54,7 @@ cdef enum:
 
 include "_core/numbers.pxi"
 include "_core/objects.pxi"
+include "_core/bytes.pxi"
 include "_core/described_types.pxi"
 include "_core/values.pxi"
 include "_core/arguments.pxi"

@@ -68,6 +68,22 @@ def test_session_call_carries_large_bytes_and_strings(remote: rpc.Session) -> No
     assert add(1, 2) == 3
 
 
+def test_session_call_needs_memory_for_large_bytes_once_on_each_side(ours: rpc.Session) -> None:
+    echo, peak = ours["testing.echo"], ours["demo.peak"]
+    content = bytes(64 << 20)
+    before = peak()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of this process begins again
+    here = peak_of_this_process()
+    assert echo(content) == content
+    assert peak_of_this_process() - here < 1.5 * len(content)
+    assert peak() - before < 1.5 * len(content)
+
+
+def peak_of_this_process() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+
 def test_session_call_carries_data_types_and_devices(remote: rpc.Session) -> None:
     assert remote["testing.echo"](portcall.dtype("float16")) == portcall.dtype("float16")
     device = remote["testing.echo"](remote.cpu(0))

@@ -341,6 +341,8 @@ PORTCALL_API int PortcallFunctionRemoveGlobal(const TVMFFIByteArray* name, int* 
 
 PORTCALL_API int TVMFFIStringFromByteArray(const TVMFFIByteArray* input, TVMFFIAny* out);
 PORTCALL_API int TVMFFIBytesFromByteArray(const TVMFFIByteArray* input, TVMFFIAny* out);
+// A bytes object whose `size` bytes, at `data`, are filled before anybody else sees it.
+PORTCALL_API int PortcallBytesCreate(size_t size, char** data, TVMFFIAny* out);
 PORTCALL_API int TVMFFIDataTypeFromString(const TVMFFIByteArray* text, DLDataType* out);
 PORTCALL_API int TVMFFIDataTypeToString(const DLDataType* dtype, TVMFFIAny* out);
 // Integers beyond 64 bits: words of 64 bits, least significant first, two's complement.
@@ -413,6 +415,7 @@ PORTCALL_API DLPackManagedTensorAllocator TVMFFIEnvGetDLPackManagedTensorAllocat
 PORTCALL_API int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out);
 PORTCALL_API int TVMFFIEnvCheckSignals(void);
 // "PyErr_CheckSignals": int(void), called by long work without locks; nonzero with a raised error interrupts it.
+// "PortcallBytesCreate": what that function calls, for a language that has bytes of its own.
 PORTCALL_API int TVMFFIEnvRegisterCAPI(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterContextSymbol(const char* name, void* symbol);
 PORTCALL_API int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol);

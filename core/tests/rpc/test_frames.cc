@@ -214,10 +214,13 @@ struct Arriving {
   FrameReader frames{1 << 30};
   Sequence values;
 
-  Arriving(std::string bytes, size_t most) : stream(std::move(bytes)), rest(stream) {
-    do Give(most);
-    while (frames.Next() != FrameReader::kMessage);
-    values = Reader(frames.body()).Values();
+  explicit Arriving(std::string bytes, size_t most = SIZE_MAX) : stream(std::move(bytes)), rest(stream) { Next(most); }
+  void Next(size_t most = SIZE_MAX) {
+    while (frames.Next() != FrameReader::kMessage) Give(most);
+    Reader reader = frames.reader();
+    if (frames.code() == Code::kCallFunc) reader.Take<uint64_t>();
+    values = reader.Values();
+    reader.ExpectEnd();
   }
   void Give(size_t most) {
     auto [space, room] = frames.Space();
@@ -230,76 +233,108 @@ struct Arriving {
 
 // A message whose bytes are most of it.
 const std::string kText(1000, 't');
-std::string Mostly(std::string_view content) {
-  return Message(Code::kReturn, Values(WireValue::Text(kText), WireValue::Bytes(content), WireValue::Text(kText),
-                                       WireValue::Bytes("small one")));
+std::string Mostly(std::string_view content, Code code = Code::kReturn) {
+  return Frame(code, [&](Writer& out) {
+    if (code == Code::kCallFunc) out.Put<uint64_t>(7);
+    out.Values(Values(WireValue::Text(kText), WireValue::Bytes(content), WireValue::Text(kText),
+                      WireValue::Bytes("small one")),
+               code == Code::kReturn ? Form::kReply : Form::kRequest);
+  });
 }
 
-constexpr size_t kLargeContent = 3 << 20, kWithTheNext = 1640000;
+constexpr size_t kLargeContent = 3 << 20, kWithTheNext = 1100000;
 
 }  // namespace
 
-TEST("bytes that are most of a large message stay where they came, and may be kept") {
+TEST("bytes that are most of a large message come straight into an object") {
   std::string next = Message(Code::kReturn, Values(WireValue::Int(7)));
-  for (auto [size, most] : {std::pair(kLargeContent, SIZE_MAX), {kLargeContent, 70001}, {kWithTheNext, SIZE_MAX}}) {
-    std::string content(size, 'b');
-    Arriving arriving(Mostly(content) + next, most);
-    FrameReader& frames = arriving.frames;
-    CHECK_EQ(frames.buffered(), size == kWithTheNext ? next.size() : 0);
-    std::string_view arrived = arriving.values.at(1).text;
-    Any kept = frames.Lend(arrived);
-    CHECK_EQ(kept.type_index(), kTVMFFIBytes);
-    std::string_view view = *TryBytes(kept.cell());
-    CHECK(view.data() == arrived.data() && view == content);
-    CHECK_EQ(view.data()[view.size()], '\0');  // as after all bytes objects
-    CHECK(frames.Lend(arriving.values.at(3).text) == nullptr);
-    // The rest of the message is as it was, and so is what comes next.
-    CHECK(arriving.values.at(0).text == kText && arriving.values.at(2).text == kText);
-    CHECK_EQ(arriving.values.at(3).text, "small one");
-    while (frames.Next() != FrameReader::kMessage) arriving.Give(SIZE_MAX);
-    CHECK(frames.body() == std::string_view(next).substr(12));
-    // It does not change what is kept.
-    for (int i = 0; i < 100; ++i) {
-      auto [space, room] = frames.Space();
-      std::memset(space, 0, room);
-      frames.Filled(room);
-      CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
+  for (Code code : {Code::kReturn, Code::kCallFunc}) {
+    for (auto [size, most] : {std::pair(kLargeContent, SIZE_MAX), {kLargeContent, 70001}, {kWithTheNext, SIZE_MAX}}) {
+      std::string content(size, 'b');
+      content[size / 2] = '?';
+      Arriving arriving(Mostly(content, code) + next, most);
+      CHECK_EQ(arriving.values.size(), 4);
+      WireValue& value = arriving.values.at(1);
+      CHECK_EQ(value.object.type_index(), kTVMFFIBytes);
+      CHECK(value.text == content && value.text.data() == TryBytes(value.object.cell())->data());
+      CHECK_EQ(value.text.data()[size], '\0');  // as after all bytes objects
+      CHECK(arriving.frames.body().size() < 4096);
+      // The rest of the message is as it was, and so is what comes next.
+      CHECK(arriving.values.at(0).text == kText && arriving.values.at(2).text == kText);
+      CHECK_EQ(arriving.values.at(3).text, "small one");
+      Any kept = std::move(value.object);
+      arriving.Next();
+      CHECK(arriving.values.size() == 1 && arriving.values.at(0).v_int64 == 7);
+      CHECK(*TryBytes(kept.cell()) == content);
     }
-    CHECK(view == content);
   }
 }
 
-TEST("a message that came after lent bytes moves on, whatever its size") {
-  std::string large(kWithTheNext, 'a'), medium(900000, 'b'), text(300000, 'c');
-  Arriving arriving(Mostly(large) + Mostly(medium) + Message(Code::kReturn, Values(WireValue::Text(text))), SIZE_MAX);
-  auto next = [&] {
-    while (arriving.frames.Next() != FrameReader::kMessage) arriving.Give(SIZE_MAX);
-    return Reader(arriving.frames.body()).Values();
-  };
-  Sequence values = next();
-  CHECK(arriving.frames.buffered() > text.size());
-  Any kept = arriving.frames.Lend(values.at(1).text);
-  CHECK(*TryBytes(kept.cell()) == medium);
-  CHECK(next().at(0).text == text);
-  CHECK(*TryBytes(kept.cell()) == medium);
+TEST("an object by value that is most of a large message comes straight into an object") {
+  std::string content(kLargeContent, 'v');
+  Sequence values;
+  values.push_back(WireValue::Int(kTVMFFIArray));
+  values.push_back(WireValue::ByValue(content));
+  Arriving arriving(Message(Code::kReturn, values));
+  CHECK_EQ(arriving.values.at(1).type, kByValue);
+  CHECK(*TryBytes(arriving.values.at(1).object.cell()) == content);
+}
+
+TEST("several large messages that come at once are told apart") {
+  std::string large(kWithTheNext, 'a'), medium(1 << 20, 'b'), text(300000, 'c');
+  Arriving arriving(Mostly(large) + Mostly(medium) + Message(Code::kReturn, Values(WireValue::Text(text))));
+  Any first = arriving.values.at(1).object;
+  arriving.Next();
+  CHECK(arriving.values.at(1).text == medium);
+  arriving.Next();
+  CHECK(arriving.values.at(0).text == text);
+  CHECK(*TryBytes(first.cell()) == large);
 }
 
 TEST("bytes outlive the reader of their message") {
   std::string content(kLargeContent, 'b');
   Any kept;
   {
-    Arriving arriving(Mostly(content), SIZE_MAX);
-    kept = arriving.frames.Lend(arriving.values.at(1).text);
+    Arriving arriving(Mostly(content));
+    kept = arriving.values.at(1).object;
   }
   CHECK(*TryBytes(kept.cell()) == content);
 }
 
-TEST("bytes that are little of their message, or of a small one, are not lent") {
+TEST("bytes that are little of their message, or of a small one, come with it") {
   for (auto [size, others] : {std::pair(100, 10), {kLargeContent / 3, kLargeContent}, {900000, 0}}) {
     Arriving arriving(Message(Code::kReturn, Values(WireValue::Bytes(std::string(size, 'b')),
-                                                    WireValue::Bytes(std::string(others, 'c')))),
-                      SIZE_MAX);
-    CHECK(arriving.frames.Lend(arriving.values.at(0).text) == nullptr);
+                                                    WireValue::Bytes(std::string(others, 'c')))));
+    CHECK(arriving.values.at(0).object == nullptr);
+    CHECK_EQ(arriving.values.at(0).text.size(), size);
+  }
+}
+
+TEST("bytes whose length is more than their message has are an error when it is read, and take no memory") {
+  for (uint64_t promised : {uint64_t{kLargeContent} + 1, uint64_t{1} << 62, UINT64_MAX}) {
+    std::string large = Mostly(std::string(kLargeContent, 'b'));
+    std::memcpy(large.data() + large.find("bbb") - sizeof(promised), &promised, sizeof(promised));
+    CHECK_THROWS(Arriving(large), Error);
+  }
+}
+
+TEST("a large message gets memory for 64 times what has arrived") {
+  constexpr size_t kSize = 512 << 20;
+  std::string large = Mostly("");
+  uint64_t length = large.size() - 8 + kSize, size = kSize;
+  size_t at = large.find("tt") + kText.size() + 4;  // the length of the bytes
+  std::memcpy(large.data(), &length, sizeof(length));
+  std::memcpy(large.data() + at, &size, sizeof(size));
+  FrameReader frames(1 << 30);
+  for (size_t arrived = 0; arrived < kSize / 64 - 4096;) {
+    auto [space, room] = frames.Space();
+    CHECK(room <= 8 * arrived + (128 << 10));
+    size_t n = std::min(room, size_t{4096});
+    std::memset(space, 'b', n);
+    if (arrived == 0) std::memcpy(space, large.data(), at + sizeof(size));
+    frames.Filled(n);
+    arrived += n;
+    CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
   }
 }
 

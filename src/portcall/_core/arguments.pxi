@@ -120,6 +120,15 @@ cdef int set_copied_text(Frame* frame, int i, text) except -1:
     return own_cell(frame, i, core.string_from_byte_array(&view, &frame.cells[i]))
 
 
+cdef int set_byte_string(Frame* frame, int i, bytes data) except -1:
+    cdef TVMFFIByteArray view
+    view.data = PyBytes_AS_STRING(data)
+    view.size = <size_t>PyBytes_GET_SIZE(data)
+    if view.size >= kLentBytes:
+        return own(frame, i, lend_bytes(data))
+    return own_cell(frame, i, core.bytes_from_byte_array(&view, &frame.cells[i]))
+
+
 cdef int set_wide_integer(Frame* frame, int i, value) except -1:
     words = value.bit_length() // 64 + 1
     data = value.to_bytes(words * 8, "little", signed=True)
@@ -138,7 +147,6 @@ cdef int hold(Frame* frame, int i, Object obj) except -1:
 cdef int set_other(Frame* frame, int i, arg) except -1:
     """Write a value of a less frequent type, or refuse it."""
     cdef TVMFFIAny* cell = &frame.cells[i]
-    cdef TVMFFIByteArray view
     cdef object plain
     cdef PyTypeObject* kind = Py_TYPE(<PyObject*>arg)
     if kind == last_exchange_type:
@@ -150,9 +158,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if kind == &PyDict_Type:
         return own(frame, i, make_map(arg))
     if kind == &PyBytes_Type:
-        view.data = PyBytes_AS_STRING(arg)
-        view.size = PyBytes_GET_SIZE(arg)
-        return own_cell(frame, i, core.bytes_from_byte_array(&view, cell))
+        return set_byte_string(frame, i, <bytes>arg)
     if numpy_integer != NULL:  # their item() takes fifteen times as long
         if PyType_IsSubtype(kind, numpy_integer) and PyIndex_Check(arg):
             plain = PyNumber_Index(arg)
@@ -199,10 +205,7 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if isinstance(arg, str):
         return set_copied_text(frame, i, arg)
     if isinstance(arg, (bytes, bytearray, memoryview)):
-        data = bytes(arg)
-        view.data = PyBytes_AS_STRING(data)
-        view.size = PyBytes_GET_SIZE(data)
-        return own_cell(frame, i, core.bytes_from_byte_array(&view, cell))
+        return set_byte_string(frame, i, bytes(arg))
     return set_rest(frame, i, arg)
 
 

@@ -71,6 +71,8 @@ cdef extern from "portcall/c_api.h" nogil:
     ctypedef struct TVMFFIObject:
         uint64_t combined_ref_count
         int32_t type_index
+        uint32_t padding
+        void (*deleter)(void*, int) noexcept nogil
 
     ctypedef struct TVMFFIAny:
         int32_t type_index
@@ -447,6 +449,8 @@ cdef extern from *:
     int shielded_call "Shielded"(TVMFFISafeCallType, void*, const TVMFFIAny*, int32_t, TVMFFIAny*) noexcept nogil
     void shielded_release "Shielded"(void (*)(void*) noexcept nogil, void*) noexcept nogil
     int shielded_check "Shielded"(int (*)() noexcept nogil) noexcept nogil
+    int shielded_new_bytes "Shielded"(int (*)(size_t, char**, TVMFFIAny*) noexcept nogil, size_t, char**,
+                                      TVMFFIAny*) noexcept nogil
     object ShieldedVectorcall(PyObject*, PyObject* const*, size_t)
     void ShieldedRestoreThread(PyThreadState*)
     void EnableVectorcall(PyTypeObject*, Py_ssize_t)

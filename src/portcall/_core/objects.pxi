@@ -102,9 +102,6 @@ cdef Object wrap(cls, void* handle):
     return obj
 
 
-cdef enum:
-    kLargePage = 2 << 20
-
 cdef dict keyed_classes = {}    # type key -> Python class, for types that get their index at run time
 cdef list dynamic_classes = []  # the same by index - kTVMFFIDynObjectBegin, as they are met
 cdef dict adopters = {}         # class of that kind -> what makes of its objects what Python sees instead

@@ -46,6 +46,8 @@ cdef object object_content(TVMFFIObject* obj, int32_t kind):
     if kind == kTVMFFIStr:
         return text_of(text[0])
     if kind == kTVMFFIBytes:
+        if is_lent(obj):
+            return <object>(<LentBytes*>obj).owner
         return PyBytes_FromStringAndSize(text.data, <Py_ssize_t>text.size)
     if kind == kTVMFFIShape:
         return classes[kTVMFFIShape](tuple([shape.data[k] for k in range(shape.size)]))

@@ -149,11 +149,7 @@ def memory_of(Tensor tensor not None):
 
 def new_bytes(Py_ssize_t size):
     """Bytes, and a memoryview to fill them through before anybody else sees them; it is valid as long as they are."""
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
-    cdef uintptr_t end = <uintptr_t>PyBytes_AS_STRING(made) + size
-    cdef uintptr_t start = (<uintptr_t>PyBytes_AS_STRING(made) + kLargePage - 1) & ~<uintptr_t>(kLargePage - 1)
-    if end > start:  # where the system has them: filling them for the first time then costs a fraction
-        madvise(<void*>start, end - start, MADV_HUGEPAGE)
+    cdef bytes made = unfilled_bytes(size)
     return made, PyMemoryView_FromMemory(PyBytes_AS_STRING(made), size, PyBUF_WRITE)
 
 
