@@ -32,7 +32,7 @@ CALL_TARGET, OPEN_TARGET = 1.1, 1.0
 MANY, MANY_TARGET = 1000, 1 / 5
 CALLBACK_TARGET = 2.5
 DELAY, FAR_TARGET = 0.010, 1.5  # seconds each way
-SOCKET_TARGET, NUMPY_TARGET = 1 / 0.85, 1 / 0.75
+SOCKET_TARGET, NUMPY_TARGET, BYTES_TARGET = 1 / 0.85, 1 / 0.75, 1 / 0.75
 SMALL_COPY_TARGET = 1 / 5
 SMALL_COPY = 64 << 10
 MEDIUM_COPY, LARGE_COPY = 16 << 20, 256 << 20
@@ -159,8 +159,9 @@ def byte_rows(core: int) -> Iterator[Row]:
             put, get = loop("put(n)", put=sockets.put, n=size), loop("get(n)", get=sockets.get, n=size)
             n = format_size(size).replace(".0", "")
             key = n.replace(" ", "")
-            yield Row(f"bytes-to-{key}", f"nop(bytes of {n})", loop("f(b)", f=take, b=b"x" * size), put)
-            yield Row(f"bytes-from-{key}", f"bytes of {n} as a result", loop("f(n)", f=make, n=size), get)
+            target = BYTES_TARGET if size >= MEDIUM_COPY else None
+            yield Row(f"bytes-to-{key}", f"nop(bytes of {n})", loop("f(b)", f=take, b=b"x" * size), put, target)
+            yield Row(f"bytes-from-{key}", f"bytes of {n} as a result", loop("f(n)", f=make, n=size), get, target)
         sockets.close()
 
 

@@ -12,6 +12,7 @@ import fractions
 import math
 import os
 import pathlib
+import sys
 import types
 import weakref
 from typing import Any
@@ -229,7 +230,7 @@ def test_large_bytes_are_passed_without_a_copy() -> None:
     content = bytes(5000)
     before = sys.getrefcount(content)
     assert through_callback(content) is content
-    kept = portcall.convert([content])
+    kept = portcall.Array([content])
     assert sys.getrefcount(content) == before + 1
     assert kept[0] is content
     del kept
