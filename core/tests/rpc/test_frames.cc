@@ -303,8 +303,8 @@ TEST("bytes outlive the reader of their message") {
 
 TEST("bytes that are little of their message, or of a small one, come with it") {
   for (auto [size, others] : {std::pair(100, 10), {kLargeContent / 3, kLargeContent}, {900000, 0}}) {
-    Arriving arriving(Message(Code::kReturn, Values(WireValue::Bytes(std::string(size, 'b')),
-                                                    WireValue::Bytes(std::string(others, 'c')))));
+    Arriving arriving(Message(
+        Code::kReturn, Values(WireValue::Bytes(std::string(size, 'b')), WireValue::Bytes(std::string(others, 'c')))));
     CHECK(arriving.values.at(0).object == nullptr);
     CHECK_EQ(arriving.values.at(0).text.size(), size);
   }
