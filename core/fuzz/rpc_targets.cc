@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuzz/targets.h"
+#include "rpc/callbacks.h"
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
 #include "rpc/remote_session.h"
@@ -60,8 +61,8 @@ std::string WholeBody(FrameReader* frames) {
     try {
       Writer(&text).Values(reader->Values(), Form::kReply);
       reader->ExpectEnd();
-    } catch (const Error& error) {
-      text = error.message();
+    } catch (const Error&) {
+      text = "an error";
     }
   }
   Promise(heard[0] == heard[1]);
@@ -146,6 +147,16 @@ class Script : public Channel {
   size_t most_;
 };
 
+// Has the server do something in the callback, and answers with what it was given.
+void AnswerCallback(const std::shared_ptr<Session>& session, const PackedFunc& func, std::vector<CallResult>* args,
+                    const std::function<void(const Sequence&)>& answer) {
+  session->Free(session->GetFunction("f"));
+  func();
+  Sequence values;
+  values.push_back(args->empty() ? WireValue::None() : std::move(args->front().value));
+  answer(values);
+}
+
 }  // namespace
 
 void FuzzRpcCodec(const uint8_t* data, size_t size) {
@@ -184,9 +195,13 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   RemoteOptions options;
   options.max_frame = kMaxFrame;
-  auto session = MakeRemoteSession(std::make_unique<Script>(bytes, data[0] & 1 ? 1 + data[0] / 2 : SIZE_MAX), options);
+  auto session = MakeRemoteSession(std::make_unique<Script>(bytes, data[0] & 1 ? 1 + data[0] / 2 : SIZE_MAX), options,
+                                   AnswerCallback);
   session->set_pipelined((data[0] & 128) != 0);
   session->set_calls_back((data[0] & 128) != 0);
+  Sequence args;
+  if ((data[0] & 192) == 192)
+    args.push_back(WireValue::Handle(kClientFunction, session->Lend(Registry::Get("testing.nop"))));
   WireTensor tensor;
   tensor.data = 1;
   tensor.shape = {24};
@@ -196,14 +211,42 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
       Any owner;
       CallResult result;
       if (step == 0) session->Free(session->GetFunction("f"));
-      if (step == 1) session->Call(1, {}, &result);
+      if (step == 1) session->Call(1, args, &result);
       if (step == 2) session->GetAttr({kDLCPU, 0}, 0, &owner);
       if (step == 3) session->CopyFrom(tensor, buffer.data(), buffer.size());
       if (step == 4) session->CopyTo(tensor, buffer.data(), buffer.size());
     } catch (const Error& error) {
       std::string_view kind = error.kind();
       Promise(kind == "RemoteProtocolError" || kind == "RemoteError" || kind == "SessionBrokenError" ||
-              kind == "SessionTimeoutError");
+              kind == "SessionTimeoutError" || (!args.empty() && kind == "SessionClosedError"));
     }
   }
+}
+
+void FuzzRpcCallbacks(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  std::string bytes = Open();
+  bytes.append(reinterpret_cast<const char*>(data) + 1, size - 1);
+  Script channel(bytes, data[0] & 2 ? 1 + data[0] / 4 : SIZE_MAX);
+  Progress progress;
+  auto callbacks = std::make_shared<Callbacks>();
+  EndpointOptions options;
+  options.max_frame = kMaxFrame;
+  options.posts = (data[0] & 1) != 0;
+  options.client = callbacks;
+  Endpoint endpoint(MakeLocalSession({"testing.*"}), options);
+  Outlet outlet(&channel, &progress, {});
+  callbacks->Begin(&endpoint, &channel, &outlet, &progress);
+  while (!endpoint.closed()) {
+    auto [space, room] = endpoint.Space();
+    size_t n = channel.Receive(space, room, kNoDeadline);
+    if (n == 0) break;
+    endpoint.Filled(n);
+    for (bool more = true; more;) {
+      more = endpoint.Serve();
+      outlet.Flush(&endpoint.output());
+    }
+  }
+  endpoint.PeerClosed();
+  Promise(callbacks->End());
 }

@@ -15,7 +15,9 @@ void FuzzGraphPlan(const uint8_t* data, size_t size);  // a plan; the first byte
 void FuzzRpcCodec(const uint8_t* data, size_t size);     // a stream of frames
 void FuzzRpcEndpoint(const uint8_t* data, size_t size);  // what a client sends
 void FuzzRpcClient(const uint8_t* data, size_t size);    // what a server answers
-void FuzzBoardHello(const uint8_t* data, size_t size);   // a client's hello to the server without Python
+// What a client sends whose functions are called back.
+void FuzzRpcCallbacks(const uint8_t* data, size_t size);
+void FuzzBoardHello(const uint8_t* data, size_t size);  // a client's hello to the server without Python
 // The first byte chooses: a path, JSON, a graph as JSON.
 void FuzzBoardFiles(const uint8_t* data, size_t size);
 // What is read of a saved graph is saved again, and read again to the same.

@@ -13,6 +13,7 @@ TEST("the decoder of plans, and what runs them, keep their promises for every ke
 TEST("the reader of frames and values keeps its promise for every kept input") { Replay("rpc_codec", FuzzRpcCodec); }
 TEST("an endpoint keeps its promise for every kept input") { Replay("rpc_endpoint", FuzzRpcEndpoint); }
 TEST("a session keeps its promise for every kept answer") { Replay("rpc_client", FuzzRpcClient); }
+TEST("a server that calls back keeps its promise for every kept client") { Replay("rpc_callbacks", FuzzRpcCallbacks); }
 TEST("the server without Python keeps its promise for every kept hello") { Replay("board_hello", FuzzBoardHello); }
 TEST("paths, JSON and graphs keep their promise for every kept input") { Replay("board_files", FuzzBoardFiles); }
 TEST("the reader of JSON keeps its promise for every kept input") { Replay("ir_json", FuzzIrJson); }
