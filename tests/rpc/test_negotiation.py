@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
+import select
 import struct
+import subprocess
+import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +60,53 @@ def remote(server: Serving) -> Iterator[rpc.Session]:
 
 
 # ---- Versions and features ----
+
+
+@contextlib.contextmanager
+def tvm_proxy() -> Iterator[int]:
+    """Run apache-tvm's proxy; give its port."""
+    script = Path(__file__).parents[2] / "js/test/tvm_proxy.py"
+    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
+        assert proxy.stdout is not None
+        assert proxy.stdin is not None
+        yield int(proxy.stdout.readline().split()[0])
+        proxy.stdin.close()
+        assert proxy.wait(30) == 0
+
+
+@contextlib.contextmanager
+def joined(proxy: int, words: str, server: Serving) -> Iterator[None]:
+    """Join a proxy with these words, and have a server serve the client that comes, as it asks for itself."""
+    with RawClient(f"127.0.0.1:{proxy}") as waiting, RawClient(server.address) as serving_it:
+        waiting.send(struct.pack("<ii", MAGIC, len(words)) + words.encode())
+
+        def carry() -> None:
+            hello = waiting.read_reply().replace("client:web", "client:").encode()
+            serving_it.send(struct.pack("<ii", MAGIC, len(hello)) + hello)
+            serving_it.read_reply()
+            pair = {waiting.sock: serving_it.sock, serving_it.sock: waiting.sock}
+            while True:
+                for one in select.select(list(pair), [], [])[0]:
+                    if not (data := one.recv(1 << 16)):
+                        return
+                    pair[one].sendall(data)
+
+        thread = threading.Thread(target=carry)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.peers
+def test_negotiation_goes_through_a_tvm_proxy(server: Serving) -> None:
+    words = "server:web -portcall=1 -features=invented,output,traceback,values"
+    with tvm_proxy() as port, joined(port, words, server), rpc.connect("127.0.0.1", port, key="web") as session:
+        assert session.features == {"traceback", "values"}
+        assert session.peer_kind == "portcall"
+        assert session["testing.echo"]([1, "two"]) == [1, "two"]
+        with pytest.raises(errors.RemoteError) as caught:
+            session["demo.strange"]("boom")
+        assert "in strange" in caught.value.remote_traceback
 
 
 def test_negotiation_of_two_portcall_peers_has_all_features(server: Serving, remote: rpc.Session) -> None:
