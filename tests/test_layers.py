@@ -58,7 +58,7 @@ HOUSE = [
         "_cache",
         "__init__",
     ),
-    ("rpc/wire", "_address _digests _endings _handshake _layouts _tls _values", "__init__"),
+    ("rpc/wire", "_address _digests _endings _handshake _layouts _tls _values _zstd", "__init__"),
     (
         "rpc/client",
         "_activity _contents _deadline _errors _library_check _pipeline _record _socket",

@@ -84,6 +84,11 @@ def peak_of_this_process() -> int:
     return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
+def test_upload_that_is_to_be_compressed_works_with_any_server(remote: rpc.Session) -> None:
+    remote.upload(b"abc" * 100_000, "packed", compress="zstd")
+    assert remote.download("packed") == b"abc" * 100_000
+
+
 def test_session_call_carries_data_types_and_devices(remote: rpc.Session) -> None:
     assert remote["testing.echo"](portcall.dtype("float16")) == portcall.dtype("float16")
     device = remote["testing.echo"](remote.cpu(0))

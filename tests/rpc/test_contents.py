@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zstandard
 
 from portcall import errors, rpc
 from portcall.rpc.client._contents import Content
@@ -57,6 +59,61 @@ def test_upload_of_what_the_server_has_moves_no_data(server: Serving, tmp_path: 
             assert sent(remote, some_bytes("one"), "c.bin") < 10_000
             assert remote.download(target) == remote.download("c.bin") == file.read_bytes()
             assert remote.listdir() == [target, "c.bin"]
+
+
+@pytest.mark.parametrize("target", ["small", "large"])
+def test_upload_compresses_on_request(server: Serving, target: str) -> None:
+    size = 5_000_001 if target == "large" else 100_000
+    data = np.random.default_rng(size).integers(0, 4, size, "uint8").tobytes()
+    steps: list[tuple[int, int]] = []
+    with rpc.connect(server.address) as remote:
+        before = remote.stats()["bytes_sent"]
+        remote.upload(data, target, progress=lambda done, all_: steps.append((done, all_)), compress="zstd")
+        assert remote.stats()["bytes_sent"] - before < 0.5 * size
+        assert remote.download(target) == data
+        assert steps[-1] == (size, size)
+
+
+def test_upload_sends_what_cannot_be_compressed_as_it_is(server: Serving) -> None:
+    data = np.random.default_rng(1).bytes(5_000_001) + bytes(4 << 20)
+    with rpc.connect(server.address) as remote:
+        remote.upload(data, "a", compress="zstd")
+        assert remote.download("a") == data
+        remote.upload(b"", "empty", compress="zstd")
+        assert remote.download("empty") == b""
+        with pytest.raises(errors.ArgumentError):
+            remote.upload(data, "a", compress="gzip")  # type: ignore[arg-type]
+
+
+def zeros_packed(size: int) -> bytes:
+    stream = zstandard.ZstdCompressor().compressobj()
+    return b"".join(stream.compress(bytes(1 << 20)) for _ in range(size >> 20)) + stream.flush()
+
+
+def wide_window() -> bytes:
+    stream = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=27)
+    ).compressobj()
+    return stream.compress(b"1234567890") + stream.flush()
+
+
+@pytest.mark.parametrize(
+    ("packed", "size"),
+    [
+        (zeros_packed(256 << 20), 10), (zeros_packed(256 << 20), 16 << 20), (zeros_packed(1 << 20), 17 << 20),
+        (zeros_packed(1 << 20), (1 << 20) - 1), (zeros_packed(1 << 20), (1 << 20) + 1), (zeros_packed(1 << 20), -1),
+        (zeros_packed(1 << 20)[:-9], 1 << 20), (wide_window(), 10), (b"no frame", 8),
+    ],
+    ids=["bomb", "bomb of the most", "over the most", "less", "more", "negative", "cut", "wide window", "garbage"],
+)  # fmt: skip
+def test_server_unpacks_no_more_than_announced(server: Serving, packed: bytes, size: int) -> None:
+    with rpc.connect(server.address) as remote:
+        write, before = remote.get_function("portcall.rpc.file_write_zstd"), remote["demo.peak"]()
+        with pytest.raises(errors.RemoteError) as caught:
+            write("f", 0, packed, size)
+        assert caught.value.kind == "ValueError"
+        assert remote["demo.peak"]() - before < 100 << 20
+        assert remote.listdir() == []
 
 
 def test_upload_sends_files_that_differ_in_the_middle(server: Serving) -> None:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from portcall import _device, errors
 from portcall._core import PackedFunc, new_bytes, tensor_over_bytes
@@ -32,6 +32,7 @@ from portcall.rpc.client._reconnect import Explanation, Opened, Reconnection
 from portcall.rpc.client._reconnect import name_lost as name_lost  # what the binding calls
 from portcall.rpc.client._remote import RemoteDevice, RemoteTensor, find_sessions_by
 from portcall.rpc.wire import _values as _values  # what the core calls for objects by value
+from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import PIECE, Background
 
 _SMALL = 256 << 10  # and of one that goes as a message
@@ -260,7 +261,7 @@ class Session:
     @answered
     def upload(
         self, source: str | os.PathLike[str] | bytes | bytearray | memoryview, target: str | None = None,
-        progress: Progress | None = None, check: bool = True,
+        progress: Progress | None = None, check: bool = True, compress: Literal["zstd"] | None = None,
     ) -> str:  # fmt: skip
         """Send a local file, or bytes, to the session's directory, and return its name there.
 
@@ -274,12 +275,18 @@ class Session:
             target: its name on the server; the local file's own by default, and required for bytes.
             progress: called with the bytes sent and the bytes in all.
             check: false sends a library whatever the server's machine says.
+            compress: ``"zstd"`` compresses what is sent, for slow connections; ``pip install 'portcall[zstd]'`` on both
+                sides. A server that cannot unpack it gets the file as it is.
 
         Raises:
             FileNotFoundError: there is no such file.
+            ModuleNotFoundError: this Python has no zstd.
             ModuleLoadError: the server could not load this library, which was not sent; ``.problems`` say why.
             RemoteError: the server refused it.
         """
+        if compress not in (None, "zstd"):
+            raise errors.ArgumentError(f"upload() compresses by 'zstd' alone, got {compress!r}", function="upload",
+                                       expected="'zstd'", got=repr(compress))  # fmt: skip
         if isinstance(source, (bytes, bytearray, memoryview)):
             if not target:
                 raise errors.ArgumentError("upload() of bytes needs a name: target=", function="upload", position=1,
@@ -288,21 +295,24 @@ class Session:
             with self._clock("upload"):
                 if check:
                     _library_check.check(data, target, self.name, self._ask_machine)
-                self._upload(Content(data), target, Transfer(f"upload of '{target}'", len(data), progress))
+                transfer = Transfer(f"upload of '{target}'", len(data), progress)
+                self._upload(Content(data), target, transfer, compress is not None)
             return target
         path = Path(source)
         name = target or path.name
         with open_input(path) as file, self._clock("upload"):
             if check:
                 _library_check.check(path, name, self.name, self._ask_machine)
-            self._upload(Content(file), name, Transfer(f"upload of '{name}'", path.stat().st_size, progress))
+            transfer = Transfer(f"upload of '{name}'", path.stat().st_size, progress)
+            self._upload(Content(file), name, transfer, compress is not None)
         return name
 
-    def _upload(self, content: Content, name: str, transfer: Transfer) -> None:
+    def _upload(self, content: Content, name: str, transfer: Transfer, compress: bool) -> None:
         """Send a file piece by piece, unless the server has it; in one message where it takes no pieces.
 
         Messages are gathered before they are read, and tensors are not: larger pieces go through memory of the server.
         """
+        pack = _zstd.packer() if compress else None
         write = self._find_own("portcall.rpc.file_write")
         if write is None:
             self.get_function("tvm.rpc.server.upload")(name, b"".join(map(bytes, content.pieces())))
@@ -314,11 +324,15 @@ class Session:
             transfer.advance(start)
         if offer and start == content.size:
             return
+        write_packed = self._find_own("portcall.rpc.file_write_zstd") if pack else None
         stage, pieces = None, content.pieces(start)
         try:
             with self._transferring(transfer):
                 for piece in itertools.chain([next(pieces, memoryview(b""))], pieces):  # an empty file is one, too
-                    if len(piece) <= _SMALL:
+                    packed = pack(piece) if pack and write_packed else piece
+                    if write_packed and len(packed) < len(piece):
+                        write_packed(name, transfer.done, packed, len(piece))
+                    elif len(piece) <= _SMALL:
                         write(name, transfer.done, bytes(piece))
                     else:
                         if stage is None or stage.nbytes < len(piece):

@@ -11,6 +11,8 @@ For portcall clients, which send and fetch files in pieces, all ``portcall.rpc.`
     file_write(path, offset, data) -> size    appends bytes, or those of a tensor, at ``offset``, which must be the
                                               file's present size; offset 0 begins a new file, so that a library that
                                               is loaded stays whole
+    file_write_zstd(path, offset, packed, size) -> size    appends the ``size`` bytes that a zstd frame has; only where
+                                              this Python has zstd
     file_read(path, offset, most) -> bytes    empty at the end
     file_fill(path, offset, tensor) -> count  the same into a tensor, which is how much is wanted
     file_size(path) -> bytes
@@ -45,6 +47,7 @@ from portcall._module import Module, load_module
 from portcall._tensor import Tensor
 from portcall.inspect._machine import Needs, from_json, this_machine, to_json, unmet_here
 from portcall.rpc.server._directories import delete_tree, disk_usage
+from portcall.rpc.wire import _zstd
 from portcall.rpc.wire._digests import digest_of
 
 _COPY_CHUNK = 1 << 20
@@ -281,6 +284,11 @@ class Files:
             os.close(file)
         return offset
 
+    def file_write_zstd(self, path: str, offset: int, packed: bytes, size: int) -> int:
+        check_kind(packed, bytes, "a compressed piece")
+        check_kind(size, int, "the size of a piece")
+        return self.file_write(path, offset, _zstd.decompress(packed, size))
+
     def file_read(self, path: str, offset: int, most: int) -> bytes:
         check_kind(offset, int, "an offset")
         check_kind(most, int, "a number of bytes")
@@ -416,4 +424,6 @@ def register(directory: str, limit: int) -> Folder:
         register_func(f"tvm.rpc.server.{name}", getattr(files, name), override=True)
     for name in ("file_write", "file_read", "file_fill", "file_size", "file_digest", "machine"):
         register_func(f"portcall.rpc.{name}", getattr(files, name), override=True)
+    if _zstd.is_available():
+        register_func("portcall.rpc.file_write_zstd", files.file_write_zstd, override=True)
     return folder
