@@ -313,7 +313,7 @@ TEST("bytes that are little of their message, or of a small one, come with it") 
 TEST("bytes whose length is more than their message has are an error when it is read, and take no memory") {
   for (uint64_t promised : {uint64_t{kLargeContent} + 1, uint64_t{1} << 62, UINT64_MAX}) {
     std::string large = Mostly(std::string(kLargeContent, 'b'));
-    std::memcpy(large.data() + large.find("bbb") - sizeof(promised), &promised, sizeof(promised));
+    large.replace(large.find("bbb") - sizeof(promised), sizeof(promised), Length(promised));
     CHECK_THROWS(Arriving(large), Error);
   }
 }
@@ -321,17 +321,16 @@ TEST("bytes whose length is more than their message has are an error when it is 
 TEST("a large message gets memory for 64 times what has arrived") {
   constexpr size_t kSize = 512 << 20;
   std::string large = Mostly("");
-  uint64_t length = large.size() - 8 + kSize, size = kSize;
   size_t at = large.find("tt") + kText.size() + 4;  // the length of the bytes
-  std::memcpy(large.data(), &length, sizeof(length));
-  std::memcpy(large.data() + at, &size, sizeof(size));
+  large.replace(0, 8, Length(large.size() - 8 + kSize));
+  large.replace(at, 8, Length(kSize));
   FrameReader frames(1 << 30);
   for (size_t arrived = 0; arrived < kSize / 64 - 4096;) {
     auto [space, room] = frames.Space();
     CHECK(room <= 8 * arrived + (128 << 10));
     size_t n = std::min(room, size_t{4096});
     std::memset(space, 'b', n);
-    if (arrived == 0) std::memcpy(space, large.data(), at + sizeof(size));
+    if (arrived == 0) std::memcpy(space, large.data(), at + 8);
     frames.Filled(n);
     arrived += n;
     CHECK_EQ(frames.Next(), FrameReader::kNeedBytes);
