@@ -128,15 +128,24 @@ std::string Open() {
   return bytes;
 }
 
+constexpr size_t kFrameByFrame = 0;
+
 // A peer that answers with given bytes, whatever it is asked, and then closes.
 class Script : public Channel {
  public:
+  // `most` bytes come at once; or kFrameByFrame.
   Script(std::string_view bytes, size_t most) : bytes_(bytes), most_(most) {}
   size_t Send(const std::vector<Chunk>& chunks, Deadline) override { return chunks.at(0).size; }
   size_t Receive(void* data, size_t size, Deadline) override {
-    size_t n = std::min({size, most_, bytes_.size()});
+    if (most_ == kFrameByFrame && frame_left_ == 0 && bytes_.size() >= sizeof(uint64_t)) {
+      auto left = std::min<uint64_t>(NumberAt<uint64_t>(bytes_.data()), bytes_.size() - sizeof(uint64_t));
+      frame_left_ = sizeof(uint64_t) + static_cast<size_t>(left);
+    }
+    size_t n = std::min(
+        {size, most_ == kFrameByFrame && frame_left_ ? frame_left_ : std::max<size_t>(most_, 1), bytes_.size()});
     std::copy_n(bytes_.data(), n, static_cast<char*>(data));
     bytes_.remove_prefix(n);
+    frame_left_ -= std::min(frame_left_, n);
     return n;
   }
   void Interrupt() override {}
@@ -144,7 +153,7 @@ class Script : public Channel {
 
  private:
   std::string_view bytes_;
-  size_t most_;
+  size_t most_, frame_left_ = 0;
 };
 
 // Has the server do something in the callback, and answers with what it was given.
@@ -195,13 +204,11 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   RemoteOptions options;
   options.max_frame = kMaxFrame;
-  auto session = MakeRemoteSession(std::make_unique<Script>(bytes, data[0] & 1 ? 1 + data[0] / 2 : SIZE_MAX), options,
-                                   AnswerCallback);
+  const bool lends = (data[0] & 192) == 192;
+  size_t most = data[0] & 1 ? 1 + data[0] / 2 : lends ? kFrameByFrame : SIZE_MAX;
+  auto session = MakeRemoteSession(std::make_unique<Script>(bytes, most), options, AnswerCallback);
   session->set_pipelined((data[0] & 128) != 0);
   session->set_calls_back((data[0] & 128) != 0);
-  Sequence args;
-  if ((data[0] & 192) == 192)
-    args.push_back(WireValue::Handle(kClientFunction, session->Lend(Registry::Get("testing.nop"))));
   WireTensor tensor;
   tensor.data = 1;
   tensor.shape = {24};
@@ -211,6 +218,10 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
       Any owner;
       CallResult result;
       if (step == 0) session->Free(session->GetFunction("f"));
+      Sequence args;
+      if (step == 1 && lends) {
+        args.push_back(WireValue::Handle(kClientFunction, session->Lend(Registry::Get("testing.nop"))));
+      }
       if (step == 1) session->Call(1, args, &result);
       if (step == 2) session->GetAttr({kDLCPU, 0}, 0, &owner);
       if (step == 3) session->CopyFrom(tensor, buffer.data(), buffer.size());
@@ -218,7 +229,7 @@ void FuzzRpcClient(const uint8_t* data, size_t size) {
     } catch (const Error& error) {
       std::string_view kind = error.kind();
       Promise(kind == "RemoteProtocolError" || kind == "RemoteError" || kind == "SessionBrokenError" ||
-              kind == "SessionTimeoutError" || (!args.empty() && kind == "SessionClosedError"));
+              kind == "SessionTimeoutError" || (lends && kind == "SessionClosedError"));
     }
   }
 }
