@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "board/session.h"
 
+#include <link.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -151,6 +153,7 @@ int Serve(SessionStart start, const SessionOptions& options) {
     EndReading(reading);
   });
   Printed printed = Redirect(&start);
+  GiveBackCode();
   const std::string how = Registry::GetRequired("portcall.rpc.ServeSession")(
       reading, client, patterns, options.server.max_frame, constructor, start.progress.Release(), start.features,
       printed.streams[0].get(), printed.streams[1].get(), printed.log);
@@ -161,6 +164,21 @@ int Serve(SessionStart start, const SessionOptions& options) {
 }
 
 }  // namespace
+
+void GiveBackCode() {
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void*) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr) & part = info->dlpi_phdr[i];
+          if (part.p_type != PT_LOAD || (part.p_flags & PF_W)) continue;
+          const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), from = info->dlpi_addr + part.p_vaddr;
+          const uintptr_t first = (from + page - 1) / page * page, end = (from + part.p_memsz) / page * page;
+          if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+        }
+        return 0;
+      },
+      nullptr);
+}
 
 std::vector<std::string> LoadLibraries(const Options& options) {
   static std::vector<Module> loaded;  // as long as the process lives

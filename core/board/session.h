@@ -35,6 +35,8 @@ struct SessionOptions {
 
 // Loads the libraries of the options and returns the patterns of the functions that sessions may use.
 std::vector<std::string> LoadLibraries(const Options& options);
+// Takes pages of files, which hold code that only the start needed, out of this process; those it uses come back.
+void GiveBackCode();
 // Returns the exit code.
 int RunSession(SessionStart start, const SessionOptions& options) noexcept;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "board/supervisor.h"
 
-#include <link.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -29,22 +28,6 @@ sigset_t OurSignals() {
   struct sigaction hangup{};
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN) sigdelset(&set, SIGHUP);  // nohup
   return set;
-}
-
-// Takes pages of files, which hold code that only the start needed, out of this process; those it uses come back.
-void GiveBackCode() {
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void*) {
-        for (int i = 0; i < info->dlpi_phnum; ++i) {
-          const ElfW(Phdr) & part = info->dlpi_phdr[i];
-          if (part.p_type != PT_LOAD || (part.p_flags & PF_W)) continue;
-          const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), from = info->dlpi_addr + part.p_vaddr;
-          const uintptr_t first = (from + page - 1) / page * page, end = (from + part.p_memsz) / page * page;
-          if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
-        }
-        return 0;
-      },
-      nullptr);
 }
 
 // Readers see all of the text or no file.

@@ -42,9 +42,12 @@ TARGETS = (*OLDEST, *(f"{machine}-linux-musl" for machine in ("x86_64", "aarch64
 ANDROID = re.compile(r"(?:aarch64|x86_64|riscv64)-linux-android(\d*)")
 OLDEST_ANDROID = "28"
 FLAGS = (
-    "-std=c++17", "-Os", "-DNDEBUG", "-fPIC", "-fomit-frame-pointer", "-ffunction-sections", "-fdata-sections",
-    "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
+    "-std=c++17", "-Oz", "-DNDEBUG", "-DPORTCALL_SMALL_CLOSURES", "-fPIC", "-fomit-frame-pointer",
+    "-ffunction-sections", "-fdata-sections", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+    "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
 )  # fmt: skip
+# Targets that are optimized as a whole, with the C++ library: a tenth smaller, and as fast. Others were not tried.
+WHOLE = ("x86_64-linux-gnu",)
 
 
 def source_folder() -> Path:
@@ -130,9 +133,10 @@ def build_server(
             raise FileNotFoundError(f"'{path}' does not exist or is not a file")
     core = source_folder()
     wide = ("-D_FILE_OFFSET_BITS=64",) if target.startswith("arm") else ()  # files of any size, on 32 bits too
+    whole = ("-flto", "-Oz") if target in WHOLE else ()
     compiler = compiler_for(target, ndk)
-    flags = (*compiler.command, *FLAGS, *wide, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}", f"-I{core}/include",
-             f"-I{toolchain.include_dir()}")  # fmt: skip
+    flags = (*compiler.command, *FLAGS, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
+             f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
@@ -161,7 +165,7 @@ def build_server(
     with folder_beside(place) as folder:
         new = Path(folder, place.name)
         form = link_options(target, bool(linked))
-        words = (*objects, *map(str, linked), *form, "-Wl,--gc-sections", "-s", "-ldl", "-o", str(new))
+        words = (*objects, *map(str, linked), *form, *whole, "-Wl,--gc-sections", "-s", "-ldl", "-o", str(new))
         toolchain.execute((*compiler.command, *words), f"linking '{output}'")
         os.replace(new, place)
     return place
