@@ -175,9 +175,12 @@ DEMO("lose_device").set_body_typed([] { Registry::GetRequired("portcall.DeviceFa
 
 static PackedFunc kept;
 static std::thread background;
-DEMO("apply").set_body([](Args args, RetValue* rv) {
+static void Apply(Args args, RetValue* rv) {
   *rv = args[0].cast<PackedFunc>().CallPacked(args.cells() + 1, args.size() - 1);
-});
+}
+DEMO("apply").set_body(Apply);
+DEMO("call").set_body(Apply);
+DEMO("print").set_body_typed([](std::string text) { puts(text.c_str()); });
 DEMO("hold").set_body_typed([](PackedFunc f) { kept = f; });
 DEMO("call_kept").set_body([](Args args, RetValue* rv) { *rv = kept.CallPacked(args.cells(), args.size()); });
 DEMO("drop").set_body_typed([] { kept = nullptr; });
