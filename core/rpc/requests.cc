@@ -295,15 +295,19 @@ void Requests::Flush(Lock& lock) {
 // Returns whether the request's answer, or the session's end, has come before the time.
 bool Requests::Await(Lock& lock, Pending* request, Deadline until) {
   struct Waiting {
+    Lock* lock;
     Requests* self = nullptr;
     uint64_t callback = 0;
     ~Waiting() {
       if (!self) return;
+      const bool left = !lock->owns_lock();  // by an error, which may meet another thread that ends the session
+      if (left) lock->lock();
       if (--self->StreamOf(callback).waiting == 0 && !self->calls_.empty()) self->attend_.notify_all();
       self->Forget(callback);
+      if (left) lock->unlock();
     }
   };
-  Waiting waiting;
+  Waiting waiting{&lock};
   if (calls_back_) {
     ++StreamOf(request->callback).waiting;
     waiting.self = this;
