@@ -150,6 +150,7 @@ void FrameReader::Resume() {
     uint64_t length = Ordered(length_);
     held_.append(reinterpret_cast<const char*>(&length), sizeof(length));
   }
+  if (state_ == kHeld) payload_left_ = 0;  // it begins again, as a frame
   if (state_ == kBody || state_ == kHeld) state_ = kHeader;
   if (held_.empty()) return;
   held_.append(buffer_ + begin_, Available());

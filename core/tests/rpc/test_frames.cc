@@ -337,6 +337,20 @@ TEST("a large message gets memory for 64 times what has arrived") {
   }
 }
 
+TEST("what is held in part is read as a whole") {
+  std::string stream = Stream();
+  for (size_t from = 0; from < stream.size(); from += 7) {
+    Listener held;
+    std::string_view first = std::string_view(stream).substr(0, from), rest = std::string_view(stream).substr(from);
+    held.frames().Hold();
+    held.Give(first, 5);
+    CHECK_EQ(held.heard(), "");
+    held.frames().Resume();
+    held.Give(rest);
+    CHECK(held.heard() == Heard(stream));
+  }
+}
+
 TEST("a reader that nobody asks for messages takes bytes in pieces of a good size") {
   FrameReader frames(1 << 20);
   int pieces = 0;
