@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "rpc/remote_session.h"
 #include "rpc/requests.h"
 
 namespace portcall::rpc {
@@ -27,6 +28,12 @@ struct Running {
 thread_local Running running;
 
 }  // namespace
+
+bool InCallback() { return running.callback != 0; }
+FreeingOutside::FreeingOutside(bool on) : callback_(running.callback) {
+  if (on) running.callback = 0;
+}
+FreeingOutside::~FreeingOutside() { running.callback = callback_; }
 
 uint64_t Requests::Callback() const { return running.requests == this ? running.callback : 0; }
 

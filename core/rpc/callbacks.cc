@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/callbacks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "portcall/container.h"
@@ -116,8 +117,8 @@ void Callbacks::Read(Lock& lock) {
 void Callbacks::Deliver(uint64_t callback, std::string_view frame) {
   Lock lock(mutex_);
   auto it = waiting_.find(callback);
-  if (it == waiting_.end()) return;  // nobody asked
-  it->second->emplace_back(frame);
+  if (it == waiting_.end() || !it->second) return;  // nobody asked
+  it->second->push_back({++last_frame_, std::string(frame)});
   changed_.notify_all();
 }
 
@@ -142,6 +143,8 @@ Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) 
     uint64_t number;
     ~Gone() {
       Lock lock(self->mutex_);
+      self->waiting_[number] = nullptr;
+      self->RunDeferred(lock);
       self->waiting_.erase(number);
       self->changed_.notify_all();
     }
@@ -187,8 +190,7 @@ Any Callbacks::Wait(uint64_t number, Mail* mail) {
   Lock lock(mutex_);
   for (;;) {
     if (!mail->empty()) {
-      std::string frame = std::move(mail->front());
-      mail->erase(mail->begin());
+      std::string frame = std::move(mail->front().bytes);
       lock.unlock();
       if (!nested) nested = std::make_unique<Endpoint>(endpoint_, number);
       auto code = static_cast<Code>(NumberAt<int32_t>(frame.data() + sizeof(uint64_t)));
@@ -202,6 +204,8 @@ Any Callbacks::Wait(uint64_t number, Mail* mail) {
         outlet_->Flush(&nested->output());
       } while (more);
       lock.lock();
+      mail->pop_front();
+      RunDeferred(lock);
     } else if (ended_) {
       throw Error("SessionBrokenError", "the client has gone, whose function was called");
     } else if (reading_ || wanted_) {
@@ -209,6 +213,36 @@ Any Callbacks::Wait(uint64_t number, Mail* mail) {
     } else {
       Read(lock);
     }
+  }
+}
+
+// ---- What waits until frames were served ---------------------------------------------------------------------------
+
+uint64_t Callbacks::FirstUnserved() const {
+  uint64_t first = UINT64_MAX;
+  for (const auto& [_, mail] : waiting_) {
+    if (mail && !mail->empty()) first = std::min(first, mail->front().place);
+  }
+  return first;
+}
+
+bool Callbacks::Defer(std::function<void()> work) {
+  Lock lock(mutex_);
+  if (FirstUnserved() > last_frame_) return false;
+  deferred_.emplace_back(last_frame_, std::move(work));
+  return true;
+}
+
+void Callbacks::RunDeferred(Lock& lock) {
+  while (!deferred_.empty() && deferred_.front().first < FirstUnserved()) {
+    std::function<void()> work = std::move(deferred_.front().second);
+    deferred_.pop_front();
+    lock.unlock();
+    try {
+      work();
+    } catch (const std::exception&) {  // nobody waits for it
+    }
+    lock.lock();
   }
 }
 

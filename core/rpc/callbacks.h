@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,16 +37,23 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   void Return() override;
   void Deliver(uint64_t callback, std::string_view frame) override;
   void WriteDrops(SendQueue* out) override;
+  bool Defer(std::function<void()> work) override;
 
  private:
   struct Function_;
   using Lock = std::unique_lock<std::mutex>;
-  using Mail = std::vector<std::string>;
+  struct Frame {
+    uint64_t place;  // among all of callbacks
+    std::string bytes;
+  };
+  using Mail = std::deque<Frame>;  // until they were served
 
   Any Call(uint64_t function, const TVMFFIAny* args, int32_t num_args);
   Any Wait(uint64_t number, Mail* mail);
   void Read(Lock& lock);
   void Drop(uint64_t number);
+  uint64_t FirstUnserved() const;
+  void RunDeferred(Lock& lock);
 
   Endpoint* endpoint_ = nullptr;
   Channel* channel_ = nullptr;
@@ -55,8 +63,9 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   std::condition_variable changed_;
   bool reading_ = true, ended_ = false,
        wanted_ = false;  // whether a thread reads; whether the one that serves wants to
-  uint64_t last_ = 0;
+  uint64_t last_ = 0, last_frame_ = 0;
   std::map<uint64_t, Mail*> waiting_;
+  std::deque<std::pair<uint64_t, std::function<void()>>> deferred_;  // until all frames up to that one were served
   std::atomic<bool> elsewhere_{false}, dropped_{false};
   std::atomic<int64_t> functions_{0};
   std::mutex drops_mutex_;

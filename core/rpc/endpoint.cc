@@ -244,9 +244,7 @@ void Endpoint::ReturnResult(CallResult* result) {
 
 Sequence Endpoint::SysCall(Code code, Sequence* given, Any* owner) {
   Sequence reply;
-  if (code == Code::kFreeHandle && FreeChosen(*given, 0)) return reply;
-  if (code == Code::kDevFreeData && FreeChosen(*given, 1)) return reply;
-  Resolve(given);
+  if (code != Code::kFreeHandle && code != Code::kDevFreeData) Resolve(given);
   const Sequence& values = *given;
   auto args = [&](size_t count) { return SysArgs(values, count); };
   switch (code) {
@@ -254,7 +252,7 @@ Sequence Endpoint::SysCall(Code code, Sequence* given, Any* owner) {
       reply.push_back(PointerOf(session_->GetFunction(args(1).Text(0))));
       break;
     case Code::kFreeHandle:
-      session_->Free(args(1).Pointer(0));
+      Free(values, false);
       break;
     case Code::kDevSetDevice:
       session_->SetDevice(args(1).Device(0));
@@ -273,7 +271,7 @@ Sequence Endpoint::SysCall(Code code, Sequence* given, Any* owner) {
       reply.push_back(PointerOf(session_->Alloc(args(2).Tensor(0), args(2).Scope(1))));
       break;
     case Code::kDevFreeData:
-      session_->FreeData(args(2).Device(0), args(2).Pointer(1));
+      Free(values, true);
       break;
     case Code::kDevStreamSync:
       session_->SyncStream(args(2).Device(0), args(2).Pointer(1));
@@ -466,20 +464,32 @@ bool Endpoint::IsChosen(uint64_t handle) {
   return outermost_->chosen_.count(handle) != 0;
 }
 
+// Threads of the session that wait for a callback may not have taken yet what it uses and returns.
+void Endpoint::Free(const Sequence& args, bool memory) {
+  SysArgs given(args, memory ? 2 : 1);
+  DLDevice device = memory ? given.Device(0) : DLDevice{};
+  uint64_t handle = given.Pointer(memory ? 1 : 0);
+  auto free = [this, device, handle, memory] {
+    if (FreeChosen(device, handle, memory)) return;
+    memory ? session_->FreeData(device, handle) : session_->Free(handle);
+  };
+  if (outermost_ != this || !options_.client || !options_.client->Defer(free)) free();
+}
+
 // Whether the handle was one that the client chose. One that never came to be is freed as silently.
-bool Endpoint::FreeChosen(const Sequence& args, size_t place) {
-  if (!options_.posts || args.size() <= place || args[place].type != kTVMFFIOpaquePtr) return false;
+bool Endpoint::FreeChosen(DLDevice device, uint64_t handle, bool memory) {
+  if (!options_.posts) return false;
   std::shared_ptr<Chosen> gone;
   {
     std::lock_guard<std::mutex> lock(outermost_->mutex_);
-    auto it = outermost_->chosen_.find(args[place].v_handle);
+    auto it = outermost_->chosen_.find(handle);
     if (it == outermost_->chosen_.end()) return false;
     gone = std::move(it->second);
     outermost_->chosen_.erase(it);
   }
   if (gone->poison) return true;
   const CallResult& result = gone->result;
-  if (place == 1) session_->FreeData(args[0].v_device, result.value.v_handle);
+  if (memory) session_->FreeData(device, result.value.v_handle);
   else if (result.handle || IsHandle(result)) session_->Free(result.handle ? result.handle : result.value.v_handle);
   return true;
 }

@@ -32,6 +32,8 @@ class ClientFunctions {
   virtual void Return() = 0;
   virtual void Deliver(uint64_t callback, std::string_view frame) = 0;
   virtual void WriteDrops(SendQueue* out) = 0;  // of functions that nobody has any more
+  // Keeps the work until all that has come for callbacks is done, unless it is: returns whether it does.
+  virtual bool Defer(std::function<void()> work) = 0;
 };
 
 struct EndpointOptions {
@@ -97,7 +99,8 @@ class Endpoint {
   uint64_t Actual(uint64_t handle);
   bool IsChosen(uint64_t handle);
   void Resolve(Sequence* args);
-  bool FreeChosen(const Sequence& args, size_t place);
+  void Free(const Sequence& args, bool memory);
+  bool FreeChosen(DLDevice device, uint64_t handle, bool memory);
 
   Tensor Stage(uint64_t nbytes) const;
 

@@ -28,13 +28,15 @@ inline void CheckOpen(const SessionPtr& session) {
   if (remote && remote->closed()) remote->Sync();
 }
 
-// A handle that is given back with its last user.
+// A handle that is given back with its last user: outside of callbacks where it was made there, since requests there may
+// use it that wait for the callback.
 class OwnedHandle {
  public:
   OwnedHandle(SessionPtr session, uint64_t value) : session_(std::move(session)), value_(value) {}
   OwnedHandle(const OwnedHandle&) = delete;
   OwnedHandle& operator=(const OwnedHandle&) = delete;
   ~OwnedHandle() {
+    FreeingOutside outside(outer_);
     try {
       if (value_ && !session_->closed()) session_->Free(value_);
     } catch (const Error&) {  // the session is gone, and the handle with it
@@ -47,6 +49,7 @@ class OwnedHandle {
  private:
   SessionPtr session_;
   uint64_t value_;
+  const bool outer_ = !InCallback();
 };
 using HandlePtr = std::shared_ptr<OwnedHandle>;
 
@@ -58,6 +61,7 @@ class OwnedMemory {
   OwnedMemory(const OwnedMemory&) = delete;
   OwnedMemory& operator=(const OwnedMemory&) = delete;
   ~OwnedMemory() {
+    FreeingOutside outside(outer_);
     try {
       if (!session_->closed()) session_->FreeData(device_, data_);
     } catch (const Error&) {  // the session is gone, and the memory with it
@@ -68,6 +72,7 @@ class OwnedMemory {
   SessionPtr session_;
   DLDevice device_;
   uint64_t data_;
+  const bool outer_ = !InCallback();
 };
 
 [[noreturn]] inline void ThrowNone(const char* type_key) {

@@ -8,7 +8,8 @@ import struct
 
 MAGIC, MISMATCH, NOTICE = 0xFF271, 0xFF273, 0xFF274
 SHUTDOWN, INIT, CALL, RETURN, EXCEPTION, COPY_FROM, COPY_TO, ACK = 1, 2, 3, 4, 5, 6, 7, 8
-GET_FUNCTION, FREE, ALLOC = 9, 10, 17
+GET_FUNCTION, FREE, FREE_DATA, ALLOC = 9, 10, 14, 17
+POSTED, NESTED = 0x100, 0x200
 
 
 def hello(key: str = "", options: str = "") -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,6 +23,7 @@ import pytest
 
 import portcall
 from portcall import errors, rpc, testing
+from rpc import raw_client as raw
 from rpc.relay import Plan, Relay
 from rpc.serving import FUNCTIONS, Serving, serving
 
@@ -50,6 +53,24 @@ def in_background(f, x):
     kept[0].start()
 @register("join")
 def join(): kept.pop().join()
+started, results = threading.Event(), []
+@register("wait")
+def wait(): started.wait()
+@register("go_on")
+def go_on(): started.set()
+@register("sum")
+def sum_of(x): return float(x.numpy().sum())
+@register("sum_in_background")
+def sum_in_background(f):
+    def work():
+        try: results.append(sum_of(f()))
+        except Exception as error: results.append(str(error))
+    kept[:] = [threading.Thread(target=work)]
+    kept[0].start()
+@register("result")
+def result():
+    kept.pop().join()
+    return results.pop()
 @register("name_of_error")
 def name_of_error(f):
     try: f()
@@ -272,6 +293,51 @@ def test_function_is_freed_once_the_call_is_over(remote: rpc.Session) -> None:
     del function
     gc.collect()
     assert gone() is None
+
+
+def test_tensor_that_a_callback_frees_stays_for_requests_that_wait_for_the_callback(remote: rpc.Session) -> None:
+    apply, echo, total = remote["demo.apply"], remote["testing.echo"], remote["demo.sum"]
+    sent = threading.Event()
+    held = [remote.tensor(np.arange(4.0))]
+
+    def let_go() -> int:
+        sent.wait()
+        held.clear()
+        return int(echo(1))  # takes the free along
+
+    with remote.pipeline():
+        first = apply(let_go)
+        second = total(held[0])
+        sent.set()
+    assert (first.result(), second.result()) == (1, 6.0)
+
+
+def test_tensor_that_a_thread_of_the_server_has_not_taken_yet_is_not_freed(server: Serving) -> None:
+    """The client frees what its callback returned, while the server's thread does what was asked for before."""
+    with raw.RawClient(server.address) as client:
+        client.open(options=" -portcall=1 -features=callback,pipeline,post")
+        begin, wait, go_on, result = (
+            struct.pack("<Q", client.function("demo." + name)) + raw.sequence()
+            for name in ("sum_in_background", "wait", "go_on", "result")
+        )
+        _, body = client.ask(raw.frame(raw.ALLOC, raw.sequence(struct.pack("<i", 7) + raw.tensor(0, 4), bytes(4))))
+        (data,) = struct.unpack_from("<Q", body, 8)
+        four = raw.tensor(data, 4) + struct.pack("<Q", 4)
+        client.ask(raw.frame(raw.COPY_TO, four + bytes(range(4))))
+        lent = struct.pack("<iiQ", 117, 117, 1)
+        client.send(raw.frame(raw.CALL, begin[:8] + raw.sequence(lent)))
+        frames = dict(client.read_frame() for _ in range(2))
+        callback = frames[raw.NESTED | 66][:8]
+        client.send(
+            raw.frame(raw.CALL | raw.NESTED | raw.POSTED, callback + bytes(8) + wait)
+            + raw.frame(raw.RETURN | raw.NESTED, callback + raw.sequence(struct.pack("<i", 7) + raw.tensor(data, 4)))
+            + raw.frame(raw.FREE_DATA, raw.sequence(struct.pack("<iii", 6, 1, 0), raw.pointer(data)))
+        )
+        client.send(raw.frame(raw.CALL, go_on) + raw.frame(raw.CALL, result))
+        answers = (body for code, body in iter(client.read_frame, None) if code == raw.RETURN)
+        *_, body = itertools.islice(answers, 3)
+        assert body[-8:] == struct.pack("<d", 6.0), body
+        assert "names nothing" in client.error(raw.frame(raw.COPY_FROM, four))
 
 
 def test_callbacks_of_posted_calls_and_futures(remote: rpc.Session) -> None:
