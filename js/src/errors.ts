@@ -4,6 +4,8 @@
 //   PortcallError
 //   ├── FunctionNotFoundError    .functionName            nothing has that name
 //   ├── ModuleLoadError                                   a library cannot be loaded
+//   ├── DeviceError                                       a device is missing, or failed
+//   ├── CompileError                                      a kernel cannot be compiled
 //   └── RPCError                 .peer .reason            something between two processes
 //       ├── ConnectError                                  no session could be opened
 //       │   ├── KeyMismatchError                          the server has another key
@@ -31,6 +33,12 @@ export class FunctionNotFoundError extends PortcallError {
 
 /** A library cannot be loaded. */
 export class ModuleLoadError extends PortcallError {}
+
+/** A device is missing, or failed. */
+export class DeviceError extends PortcallError {}
+
+/** A kernel cannot be compiled. */
+export class CompileError extends PortcallError {}
 
 export interface RPCErrorFacts {
   /** The other side, such as `board.local:9090`. */
@@ -108,6 +116,8 @@ const CLASSES = {
   PortcallError,
   FunctionNotFoundError,
   ModuleLoadError,
+  DeviceError,
+  CompileError,
   RPCError,
   ConnectError,
   KeyMismatchError,

@@ -11,6 +11,7 @@ export {
   type ObjectClass,
   type PackedFunc,
 } from "./core/objects.js";
+export { openWebGpu, type WebGpu } from "./core/webgpu.js";
 export { Device, device } from "./device.js";
 export { DataType, dtype, type TypedArray } from "./dtype.js";
 export * from "./errors.js";

@@ -24,11 +24,13 @@ def number(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-def infos(*, tagged: bool, launch: tuple[bytes, ...] = (b"blockIdx.x", b"threadIdx.x")) -> bytes:
+def infos(
+    *, tagged: bool, launch: tuple[bytes, ...] = (b"blockIdx.x", b"threadIdx.x"), tags: bytes = number(2) + bytes(8)
+) -> bytes:
     """A map with the kernel ``k``, which takes a buffer and a float."""
     info = text(b"k") + number(2) + struct.pack("<BBHBBH", *BUFFER, *FLOAT)
     info += number(len(launch)) + b"".join(map(text, launch))
-    return number(1) + text(b"k") + info + (number(2) + bytes(8) if tagged else b"")
+    return number(1) + text(b"k") + info + (tags if tagged else b"")
 
 
 def codes(code: bytes = CODE) -> bytes:
@@ -40,7 +42,10 @@ PAYLOADS = {
     "metal of 0.27": ("metal", text(b"metal") + infos(tagged=True) + codes()),
     "metal of 0.19": ("metal", text(b"0.1.0") + codes() + infos(tagged=False) + text(b"metal")),
     "metal of 0.6": ("metal", text(b"metal") + infos(tagged=False) + text(CODE)),
-    "webgpu of 0.27": ("webgpu", infos(tagged=True, launch=(b"blockIdx.x", b"paramWriteAccess:[0,1]")) + codes()),
+    "webgpu of 0.27": (
+        "webgpu",
+        infos(tagged=True, launch=(b"blockIdx.x", b"paramWriteAccess:[0,1]"), tags=number(0)) + codes(),
+    ),
     "vulkan of 0.20": ("vulkan", text(b"spirv") + infos(tagged=False) + number(1) + text(b"k") + SPIRV),
     "vulkan of 0.27": ("vulkan", text(b"spirv") + infos(tagged=True) + codes(SPIRV)),
     "hip of 0.27": ("hip", text(b"hsaco") + infos(tagged=True) + text(CODE)),

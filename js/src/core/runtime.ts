@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core in WebAssembly: one registry of functions for JavaScript, C++ and kernels, in this process or page.
 
+import { Device } from "../device.js";
 import { dtype as asDtype, bytesOf, countOf, DataType, type TypedArray } from "../dtype.js";
-import { FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
+import { DeviceError, FunctionNotFoundError, ModuleLoadError, PortcallError } from "../errors.js";
 import type { Tensor } from "../tensor.js";
 import { TypeIndex } from "../values.js";
 import { BaseRuntime } from "./base.js";
@@ -19,6 +20,7 @@ const MOST_MEMORY = 2 ** 31;
 const STACK = 1 << 16; // bytes of cells for calls within calls
 const OBJECT_TYPE = 8; // of an object's header, after two counts
 const BODY = 24; // bytes of an object's header
+const HOST = new Device(1);
 const TYPE_KEY = 8; // of a type's description, after two numbers
 // Of a tensor: data, device, dimensions, data type, shape, strides, offset.
 const DIMENSIONS = BODY + 12;
@@ -72,6 +74,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   // Of this runtime alone, which is collected with all that stands for its objects.
   readonly #finalizers = new FinalizationRegistry<number>((handle) => this.release(handle));
   #module!: WebAssembly.Module;
+  #exports!: WebAssembly.Exports;
   #carrierType = -1; // of objects that only carry one of JavaScript
 
   /** @internal `load` makes runtimes. */
@@ -110,10 +113,12 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     this.#cells = new Cells(this.memory, this);
     this.memory.exports._initialize?.();
     this.#invoke = this.memory.exports.TVMFFIFunctionCall;
+    this.#exports = instance.exports;
     this.#invokeWaiting = integration?.promising(instance.exports.TVMFFIFunctionCall);
     this.#top = this.memory.allocate(STACK + CELL);
     this.#end = this.#top + STACK;
     this.#stackPointer = this.memory.exports.__stack_pointer.value;
+    this.registerFunc("portcall.LoadPlugin", refuseDevice, { override: true }); // there are no plug-ins here
     return this;
   }
 
@@ -194,7 +199,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
       const values: unknown[] = [];
       for (let at = args; at < args + CELL * n; at += CELL) values.push(this.#cells.get(at, false));
       const value = called(...values);
-      if (this.#top === this.#waiting && value instanceof Promise) {
+      if (value instanceof Promise && this.#top === this.#waiting) {
         if (this.#invokeWaiting) {
           this.#promise = value;
           return PENDING;
@@ -212,6 +217,30 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
 
   // ---- Calls that wait for promises ----
+
+  /** @internal Whether the function of JavaScript that is called now may return a promise, for which the call waits. */
+  get canWait(): boolean {
+    return this.#invokeWaiting !== undefined && this.#top === this.#waiting;
+  }
+
+  /** @internal Return an export of one number that may be called so that it waits for promises of functions of JavaScript,
+   * once at a time; undefined where the engine cannot. */
+  waitingExport(name: string): ((argument: number) => Promise<number>) | undefined {
+    const invoke = integration?.promising(this.#exports[name]);
+    return (
+      invoke &&
+      (async (argument) => {
+        const pointer = this.#stackPointer;
+        this.#waiting = this.#top;
+        try {
+          return await invoke(argument);
+        } finally {
+          this.#waiting = -1;
+          this.#stackPointer = pointer;
+        }
+      })
+    );
+  }
 
   /** Call a function, whose calls of JavaScript may return promises: it waits for them. */
   async #callAsync(call: (...args: unknown[]) => unknown, args: readonly unknown[]): Promise<unknown> {
@@ -448,18 +477,19 @@ export class WasmRuntime extends BaseRuntime implements Objects {
 
   // ---- Tensors ----
 
-  /** Return a tensor of the core's memory, uninitialised. Functions take it without a copy. */
-  empty(shape: readonly number[], dtype: string | DataType = "float32"): CoreTensor {
-    return this.#wrapTensor(this.#allocTensor(shape, asDtype(dtype)));
+  /** Return a tensor of the core's memory, or a device's, uninitialised. Functions take it without a copy. */
+  empty(shape: readonly number[], dtype: string | DataType = "float32", on: Device = HOST): CoreTensor {
+    return this.#wrapTensor(this.#allocTensor(shape, asDtype(dtype), on));
   }
 
-  #allocTensor(shape: readonly number[], type: DataType): number {
+  #allocTensor(shape: readonly number[], type: DataType, on: Device): number {
     countOf(shape);
     const { memory } = this;
     const place = memory.allocate(40 + 8 * shape.length + 8);
     const { view } = memory;
     memory.bytes.fill(0, place, place + 40);
-    view.setInt32(place + 4, 1, true); // the host
+    view.setInt32(place + 4, on.type, true);
+    view.setInt32(place + 8, on.index, true);
     view.setInt32(place + 12, shape.length, true);
     view.setUint8(place + 16, type.code);
     view.setUint8(place + 17, type.bits);
@@ -532,7 +562,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
   }
   /** @internal */
   makeTensor(value: Tensor): { handle: number; bytes: () => Uint8Array } {
-    const handle = this.#allocTensor(value.shape, value.dtype);
+    const handle = this.#allocTensor(value.shape, value.dtype, HOST);
     const bytes = () => {
       const start = this.memory.view.getUint32(handle + BODY, true);
       return this.memory.bytes.subarray(start, start + value.data.byteLength);
@@ -568,12 +598,21 @@ export class WasmRuntime extends BaseRuntime implements Objects {
 
   /** @internal */
   dataOf(tensor: CoreTensor): TypedArray {
-    const { handle } = this.handleOf(tensor)!;
-    const { view } = this.memory;
-    const start = view.getUint32(handle + BODY, true) + Number(view.getBigUint64(handle + OFFSET, true));
+    const { device, data, offset } = this.placeOf(tensor);
+    if (device.type !== HOST.type) throw new TypeError(`the tensor is on ${device}, which has to be read from`);
     const Class = tensor.dtype.arrayClass;
     const count = tensor.dtype.bytesOf(countOf(tensor.shape)) / Class.BYTES_PER_ELEMENT;
-    return new Class(this.memory.exports.memory.buffer, start, count);
+    return new Class(this.memory.exports.memory.buffer, data + offset, count);
+  }
+  /** @internal Where a tensor's elements are: its device, what that calls the memory, and bytes from there. */
+  placeOf(tensor: CoreTensor): { device: Device; data: number; offset: number } {
+    const { handle } = this.handleOf(tensor)!;
+    const { view } = this.memory;
+    return {
+      device: new Device(view.getInt32(handle + BODY + 4, true), view.getInt32(handle + BODY + 8, true)),
+      data: view.getUint32(handle + BODY, true),
+      offset: Number(view.getBigUint64(handle + OFFSET, true)),
+    };
   }
 
   #carried(handle: number): unknown {
@@ -598,6 +637,11 @@ export class WasmRuntime extends BaseRuntime implements Objects {
 
 function raise(error: unknown): never {
   throw error;
+}
+
+function refuseDevice(kind: string): void {
+  if (kind !== "webgpu") return;
+  throw new DeviceError("webgpu:0 is not open here: await openWebGpu(core) first, in a browser that has navigator.gpu");
 }
 
 function notWebAssembly(error: Error): never {

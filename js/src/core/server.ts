@@ -14,23 +14,17 @@ export class CoreServer {
   readonly #runtime: WasmRuntime;
   readonly #memory: CoreMemory;
   readonly #place: number; // of a TVMFFIByteArray that the core fills
-  readonly #asError: (thrown: unknown) => Error;
+  readonly #waitingServe: ((server: number) => Promise<number>) | undefined;
   #server = 0;
   #promise: Promise<unknown> | undefined;
   #settled: (() => unknown) | undefined;
 
   /** Offer the functions of a runtime whose names match one of the patterns, in which `*` is any text. The runtime is the
-   * session's own. `asError` makes of what a promise was rejected with what the client sees; `features` are the extensions
-   * that both sides have. */
-  constructor(
-    runtime: WasmRuntime,
-    patterns: readonly string[],
-    features: readonly string[],
-    asError: (thrown: unknown) => Error,
-  ) {
+   * session's own. `features` are the extensions that both sides have. */
+  constructor(runtime: WasmRuntime, patterns: readonly string[], features: readonly string[]) {
     this.#runtime = runtime;
-    this.#asError = asError;
     this.#memory = runtime.memory;
+    this.#waitingServe = runtime.waitingExport("PortcallWebServerServe");
     this.#place = this.#memory.allocate(8);
     runtime.registerFunc("portcall.web.IsPromise", (value) => {
       this.#promise = value instanceof Promise ? value : undefined;
@@ -59,10 +53,12 @@ export class CoreServer {
     return size;
   }
 
-  /** Serve what has come, until something stops that. */
-  serve(): Stop {
+  /** Serve what has come, until something stops that. Promises inside of calls are waited for, where the engine can suspend
+   * them; elsewhere those alone that the called functions return. */
+  async serve(): Promise<Stop> {
     try {
-      const stop: number = this.#memory.exports.PortcallWebServerServe(this.#server);
+      const serve = this.#waitingServe ?? this.#memory.exports.PortcallWebServerServe;
+      const stop: number = await serve(this.#server);
       this.#runtime.check(Math.min(stop, 0));
       return STOPS[stop]!;
     } catch (error) {
@@ -82,7 +78,7 @@ export class CoreServer {
       this.#settled = () => value;
     } catch (thrown) {
       this.#settled = () => {
-        throw this.#asError(thrown);
+        throw thrown;
       };
     }
     this.#runtime.check(this.#memory.exports.PortcallWebServerSettled(this.#server));

@@ -82,7 +82,8 @@ class Page {
 
   #show(report: Report): void {
     if (report.state === "core") {
-      element("kernels").textContent = report.loaded ? "WebAssembly" : "none: the host does not serve core.wasm";
+      const kinds = report.gpu ? "WebAssembly, WebGPU" : "WebAssembly";
+      element("kernels").textContent = report.loaded ? kinds : "none: the host does not serve core.wasm";
       return;
     }
     if (report.state === "progress") {

@@ -2,6 +2,7 @@
 // The worker of the device page: serves sessions, so that the page stays alive whatever functions do.
 
 import { loadWasm } from "../core/runtime.js";
+import { openWebGpu } from "../core/webgpu.js";
 import { type Functions, type JoinState, join } from "../rpc/index.js";
 
 /** What the page tells its worker. */
@@ -16,7 +17,7 @@ export interface Order {
 /** What the worker tells the page: what it does, or why it has given up. */
 export type Report =
   | JoinState
-  | { readonly state: "core"; readonly loaded: boolean }
+  | { readonly state: "core"; readonly loaded: boolean; readonly gpu: boolean }
   | { readonly state: "failed"; readonly message: string };
 
 function report(message: Report): void {
@@ -34,7 +35,8 @@ addEventListener("message", async ({ data }: MessageEvent<Order>) => {
   try {
     const functions = await load(data.functions);
     const core = await loadWasm().catch(() => undefined); // a host may serve the page without it
-    report({ state: "core", loaded: core !== undefined });
+    const gpu = core && (await openWebGpu(core).catch(() => undefined)); // the browser may have none
+    report({ state: "core", loaded: core !== undefined, gpu: gpu !== undefined });
     await join(data.proxy, { functions, key: data.key, token: data.token, onState: report, ...(core ? { core } : {}) });
   } catch (error) {
     report({ state: "failed", message: (error as Error).message });

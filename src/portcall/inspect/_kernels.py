@@ -114,9 +114,9 @@ def _info(name: str, cursor: Cursor, tagged: bool) -> Kernel:
     launch = tuple(cursor.text() for _ in range(cursor.count()))
     if tagged:
         count = cursor.count(4)
-        if count != len(arguments):
+        if count not in (0, len(arguments)):  # WebGPU's have none
             raise BlobError(f"{count} tags for {len(arguments)} arguments")
-        tags = struct.unpack(f"<{count}I", cursor.take(4 * count))
+        tags = struct.unpack(f"<{count}I", cursor.take(4 * count)) or (0,) * len(arguments)
         arguments = ["tensormap" if tag else name for tag, name in zip(tags, arguments, strict=True)]
     return Kernel(name, tuple(arguments), launch)
 

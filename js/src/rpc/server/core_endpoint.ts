@@ -45,6 +45,10 @@ function readerOf(runtime: WasmRuntime): (bytes: Uint8Array) => unknown {
   return (bytes) => decodeValue(bytes, make);
 }
 
+function raiseServed(error: unknown): never {
+  throw asServed(error);
+}
+
 /** What of the core every session may use. */
 const OFFERED = [
   "tvm.rpc.server.*",
@@ -75,9 +79,9 @@ export class CoreEndpoint extends ServedSession {
     super(transport);
     runtime.registerFunc("portcall.rpc.ValueToBytes", toBytes);
     runtime.registerFunc("portcall.rpc.ValueFromBytes", readerOf(runtime));
-    for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(body), { override: true });
+    for (const [name, body] of functions) runtime.registerFunc(name, this.#lending(runtime, body), { override: true });
     const names = [...functions.keys()].map((name) => name.replace(/[*?[\]\\]/g, "\\$&"));
-    this.#server = new CoreServer(runtime, [...OFFERED, ...names], features, asServed);
+    this.#server = new CoreServer(runtime, [...OFFERED, ...names], features);
   }
 
   /** Serve until the session ends; `rest` came with the handshake. */
@@ -100,14 +104,17 @@ export class CoreEndpoint extends ServedSession {
   }
 
   /** Errors get the names of Python's classes. Tensors are lent for the call. */
-  #lending(body: ServedFunction): ServedFunction {
+  #lending(runtime: WasmRuntime, body: ServedFunction): ServedFunction {
+    const lending = (inner: ServedFunction) => this.#lending(runtime, inner);
     return (...args) => {
       for (const value of args) if (value instanceof CoreTensor) this.#lent.push(value);
       try {
         const result = body(...args);
-        return typeof result === "function" ? this.#lending(result as ServedFunction) : result;
+        if (result instanceof Promise) return result.catch(raiseServed);
+        const own = typeof result === "function" && !runtime.handleOf(result); // not the core's
+        return own ? lending(result as ServedFunction) : result;
       } catch (error) {
-        throw asServed(error);
+        return raiseServed(error);
       }
     };
   }
@@ -116,33 +123,30 @@ export class CoreEndpoint extends ServedSession {
     if (this.over) return;
     this.#waiting.push(bytes);
     this.#waitingBytes += bytes.length;
-    if (!this.#busy) return this.#guarded(() => this.#pump());
-    if (this.#waitingBytes <= MOST_UNREAD) return;
-    this.abort("abandoned");
+    if (!this.#busy)
+      this.#pump().catch(() => this.abort("lost")); // an error of the core itself ends the session, and no other
+    else if (this.#waitingBytes > MOST_UNREAD) this.abort("abandoned");
   }
 
-  /** An error of the core itself ends the session, and no other. */
-  #guarded(step: () => void): void {
-    try {
-      step();
-    } catch {
-      this.abort("lost");
-    }
-  }
-
-  #pump(): void {
+  async #pump(): Promise<void> {
+    this.#busy = true;
     while (!this.over) {
-      const stop = this.#server.serve();
+      const stop = await this.#server.serve();
+      if (this.over) return;
       this.#flush();
-      if (stop === "promise") return this.#pause(this.#server.settle());
+      if (stop === "promise") {
+        await this.#server.settle();
+        continue;
+      }
       for (const tensor of this.#lent.splice(0)) tensor.dispose();
       if (stop === "closed") {
         this.transport.close();
         return this.end("closed");
       }
-      if (this.transport.waiting > MOST_UNSENT) return this.#pause(this.transport.drained());
-      if (stop === "bytes" && !this.#feed()) return;
+      if (this.transport.waiting > MOST_UNSENT) await this.transport.drained();
+      else if (stop === "bytes" && !this.#feed()) break;
     }
+    this.#busy = false;
   }
 
   /** Give the endpoint what has come; false when there is nothing. */
@@ -154,16 +158,6 @@ export class CoreEndpoint extends ServedSession {
     if (size === bytes.length) this.#waiting.shift();
     else this.#waiting[0] = bytes.subarray(size);
     return true;
-  }
-
-  #pause(until: Promise<void>): void {
-    this.#busy = true;
-    until
-      .then(() => {
-        this.#busy = false;
-        this.#guarded(() => this.#pump());
-      })
-      .catch(() => this.abort());
   }
 
   #flush(): void {

@@ -14,6 +14,7 @@ export function moduleFunctions(core: Runtime, files: Files): [string, ServedFun
   ];
 }
 
+const OWN_MODULE = "__tvm_ffi__library_ctx"; // which the core fills in, too
 const MACHINE = {
   build: { machine: "wasm32", bits: 32, byte_order: "little" },
   ...{ system: "wasm", libc: "", libc_version: "", target: "wasm32" },
@@ -27,7 +28,8 @@ function machine(core: Runtime, needs: unknown): string {
     const { needed, contexts, symbols } = parseNeeds(needs);
     const libraries = Object.fromEntries(needed.map((name) => [name, "it"]));
     const lacks = (name: string) => !core.offers(name);
-    const unfilled = contexts.filter((name) => lacks(name.replace(/^__/, ""))); // variables of that name (core/library.ts)
+    // Variables that hold the address of what has their name (core/library.ts), and one of the library itself.
+    const unfilled = contexts.filter((name) => name !== OWN_MODULE && lacks(name.replace(/^__/, "")));
     answer.unmet = { libraries, versions: {}, contexts: unfilled, symbols: symbols.filter(lacks) };
   }
   return JSON.stringify(answer);

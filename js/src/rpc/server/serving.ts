@@ -3,6 +3,7 @@
 
 import type { Runtime } from "../../core/interface.js";
 import { WasmRuntime } from "../../core/runtime.js";
+import { shareWebGpu } from "../../core/webgpu.js";
 import type { HandshakeStream } from "../transport/handshake_stream.js";
 import type { Transport } from "../transport/transport.js";
 import {
@@ -136,7 +137,8 @@ function coreEndpoint(
 ): CoreEndpoint {
   const runtime = core.another(settings.memoryLimit);
   const own = runtime.memorySize;
-  const files = new Files(new MemoryBudget(settings.memoryLimit, () => runtime.memorySize - own));
+  const gpu = shareWebGpu(core, runtime, settings.memoryLimit);
+  const files = new Files(new MemoryBudget(settings.memoryLimit, () => runtime.memorySize - own + (gpu?.used ?? 0)));
   const functions = new Map([
     ...files.functions(),
     ...moduleFunctions(runtime, files),
@@ -148,7 +150,9 @@ function coreEndpoint(
   const evaluators: ServedFunction = (module, name, ...rest) =>
     !module && functions.has(name) ? script(module, name, ...rest) : compiled(module, name, ...rest);
   if (!functions.has("runtime.RPCTimeEvaluator")) functions.set("runtime.RPCTimeEvaluator", evaluators);
-  return new CoreEndpoint(transport, runtime, functions, features);
+  const endpoint = new CoreEndpoint(transport, runtime, functions, features);
+  endpoint.ended.then(() => gpu?.close());
+  return endpoint;
 }
 
 function scriptEndpoint(transport: Transport, settings: Settings): Endpoint {
