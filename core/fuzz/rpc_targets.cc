@@ -157,13 +157,15 @@ class Script : public Channel {
 };
 
 // Has the server do something in the callback, and answers with what it was given.
-void AnswerCallback(const std::shared_ptr<Session>& session, const PackedFunc& func, std::vector<CallResult>* args,
-                    const std::function<void(const Sequence&)>& answer) {
+std::shared_ptr<void> AnswerCallback(const std::shared_ptr<Session>& session, const PackedFunc& func,
+                                     std::vector<CallResult>* args,
+                                     const std::function<void(const Sequence&)>& answer) {
   session->Free(session->GetFunction("f"));
   func();
   Sequence values;
   values.push_back(args->empty() ? WireValue::None() : std::move(args->front().value));
   answer(values);
+  return nullptr;
 }
 
 }  // namespace

@@ -112,6 +112,7 @@ void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
   WriteFrees();  // of earlier ones: what this one has goes after its result is there
   lock.unlock();
   std::string answer;
+  std::shared_ptr<void> kept;
   Writer writer(&answer);
   auto fail = [&](const Error& error) {
     answer.clear();
@@ -127,7 +128,7 @@ void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
     PORTCALL_CHECK(running.depth <= kMaxDepth, RecursionError) << "too many callbacks in callbacks";
     PORTCALL_CHECK(func.defined(), RuntimeError) << "the server calls a function that it has not been lent";
     writer.Begin(Code::kReturn, call.number);
-    run_(func, call.args, &writer);
+    kept = run_(func, call.args, &writer);
     writer.End();
   } catch (const Error& error) {
     fail(error);

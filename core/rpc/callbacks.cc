@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "portcall/container.h"
+#include "rpc/remote_session.h"
 
 namespace portcall::rpc {
 namespace {
@@ -124,41 +125,38 @@ void Callbacks::Deliver(uint64_t callback, std::string_view frame) {
 
 // ---- Calls --------------------------------------------------------------------------------------------------------
 
-Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) {
-  const bool serves = inside.client == this;
-  PORTCALL_CHECK(!serves || inside.depth < kMaxCallbackDepth, RecursionError)
-      << "callbacks are nested more than " << kMaxCallbackDepth << " deep";
-  Mail mail;
-  uint64_t number;
-  {
-    Lock lock(mutex_);
-    PORTCALL_CHECK(!ended_, SessionClosedError) << "the client, whose function this is, has gone";
-    PORTCALL_CHECK(waiting_.size() < kMaxCallbacks, RuntimeError)
+// A callback on its way, until what it returned was taken.
+struct Callbacks::Waiting {
+  explicit Waiting(std::shared_ptr<Callbacks> callbacks) : self(std::move(callbacks)) {
+    PORTCALL_CHECK(inside.client != self.get() || inside.depth < kMaxCallbackDepth, RecursionError)
+        << "callbacks are nested more than " << kMaxCallbackDepth << " deep";
+    Lock lock(self->mutex_);
+    PORTCALL_CHECK(!self->ended_, SessionClosedError) << "the client, whose function this is, has gone";
+    PORTCALL_CHECK(self->waiting_.size() < kMaxCallbacks, RuntimeError)
         << "more than " << kMaxCallbacks << " callbacks are on their way";
-    number = ++last_;
-    waiting_.emplace(number, &mail);
+    number = ++self->last_;
+    self->waiting_.emplace(number, &mail);
   }
-  struct Gone {
-    Callbacks* self;
-    uint64_t number;
-    ~Gone() {
-      Lock lock(self->mutex_);
-      self->waiting_[number] = nullptr;
-      self->RunDeferred(lock);
-      self->waiting_.erase(number);
-      self->changed_.notify_all();
-    }
-  } gone{this, number};
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() {
+    Lock lock(self->mutex_);
+    self->waiting_[number] = nullptr;
+    self->RunDeferred(lock);
+    self->waiting_.erase(number);
+    self->changed_.notify_all();
+  }
+
+  std::shared_ptr<Callbacks> self;
+  uint64_t number = 0;
+  Mail mail;
+};
+
+Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) {
+  Waiting waiting(shared_from_this());
   std::vector<CallResult> given(static_cast<size_t>(num_args));
   std::vector<std::pair<void*, Tensor>> lent;  // memory of the caller, who may not want it kept, and its copy
-  SendQueue out;
-  Writer writer = out.Lend(nullptr);
-  writer.Begin(Code::kCallback, number);
-  writer.Put<uint64_t>(serves ? inside.callback : kOfNoRequest);
-  writer.Put<uint64_t>(function);
-  writer.Put<int32_t>(3 * num_args);
   for (int32_t i = 0; i < num_args; ++i) {
-    CallResult& value = given[static_cast<size_t>(i)];
     Any arg = Any::Copy(args[i]);
     if (const DLTensor* tensor = args[i].type_index == kTVMFFIDLTensorPtr ? TryDLTensor(args[i]) : nullptr) {
       Tensor copy = Tensor::Empty({tensor->shape, tensor->shape + tensor->ndim}, tensor->dtype, tensor->device);
@@ -166,7 +164,39 @@ Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) 
       lent.emplace_back(args[i].v_ptr, copy);
       arg = copy;
     }
-    endpoint_->Export(std::move(arg), &value);
+    endpoint_->Export(std::move(arg), &given[static_cast<size_t>(i)]);
+  }
+  Any result;
+  Ask(&waiting, function, given, [&](Endpoint& nested, Reader body) { result = nested.Import(body); });
+  for (const auto& [original, copy] : lent) {
+    Check(PortcallTensorCopy(copy.dl_tensor(), static_cast<DLTensor*>(original)));
+  }
+  return result;
+}
+
+std::shared_ptr<void> Callbacks::PassOn(const PackedFunc& func, const Session& session,
+                                        const std::vector<CallResult>& args,
+                                        const std::function<void(const Sequence&)>& answer) {
+  PortcallFunctionInfo info;
+  PortcallFunctionGetInfo(func.get(), &info);
+  if (info.call != Function_::Run) return nullptr;
+  auto* given = static_cast<Function_*>(info.self);
+  auto waiting = std::make_shared<Waiting>(given->client);
+  if (!given->client->endpoint_->Serves(session)) return nullptr;
+  given->client->Ask(waiting.get(), given->number, args,
+                     [&](Endpoint& nested, Reader body) { answer(nested.Result(body)); });
+  return waiting;
+}
+
+void Callbacks::Ask(Waiting* waiting, uint64_t function, const std::vector<CallResult>& args, const Take& take) {
+  const bool serves = inside.client == this;
+  SendQueue out;
+  Writer writer = out.Lend(nullptr);
+  writer.Begin(Code::kCallback, waiting->number);
+  writer.Put<uint64_t>(serves ? inside.callback : kOfNoRequest);
+  writer.Put<uint64_t>(function);
+  writer.Put<int32_t>(3 * static_cast<int32_t>(args.size()));
+  for (const CallResult& value : args) {
     writer.Value(WireValue::Int(value.type), Form::kReply);
     writer.Value(value.value, Form::kReply);
     writer.Value(WireValue::Pointer(value.handle), Form::kReply);
@@ -177,25 +207,22 @@ Any Callbacks::Call(uint64_t function, const TVMFFIAny* args, int32_t num_args) 
     outlet_->Flush(&endpoint_->output());
   }
   outlet_->Flush(&out);
-  Restored now({this, number, serves ? inside.depth + 1 : 1});
-  Any result = Wait(number, &mail);
-  for (const auto& [original, copy] : lent) {
-    Check(PortcallTensorCopy(copy.dl_tensor(), static_cast<DLTensor*>(original)));
-  }
-  return result;
+  Restored now({this, waiting->number, serves ? inside.depth + 1 : 1});
+  Wait(waiting, take);
 }
 
-Any Callbacks::Wait(uint64_t number, Mail* mail) {
+void Callbacks::Wait(Waiting* waiting, const Take& take) {
   std::unique_ptr<Endpoint> nested;
+  Mail& mail = waiting->mail;
   Lock lock(mutex_);
   for (;;) {
-    if (!mail->empty()) {
-      std::string frame = std::move(mail->front().bytes);
+    if (!mail.empty()) {
+      std::string frame = std::move(mail.front().bytes);
       lock.unlock();
-      if (!nested) nested = std::make_unique<Endpoint>(endpoint_, number);
+      if (!nested) nested = std::make_unique<Endpoint>(endpoint_, waiting->number);
       auto code = static_cast<Code>(NumberAt<int32_t>(frame.data() + sizeof(uint64_t)));
       std::string_view body = std::string_view(frame).substr(sizeof(uint64_t) + sizeof(code));
-      if (code == Code::kReturn) return nested->Import(Reader(body));
+      if (code == Code::kReturn) return take(*nested, Reader(body));
       if (code == Code::kException) throw RemoteErrorOf(body, "the client");
       nested->Give(frame);
       bool more;
@@ -204,7 +231,7 @@ Any Callbacks::Wait(uint64_t number, Mail* mail) {
         outlet_->Flush(&nested->output());
       } while (more);
       lock.lock();
-      mail->pop_front();
+      mail.pop_front();
       RunDeferred(lock);
     } else if (ended_) {
       throw Error("SessionBrokenError", "the client has gone, whose function was called");
@@ -238,6 +265,7 @@ void Callbacks::RunDeferred(Lock& lock) {
     std::function<void()> work = std::move(deferred_.front().second);
     deferred_.pop_front();
     lock.unlock();
+    FreeingOutside outside(true);
     try {
       work();
     } catch (const std::exception&) {  // nobody waits for it

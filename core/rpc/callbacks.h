@@ -37,10 +37,18 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   void Return() override;
   void Deliver(uint64_t callback, std::string_view frame) override;
   void WriteDrops(SendQueue* out) override;
+  // Calls `func` with what another session gave, if it is a function of a client that this session goes on to: nothing is
+  // taken apart on the way, and `answer` gets what the client returned. Null: it is not. What is returned keeps that
+  // until the session has it.
+  static std::shared_ptr<void> PassOn(const PackedFunc& func, const Session& session,
+                                      const std::vector<CallResult>& args,
+                                      const std::function<void(const Sequence&)>& answer);
   bool Defer(std::function<void()> work) override;
 
  private:
   struct Function_;
+  struct Waiting;
+  using Take = std::function<void(Endpoint&, Reader)>;
   using Lock = std::unique_lock<std::mutex>;
   struct Frame {
     uint64_t place;  // among all of callbacks
@@ -49,7 +57,8 @@ class Callbacks : public ClientFunctions, public std::enable_shared_from_this<Ca
   using Mail = std::deque<Frame>;  // until they were served
 
   Any Call(uint64_t function, const TVMFFIAny* args, int32_t num_args);
-  Any Wait(uint64_t number, Mail* mail);
+  void Ask(Waiting* waiting, uint64_t function, const std::vector<CallResult>& args, const Take& take);
+  void Wait(Waiting* waiting, const Take& take);
   void Read(Lock& lock);
   void Drop(uint64_t number);
   uint64_t FirstUnserved() const;

@@ -220,16 +220,18 @@ Sequence Endpoint::Arguments(Reader body) {
     if (arg.type != kClientFunction) continue;
     if (!options_.client) ThrowProtocolError("a function of the client, which was not agreed upon");
     arg.object = options_.client->Function(arg.v_handle);
-    arg.v_handle = session_->Lend(arg.object);
   }
   Resolve(&args);
+  for (WireValue& arg : args) {
+    if (arg.type == kClientFunction) arg.v_handle = session_->Lend(arg.object);
+  }
   return args;
 }
 
-Any Endpoint::Import(Reader body) {
+Sequence Endpoint::Result(Reader body) {
   Sequence values = Arguments(body);
   if (values.size() != 1) ThrowProtocolError("a callback has " + std::to_string(values.size()) + " results");
-  return session_->Import(values[0]);
+  return values;
 }
 
 void Endpoint::ReturnResult(CallResult* result) {

@@ -54,8 +54,10 @@ class Endpoint {
   bool Collect();
   void Give(std::string_view frame);
   void Export(Any value, CallResult* out) { session_->Export(std::move(value), out); }
-  // The result of a callback, from the body of its Return.
-  Any Import(Reader body);
+  // The result of a callback, from the body of its Return: what the session makes of it, or the one value as it is.
+  Any Import(Reader body) { return session_->Import(Result(body)[0]); }
+  Sequence Result(Reader body);
+  bool Serves(const Session& session) const { return session_.get() == &session; }
 
   // Receiving: put bytes where Space() says, tell how many, then serve what has arrived. Serve stops when the output is
   // full: send, then call it again. Returns whether it stopped for that.

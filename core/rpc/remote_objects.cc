@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "portcall/tensor.h"
+#include "rpc/callbacks.h"
 #include "rpc/channel.h"
 #include "rpc/endpoint.h"
 #include "rpc/local_session.h"
@@ -484,15 +485,17 @@ void Outgoing::AddLocal(const TVMFFIAny& cell, const DLTensor& tensor) {
 }
 
 // Calls a function for the server.
-void RunCallback(const SessionPtr& session, const PackedFunc& func, std::vector<CallResult>* args,
-                 const std::function<void(const Sequence&)>& answer) {
+std::shared_ptr<void> RunCallback(const SessionPtr& session, const PackedFunc& func, std::vector<CallResult>* args,
+                                  const std::function<void(const Sequence&)>& answer) {
   Posting none(nullptr);
+  if (auto kept = Callbacks::PassOn(func, *session, *args, answer)) return kept;
   std::vector<Any> values;
   for (CallResult& arg : *args) values.push_back(Incoming(session, &arg));
   Any result = func.CallPacked(reinterpret_cast<const TVMFFIAny*>(values.data()), static_cast<int32_t>(values.size()));
   Outgoing outgoing(session);
   outgoing.AddResult(result);
   answer(outgoing.values());
+  return nullptr;
 }
 
 // ---- What Python calls --------------------------------------------------------------------------------------------

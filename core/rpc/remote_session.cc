@@ -182,14 +182,17 @@ class RemoteSessionImpl : public RemoteSession, public std::enable_shared_from_t
   void set_by_value(bool allowed) override { by_value_ = allowed; }
   void set_calls_back(bool allowed) override { requests_->set_calls_back(allowed); }
   bool calls_back() const override { return requests_->calls_back(); }
-  uint64_t Lend(const Any& function) override { return requests_->Lend(function.cast<PackedFunc>()); }
+  uint64_t Lend(const Any& function) override {
+    if (!calls_back()) ThrowNoFunctions();
+    return requests_->Lend(function.cast<PackedFunc>());
+  }
   void TakeBack(uint64_t function) override { requests_->TakeBack(function); }
   void RunCallbacksBy(CallbackRunner runner) {
     requests_->set_run([self = weak_from_this(), runner](const PackedFunc& func, const std::string& body, Writer* out) {
       std::shared_ptr<RemoteSessionImpl> session = self.lock();
       PORTCALL_CHECK(session && runner, SessionClosedError) << "the session is closed";
       std::vector<CallResult> args = session->CallbackArguments(body);
-      runner(session, func, &args, [&](const Sequence& values) { out->Values(values, Form::kRequest); });
+      return runner(session, func, &args, [&](const Sequence& values) { out->Values(values, Form::kRequest); });
     });
   }
   bool by_value() const override { return by_value_; }

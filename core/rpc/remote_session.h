@@ -71,9 +71,10 @@ class FreeingOutside {
   uint64_t callback_;
 };
 
-// What runs a function for the server: takes the arguments, calls it, and writes its result by the last one.
-using CallbackRunner = void (*)(const std::shared_ptr<Session>&, const PackedFunc&, std::vector<CallResult>*,
-                                const std::function<void(const Sequence&)>&);
+// What runs a function for the server: takes the arguments, calls it, and writes its result by the last one. What it
+// returns lives until the result is on its way.
+using CallbackRunner = std::shared_ptr<void> (*)(const std::shared_ptr<Session>&, const PackedFunc&,
+                                                 std::vector<CallResult>*, const std::function<void(const Sequence&)>&);
 
 std::shared_ptr<RemoteSession> MakeRemoteSession(std::unique_ptr<Channel> channel, RemoteOptions options,
                                                  CallbackRunner runner = nullptr);

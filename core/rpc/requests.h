@@ -63,8 +63,8 @@ class Requests : public std::enable_shared_from_this<Requests> {
   bool Wait(Pending* request, Deadline until);
   bool Done(const Pending* request);
   // Functions that the server may call. `run` is called with the function and its arguments, by a thread that waits for an
-  // answer or by one for callbacks, and writes what it returns.
-  using Run = std::function<void(const PackedFunc&, const std::string& args, Writer*)>;
+  // answer or by one for callbacks, and writes what it returns; what `run` returns lives until that is on its way.
+  using Run = std::function<std::shared_ptr<void>(const PackedFunc&, const std::string& args, Writer*)>;
   uint64_t Lend(PackedFunc function);
   void TakeBack(uint64_t number);
   void set_run(Run run) { run_ = std::move(run); }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -196,6 +197,23 @@ DEMO("in_threads").set_body_typed([](PackedFunc f, int64_t n) {
 });
 DEMO("in_background").set_body_typed([](PackedFunc f, Any x) { background = std::thread([f, x] { f(x); }); });
 DEMO("join").set_body_typed([] { background.join(); });
+static std::promise<void> started;
+static double result;
+static double Sum(Tensor x) {
+  double sum = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) sum += x.dtype().bits == 8 ? x.data<uint8_t>()[i] : x.data<double>()[i];
+  return sum;
+}
+DEMO("wait").set_body_typed([] { started.get_future().wait(); });
+DEMO("go_on").set_body_typed([] { started.set_value(); });
+DEMO("sum").set_body_typed(Sum);
+DEMO("sum_in_background").set_body_typed([](PackedFunc f) {
+  background = std::thread([f] { result = Sum(f().cast<Tensor>()); });
+});
+DEMO("result").set_body_typed([] {
+  background.join();
+  return result;
+});
 DEMO("many").set_body_typed([](PackedFunc f, int64_t n) {
   int64_t sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += f(i).cast<int64_t>();

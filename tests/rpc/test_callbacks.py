@@ -82,7 +82,7 @@ def until_gone(f, path):
     try:
         while True: f()
     except Exception as error:
-        open(path, "w").write(type(error).__name__)
+        open(path, "w").write(getattr(error, "kind", type(error).__name__))
 @register("fill_by")
 def fill_by(f):
     import numpy
@@ -99,9 +99,11 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-@pytest.fixture
-def remote(server: Serving) -> Iterator[rpc.Session]:
-    with rpc.connect(server.address) as session:
+@pytest.fixture(params=[1, 2, 3], ids=["direct", "chain", "long_chain"])
+def remote(server: Serving, request: pytest.FixtureRequest) -> Iterator[rpc.Session]:
+    """A session with a server, or one that goes on to a server from there, and again."""
+    further = ["rpc.Connect", "127.0.0.1", server.port, "", False] * (request.param - 1)
+    with rpc.connect(server.address, session_constructor_args=further) as session:
         yield session
 
 
@@ -173,14 +175,15 @@ def test_error_of_a_callback_has_its_class_and_both_tracebacks(remote: rpc.Sessi
     assert remote["demo.name_of_error"](fail_here) == ["RemoteError", "ValueError: of the callback"]
 
 
-def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path) -> None:
+@pytest.mark.parametrize("further", [[], ["rpc.Connect", "127.0.0.1", 0, "", False]], ids=["direct", "chain"])
+def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path, further: list[Any]) -> None:
     """The client dies inside of a callback: the server's code gets an error, and the session ends."""
+    further = [server.port if word == 0 else word for word in further]
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
 from portcall import rpc
-with rpc.connect({server.address!r}) as remote:
-    print(remote.address if hasattr(remote, "address") else "", flush=True)
+with rpc.connect({server.address!r}, session_constructor_args={further!r}) as remote:
     remote["demo.until_gone"](lambda: os._exit(3), {str(tmp_path / "gone")!r})
 """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False, timeout=60)

@@ -98,6 +98,9 @@ def test_connect_chain_through_our_server_to_tvms(tvm_port: int) -> None:
             with pytest.raises(errors.RemoteError) as raised:
                 session["demo.fail"]("far away")
             assert raised.value.message == "far away"
+            with pytest.raises(TypeError, match="cannot go on"):
+                session["demo.add"](lambda: None, "one")
+            assert session["demo.add"]("still", "there") == "stillthere"
 
 
 def test_connect_chain_through_tvms_server_to_ours(tvm_port: int) -> None:

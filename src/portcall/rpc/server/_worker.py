@@ -395,8 +395,11 @@ def constructor(options: ServerOptions, patterns: list[str], features: frozenset
 def connect_further(
     features: frozenset[str], url: str, port: int, key: str = "", logging: bool = False, *further: Any
 ) -> Module:
-    """Open the session that a client's requests go on to. What it sends by value, the client gets as it is."""
-    withheld = {"values"} - features
+    """Open the session that a client's requests go on to.
+
+    Objects by value, functions of the client, and what they are called with go through this process as they are.
+    """
+    withheld = {"callback", "values"} - features
     return connect(url, port, key, session_constructor_args=further, _without=withheld).module
 
 
