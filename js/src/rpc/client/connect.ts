@@ -69,7 +69,7 @@ export interface ConnectOptions {
 }
 
 /** The extensions that this client has (docs/wire.md, section 8). */
-const FEATURES = ["pipeline", "traceback", "values"];
+const FEATURES = ["pipeline", "post", "traceback", "values"];
 
 /** What a portcall server gives to ask later why a session ended. */
 interface ReasonKey {

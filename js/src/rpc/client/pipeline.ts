@@ -11,7 +11,7 @@ import {
 } from "../../errors.js";
 import type { Transport } from "../transport/transport.js";
 import { decodeLeniently, Reader, Writer } from "../wire/bytes.js";
-import { Code, type FrameHandler, FrameReader, writeFrame } from "../wire/frames.js";
+import { CLIENT_HANDLES, Code, type FrameHandler, FrameReader, writeFrame, writePosted } from "../wire/frames.js";
 import { printable } from "../wire/handshake.js";
 import { readSequence } from "../wire/values.js";
 import { remoteError, saysExpired } from "./remote_error.js";
@@ -64,6 +64,7 @@ export class Pipeline implements FrameHandler {
   #next = 0;
   #output: Writer | undefined; // frames that leave at the end of this turn of the event loop
   #frees: ((writer: Writer) => void)[] = [];
+  #handle = CLIENT_HANDLES; // for the next posted request
   #timer: ReturnType<typeof setTimeout> | undefined;
   #ended: Promise<RPCError> | undefined;
 
@@ -128,10 +129,18 @@ export class Pipeline implements FrameHandler {
     await this.#send(code, body, { into });
   }
 
+  /** Post a request, and return a handle for what it gives. If it fails, all that uses the handle fails with its error. A
+   * request that is answered has to follow soon, so that not too many are on their way. */
+  post(code: number, body: (writer: Writer) => void): bigint {
+    writePosted(this.#begin(), code, this.#handle, body);
+    return this.#handle++;
+  }
+
   /** Send a request that gives something back, in front of the next one. Its answer is nobody's concern. */
   free(code: number, body: (writer: Writer) => void): void {
     if (this.#ended) return;
     this.#frees.push((writer) => {
+      if (this.has("post")) return writePosted(writer, code, 0n, body);
       writeFrame(writer, code, body);
       this.#expect({ resolve: () => {}, reject: () => {}, read: none, into: undefined });
     });
@@ -144,9 +153,7 @@ export class Pipeline implements FrameHandler {
   ): Promise<T> {
     return new Promise((resolve, reject) => {
       if (this.#ended) return void this.#ended.then(reject);
-      this.#output ??= this.#startOutput();
-      for (const write of this.#frees.splice(0)) write(this.#output);
-      writeFrame(this.#output, code, body, how.payload?.length);
+      writeFrame(this.#begin(), code, body, how.payload?.length);
       this.#expect({ resolve, reject, read: how.read, into: how.into });
       if (!how.payload) return;
       this.#flush();
@@ -154,9 +161,12 @@ export class Pipeline implements FrameHandler {
     });
   }
 
-  #startOutput(): Writer {
-    queueMicrotask(() => this.#flush());
-    return new Writer();
+  /** Where the next request is written: behind the frees that wait for it. */
+  #begin(): Writer {
+    if (!this.#output) queueMicrotask(() => this.#flush());
+    this.#output ??= new Writer();
+    for (const write of this.#frees.splice(0)) write(this.#output);
+    return this.#output;
   }
 
   #flush(): void {

@@ -4,6 +4,7 @@
 import { device as asDevice, Device } from "../../device.js";
 import { dtype as asDtype, countOf, type DataType, dtypeOf, type TypedArray } from "../../dtype.js";
 import { FunctionNotFoundError, RemoteProtocolError } from "../../errors.js";
+import type { Writer } from "../wire/bytes.js";
 import { Code } from "../wire/frames.js";
 import { copyHeadBytes, MAX_DIMENSIONS, Pointer, WireTensor, writeSequence } from "../wire/values.js";
 import { download, type Progress, upload } from "./files.js";
@@ -24,6 +25,17 @@ import type { TimingOptions } from "./timing.js";
 const CPU = new Device(1);
 const symbolAsyncDispose: typeof Symbol.asyncDispose = Symbol.asyncDispose ?? Symbol.for("Symbol.asyncDispose");
 const EXISTS = 0; // the attribute of devices
+const MOST_POSTED = 1 << 20; // bytes that are sent before the server has told whether it has memory for them
+
+/** A tensor as it is to be: it has no memory yet. */
+function likeOf(shape: readonly number[], dtype: string | DataType, device: string | Device): WireTensor {
+  countOf(shape);
+  return new WireTensor(0n, asDevice(device), asDtype(dtype), [...shape]);
+}
+
+function writeAlloc(like: WireTensor): (writer: Writer) => void {
+  return (writer) => writeSequence(writer, [like, null], "request");
+}
 
 /** A session with a server. `close()` it, or make it with `await using`; what it owns is gone then.
  *
@@ -108,18 +120,18 @@ export class Session {
     dtype: string | DataType = "float32",
     device: string | Device = CPU,
   ): Promise<RemoteTensor> {
-    countOf(shape);
-    const { pipeline } = this.#owner;
-    const where = asDevice(device);
-    const like = new WireTensor(0n, where, asDtype(dtype), [...shape]);
-    const data = await pipeline.request(
-      Code.DevAllocDataWithScope,
-      (writer) => writeSequence(writer, [like, null], "request"),
-      (reader) => handleIn(expectValues(reader, 1)[0]),
+    const like = likeOf(shape, dtype, device);
+    const data = await this.#owner.pipeline.request(Code.DevAllocDataWithScope, writeAlloc(like), (reader) =>
+      handleIn(expectValues(reader, 1)[0]),
     );
+    return this.#own(like, data);
+  }
+
+  #own({ device, dtype, shape }: WireTensor, data: bigint): RemoteTensor {
+    const values = [device, new Pointer(data)];
     const free = () =>
-      pipeline.free(Code.DevFreeData, (writer) => writeSequence(writer, [where, new Pointer(data)], "request"));
-    return new RemoteTensor(this.#owner, new WireTensor(data, where, like.dtype, like.shape), free);
+      this.#owner.pipeline.free(Code.DevFreeData, (writer) => writeSequence(writer, values, "request"));
+    return new RemoteTensor(this.#owner, new WireTensor(data, device, dtype, shape), free);
   }
 
   /** Return a tensor with the elements of an array: of its length and type, unless a shape and a type are given. */
@@ -131,7 +143,12 @@ export class Session {
   ): Promise<RemoteTensor> {
     const size = asDtype(dtype).bytesOf(countOf(shape));
     if (size !== data.byteLength) throw new RangeError(`the array has ${data.byteLength} bytes, the tensor ${size}`);
-    return (await this.empty(shape, dtype, device)).copyFrom(data);
+    const { pipeline } = this.#owner;
+    const soon = pipeline.has("post") && !pipeline.closed && size > 0 && size <= MOST_POSTED;
+    if (!soon) return (await this.empty(shape, dtype, device)).copyFrom(data);
+    const like = likeOf(shape, dtype, device);
+    const handle = pipeline.post(Code.DevAllocDataWithScope, writeAlloc(like)); // the copy has its error
+    return this.#own(like, handle).copyFrom(data);
   }
 
   /** Whether the server has a device. */

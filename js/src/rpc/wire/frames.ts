@@ -29,6 +29,11 @@ export const Code = {
   Output: 32, // between portcall peers
 } as const;
 
+/** Added to the code of a request that is posted: a handle follows, which names what the request gives. */
+const POSTED = 0x100;
+/** The first of the handles that a client chooses. */
+export const CLIENT_HANDLES = 2n ** 63n;
+
 export const PROTOCOL_VERSION = "0.8.0";
 export const MAX_FRAME = 2 ** 30;
 const LENGTH = 8;
@@ -47,6 +52,14 @@ export function writeFrame(writer: Writer, code: number, body: (writer: Writer) 
     throw error;
   }
   writer.setU64(start, writer.length - start - LENGTH + more);
+}
+
+/** Append the frame of a posted request, which is not answered. What it gives is named by `target`; 0 names nothing. */
+export function writePosted(writer: Writer, code: number, target: bigint, body: (writer: Writer) => void): void {
+  writeFrame(writer, code + POSTED, () => {
+    writer.i64(target);
+    body(writer);
+  });
 }
 
 export interface FrameHandler {
