@@ -56,7 +56,7 @@ void Link::Leave(bool* role) {
 }
 
 void Link::Count(std::atomic<uint64_t>* counter, size_t n) {
-  counter->fetch_add(n, std::memory_order_relaxed);
+  counter->store(counter->load(std::memory_order_relaxed) + n, std::memory_order_relaxed);  // one thread at a time adds
   Deadline now = Clock::now();
   last_bytes_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   if (counter == &received_) heard_ = now;
@@ -87,7 +87,7 @@ void Link::Flush(Lock& lock, Deadline deadline, bool duplex) {
 void Link::Send(Lock& lock, Deadline deadline, bool duplex) {
   writing_ = true;
   ++taken_;
-  std::swap(out_, sending_);
+  out_.Swap(&sending_);
   lock.unlock();
   try {
     if (duplex) {

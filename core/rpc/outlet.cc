@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -65,7 +66,12 @@ void Progress::AddLastWords(std::string_view text) {
 Outlet::Outlet(Channel* channel, Progress* progress, PrintPipes pipes)
     : channel_(channel), progress_(progress), pipes_(pipes) {
   if (pipes_.log < 0) return;
-  for (int fd : pipes_.streams) fcntl(fd, F_SETFL, O_NONBLOCK);
+  printing_ = epoll_create1(EPOLL_CLOEXEC);
+  for (int fd : pipes_.streams) {
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    epoll_event event{EPOLLIN, {}};
+    epoll_ctl(printing_, EPOLL_CTL_ADD, fd, &event);
+  }
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   thread_ = std::thread([this] { Run(); });
 }
@@ -75,6 +81,7 @@ Outlet::~Outlet() {
   eventfd_write(wake_, 1);
   thread_.join();
   close(wake_);
+  close(printing_);
   Read();
   for (int i : {0, 1}) TakeLines(i, rest_[i]);
 }
@@ -82,9 +89,10 @@ Outlet::~Outlet() {
 void Outlet::Flush(SendQueue* answers) {
   if (answers->empty()) return;
   std::lock_guard<std::mutex> lock(sending_);
-  progress_->state = Progress::kBusy;
+  progress_->Enter(Progress::kBusy);
   if (thread_.joinable()) {
-    {
+    epoll_event event;
+    if (epoll_wait(printing_, &event, 1, 0) > 0) {
       std::lock_guard<std::mutex> reading(reading_);
       Read();
     }
@@ -93,9 +101,9 @@ void Outlet::Flush(SendQueue* answers) {
   while (!answers->empty()) {
     size_t n = channel_->Send(answers->Chunks(), kNoDeadline);
     answers->Sent(n);
-    progress_->sent += n;
+    Progress::Count(&progress_->sent, n);
   }
-  progress_->state = Progress::kBetween;
+  progress_->Enter(Progress::kBetween);
 }
 
 void Outlet::Run() {
@@ -126,6 +134,7 @@ void Outlet::Read() {
         Take(i, {buffer, static_cast<size_t>(n)});
         most -= static_cast<size_t>(n);
       } else if (n == 0 || errno != EAGAIN) {
+        epoll_ctl(printing_, EPOLL_CTL_DEL, pipes_.streams[i], nullptr);
         entries[i].fd = pipes_.streams[i] = -1;  // the session has closed it
       }
     }
@@ -182,11 +191,11 @@ bool Outlet::SendPrinted(Deadline deadline) {
       out_.swap(printed_);
     }
     if (out_.empty()) return true;
-    progress_->state = Progress::kBusy;
+    progress_->Enter(Progress::kBusy);
     try {
       size_t n = channel_->Send({{out_.data(), out_.size()}}, deadline);
       out_.erase(0, n);
-      progress_->sent += n;
+      Progress::Count(&progress_->sent, n);
     } catch (const Error& error) {
       if (error.kind() != "SessionTimeoutError") throw;
       return false;
@@ -199,7 +208,7 @@ bool Outlet::TrySend() {
   if (!lock) return false;
   try {
     if (!SendPrinted(std::chrono::steady_clock::now())) return false;
-    progress_->state = Progress::kBetween;
+    progress_->Enter(Progress::kBetween);
   } catch (const Error&) {  // the client is gone, which the other thread will see
     pipes_.to_client = false;
   }

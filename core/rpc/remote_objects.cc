@@ -138,8 +138,9 @@ class Outgoing {
     sent_all_ = true;
   }
   ~Outgoing() {
+    if (sent_all_) return;
     auto* remote = dynamic_cast<RemoteSession*>(session_.get());
-    if (sent_all_ || !remote) return;
+    if (!remote) return;
     for (const WireValue& value : values_) {
       if (value.type == kClientFunction && value.v_handle) remote->TakeBack(value.v_handle);
     }

@@ -16,7 +16,7 @@ namespace portcall::rpc {
 using SessionPtr = std::shared_ptr<Session>;
 
 // The session, unless it is this process and was closed; a remote one says itself how it ended.
-inline SessionPtr Opened(SessionPtr session) {
+inline const SessionPtr& Opened(const SessionPtr& session) {
   PORTCALL_CHECK(!session->closed() || dynamic_cast<RemoteSession*>(session.get()), SessionClosedError)
       << "the session with this process is closed";
   return session;

@@ -64,7 +64,11 @@ Requests::Requests(std::unique_ptr<Channel> channel, const RemoteOptions& option
     : options_(options),
       link_(std::move(channel), options.name, options.max_frame,
             [this](FrameReader::Event event) { return Handle(event); }),
-      call_timeout_(options.call_timeout) {}
+      call_timeout_(options.call_timeout) {
+  [[maybe_unused]] static const int counted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+}
+
+std::atomic<uint32_t> Requests::forks{0};
 
 // ---- Requests -----------------------------------------------------------------------------------------------------
 
@@ -256,17 +260,19 @@ void Requests::FreeLater(Code code, DLDevice device, uint64_t handle) {
   if (handle == 0 || closed_) return;
   std::lock_guard<std::mutex> guard(frees_mutex_);
   frees_.push_back({code, device, handle, Callback()});
+  any_frees_ = true;
 }
 
 // A free waits behind the requests that may use its handle: those of a callback that goes on, or else of the top.
 void Requests::WriteFrees() {
+  if (!any_frees_.load(std::memory_order_relaxed)) return;
   std::vector<PendingFree> frees;
   {
     std::lock_guard<std::mutex> guard(frees_mutex_);
-    if (frees_.empty()) return;
     auto end = frees_.begin() + static_cast<ptrdiff_t>(std::min(frees_.size(), kMaxPendingFrees));
     frees.assign(frees_.begin(), end);
     frees_.erase(frees_.begin(), end);
+    any_frees_ = !frees_.empty();
   }
   for (const PendingFree& item : frees) {
     auto nested = nested_.find(item.callback);
@@ -399,8 +405,10 @@ bool Requests::Handle(FrameReader::Event event) {
   Pending* front = nullptr;
   {
     Lock lock = link_.Take();
-    auto nested = nested_.find(frames().callback());
-    if (frames().callback()) stream = nested == nested_.end() ? nullptr : &nested->second;
+    if (frames().callback()) {
+      auto nested = nested_.find(frames().callback());
+      stream = nested == nested_.end() ? nullptr : &nested->second;
+    }
     bool any = stream && !stream->pending.empty();
     bool output = event == FrameReader::kMessage && code == Code::kOutput && (output_.defined() || link_.hears());
     if (!any && !output) ThrowProtocolError("an answer came to no request");

@@ -72,9 +72,9 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void FreeLater(Code code, DLDevice device, uint64_t handle);
 
   void Close();
-  void Leave();                                         // closes, for good, and lets go of what it calls
-  void Dismiss();                                       // lets go of functions that were lent
-  bool IsOurs() const { return getpid() == process_; }  // a child process must not end what is its parent's
+  void Leave();                                      // closes, for good, and lets go of what it calls
+  void Dismiss();                                    // lets go of functions that were lent
+  bool IsOurs() const { return forks_ == Forks(); }  // a child process must not end what is its parent's
   bool closed() const { return closed_ || !IsOurs(); }
   bool pipelined() const { return pipelined_; }
   void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
@@ -160,7 +160,12 @@ class Requests : public std::enable_shared_from_this<Requests> {
   Activity Describe(const Pending& request) const;
   std::string WaitSummary(const Activity& front) const;
 
+  static uint32_t Forks() { return forks.load(std::memory_order_relaxed); }
+  static std::atomic<uint32_t>
+      forks;  // between the first process and this one; counted, because getpid() takes its time
+
   const pid_t process_ = getpid();
+  const uint32_t forks_ = Forks();
   std::shared_ptr<Requests> kept_;  // in a child process, for good: its locks may be of threads that are not there
   const RemoteOptions options_;
   Link link_;  // its lock is that of all the following
@@ -179,6 +184,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
 
   std::mutex frees_mutex_;  // an object may go while the lock is held
   std::vector<PendingFree> frees_;
+  std::atomic<bool> any_frees_{false};
   PackedFunc explain_, output_;
   Run run_;
   std::unordered_map<uint64_t, PackedFunc> lent_;

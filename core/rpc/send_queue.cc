@@ -58,6 +58,13 @@ void SendQueue::Clear() {
   sent_ = 0;
 }
 
+void SendQueue::Swap(SendQueue* other) {
+  text_.swap(other->text_);
+  insets_.swap(other->insets_);
+  owners_.swap(other->owners_);
+  std::swap(sent_, other->sent_);
+}
+
 void SendQueue::CutTo(Mark mark) {
   text_.resize(mark.text);
   insets_.resize(mark.insets);

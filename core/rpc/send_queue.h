@@ -35,6 +35,7 @@ class SendQueue {
   std::vector<Chunk> Chunks(size_t most = kMaxChunks) const;
   void Sent(size_t n);
   void Clear();
+  void Swap(SendQueue* other);
 
   // For a frame that cannot be written to its end.
   struct Mark {

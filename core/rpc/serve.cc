@@ -66,7 +66,7 @@ class ProgressPage {
 
 // Serves until either side ends the session; returns whether that was between two messages.
 bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& progress) {
-  progress->state = Progress::kBetween;
+  progress->Enter(Progress::kBetween);
   while (!endpoint->closed()) {
     auto [space, room] = endpoint->Space();
     outlet->set_working(!endpoint->between());
@@ -74,7 +74,7 @@ bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& p
     if (n == 0) return endpoint->PeerClosed();
     outlet->set_working(true);
     endpoint->Filled(n);
-    progress->received += n;
+    Progress::Count(&progress->received, n);
     bool more;
     do {
       more = endpoint->Serve();
@@ -117,7 +117,7 @@ std::string ServeOver(std::unique_ptr<Channel> channel, std::vector<std::string>
   outlet = nullptr;
   if (failure) throw Error(*failure);
   channel->Close();
-  progress->state = whole ? Progress::kClosed : Progress::kLost;
+  progress->Enter(whole ? Progress::kClosed : Progress::kLost);
   return whole ? "closed" : "lost";
 }
 
