@@ -20,7 +20,7 @@ BUDGET = {
     "core/include/portcall": 4_850,  # with sessions for programs in C++, and SHA-256 for their tokens
     "core/ir": 3_850,
     "core/loader": 1_850,  # files of its own in memory
-    "core/rpc": 6_440,  # with posted requests, callbacks, signs of life, bytes received in place
+    "core/rpc": 6_470,  # with posted requests, callbacks, signs of life, bytes received in place
     "core/runtime": 4_360,  # with events of devices, which sessions have, too; bytes that are filled afterwards
     "core/vm": 2_850,
     "core/web": 570,  # with sessions served from an event loop, and devices of JavaScript
