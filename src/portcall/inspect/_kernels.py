@@ -33,6 +33,7 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "webgpu": (("infos", "codes"),),
     "vulkan": (("format", "infos", "shaders"), ("format", "infos", "codes")),
 }
+_TAGS = {"webgpu": (1, 0, None)}  # how many each argument has, None for no list; of most modules 1 or None
 SOURCE_FORMATS = frozenset(("cl", "cuda", "ptx", "metal", "hip", "wgsl"))
 _TYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}  # codes of DLPack
 _LONGEST_KIND = 64
@@ -74,10 +75,10 @@ def read_kernels(kind: str, data: bytes, start: int = 0, more_follows: bool = Fa
     None: no module of a known layout is there. ``more_follows``: another module of the table may come after it.
     """
     for parts in LAYOUTS.get(kind, ()):
-        for tagged in (True, False):  # the bytes do not say it: one reading ends where the module does
+        for tags in _TAGS.get(kind, (1, None)):  # the bytes do not say it: one reading ends where the module does
             cursor = Cursor(data, start)
             try:
-                found = {part: _READERS[part](cursor, tagged) for part in parts}
+                found = {part: _READERS[part](cursor, tags) for part in parts}
             except BlobError:
                 continue
             if cursor.place == len(data) or (more_follows and _begins_module(data, cursor.place)):
@@ -101,23 +102,23 @@ def _module(kind: str, found: dict[str, Any]) -> KernelModule:
     return KernelModule(form, tuple(sorted(found["infos"].values(), key=lambda kernel: kernel.name)), source)
 
 
-def _infos(cursor: Cursor, tagged: bool) -> dict[str, Kernel]:
+def _infos(cursor: Cursor, tags: int | None) -> dict[str, Kernel]:
     found: dict[str, Kernel] = {}
     for _ in range(cursor.count()):
         name, _again = cursor.text(), cursor.text()
-        found.setdefault(name, _info(name, cursor, tagged))
+        found.setdefault(name, _info(name, cursor, tags))
     return found
 
 
-def _info(name: str, cursor: Cursor, tagged: bool) -> Kernel:
+def _info(name: str, cursor: Cursor, tags: int | None) -> Kernel:
     arguments = [_type_name(*struct.unpack("<BBH", cursor.take(4))) for _ in range(cursor.count(4))]
     launch = tuple(cursor.text() for _ in range(cursor.count()))
-    if tagged:
+    if tags is not None:
         count = cursor.count(4)
-        if count not in (0, len(arguments)):  # WebGPU's have none
+        if count != tags * len(arguments):
             raise BlobError(f"{count} tags for {len(arguments)} arguments")
-        tags = struct.unpack(f"<{count}I", cursor.take(4 * count)) or (0,) * len(arguments)
-        arguments = ["tensormap" if tag else name for tag, name in zip(tags, arguments, strict=True)]
+        given = struct.unpack(f"<{count}I", cursor.take(4 * count)) or (0,) * len(arguments)
+        arguments = ["tensormap" if tag else name for tag, name in zip(given, arguments, strict=True)]
     return Kernel(name, tuple(arguments), launch)
 
 
@@ -126,11 +127,11 @@ def _type_name(code: int, bits: int, lanes: int) -> str:
     return name + (f"x{lanes}" if lanes != 1 else "")
 
 
-def _codes(cursor: Cursor, _: bool) -> dict[str, bytes]:
+def _codes(cursor: Cursor, _: int | None) -> dict[str, bytes]:
     return {cursor.text(): cursor.take(cursor.number()) for _ in range(cursor.count())}
 
 
-def _shaders(cursor: Cursor, tagged: bool) -> dict[str, bytes]:
+def _shaders(cursor: Cursor, _: int | None) -> dict[str, bytes]:
     found = {}
     for _ in range(cursor.count()):
         name, _flags = cursor.text(), cursor.take(4)
