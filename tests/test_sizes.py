@@ -17,7 +17,7 @@ BUDGET = {
     "core/classic": 1_150,
     "core/devices": 2_420,  # OpenCL with images, CUDA, binaries on disk
     "core/graph": 2_220,
-    "core/include/portcall": 4_850,  # with sessions for programs in C++, and SHA-256 for their tokens
+    "core/include/portcall": 4_880,  # with sessions for programs in C++, SHA-256 for their tokens, and callbacks
     "core/ir": 3_850,
     "core/loader": 1_850,  # files of its own in memory
     "core/rpc": 6_470,  # with posted requests, callbacks, signs of life, bytes received in place

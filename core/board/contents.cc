@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "board/directories.h"
 #include "board/files.h"
@@ -128,15 +129,14 @@ class Contents {
     if (!limit && statvfs(store_.c_str(), &disk) == 0) {
       limit = std::min<uint64_t>(kMostBytes, uint64_t{disk.f_blocks} * disk.f_frsize / 4);
     }
-    std::vector<std::pair<std::pair<int64_t, int64_t>, std::pair<uint64_t, std::string>>> files;  // age; size, path
+    std::multimap<std::pair<int64_t, int64_t>, std::pair<uint64_t, std::string>> files;  // by age: size and path
     for (const std::string& name : Names()) {
       struct stat facts{};
       const std::string path = store_ + "/" + name;
       if (stat(path.c_str(), &facts) != 0) continue;
       used += static_cast<uint64_t>(facts.st_size);
-      files.push_back({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, {static_cast<uint64_t>(facts.st_size), path}});
+      files.insert({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, {static_cast<uint64_t>(facts.st_size), path}});
     }
-    std::sort(files.begin(), files.end());
     for (const auto& [age, file] : files) {
       if (used <= limit) return;
       unlink(file.second.c_str());

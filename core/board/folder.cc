@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 
 #include "board/directories.h"
 #include "portcall/sha256.h"
@@ -154,13 +155,12 @@ void Folder::Remove(std::string_view path) const {
 
 std::vector<std::string> Folder::List(std::string_view path) const {
   Steps steps = Inside(path);
-  std::vector<std::string> names;
+  std::set<std::string> names;
   ForEachName(OpenFolder(steps, steps.size(), path).get(), [&](const char* name) {
-    names.emplace_back(name);
+    names.emplace(name);
     return true;
   });
-  std::sort(names.begin(), names.end());
-  return names;
+  return {names.begin(), names.end()};
 }
 
 void Folder::CheckRoom(uint64_t nbytes) const {

@@ -8,12 +8,14 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <memory>
 
 namespace portcall::board {
 namespace {
 
 constexpr int kBacklog = 256;
+constexpr int kUnanswered = 2;  // answers that may have been lost
 
 std::string HostOf(const sockaddr_storage& address, int* port) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -127,12 +129,20 @@ std::string LocalAddress(int socket) {
 }
 
 void Tune(int socket) {
-  const int yes = 1, idle = 20, interval = 5, count = 4;  // gone after 40 s without a word
+  const int yes = 1, idle = kSilence / 2, interval = kSilence / 8, count = 4;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+bool IsSilent(int socket, int milliseconds) {
+  tcp_info facts{};
+  socklen_t size = sizeof(facts);
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &facts, &size) != 0) return false;  // a Unix socket
+  const int asked = std::max(facts.tcpi_retransmits, facts.tcpi_probes);            // again, without an answer
+  return asked > kUnanswered && facts.tcpi_last_ack_recv > static_cast<uint32_t>(milliseconds);
 }
 
 }  // namespace portcall::board

@@ -22,8 +22,11 @@ Listener Listen(const Options& options);
 // A client's address, or the process and user at the other end of a Unix socket.
 std::string PeerName(int socket);
 std::string LocalAddress(int socket);  // without the port
-// Sends small messages at once, and notices a peer that is gone.
+constexpr int kSilence = 40;           // seconds after which a machine that does not answer is given up
+// Sends small messages at once, and notices a peer that is gone while nothing is on its way to it.
 void Tune(int socket);
+// Whether a TCP connection waits for an acknowledgement, asked again, and got none for so long.
+bool IsSilent(int socket, int milliseconds);
 
 }  // namespace portcall::board
 #endif  // PORTCALL_BOARD_LISTEN_H_

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "board/ending.h"
 #include "board/files.h"
@@ -182,8 +183,8 @@ void GiveBackCode() {
 
 std::vector<std::string> LoadLibraries(const Options& options) {
   static std::vector<Module> loaded;  // as long as the process lives
-  std::vector<std::string> before = Registry::ListNames();
-  std::sort(before.begin(), before.end());
+  const std::vector<std::string> known = Registry::ListNames();
+  const std::set<std::string> before(known.begin(), known.end());
   for (const std::string& path : options.libraries) loaded.push_back(Module::LoadFromFile(path));
   RegisterStandardNames();
   RegisterContainerNames();
@@ -192,7 +193,7 @@ std::vector<std::string> LoadLibraries(const Options& options) {
   std::vector<std::string> patterns(std::begin(kOffered), std::end(kOffered));
   patterns.insert(patterns.end(), options.expose.begin(), options.expose.end());
   for (const std::string& name : Registry::ListNames()) {
-    if (!std::binary_search(before.begin(), before.end(), name)) patterns.push_back(Exactly(name));
+    if (!before.count(name)) patterns.push_back(Exactly(name));
   }
   return patterns;
 }

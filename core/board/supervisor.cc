@@ -19,6 +19,7 @@ constexpr double kKillAgain = 1;    // seconds after which a session that should
 constexpr double kLinger = 5;       // for a client to read the last message
 constexpr double kLostGrace = 10;   // that a session may go on after its client has gone
 constexpr double kStopTimeout = 5;  // for the processes of sessions to end
+constexpr double kLookAgain = 10;   // between two looks for clients that are gone without a word
 constexpr int kLongestWait = 3600;
 
 sigset_t OurSignals() {
@@ -195,7 +196,7 @@ void Supervisor::Step() {
   double next = Now() + kLongestWait;
   if (accept_after_ > Now()) next = std::min(next, accept_after_);
   if (!room) next = std::min(next, Now() + kStale);
-  for (double after : {keeper_after_, agent_after_}) {
+  for (double after : {keeper_after_, agent_after_, connections_.empty() ? 0 : look_after_}) {
     if (after > 0) next = std::min(next, after);
   }
   std::vector<int> numbers;
@@ -288,6 +289,7 @@ void Supervisor::Reap() {
 void Supervisor::OnDeadlines() {
   const double now = Now();
   lingering_.remove_if([&](const Lingering& one) { return one.deadline <= now; });
+  if (look_after_ <= now) LookForSilence();
   Restart(&keeper_after_, &Supervisor::StartKeeper);
   Restart(&agent_after_, &Supervisor::StartAgent);
   for (auto next = connections_.begin(); next != connections_.end();) {
@@ -298,6 +300,18 @@ void Supervisor::OnDeadlines() {
     snprintf(limit, sizeof(limit), "%g s", serves ? connection->limit : options_.handshake_timeout);
     const Ending ending{serves ? "expired" : "silent", {}, 0, limit};
     Kill(connection, connection->killed.how.empty() ? ending : connection->killed);
+  }
+}
+
+// Ends the sessions of clients whose machine is gone while bytes are on their way to it: TCP sends no keepalive then, and
+// repeats the bytes for a quarter of an hour.
+void Supervisor::LookForSilence() {
+  look_after_ = Now() + kLookAgain;
+  for (const auto& [number, connection] : connections_) {
+    if (connection->state != State::kServing || connection->gone) continue;
+    if (!IsSilent(connection->socket.get(), 1000 * kSilence)) continue;
+    log_.Write("silent", connection->peer + " has acknowledged nothing for " + std::to_string(kSilence) + " s", number);
+    shutdown(connection->socket.get(), SHUT_RDWR);
   }
 }
 

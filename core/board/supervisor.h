@@ -87,6 +87,7 @@ class Supervisor {
   void OnKeeper();
   void OnClient(Connection* connection, short events);
   void OnDeadlines();
+  void LookForSilence();
   void Restart(double* after, void (Supervisor::*start)());
   void Reap();
   // Admission
@@ -131,7 +132,7 @@ class Supervisor {
   std::deque<std::pair<int, Ending>> ended_;  // the last sessions
   std::list<Lingering> lingering_;
   int last_number_ = 0;
-  double accept_after_ = 0, keeper_after_ = 0, agent_after_ = 0;
+  double accept_after_ = 0, keeper_after_ = 0, agent_after_ = 0, look_after_ = 0;
   int stop_signal_ = 0;
   bool announced_ = false;
   std::string instance_, failure_;  // for the farm; by the farm

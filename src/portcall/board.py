@@ -41,12 +41,16 @@ TARGETS = (*OLDEST, *(f"{machine}-linux-musl" for machine in ("x86_64", "aarch64
 # The target of NDK's clang ends with the oldest version of Android: 28, which is Android 9, if no other is given.
 ANDROID = re.compile(r"(?:aarch64|x86_64|riscv64)-linux-android(\d*)")
 OLDEST_ANDROID = "28"
+# Without tables for functions that throw nothing; those that exceptions pass have theirs. Operator new is not exported:
+# a library with another C++ library could not catch what it throws.
 FLAGS = (
-    "-std=c++17", "-Oz", "-DNDEBUG", "-DPORTCALL_SMALL_CLOSURES", "-fPIC", "-fomit-frame-pointer",
-    "-ffunction-sections", "-fdata-sections", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
+    "-std=c++17", "-Oz", "-DNDEBUG", "-DPORTCALL_SMALL_CLOSURES", "-fPIC", "-fno-asynchronous-unwind-tables",
+    "-fno-unwind-tables", "-ffunction-sections", "-fdata-sections", "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden", "-fvisibility-global-new-delete-hidden", "-Wno-deprecated",
     "-fno-sanitize=undefined", "-DPORTCALL_BUILDING",
 )  # fmt: skip
 # Targets that are optimized as a whole, with the C++ library: a tenth smaller, and as fast. Others were not tried.
+# Their frames have a pointer: the tables for exceptions are smaller by more than it takes.
 WHOLE = ("x86_64-linux-gnu",)
 
 
@@ -134,8 +138,9 @@ def build_server(
     core = source_folder()
     wide = ("-D_FILE_OFFSET_BITS=64",) if target.startswith("arm") else ()  # files of any size, on 32 bits too
     whole = ("-flto", "-Oz") if target in WHOLE else ()
+    frames = "-fno-omit-frame-pointer" if whole else "-fomit-frame-pointer"
     compiler = compiler_for(target, ndk)
-    flags = (*compiler.command, *FLAGS, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
+    flags = (*compiler.command, *FLAGS, frames, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
     sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
     sources += [core / name for name in BY_VALUE]
@@ -165,7 +170,8 @@ def build_server(
     with folder_beside(place) as folder:
         new = Path(folder, place.name)
         form = link_options(target, bool(linked))
-        words = (*objects, *map(str, linked), *form, *whole, "-Wl,--gc-sections", "-s", "-ldl", "-o", str(new))
+        small = (*whole, "-Wl,--gc-sections", "-Wl,--hash-style=gnu", "-s")
+        words = (*objects, *map(str, linked), *form, *small, "-ldl", "-o", str(new))
         toolchain.execute((*compiler.command, *words), f"linking '{output}'")
         os.replace(new, place)
     return place

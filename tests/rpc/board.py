@@ -23,6 +23,7 @@ DIFFERENCES = {
         "test_expose_offers_imported_names_exactly",
         "test_server_hooks_run_before_and_after_a_session",
         "test_download_reads_no_more_than_announced",
+        "test_negotiation_goes_through_a_tvm_proxy",
         "test_register_error_",
         "test_remote_error_has_the_",
         "test_remote_traceback_",
@@ -116,6 +117,17 @@ def program() -> Path:
         "portcall-server",
         [*sources, *sorted(headers)],
         lambda made: toolchain.create_executable(sources, made, options),
+    )
+
+
+def silence() -> Path:
+    """Return the library with its look at a connection."""
+    sources = [ROOT / "tests" / "native" / "board_silence.cc", CORE / "board" / "listen.cc"]
+    headers = sorted((CORE / "board").glob("*.h"))
+    return compiled(
+        "board_silence.so",
+        [*sources, *headers],
+        lambda made: toolchain.create_shared(sources, made, options=(f"-I{CORE}", "-DPORTCALL_BUILDING")),
     )
 
 

@@ -155,6 +155,8 @@ def try_form(form: Form, folder: Path) -> dict[str, Any]:
     program = board.build_server(target, folder / "portcall-server", [folder / "linked.o"] if form.static else [])
     if target in board.OLDEST:
         check(target, program)
+    exported = program.read_bytes().split(b"\0")
+    assert not {b"_Znwm", b"_Znwj"} & set(exported)  # operator new: a library catches what its own one throws
     kernels = toolchain.create_shared([folder / "layers.o"], folder / "layers.so", target=target)
     (folder / "kernels.cc").write_text(KERNELS)
     library = toolchain.create_shared(folder / "kernels.cc", folder / "kernels.so", target=target)

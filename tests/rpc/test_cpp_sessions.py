@@ -44,7 +44,7 @@ def run(*words: object, **environment: str) -> tuple[int, str, list[str]]:
 
 @pytest.mark.parametrize("program", ["python", "board"])
 def test_cpp_page_session_runs(client: Path, kernel_library: Path, program: Program) -> None:
-    printed = ["2", "7", "FunctionNotFoundError", "ConnectError"]
+    printed = ["2", "42", "7", "FunctionNotFoundError", "ConnectError"]
     with serving("--key", "k", program=program) as server:
         assert run(client, server.address, "k", kernel_library) == (0, "", printed)
         assert run(client, server.address, "other", kernel_library) == (0, "", ["ConnectError"])
@@ -58,7 +58,7 @@ def test_cpp_page_session_runs(client: Path, kernel_library: Path, program: Prog
         assert run(client, server.address, "k", kernel_library, PORTCALL_TOKEN="x" + TOKEN)[2] == [
             "AuthenticationError"
         ]
-        assert run(client, server.address, "k", kernel_library)[2] == ["ConnectError"]
+        assert run(client, server.address, "k", kernel_library)[2] == ["AuthenticationError"]
 
 
 @pytest.mark.parametrize("program", ["python", "board"])

@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -55,7 +56,8 @@ class ClientTensor : public ObjectRef {
   }
 };
 
-// A session. It closes with the last reference to it, its tensors, modules and functions.
+// A session. It closes with the last reference to it, its tensors, modules and functions. Functions of this program are
+// arguments where the server is portcall's: it calls them while this side waits for an answer.
 class Client {
  public:
   Client() = default;
@@ -175,14 +177,15 @@ class Handshake {
  public:
   Handshake(int fd, const std::string& address) : fd_(fd), address_(address) {}
 
-  void Run(const std::string& key, const std::string& token) {
-    std::string words = "client:" + key;
-    if (!token.empty()) words += " -portcall=1 -nonce=" + Nonce();
+  // Returns the extensions that both sides have: those with which the server calls functions of this side.
+  std::vector<std::string> Run(const std::string& key, const std::string& token) {
+    const std::string words = "client:" + key + " -portcall=1 -features=callback,pipeline -nonce=" + Nonce();
     Send(LittleEndian(kMagic) + LittleEndian(static_cast<uint32_t>(words.size())) + words);
-    const std::string reply = ReadReply("the server does not have the key '" + key + "', or asks for a token");
+    const std::string reply = ReadReply("the server does not have the key '" + key + "'");
     const bool asked = (reply + " ").find(" -auth=token ") != std::string::npos;
-    if (token.empty()) return;
+    if (!asked && token.empty()) return FeaturesOf(reply);
     if (!asked) Refuse("the server does not ask for the token, so it may be another one");
+    if (token.empty()) Refuse("the server asks for a token");
     const sha256::HmacKey secret(token);
     const std::string transcript = transcript_;
     Send(std::string(sha256::AsText(secret.Sign("client" + std::string(1, '\0') + transcript))));
@@ -196,6 +199,7 @@ class Handshake {
     const size_t at = opened.find(" -proof=");
     const bool same = at != std::string::npos && sha256::SameInConstantTime(opened.substr(at + 8, proof.size()), proof);
     if (!same) Refuse("the server does not know the token");
+    return FeaturesOf(opened);
   }
 
  private:
@@ -206,6 +210,16 @@ class Handshake {
     std::string text;
     for (int i = 0; i < 32; ++i) text += "0123456789abcdef"[random() & 15];
     return text;
+  }
+
+  static std::vector<std::string> FeaturesOf(const std::string& reply) {
+    std::vector<std::string> features;
+    const size_t at = std::min(reply.find(" -features="), reply.size());
+    const std::string word = reply.substr(at, reply.find(' ', at + 1) - at);
+    for (const char* name : {"callback", "pipeline"}) {
+      if (word.find(name) != std::string::npos) features.push_back(name);
+    }
+    return features;
   }
 
   [[noreturn]] void Refuse(const std::string& why) const { throw Error("AuthenticationError", address_ + ": " + why); }
@@ -247,9 +261,11 @@ class Handshake {
 // A session with a server at "host:port", "[v6]:port" or "unix:/path".
 inline Client Connect(const std::string& address, const ConnectOptions& options = {}) {
   detail::Socket socket{detail::OpenSocket(address, options.timeout)};
-  detail::Handshake(socket.fd, address).Run(options.key, options.token);
+  const std::vector<std::string> features = detail::Handshake(socket.fd, address).Run(options.key, options.token);
   const int fd = std::exchange(socket.fd, -1);
-  return Attach(fd, fd, options.call_timeout, address);
+  Client client = Attach(fd, fd, options.call_timeout, address);
+  if (!features.empty()) Registry::GetRequired("portcall.rpc.UseFeatures")(client.root(), features);
+  return client;
 }
 
 struct ServeOptions {

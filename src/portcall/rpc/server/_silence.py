@@ -14,20 +14,18 @@ from portcall.rpc.server._loop import Loop
 from portcall.rpc.wire._tls import SILENCE
 
 INTERVAL = 10.0  # seconds between two looks
+UNANSWERED = 2  # repetitions, or questions to a client that does not read, whose answers may have been lost
 _TCP_INFO = struct.Struct("=2xBB4x48xI")  # struct tcp_info of Linux: retransmits, probes, …, milliseconds since an ack
 
 
 def is_silent(sock: socket.socket, seconds: float) -> bool:
-    """Return whether a TCP connection waits for an acknowledgement, and got none for so many seconds.
-
-    It is so for a moment, too, where TCP has just asked a peer that does not read whether it is there.
-    """
+    """Return whether a TCP connection waits for an acknowledgement, asked again, and got none for so many seconds."""
     try:
         facts = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:  # a Unix socket
         return False
     retransmits, probes, last_ack = _TCP_INFO.unpack(facts)
-    return bool(retransmits or probes) and int(last_ack) > 1000 * seconds
+    return max(retransmits, probes) > UNANSWERED and int(last_ack) > 1000 * seconds
 
 
 class SilenceWatch:
@@ -37,14 +35,11 @@ class SilenceWatch:
         self._connections = connections
         self._loop = loop
         self._log = log
-        self._suspects: set[int] = set()
 
     def look(self) -> None:
-        """Look at all sessions, now and regularly from now on; what is silent twice in succession is ended."""
+        """Look at all sessions, now and regularly from now on."""
         self._loop.call_after(INTERVAL, self.look)
-        silent = [one for one in self._connections.in_state(State.SERVING) if is_silent(one.sock, SILENCE)]
-        for one in silent:
-            if one.number in self._suspects:
+        for one in self._connections.in_state(State.SERVING):
+            if is_silent(one.sock, SILENCE):
                 self._log.write("silent", f"{one.peer} has acknowledged nothing for {SILENCE:g} s", one.number)
                 one.sock.shutdown(socket.SHUT_RDWR)
-        self._suspects = {one.number for one in silent}
