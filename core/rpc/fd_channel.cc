@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -29,9 +30,9 @@ class FdChannel : public Channel {
  public:
   FdChannel(int read_fd, int write_fd, bool interactive)
       : read_fd_(read_fd), write_fd_(write_fd), longest_wait_(interactive ? kSignalInterval : kForever) {
-    int type;
-    socklen_t size = sizeof(type);
-    socket_ = read_fd == write_fd && getsockopt(read_fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+    struct stat reading{}, writing{};
+    socket_ = fstat(read_fd, &reading) == 0 && fstat(write_fd, &writing) == 0 && S_ISSOCK(reading.st_mode) &&
+              reading.st_ino == writing.st_ino && reading.st_dev == writing.st_dev;
     for (int fd : {read_fd, write_fd}) {
       int flags = fcntl(fd, F_GETFL);
       fcntl(fd, F_SETFL, socket_ ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
@@ -107,7 +108,7 @@ class FdChannel : public Channel {
     std::lock_guard<std::mutex> lock(mutex_);
     interrupted_ = true;
     if (read_fd_ < 0) return;
-    if (wake_fd_ < 0) shutdown(read_fd_, SHUT_RDWR);
+    if (wake_fd_ < 0) shutdown(write_fd_, SHUT_RDWR);
     else eventfd_write(wake_fd_, 1);
   }
   void Close() noexcept override {
@@ -133,6 +134,7 @@ class FdChannel : public Channel {
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
+    if (socket_ && count == 1) return send(write_fd_, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | flags);
     if (socket_) return sendmsg(write_fd_, &message, MSG_NOSIGNAL | flags);
     ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL);
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;
@@ -181,7 +183,7 @@ class FdChannel : public Channel {
   }
 
   int read_fd_, write_fd_;
-  bool socket_;  // one socket, which blocks; otherwise pipes, which do not
+  bool socket_;  // one socket, maybe by two descriptors, which blocks; otherwise pipes, which do not
   const int longest_wait_;
   std::atomic<size_t> unseen_{0};  // bytes since a look for signals
   int wake_fd_ = -1;               // of an interrupt, where there is no socket to shut down

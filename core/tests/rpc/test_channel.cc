@@ -65,6 +65,15 @@ std::string Interrupted(Channel* channel, void (*wait)(Channel*)) {
 
 }  // namespace
 
+// A server gives the session's reading a descriptor of its own, to end it when a device has failed.
+TEST("a socket by two descriptors waits inside of its calls") {
+  int fds[2];
+  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  const int reading = dup(fds[0]);
+  Ends ends{MakeFdChannel(reading, fds[0]), fds[1], fds[1]};
+  CHECK_EQ(fcntl(reading, F_GETFL) & O_NONBLOCK, 0);
+}
+
 TEST("bytes go both ways over a socket and over pipes, in parts") {
   for (auto make : {Sockets, Pipes}) {
     Ends ends = make();
