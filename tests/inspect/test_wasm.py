@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portcall.inspect
+from devices.payloads import text
 from portcall import errors, graph, toolchain
 from portcall.inspect._elf import ElfError
 from portcall.inspect._library import needs_of
@@ -55,6 +57,19 @@ def test_inspect_library_reports_wasm32_exports_and_imports(library: Path) -> No
     assert (report.machine, report.kind, report.abi, report.functions) == ("wasm32", "shared", "modern", ("exp",))
     assert (report.runtime_imports, report.other_imports) == (("TVMFFIErrorSetRaisedFromCStr",), 1)
     assert [problem for problem in report.problems if "wasm32" not in problem] == []
+
+
+@pytest.mark.parametrize("damage", [0, 100])
+def test_inspect_library_reads_modules_inside_of_a_wasm32_library(damage: int, tmp_path: Path) -> None:
+    parts = [*struct.pack("<6Q", 3, 0, 1, 1, 1, 1), *text(b"_lib"), *text(b"webgpu"), *text(b"\0" * 16)]
+    table = [*struct.pack("<Q", len(parts) + damage), *parts]
+    blob = ",".join(map(str, table))
+    before = "const char first[100] = {1}; "
+    (tmp_path / "k.c").write_text(f"{before} const unsigned char __tvm_ffi__library_bin[] = {{{blob}}};")
+    made = toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.wasm", target="wasm32")
+    report = portcall.inspect.inspect_library(made)
+    assert [module.kind for module in report.modules] == ([] if damage else ["_lib", "webgpu"])
+    assert any("cannot be read" in problem for problem in report.problems) == bool(damage)
 
 
 def test_upload_of_a_library_asks_whether_the_peer_has_its_imports(library: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a library in WebAssembly is and needs, in the terms of ELF: its functions, and those that it imports.
+"""Read what a library in WebAssembly is and needs, in the terms of ELF: its symbols and data, and what it imports.
 
 Bytes in, facts out. Any bytes give an ElfFile or an ElfError. The format is the binary format of the WebAssembly
 specification (chapter 5), and the section dylink.0 of WebAssembly/tool-conventions, DynamicLinking.md.
@@ -8,18 +8,23 @@ specification (chapter 5), and the section dylink.0 of WebAssembly/tool-conventi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from portcall.inspect._elf import MOST_LIBRARIES, Buffer, Build, ElfError, ElfFile, Symbol, read_elf
 
 MAGIC = b"\0asm"
 VERSION = b"\1\0\0\0"
 BUILD = Build("wasm32", 32, "little")
-CUSTOM, IMPORTS, EXPORTS = 0, 2, 7  # sections
+CUSTOM, IMPORTS, GLOBALS, EXPORTS, DATA = 0, 2, 6, 7, 11  # sections
 FUNCTION, TABLE, MEMORY, GLOBAL, TAG = range(5)  # kinds of imports and exports
 LIBRARY, OBJECT = "dylink.0", "linking"  # custom sections
 NEEDED = 2  # the part of dylink.0 with the names of libraries
 ADDRESSES = ("GOT.mem", "GOT.func")  # imports that stand for the address of a symbol
 MOST_NAMES = 1_000_000
+TABLES = ("__tvm_ffi__library_bin", "__tvm_ffi_library_bin")  # variables that begin with the size of what follows
+# Instructions of the expressions that give a variable its value.
+CONSTANTS, GET, ADD, REFERENCE, END = (0x41, 0x42), 0x23, (0x6A, 0x7C), (0xD0, 0xD2), 0x0B
+FLOATS = {0x43: 4, 0x44: 8}  # with their bytes
 
 
 def read_library(data: Buffer) -> ElfFile:
@@ -42,7 +47,9 @@ def read_wasm(data: Buffer) -> ElfFile:
     kind = "executable"
     needed: tuple[str, ...] = ()
     imports: list[tuple[str, str, int]] = []
-    exports: list[tuple[str, int]] = []
+    exports: list[tuple[str, int, int]] = []
+    addresses: list[int] = []
+    segments: list[tuple[int, int, int]] = []
     whole = Reader(data, 8, library_end(data))
     while whole.left():
         section = whole.byte()
@@ -55,19 +62,36 @@ def read_wasm(data: Buffer) -> ElfFile:
                 kind = "object"
         elif section == IMPORTS:
             imports = list(read_imports(part))
+        elif section == GLOBALS:
+            addresses = [(part.number(), part.byte(), part.value())[2] for _ in range(part.count())]
         elif section == EXPORTS:
-            exports = [(part.text(), part.byte(), part.number())[:2] for _ in range(part.count())]
-    return ElfFile(
+            exports = [(part.text(), part.byte(), part.number()) for _ in range(part.count())]
+        elif section == DATA:
+            segments = [part.segment() for _ in range(part.count())]
+    found = tuple(symbols(imports, exports, addresses))
+    file = ElfFile(
         kind=kind,
         build=BUILD,
         needed=needed,
         soname="",
         runpath=(),
-        symbols=tuple(symbols(imports, exports)),
+        symbols=found,
         versions_needed={},
         versions_defined=frozenset(),
-        segments=(),
+        segments=tuple(segments),
     )
+    return replace(file, symbols=tuple(with_size(file, data, symbol) for symbol in found))
+
+
+def with_size(file: ElfFile, data: Buffer, symbol: Symbol) -> Symbol:
+    """WebAssembly does not say how large a variable is: a table of modules says it itself."""
+    if symbol.name not in TABLES or not symbol.defined:
+        return symbol
+    try:
+        size = int.from_bytes(file.content(data, replace(symbol, size=8)), "little")
+    except ElfError:  # whoever reads the table sees that
+        return symbol
+    return replace(symbol, size=8 + size)
 
 
 def library_end(data: Buffer) -> int:
@@ -76,11 +100,16 @@ def library_end(data: Buffer) -> int:
     return min(nbytes, int.from_bytes(data[-32:-24], "little")) if data[-8:] == b"PCBUNDLE" else nbytes
 
 
-def symbols(imports: list[tuple[str, str, int]], exports: list[tuple[str, int]]) -> Iterator[Symbol]:
-    own = {name for name, _ in exports}
-    for name, kind in exports:
+def symbols(
+    imports: list[tuple[str, str, int]], exports: list[tuple[str, int, int]], addresses: list[int]
+) -> Iterator[Symbol]:
+    own = {name for name, _, _ in exports}
+    imported = sum(kind == GLOBAL for _, _, kind in imports)  # their numbers come first
+    for name, kind, index in exports:
         if kind in (FUNCTION, GLOBAL):
-            yield Symbol(name, defined=True, weak=False, function=kind == FUNCTION, value=0, size=0)
+            variable = kind == GLOBAL and 0 <= index - imported < len(addresses)
+            value = addresses[index - imported] if variable else 0
+            yield Symbol(name, defined=True, weak=False, function=kind == FUNCTION, value=value, size=0)
     wanted = {
         name: kind == FUNCTION or module == "GOT.func"
         for module, name, kind in imports
@@ -151,6 +180,39 @@ class Reader:
                 return value
             shift += 7
         raise ElfError("the module is damaged: a number is too long")
+
+    def signed(self) -> int:
+        """Read a signed integer in LEB128."""
+        start = self._at
+        value = self.number()
+        bits = 7 * (self._at - start)
+        return value - (1 << bits) if value >> (bits - 1) else value
+
+    def value(self) -> int:
+        """Read an expression, and return its value where the library's memory begins at 0."""
+        total = 0
+        while (instruction := self.byte()) != END:
+            if instruction in CONSTANTS:
+                total += self.signed()
+            elif instruction == GET or instruction in REFERENCE:
+                self.number()
+            elif instruction in FLOATS:
+                self._at += FLOATS[instruction]
+            elif instruction not in ADD:
+                raise ElfError(f"a variable's value has the unknown instruction {instruction}")
+        return total
+
+    def segment(self) -> tuple[int, int, int]:
+        """Read where bytes go in memory, where they are in the file, and how many."""
+        flags = self.number()
+        if flags == 2:
+            self.number()
+        address = 0 if flags == 1 else self.value()
+        size = self.number()
+        if size > self.left():
+            raise ElfError("the module is damaged: its data goes past the end")
+        self._at += size
+        return address, self._at - size, size
 
     def count(self) -> int:
         """Read how many items follow; each has a byte at least."""
