@@ -122,18 +122,24 @@ DEMO("add").set_body([](Args args, RetValue* rv) {
   else if (auto b = args[0].try_cast<Bytes>()) *rv = Bytes(b->str() + args[1].cast<Bytes>().str());
   else *rv = args[0].cast<std::string>() + args[1].cast<std::string>();
 });
-DEMO("sum").set_body([](Args args, RetValue* rv) {
+static double Sum(const Tensor& x) {
   double sum = 0;
-  if (auto shape = args[0].try_cast<Shape>()) {
-    for (int64_t extent : *shape) sum += static_cast<double>(extent);
-    *rv = static_cast<int64_t>(sum);
-    return;
-  }
-  const auto x = args[0].cast<Tensor>();
   for (size_t i = 0; i < x.numel(); ++i) {
-    sum += x.dtype() == DataTypeOf<float>() ? x.data<float>()[i] : static_cast<double>(x.data<int64_t>()[i]);
+    if (x.dtype() == DataTypeOf<uint8_t>()) sum += x.data<uint8_t>()[i];
+    else if (x.dtype() == DataTypeOf<float>()) sum += static_cast<double>(x.data<float>()[i]);
+    else if (x.dtype() == DataTypeOf<double>()) sum += x.data<double>()[i];
+    else sum += static_cast<double>(x.data<int64_t>()[i]);
   }
-  *rv = sum;
+  return sum;
+}
+DEMO("sum").set_body([](Args args, RetValue* rv) {
+  if (auto shape = args[0].try_cast<Shape>()) {
+    int64_t sum = 0;
+    for (int64_t extent : *shape) sum += extent;
+    *rv = sum;
+  } else {
+    *rv = Sum(args[0].cast<Tensor>());
+  }
 });
 DEMO("array").set_body_typed([] { return Array<int64_t>{3, 4, 5}; });
 DEMO("length").set_body_typed([](Array<Any> items) { return static_cast<int64_t>(items.size()); });
@@ -199,14 +205,8 @@ DEMO("in_background").set_body_typed([](PackedFunc f, Any x) { background = std:
 DEMO("join").set_body_typed([] { background.join(); });
 static std::promise<void> started;
 static double result;
-static double Sum(Tensor x) {
-  double sum = 0;
-  for (int64_t i = 0; i < x.numel(); ++i) sum += x.dtype().bits == 8 ? x.data<uint8_t>()[i] : x.data<double>()[i];
-  return sum;
-}
 DEMO("wait").set_body_typed([] { started.get_future().wait(); });
 DEMO("go_on").set_body_typed([] { started.set_value(); });
-DEMO("sum").set_body_typed(Sum);
 DEMO("sum_in_background").set_body_typed([](PackedFunc f) {
   background = std::thread([f] { result = Sum(f().cast<Tensor>()); });
 });
