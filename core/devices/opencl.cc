@@ -84,6 +84,12 @@ Any Attribute(const ClDevice& device, PortcallDeviceAttr attr) {
       return static_cast<int64_t>(device.Info<uint64_t>(kGlobalMemory));
     case kPortcallAttrL2CacheSizeBytes:
       return static_cast<int64_t>(device.Info<uint64_t>(kGlobalCache));
+    case kPortcallAttrImagePitchAlignment:
+      try {
+        return int64_t{device.Info<Number>(kImagePitchAlignment)};
+      } catch (const Error&) {
+        return nullptr;  // a driver before OpenCL 2.0
+      }
     default:
       return nullptr;  // OpenCL has no word for it
   }

@@ -32,7 +32,8 @@ constexpr Number kRegion = 0x1220, kBuildLog = 0x1183, kBinarySizes = 0x1165, kB
 constexpr Number kComputeUnits = 0x1002, kMaxWorkItemSizes = 0x1005, kMaxWorkGroupSize = 0x1004,
                  kClockFrequency = 0x100C, kImageMaxWidth = 0x1011, kImageMaxHeight = 0x1012, kImageSupport = 0x1016,
                  kAddressAlignBits = 0x1019, kGlobalCache = 0x101E, kGlobalMemory = 0x101F, kLocalMemory = 0x1023,
-                 kName = 0x102B, kVendor = 0x102C, kDriverVersion = 0x102D, kVersion = 0x102F, kImageMaxLayers = 0x1041;
+                 kName = 0x102B, kVendor = 0x102C, kDriverVersion = 0x102D, kVersion = 0x102F, kImageMaxLayers = 0x1041,
+                 kImagePitchAlignment = 0x104A;
 // Of images.
 constexpr Number kRgba = 0x10B5, kHalfFloat = 0x10DD, kFloat = 0x10DE, kBuffer = 0x10F0, kImageArray = 0x10F3,
                  kMemoryType = 0x1100, kImageElementSize = 0x1111, kImageWidth = 0x1114, kImageHeight = 0x1115,

@@ -24,7 +24,7 @@ _ATTRIBUTES = {
     "exist": 0, "max_threads_per_block": 1, "warp_size": 2, "max_shared_memory_per_block": 3, "compute_version": 4,
     "device_name": 5, "max_clock_rate": 6, "multi_processor_count": 7, "max_thread_dimensions": 8,
     "api_version": 11, "driver_version": 12, "l2_cache_size_bytes": 13, "total_global_memory": 14,
-    "available_global_memory": 15,
+    "available_global_memory": 15, "image_pitch_alignment": 16,
 }  # fmt: skip
 
 
@@ -110,6 +110,11 @@ class Device(_core.Device):
     def available_global_memory(self) -> int | None:
         """Free memory, in bytes."""
         return self._number("available_global_memory")
+
+    @property
+    def image_pitch_alignment(self) -> int | None:
+        """Pixels that a row of an image in a buffer is a multiple of; 0 where a buffer cannot be an image."""
+        return self._number("image_pitch_alignment")
 
     @property
     def l2_cache_size_bytes(self) -> int | None:

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -236,6 +237,27 @@ def test_cooperative_dependent_and_cluster_launches_have_their_attributes(driver
     load(payload(STEP, b"k", (*axes, *flags), b"cuda"))["k"](out, 4, 2, 1, 4)
     assert out.numpy().tolist() == [4] * 4
     assert driver.attributes() == "4=2x1x1 11=4x1x1 2=1 6=1"
+
+
+@pytest.mark.parametrize("form", ["ptx", "cubin", "fatbin"])
+def test_images_that_a_compiler_made_are_given_to_the_driver_as_they_are(
+    form: str, cuda_variables: dict[str, str]
+) -> None:
+    out = portcall.empty((4,), "int64", DEVICE)
+    load(payload(image_of(STEP, cuda_variables), b"k", (b"blockIdx.x",), form.encode()))["k"](out, 4)
+    assert out.numpy().tolist() == [4] * 4
+
+
+# Adds one to the exponent of a bfloat16.
+DOUBLE = b'extern "C" __global__ void k(unsigned short* A) { A[blockIdx.x] = A[blockIdx.x] + 128; }'
+
+
+def test_kernel_computes_with_bfloat16() -> None:
+    values = np.array([1, -2.5, 7e37, 2.0**-120], ml_dtypes.bfloat16)
+    x = on_device(values)
+    load(payload(DOUBLE, b"k", (b"blockIdx.x",), b"cuda"))["k"](x, 4)
+    assert x.dtype == "bfloat16"
+    np.testing.assert_array_equal(x.numpy(), values * 2)
 
 
 # A kernel that writes what is in a tensor map, which the fake driver fills with its arguments.

@@ -51,6 +51,7 @@ def test_device_has_the_attributes_of_the_driver() -> None:
     assert DEVICE.warp_size == 1
     assert (DEVICE.total_global_memory or 0) > 1 << 20
     assert DEVICE.compute_version is None
+    assert DEVICE.image_pitch_alignment is not None
 
 
 def test_empty_on_a_device_that_does_not_exist_is_a_device_error() -> None:
@@ -259,6 +260,7 @@ def test_session_computes_and_times_on_the_servers_device(libraries: dict[str, P
         device = remote.device("opencl")
         assert device.exist
         assert device.device_name == DEVICE.device_name
+        assert device.image_pitch_alignment == DEVICE.image_pitch_alignment
         lib = remote.load_module(remote.upload(libraries["opencl"]))
         a, b, out = remote.tensor(x, device), remote.tensor(x, device), remote.empty((1000,), "float32", device)
         lib["add"](a, b, out)

@@ -466,6 +466,7 @@ typedef enum {
   kPortcallAttrL2CacheSizeBytes = 13,
   kPortcallAttrTotalGlobalMemory = 14,
   kPortcallAttrAvailableGlobalMemory = 15,
+  kPortcallAttrImagePitchAlignment = 16,  // of images in a buffer: the pixels of a row are a multiple of it
 } PortcallDeviceAttr;
 
 typedef enum {
