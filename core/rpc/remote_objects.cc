@@ -121,6 +121,11 @@ RpcModule* RpcModuleOf(const Module& module) {
 
 // ---- Calls --------------------------------------------------------------------------------------------------------
 
+constexpr int kResult = -1;  // the place of what a callback returns
+std::string Place(int position) {
+  return position == kResult ? "the result of a callback" : "argument #" + std::to_string(position);
+}
+
 // The arguments of one call on their way out, and what must come back.
 class Outgoing {
  public:
@@ -134,7 +139,7 @@ class Outgoing {
   // The result of a function that the session calls.
   void AddResult(const Any& value) {
     bool local = TryDLTensor(value.cell()) != nullptr;
-    local ? AddByValue(value.cell(), 0) : Add(value.cell(), 0);
+    local ? AddByValue(value.cell(), kResult) : Add(value.cell(), kResult);
     sent_all_ = true;
   }
   ~Outgoing() {
@@ -186,7 +191,7 @@ class Outgoing {
   void CheckOwn(const SessionPtr& owner, int position, const char* what) const {
     if (owner != session_) CheckOpen(owner);
     PORTCALL_CHECK(owner == session_, ValueError)
-        << "argument #" << position << " is " << what << " of another session, with " << NameOf(owner)
+        << Place(position) << " is " << what << " of another session, with " << NameOf(owner)
         << "; the function is of the session with " << NameOf(session_);
   }
 
@@ -222,10 +227,9 @@ class Outgoing {
   void AddModule(const Module& module, int position) {
     RpcModule* remote = RpcModuleOf(module);
     PORTCALL_CHECK(remote, TypeError)
-        << "argument #" << position
-        << " is a module of this process; load it on the server: upload() and load_module()";
+        << Place(position) << " is a module of this process; load it on the server: upload() and load_module()";
     CheckOwn(remote->handle()->session(), position, "a module");
-    PORTCALL_CHECK(remote->handle()->value(), TypeError) << "argument #" << position << " is the session itself";
+    PORTCALL_CHECK(remote->handle()->value(), TypeError) << Place(position) << " is the session itself";
     Push(WireValue::Handle(kTVMFFIModule, remote->handle()->value()));
   }
   bool AddFuture(const ObjectRef& object, int position);
@@ -440,7 +444,7 @@ void Outgoing::AddFunction(TVMFFIObject* object, int position) {
   RemoteFunction* func = RemoteFunctionOf(ObjectRef::Borrow<PackedFunc>(object));
   if (!func) {
     PORTCALL_CHECK(session_->calls_back(), TypeError)
-        << "argument #" << position << " is a function of this process, which the session cannot call back";
+        << Place(position) << " is a function of this process, which the session cannot call back";
     WireValue& value = values_.emplace_back(WireValue::Handle(kClientFunction, 0));
     value.object = ObjectRef::Borrow<PackedFunc>(object);
     value.v_handle = session_->Lend(value.object);

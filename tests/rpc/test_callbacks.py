@@ -175,6 +175,11 @@ def test_error_of_a_callback_has_its_class_and_both_tracebacks(remote: rpc.Sessi
     assert remote["demo.name_of_error"](fail_here) == ["RemoteError", "ValueError: of the callback"]
 
 
+def test_result_of_a_callback_that_cannot_be_sent_is_named_as_such(remote: rpc.Session) -> None:
+    with pytest.raises(errors.RemoteError, match="the result of a callback: object cannot be sent"):
+        remote["demo.apply"](lambda: object())
+
+
 @pytest.mark.parametrize("further", [[], ["rpc.Connect", "127.0.0.1", 0, "", False]], ids=["direct", "chain"])
 def test_callback_to_a_closed_session_raises_in_the_server(server: Serving, tmp_path: Path, further: list[Any]) -> None:
     """The client dies inside of a callback: the server's code gets an error, and the session ends."""

@@ -26,7 +26,7 @@ def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
     Args:
         save: for objects that have no binary form: None is returned, or with 2 an error is raised. 0 takes tensors for
             such, too: functions of C++ return them so that they stay where they are.
-        position: of the argument that it is, for the error.
+        position: of the argument that it is, for the error; -1: it is what a callback returns.
 
     Raises:
         ArgumentError: it holds something that cannot be sent, such as a function; the message says which and where.
@@ -43,7 +43,8 @@ def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
         if save != _ALWAYS:
             return None
         name = getattr(value, "type_key", type(value).__name__)
-        raise errors.ArgumentError(f"argument #{position}: {name} cannot be sent by value: {error}", position=position,
+        place = f"argument #{position}" if position >= 0 else "the result of a callback"
+        raise errors.ArgumentError(f"{place}: {name} cannot be sent by value: {error}", position=position,
                                    expected="an object that can be saved", got=name) from None  # fmt: skip
 
 
