@@ -10,6 +10,7 @@
 #include "loader/library_module.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -331,7 +332,8 @@ bool IsMapped(const std::string& path) {
 }
 
 // A copy of what is mapped of a library, but zeros in place of the embedded modules: they may be most of a file, and are
-// read from there.
+// read from there. Its header promises no table of sections, which lies behind that: debuggers and the traces of
+// sanitizers read it wherever the header says.
 std::unique_ptr<PrivateFile> Copied(const MappedFile& file, const ElfFile& elf) {
   uint64_t blob = elf.blob_offset, after = blob + elf.blob_bytes, total = 0;
   for (const auto& [at, nbytes] : elf.mapped) total += nbytes;
@@ -343,6 +345,9 @@ std::unique_ptr<PrivateFile> Copied(const MappedFile& file, const ElfFile& elf) 
     copy->Write(at, data, first - at);
     copy->Write(second, data + (second - at), end - second);
   }
+  ElfW(Ehdr) header = *file.At<ElfW(Ehdr)>(0);
+  header.e_shoff = header.e_shnum = header.e_shstrndx = 0;
+  copy->Write(0, &header, sizeof(header));
   return copy;
 }
 

@@ -259,6 +259,18 @@ TEST("a library is loaded and called from many threads at once") {
   CHECK_EQ(LiveNodes("ffi.Module"), before);
 }
 
+TEST("the copy of a library names no table of sections that it lacks") {
+  Module module = Load("generated");  // which has a context, that no other module may fill
+  size_t copies[2] = {0, 0};          // without and with such a table
+  auto look = [](dl_phdr_info* info, size_t, void* out) {
+    const bool table = reinterpret_cast<const ElfW(Ehdr)*>(info->dlpi_addr)->e_shoff != 0;
+    if (Contains(info->dlpi_name, "/proc/self/fd/")) ++static_cast<size_t*>(out)[table];
+    return 0;
+  };
+  dl_iterate_phdr(look, copies);
+  CHECK(copies[0] > 0 && copies[1] == 0);
+}
+
 TEST("a file that has changed since is another library") {
   TemporaryFile file("changing.so", ReadFile(Fixture("generated")));
   Module first = Module::LoadFromFile(file.path());
