@@ -59,14 +59,14 @@ class Contents {
 
   void Begin(std::string path, int64_t size, std::string sample) {
     Keep(path, Stem(size, sample) + ".part");
-    Lock(folder_->Open(path, O_RDONLY));
+    Lock(path, folder_->Open(path, O_RDONLY));
   }
 
   int64_t Resume(std::string path, int64_t size, std::string sample) {
     const std::string name = Stem(size, sample) + ".part";
     struct stat facts{};
     Descriptor file = Open(name);
-    if (!file || fstat(file.get(), &facts) != 0 || !Lock(std::move(file))) return 0;
+    if (!file || fstat(file.get(), &facts) != 0 || !Lock(path, std::move(file))) return 0;
     folder_->Link(store_ + "/" + name, path);
     return facts.st_size;
   }
@@ -77,6 +77,7 @@ class Contents {
     const std::string stem = Stem(facts.st_size, sample);
     Keep(path, stem + "." + std::to_string(facts.st_ino));
     unlink((store_ + "/" + stem + ".part").c_str());
+    locks_.erase(path);  // the open file would take its room on the disk after it was deleted
     MakeRoom();
   }
 
@@ -115,10 +116,11 @@ class Contents {
     if (!done) throw error;
   }
 
-  // Has a part for this session alone, as long as it lives.
-  bool Lock(Descriptor file) {
+  // Has a part for this session alone, until it is whole or the session ends.
+  bool Lock(const std::string& path, Descriptor file) {
+    locks_.erase(path);
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    locks_.push_back(std::move(file));
+    locks_.insert_or_assign(path, std::move(file));
     return true;
   }
 
@@ -147,7 +149,7 @@ class Contents {
   std::shared_ptr<Folder> folder_;
   std::string store_;
   uint64_t limit_;
-  std::vector<Descriptor> locks_;
+  std::map<std::string, Descriptor> locks_;  // of parts, by the paths where this session writes them
 };
 
 template <typename F> void Offer(const char* name, F body) {

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +49,14 @@ def sent(session: rpc.Session, source: Any, name: str) -> int:
     session.upload(source, name)
     after: int = session.stats()["bytes_sent"]
     return after - int(before)
+
+
+def size_of_largest(folder: Path) -> int:
+    sizes = [0]
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return max(sizes)
 
 
 def test_upload_of_what_the_server_has_moves_no_data(server: Serving, tmp_path: Path) -> None:
@@ -172,6 +182,32 @@ def test_upload_resumes_after_a_lost_connection(server: Serving) -> None:
     with rpc.connect(server.address) as again:
         assert sent(again, data, "big") < 21 << 20
         assert again.download("big") == data
+
+
+def test_upload_resumes_in_the_same_session(server: Serving) -> None:
+    data = some_bytes("broken off", 40 << 20)
+
+    class BrokenOff(Exception):
+        pass
+
+    def break_off(done: int, size: int) -> None:
+        if done >= 20 << 20:
+            raise BrokenOff
+
+    with rpc.connect(server.address) as remote:
+        with pytest.raises(BrokenOff):
+            remote.upload(data, "big", progress=break_off)
+        assert sent(remote, data, "big") < 21 << 20
+        assert remote.download("big") == data
+
+
+def test_session_closes_files_that_it_has_received(server: Serving) -> None:
+    with rpc.connect(server.address) as remote:
+        folder = Path(f"/proc/{remote['demo.pid']()}/fd")
+        for name in ("v1", "v2", "v3"):
+            remote.upload(some_bytes(name), "file")
+        while size_of_largest(folder) >= SIZE:
+            time.sleep(0.001)  # until digests are found, in the background
 
 
 def test_upload_all_sends_to_several_sessions_with_one_progress(server: Serving, tmp_path: Path) -> None:

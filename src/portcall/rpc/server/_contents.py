@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import queue
 import re
 import threading
 from pathlib import Path
@@ -47,7 +48,9 @@ class Contents:
         self._folder = folder
         self._store = Path(store)
         self._limit = limit or _MOST_BYTES
-        self._locks: list[int] = []  # of parts that this session writes
+        self._locks: dict[str, int] = {}  # of parts, by the paths where this session writes them
+        self._unnamed: queue.SimpleQueue[Path] = queue.SimpleQueue()  # files, of which one at a time is open
+        self._naming: Background | None = None
 
     def content_find(self, size: int, sample: str) -> str:
         stem = _stem(size, sample)
@@ -69,12 +72,12 @@ class Contents:
 
     def content_begin(self, path: str, size: int, sample: str) -> None:
         self._keep(path, self._store / f"{_stem(size, sample)}.part")
-        self._lock(self._folder.path(path))
+        self._lock(path, self._folder.path(path))
 
     def content_resume(self, path: str, size: int, sample: str) -> int:
         part = self._store / f"{_stem(size, sample)}.part"
         try:
-            if not self._lock(part):
+            if not self._lock(path, part):
                 return 0
             self._link(part, path)
             return part.stat().st_size
@@ -87,9 +90,16 @@ class Contents:
         new = self._store / f"{stem}.{facts.st_ino}"
         self._keep(path, new)
         (self._store / f"{stem}.part").unlink(missing_ok=True)
+        self._unlock(path)
         self._make_room()
         if facts.st_size > LARGE:
-            Background(lambda stop: _name_by_digest(new, stop))
+            self._unnamed.put(new)
+            self._naming = self._naming or Background(self._name_all)
+
+    def _name_all(self, stop: threading.Event) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                _name_by_digest(self._unnamed.get(), stop)
 
     def _keep(self, path: str, kept: Path) -> None:
         """Give a file of the session a second name among what is kept."""
@@ -112,16 +122,22 @@ class Contents:
             self._folder.own_links.add((facts.st_dev, facts.st_ino))
             os.link(kept, name, dst_dir_fd=folder, follow_symlinks=False)
 
-    def _lock(self, path: str | Path) -> bool:
-        """Have a part for this session alone, as long as it lives."""
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    def _lock(self, path: str, part: str | Path) -> bool:
+        """Have a part for this session alone, until it is whole or the session ends."""
+        self._unlock(path)
+        file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
             return False
-        self._locks.append(file)
+        self._locks[path] = file
         return True
+
+    def _unlock(self, path: str) -> None:
+        """Close the file, which would take its room on the disk after it was deleted."""
+        if path in self._locks:
+            os.close(self._locks.pop(path))
 
     def _make_room(self) -> None:
         entries = []
