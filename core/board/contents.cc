@@ -18,6 +18,7 @@ namespace portcall::board {
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{2} << 30;
+constexpr size_t kMostFiles = 256;  // each upload looks at all of them
 
 bool StartsWith(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 
@@ -139,10 +140,12 @@ class Contents {
       used += static_cast<uint64_t>(facts.st_size);
       files.insert({{facts.st_mtim.tv_sec, facts.st_mtim.tv_nsec}, {static_cast<uint64_t>(facts.st_size), path}});
     }
+    size_t left = files.size();
     for (const auto& [age, file] : files) {
-      if (used <= limit) return;
+      if (used <= limit && left <= kMostFiles) return;
       unlink(file.second.c_str());
       used -= file.first;
+      --left;
     }
   }
 

@@ -261,6 +261,15 @@ def test_store_keeps_what_was_used_last(contents: tuple[Contents, Path]) -> None
     assert [store.content_find(1 << 20, sample) for sample in samples] == ["complete", "", "", "complete", "complete"]
 
 
+def test_store_keeps_256_files(contents: tuple[Contents, Path]) -> None:
+    store, place = contents
+    for i in range(260):
+        (place / "session" / "file").write_bytes(b"x")
+        store.content_keep("file", f"{i:064x}")
+        (place / "session" / "file").unlink()
+    assert [store.content_find(1, f"{i:064x}") for i in (0, 3, 4, 259)] == ["", "", "complete", "complete"]
+
+
 @pytest.mark.parametrize("text", ["", "../../x", "0" * 63, "G" * 64, "0" * 64 + "/", 5, None])
 def test_store_refuses_names_that_are_no_digests(contents: tuple[Contents, Path], text: Any) -> None:
     store, place = contents

@@ -31,8 +31,8 @@ from portcall.rpc.server._files import Folder, check_kind
 from portcall.rpc.wire._digests import LARGE, Background, digest_of
 
 _HEX = re.compile(r"[0-9a-f]{64}")
-_NEW = "[0-9]*"  # the end of the name of a file without a digest: the number of its inode
 _MOST_BYTES = 2 << 30  # of all that is kept, unless the sessions' own limit is given
+_MOST_FILES = 256  # each upload looks at all of them
 
 
 class Contents:
@@ -54,15 +54,17 @@ class Contents:
 
     def content_find(self, size: int, sample: str) -> str:
         stem = _stem(size, sample)
-        if next(self._store.glob(f"{stem}-*"), None) or next(self._store.glob(f"{stem}.{_NEW}"), None):
+        kept = self._kept(stem)
+        if any(name != f"{stem}.part" for name in kept):
             return "complete"
-        return "part" if (self._store / f"{stem}.part").exists() else ""
+        return "part" if kept else ""
 
     def content_take(self, path: str, size: int, sample: str, digest: str) -> bool:
         stem = _stem(size, sample)
         kept = self._store / f"{stem}-{_hex(digest)}"
-        for new in self._store.glob(f"{stem}.{_NEW}"):
-            _name_by_digest(new)
+        for name in self._kept(stem):
+            if name.startswith(f"{stem}.") and name != f"{stem}.part":
+                _name_by_digest(self._store / name)
         with contextlib.suppress(FileNotFoundError):
             self._link(kept, path)
             os.utime(kept)
@@ -95,6 +97,12 @@ class Contents:
         if facts.st_size > LARGE:
             self._unnamed.put(new)
             self._naming = self._naming or Background(self._name_all)
+
+    def _kept(self, stem: str) -> list[str]:
+        """Names of files: ``stem-digest``, ``stem.inode`` of one without a digest, ``stem.part``."""
+        with contextlib.suppress(FileNotFoundError):
+            return [name for name in os.listdir(self._store) if name.startswith(stem)]
+        return []
 
     def _name_all(self, stop: threading.Event) -> None:
         while True:
@@ -141,15 +149,17 @@ class Contents:
 
     def _make_room(self) -> None:
         entries = []
-        for entry in self._store.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another session makes room, too
-                facts = entry.stat()
-                entries.append((facts.st_mtime, facts.st_size, entry))
+        with os.scandir(self._store) as found:
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):  # another session makes room, too
+                    facts = entry.stat(follow_symlinks=False)
+                    entries.append((facts.st_mtime_ns, facts.st_size, entry.path))
         used = sum(size for _, size, _ in entries)
-        for _, size, entry in sorted(entries):
-            if used <= self._limit:
+        for left, (_, size, path) in zip(range(len(entries), 0, -1), sorted(entries), strict=True):
+            if used <= self._limit and left <= _MOST_FILES:
                 return
-            entry.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             used -= size
 
 
