@@ -296,7 +296,8 @@ Any PostCall(const std::shared_ptr<RemoteSession>& session, uint64_t function, c
 int RemoteFunction::Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* out) {
   auto* func = static_cast<RemoteFunction*>(self);
   return Guard([&] {
-    const SessionPtr& session = Opened(func->handle->session());
+    const SessionPtr& session = func->handle->session();
+    Opened(session);
     Outgoing outgoing(session);
     for (int32_t i = 0; i < num_args; ++i) outgoing.Add(args[i], i);
     if (pipelined_session && pipelined_session == session.get() && !outgoing.has_local()) {

@@ -16,15 +16,15 @@ namespace portcall::rpc {
 using SessionPtr = std::shared_ptr<Session>;
 
 // The session, unless it is this process and was closed; a remote one says itself how it ended.
-inline const SessionPtr& Opened(const SessionPtr& session) {
+inline Session* Opened(const SessionPtr& session) {
   PORTCALL_CHECK(!session->closed() || dynamic_cast<RemoteSession*>(session.get()), SessionClosedError)
       << "the session with this process is closed";
-  return session;
+  return session.get();
 }
 
 // Throws what became of a session that is over.
 inline void CheckOpen(const SessionPtr& session) {
-  auto* remote = dynamic_cast<RemoteSession*>(Opened(session).get());
+  auto* remote = dynamic_cast<RemoteSession*>(Opened(session));
   if (remote && remote->closed()) remote->Sync();
 }
 
