@@ -130,12 +130,19 @@ def soak(sessions: int, seconds: float, at_once: int = 8, seed: int = 1, kill: b
         assert server.process.poll() is None, "the server ended"
         assert not server.directories(), server.directories()
         assert left <= first, f"{left - first} descriptors too many"
-        ours = marked(mark)
         # It, its log, its directories, and the zygote; the one without Python: it and its keeper.
-        assert len(ours) == (2 if board.under_test() else 4), [command_of(pid) for pid in ours]
+        check_processes(mark, 2 if board.under_test() else 4)
         assert server.stop() == 0
-    assert not marked(mark), [command_of(pid) for pid in marked(mark)]
+    check_processes(mark, 0)
     return count
+
+
+def check_processes(mark: str, expected: int, patience: float = 30) -> None:
+    """Wait until a server and all that it started are that many: what was killed takes its time to end."""
+    until = time.monotonic() + patience
+    while len(left := marked(mark)) != expected:
+        assert time.monotonic() < until, [command_of(pid) for pid in left]
+        time.sleep(0.05)
 
 
 def marked(mark: str) -> list[int]:
