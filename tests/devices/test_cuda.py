@@ -544,7 +544,8 @@ def test_session_computes_times_and_has_streams(libraries: dict[str, Path]) -> N
         with stream:
             lib["add"](a, a, out)
         other.wait(stream)
-        np.testing.assert_array_equal(out.numpy(), 2 * x)
+        with other:
+            np.testing.assert_array_equal(out.numpy(), 2 * x)
         stream.close()
         with pytest.raises(errors.PortcallError):
             remote.device("cpu")._stream(3, other.handle)  # of another device
