@@ -16,6 +16,7 @@
 #include <list>
 #include <memory>
 
+#include "board/directories.h"
 #include "board/farm_channel.h"
 #include "board/gate.h"
 #include "board/hello.h"
@@ -196,11 +197,7 @@ class Agent {
     orders_.Ask(Object(command), 0);
   }
 
-  static std::string List(const std::vector<std::string>& values) {
-    std::string text = "[";
-    for (const std::string& value : values) text.append(text.size() > 1 ? ", " : "").append(value);
-    return text + "]";
-  }
+  static std::string List(const std::vector<std::string>& values) { return "[" + Join(values) + "]"; }
 
   // Seconds that the hooks on one side of a lease may take.
   double Patience() const {
@@ -334,8 +331,7 @@ class Agent {
 
   // Why this place cannot be used, as far as it is known at once.
   std::string Trouble() const {
-    const char* temporary = getenv("TMPDIR");
-    const std::string folder = !options_.work_dir.empty() ? options_.work_dir : temporary ? temporary : "/tmp";
+    const std::string folder = PlaceOf(options_.work_dir);
     struct statvfs disk{};
     if (statvfs(folder.c_str(), &disk) != 0) return "cannot look at " + folder + ": " + strerror(errno);
     const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;

@@ -70,11 +70,6 @@ uint64_t Count(int folder, uint64_t enough, int depth, Seen* seen) {
   return total;
 }
 
-std::string PlaceOf(const std::string& place) {
-  const char* temporary = std::getenv("TMPDIR");
-  return !place.empty() ? place : temporary && *temporary ? temporary : kTemporaryFolder;
-}
-
 bool Lock(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 }  // namespace
@@ -118,6 +113,8 @@ uint64_t DiskUsage(const std::string& directory, uint64_t enough) {
   Seen seen;
   return folder ? Count(folder.get(), enough, 0, &seen) : 0;
 }
+
+std::string PlaceOf(const std::string& place) { return place.empty() ? TemporaryFolder() : place; }
 
 BaseDirectory MakeBaseDirectory(const std::string& place) {
   for (;;) {

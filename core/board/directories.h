@@ -28,7 +28,8 @@ struct BaseDirectory {
   std::string path;
   Descriptor lock;
 };
-// In `place`, or the system's for such when empty.
+// The folder that servers' directories are in: `place`, or the system's for such when empty.
+std::string PlaceOf(const std::string& place);
 BaseDirectory MakeBaseDirectory(const std::string& place);
 void DeleteAbandonedDirectories(const std::string& place);
 

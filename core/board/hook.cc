@@ -26,6 +26,7 @@ Hook::Hook(std::string command, double limit, const Variables& variables)
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw SystemError("cannot make a pipe");
   output_ = Descriptor(ends[0]);
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
   const Descriptor theirs(ends[1]);
   pid_ = fork();
   if (pid_ < 0) throw SystemError("cannot start a process");
@@ -53,7 +54,6 @@ void Hook::Kill() {
 
 bool Hook::Ended(std::string* why) {
   char data[4096];
-  fcntl(output_.get(), F_SETFL, O_NONBLOCK);
   ssize_t n = output_ ? 1 : 0;
   while (n > 0 && (n = read(output_.get(), data, sizeof(data))) > 0) {
     said_.append(data, static_cast<size_t>(n));

@@ -84,7 +84,7 @@ class JsonReader {
     } else if (word != "null" && word != "true" && word != "false") {
       if (word.empty() || word.find_first_not_of("-+.0123456789eE") != std::string::npos) Fail("a value is expected");
       value->real_ = std::strtod(word.c_str(), &stop);
-      value->is_real_ = true;
+      value->kind_ = Kind::kReal;
       if (*stop) Fail("a number is expected");
     }
     at_ = end;
@@ -152,8 +152,8 @@ int64_t Json::Integer(const char* what) const {
 }
 
 double Json::Number(const char* what) const {
-  Expect(kind_ == Kind::kInteger || is_real_, what, "a number");
-  return is_real_ ? real_ : static_cast<double>(number_);
+  Expect(kind_ == Kind::kInteger || kind_ == Kind::kReal, what, "a number");
+  return kind_ == Kind::kReal ? real_ : static_cast<double>(number_);
 }
 
 const std::string& Json::Text(const char* what) const {

@@ -12,7 +12,7 @@ namespace portcall::board {
 
 class Json {
  public:
-  enum class Kind { kOther, kInteger, kText, kList, kObject };  // kOther: null, booleans, other numbers
+  enum class Kind { kOther, kInteger, kReal, kText, kList, kObject };  // kOther: null, booleans
 
   // Throws ValueError for what is not JSON, is nested deeper than 64, or has a key twice in one object.
   static Json Parse(std::string_view text);
@@ -35,7 +35,6 @@ class Json {
   Kind kind_ = Kind::kOther;
   int64_t number_ = 0;
   double real_ = 0;
-  bool is_real_ = false;
   std::string text_;
   std::vector<Json> items_;
 };

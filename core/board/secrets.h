@@ -10,9 +10,9 @@
 
 namespace portcall::board {
 
-// One page: the keys made of the token and of random bytes. Neither the token of clients nor a secret of a session is kept.
 constexpr size_t kLongestToken = 4096;
 
+// One page: the keys made of the token and of random bytes. Neither the token of clients nor a secret of a session is kept.
 class Secrets {
  public:
   // The token of clients, and the one that the farm knows us by; each is empty for none.

@@ -6,6 +6,8 @@
 #include <elf.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 
 namespace portcall {
 
@@ -25,11 +27,15 @@ constexpr uint16_t kThisMachine = EM_NONE;  // no ELF files are for it
 #error "portcall does not know this machine"
 #endif
 
+inline std::string TemporaryFolder() {
 #ifdef __ANDROID__
-constexpr char kTemporaryFolder[] = "/data/local/tmp";
+  const char* system = "/data/local/tmp";
 #else
-constexpr char kTemporaryFolder[] = "/tmp";
+  const char* system = "/tmp";
 #endif
+  const char* given = std::getenv("TMPDIR");
+  return given && *given ? given : system;
+}
 
 }  // namespace portcall
 #endif  // PORTCALL_BYTES_THIS_MACHINE_H_

@@ -319,29 +319,29 @@ int EventTime(void*, DLDevice device, void* from, void* to, int64_t* nanoseconds
 
 // ---- Registration ---------------------------------------------------------------------------------------------------
 
-// In the order of c_api.h.
-const DeviceRegistration registration(kDLCUDA, {sizeof(PortcallDeviceAPI),
-                                                nullptr,
-                                                SetDevice,
-                                                GetAttr,
-                                                Alloc,
-                                                Free,
-                                                Copy,
-                                                CreateStream,
-                                                FreeStream,
-                                                SyncStream,
-                                                SyncStreams,
-                                                kPortcallDevicePlainAddresses,
-                                                StartTimer,
-                                                StopTimer,
-                                                nullptr,
-                                                nullptr,
-                                                CreateEvent,
-                                                FreeEvent,
-                                                RecordEvent,
-                                                WaitEvent,
-                                                SyncEvent,
-                                                EventTime});
+const DeviceRegistration registration(kDLCUDA, [] {
+  PortcallDeviceAPI api{};
+  api.struct_size = sizeof(api);
+  api.flags = kPortcallDevicePlainAddresses;
+  api.set_device = SetDevice;
+  api.get_attr = GetAttr;
+  api.alloc = Alloc;
+  api.free = Free;
+  api.copy = Copy;
+  api.create_stream = CreateStream;
+  api.free_stream = FreeStream;
+  api.sync_stream = SyncStream;
+  api.sync_streams = SyncStreams;
+  api.start_timer = StartTimer;
+  api.stop_timer = StopTimer;
+  api.create_event = CreateEvent;
+  api.free_event = FreeEvent;
+  api.record_event = RecordEvent;
+  api.wait_event = WaitEvent;
+  api.sync_event = SyncEvent;
+  api.event_time = EventTime;
+  return api;
+}());
 
 // Pinned memory of the host, which copies to and from a GPU fastest. Its index is that of a GPU.
 const DeviceRegistration host_registration(kDLCUDAHost, [] {

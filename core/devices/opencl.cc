@@ -243,29 +243,30 @@ int EventTime(void*, DLDevice, void* from, void* to, int64_t* nanoseconds) {
 
 // ---- Registration ---------------------------------------------------------------------------------------------------
 
-// In the order of c_api.h.
-const DeviceRegistration registration(kDLOpenCL, {sizeof(PortcallDeviceAPI),
-                                                  nullptr,
-                                                  SetDevice,
-                                                  GetAttr,
-                                                  Alloc,
-                                                  Free,
-                                                  Copy,
-                                                  CreateStream,
-                                                  FreeStream,
-                                                  SyncStream,
-                                                  SyncStreams,
-                                                  0,
-                                                  StartTimer,
-                                                  StopTimer,
-                                                  MakeView,
-                                                  AllocScope,
-                                                  CreateEvent,
-                                                  FreeEvent,
-                                                  RecordEvent,
-                                                  WaitEvent,
-                                                  SyncEvent,
-                                                  EventTime});
+const DeviceRegistration registration(kDLOpenCL, [] {
+  PortcallDeviceAPI api{};
+  api.struct_size = sizeof(api);
+  api.set_device = SetDevice;
+  api.get_attr = GetAttr;
+  api.alloc = Alloc;
+  api.free = Free;
+  api.copy = Copy;
+  api.create_stream = CreateStream;
+  api.free_stream = FreeStream;
+  api.sync_stream = SyncStream;
+  api.sync_streams = SyncStreams;
+  api.start_timer = StartTimer;
+  api.stop_timer = StopTimer;
+  api.view = MakeView;
+  api.alloc_scope = AllocScope;
+  api.create_event = CreateEvent;
+  api.free_event = FreeEvent;
+  api.record_event = RecordEvent;
+  api.wait_event = WaitEvent;
+  api.sync_event = SyncEvent;
+  api.event_time = EventTime;
+  return api;
+}());
 
 }  // namespace
 

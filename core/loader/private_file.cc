@@ -35,8 +35,7 @@ std::string UniquePath(int fd) {
 
 PrivateFile::PrivateFile(const std::string& name, uint64_t nbytes) {
   if (nbytes < kLarge && OpenInMemory(name)) return;
-  const char* folder = std::getenv("TMPDIR");
-  path_ = bytes::Join({folder && *folder ? folder : kTemporaryFolder, "/", name, "-XXXXXX.so"});
+  path_ = bytes::Join({TemporaryFolder(), "/", name, "-XXXXXX.so"});
   fd_ = mkostemps(path_.data(), 3, O_CLOEXEC);
   if (fd_ < 0) Fail("create", path_);
   temporary_ = path_;

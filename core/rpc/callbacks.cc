@@ -102,7 +102,7 @@ void Callbacks::Read(Lock& lock) {
       auto [space, room] = endpoint_->Space();
       size_t n = channel_->Receive(space, room, kNoDeadline);
       endpoint_->Filled(n);
-      Progress::Count(&progress_->received, n);
+      Count(&progress_->received, n);
       endpoint_->Collect();
       ended = n == 0;
     }

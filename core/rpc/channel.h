@@ -3,6 +3,7 @@
 #ifndef PORTCALL_RPC_CHANNEL_H_
 #define PORTCALL_RPC_CHANNEL_H_
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -18,6 +19,11 @@ constexpr Deadline kNoDeadline = Deadline::max();
 constexpr std::string_view kTimeIsUp = "the peer did not answer in time";  // what a SessionTimeoutError says
 
 Deadline DeadlineIn(double seconds);  // never for a value that is not positive
+
+// Adds to a counter of bytes, as one thread at a time does: others read it.
+inline void Count(std::atomic<uint64_t>* counter, size_t n) {
+  counter->store(counter->load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
 
 class Channel {
  public:

@@ -131,10 +131,10 @@ class FdChannel : public Channel {
   }
 
   ssize_t Write(iovec* parts, size_t count, int flags) const {
+    if (socket_ && count == 1) return send(write_fd_, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | flags);
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
-    if (socket_ && count == 1) return send(write_fd_, parts->iov_base, parts->iov_len, MSG_NOSIGNAL | flags);
     if (socket_) return sendmsg(write_fd_, &message, MSG_NOSIGNAL | flags);
     ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL);
     return n < 0 && errno == ENOTSOCK ? writev(write_fd_, parts, static_cast<int>(count)) : n;

@@ -56,7 +56,7 @@ void Link::Leave(bool* role) {
 }
 
 void Link::Count(std::atomic<uint64_t>* counter, size_t n) {
-  counter->store(counter->load(std::memory_order_relaxed) + n, std::memory_order_relaxed);  // one thread at a time adds
+  rpc::Count(counter, n);
   Deadline now = Clock::now();
   last_bytes_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   if (counter == &received_) heard_ = now;

@@ -101,7 +101,7 @@ void Outlet::Flush(SendQueue* answers) {
   while (!answers->empty()) {
     size_t n = channel_->Send(answers->Chunks(), kNoDeadline);
     answers->Sent(n);
-    Progress::Count(&progress_->sent, n);
+    Count(&progress_->sent, n);
   }
   progress_->Enter(Progress::kBetween);
 }
@@ -195,7 +195,7 @@ bool Outlet::SendPrinted(Deadline deadline) {
     try {
       size_t n = channel_->Send({{out_.data(), out_.size()}}, deadline);
       out_.erase(0, n);
-      Progress::Count(&progress_->sent, n);
+      Count(&progress_->sent, n);
     } catch (const Error& error) {
       if (error.kind() != "SessionTimeoutError") throw;
       return false;

@@ -43,9 +43,6 @@ struct Progress {
   char last_words[2044] = {};  // on stderr
 
   void Enter(State next) { state.store(next, std::memory_order_release); }
-  static void Count(std::atomic<uint64_t>* counter, size_t n) {  // one thread at a time does
-    counter->store(counter->load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
   void AddLastWords(std::string_view text);
 };
 static_assert(sizeof(Progress) == 24 + 104 + 8 * 56 + 2048 && std::atomic<uint64_t>::is_always_lock_free);

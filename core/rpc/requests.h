@@ -72,9 +72,11 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void FreeLater(Code code, DLDevice device, uint64_t handle);
 
   void Close();
-  void Leave();                                      // closes, for good, and lets go of what it calls
-  void Dismiss();                                    // lets go of functions that were lent
-  bool IsOurs() const { return forks_ == Forks(); }  // a child process must not end what is its parent's
+  void Leave();    // closes, for good, and lets go of what it calls
+  void Dismiss();  // lets go of functions that were lent
+  bool IsOurs() const {
+    return forks_ == forks.load(std::memory_order_relaxed);
+  }  // a child process must not end what is its parent's
   bool closed() const { return closed_ || !IsOurs(); }
   bool pipelined() const { return pipelined_; }
   void set_pipelined(bool on) { pipelined_ = on && link_.channel().KeepsDeadlines(); }
@@ -160,12 +162,11 @@ class Requests : public std::enable_shared_from_this<Requests> {
   Activity Describe(const Pending& request) const;
   std::string WaitSummary(const Activity& front) const;
 
-  static uint32_t Forks() { return forks.load(std::memory_order_relaxed); }
-  static std::atomic<uint32_t>
-      forks;  // between the first process and this one; counted, because getpid() takes its time
+  // Between the first process and this one; counted, because getpid() takes its time.
+  static std::atomic<uint32_t> forks;
 
   const pid_t process_ = getpid();
-  const uint32_t forks_ = Forks();
+  const uint32_t forks_ = forks;
   std::shared_ptr<Requests> kept_;  // in a child process, for good: its locks may be of threads that are not there
   const RemoteOptions options_;
   Link link_;  // its lock is that of all the following

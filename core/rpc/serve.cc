@@ -74,7 +74,7 @@ bool Serve(Endpoint* endpoint, Channel* channel, Outlet* outlet, ProgressPage& p
     if (n == 0) return endpoint->PeerClosed();
     outlet->set_working(true);
     endpoint->Filled(n);
-    Progress::Count(&progress->received, n);
+    Count(&progress->received, n);
     bool more;
     do {
       more = endpoint->Serve();

@@ -66,13 +66,14 @@ class Stream:
             raise ValueError(
                 f"a stream of {self.device} cannot wait for one of {other.device}; call sync() of that one"
             )
-        if isinstance(other, Stream) and type(self.device) is Device:
+        if isinstance(other, Event):
+            other._delay(self)
+        elif type(self.device) is Device:
             self.device._stream(_WAIT, self.handle, other.handle)
-            return
-        event = Event(self.device) if isinstance(other, Stream) else other
-        if isinstance(other, Stream):
+        else:
+            event = Event(self.device)
             event.record(other)
-        event._delay(self)
+            event._delay(self)
 
     def close(self) -> None:
         """Free the stream, after its work. It must not be current. What is not closed goes with its last reference, and

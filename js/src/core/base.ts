@@ -5,7 +5,7 @@ import { bytesOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { Classes } from "./classes.js";
 import type { CoreDict, CoreList } from "./containers.js";
 import type { Runtime } from "./interface.js";
-import type { CoreTensor, Keeper, Module, ObjectClass, PackedFunc } from "./objects.js";
+import { type CoreTensor, checkFills, type Keeper, type Module, type ObjectClass, type PackedFunc } from "./objects.js";
 
 export abstract class BaseRuntime implements Runtime, Keeper {
   abstract readonly backend: "native" | "wasm";
@@ -46,10 +46,7 @@ export abstract class BaseRuntime implements Runtime, Keeper {
     dtype: string | DataType = dtypeOf(data),
   ): CoreTensor {
     const tensor = this.empty(shape, dtype);
-    if (tensor.data.byteLength !== data.byteLength) {
-      tensor.dispose();
-      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
-    }
+    checkFills(data, tensor);
     bytesOf(tensor.data).set(bytesOf(data));
     return tensor;
   }

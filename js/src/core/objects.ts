@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands for objects of both cores, that in WebAssembly and the native one.
 
-import type { DataType, TypedArray } from "../dtype.js";
+import { countOf, type DataType, type TypedArray } from "../dtype.js";
 import { FunctionNotFoundError, PortcallError } from "../errors.js";
 
 /** A function of the core's registry, of a module, or of JavaScript as the core sees it. */
@@ -105,6 +105,20 @@ export class CoreTensor extends CoreObject {
   get data(): TypedArray {
     return this.#keeper.dataOf(this);
   }
+}
+
+/** How many bytes a tensor's elements take. */
+export function bytesIn({ dtype, shape }: CoreTensor): number {
+  return dtype.bytesOf(countOf(shape));
+}
+
+/** Check that an array has the bytes of a new tensor, which is given back if not.
+ * @throws RangeError It has not. */
+export function checkFills(data: TypedArray, tensor: CoreTensor): void {
+  if (bytesIn(tensor) === data.byteLength) return;
+  const { shape } = tensor;
+  tensor.dispose();
+  throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
 }
 
 /** A named set of functions: a library of kernels, or code that is linked into the core. */

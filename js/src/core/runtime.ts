@@ -12,7 +12,7 @@ import { CELL, Cells, type Cleanup, type Objects } from "./cells.js";
 import { systemImports } from "./imports.js";
 import { linkLibrary } from "./library.js";
 import { type CoreExports, CoreMemory } from "./memory.js";
-import { asError, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
+import { asError, bytesIn, CoreTensor, Module, type PackedFunc, symbolDispose } from "./objects.js";
 
 const PAGE = 1 << 16; // bytes of memory
 const OWN_MEMORY = 4 << 20; // bytes: of the core itself (core/web/Makefile)
@@ -601,7 +601,7 @@ export class WasmRuntime extends BaseRuntime implements Objects {
     const { device, data, offset } = this.placeOf(tensor);
     if (device.type !== HOST.type) throw new TypeError(`the tensor is on ${device}, which has to be read from`);
     const Class = tensor.dtype.arrayClass;
-    const count = tensor.dtype.bytesOf(countOf(tensor.shape)) / Class.BYTES_PER_ELEMENT;
+    const count = bytesIn(tensor) / Class.BYTES_PER_ELEMENT;
     return new Class(this.memory.exports.memory.buffer, data + offset, count);
   }
   /** @internal Where a tensor's elements are: its device, what that calls the memory, and bytes from there. */

@@ -5,7 +5,7 @@ import { device } from "../device.js";
 import { bytesOf, type DataType, dtypeOf, type TypedArray } from "../dtype.js";
 import { CompileError, DeviceError } from "../errors.js";
 import type { Runtime } from "./interface.js";
-import type { CoreTensor, Module } from "./objects.js";
+import { bytesIn, type CoreTensor, checkFills, type Module } from "./objects.js";
 import { WasmRuntime } from "./runtime.js";
 import { type Kernel, readKernels } from "./wgsl.js";
 
@@ -139,11 +139,7 @@ export class WebGpu {
     dtype: string | DataType = dtypeOf(data),
   ): CoreTensor {
     const tensor = this.empty(shape, dtype);
-    const nbytes = tensor.dtype.bytesOf(shape.reduce((a, b) => a * b, 1));
-    if (nbytes !== data.byteLength) {
-      tensor.dispose();
-      throw new RangeError(`the array has ${data.byteLength} bytes, which is not what the shape [${shape}] has`);
-    }
+    checkFills(data, tensor);
     this.#write(this.#runtime.placeOf(tensor).data, 0, bytesOf(data));
     return tensor;
   }
@@ -154,9 +150,8 @@ export class WebGpu {
   async read(tensor: CoreTensor): Promise<TypedArray> {
     const place = this.#runtime.placeOf(tensor);
     if (place.device.type !== WEBGPU.type) throw new TypeError(`the tensor is on ${place.device}, not on ${WEBGPU}`);
-    const nbytes = tensor.dtype.bytesOf(tensor.shape.reduce((a, b) => a * b, 1));
     const Class = tensor.dtype.arrayClass;
-    return new Class((await this.#read(place.data, place.offset, nbytes)).buffer as ArrayBuffer);
+    return new Class((await this.#read(place.data, place.offset, bytesIn(tensor))).buffer as ArrayBuffer);
   }
 
   /** Wait until all that was asked for is done.
