@@ -409,6 +409,7 @@ class Agent {
     } else if (message.kind == GateMessage::kLeaseEnded && options_.clean.empty()) {
       waiting_.push_back(Done("cleaned", order, "why", ""));
     } else if (message.kind == GateMessage::kLeaseEnded) {
+      waiting_.push_back(Done("ended", order, "why", ""));
       const int64_t fence = order.fence;
       order = last_;
       order.what = "clean";

@@ -94,11 +94,10 @@ bool Gate::Admit(const std::string& key, Admission* admission) {
   return true;
 }
 
-void Gate::EndLease(int64_t fence) {
+void Gate::Forget(int64_t fence) {
   for (auto next = keys_.begin(); next != keys_.end();) {
     next = next->second.fence <= fence ? keys_.erase(next) : std::next(next);
   }
-  ending_.insert(fence);
 }
 
 void Gate::ReportEnded(int64_t oldest) {

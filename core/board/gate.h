@@ -67,8 +67,8 @@ class Gate {
   void Allow(const GateMessage& message);
   // Says what a client's key is good for, and forgets it. False: nobody may come in with it.
   bool Admit(const std::string& key, Admission* admission);
-  // Forgets the keys of leases up to a fence, whose end is then to be reported.
-  void EndLease(int64_t fence);
+  void Forget(int64_t fence);  // the keys of leases up to a fence
+  void ToBeReported(int64_t fence) { ending_.insert(fence); }
   // Reports the ends of leases, of which the oldest one with a connection has the fence `oldest`; 0 for none.
   void ReportEnded(int64_t oldest);
   // The child must neither keep this link open nor send anything.

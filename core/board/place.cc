@@ -45,6 +45,7 @@ void Supervisor::OnAgent() {
     Descriptor passed;
     if (!gate_.Receive(&message, &passed)) return;
     if (message.kind == GateMessage::kAdmit) {
+      CloseLeases(message.fence - 1);  // which are over, though their ends may not have come here
       gate_.Allow(message);
     } else if (message.kind == GateMessage::kEndLease) {
       EndLease(message.fence);
@@ -72,7 +73,14 @@ void Supervisor::AdmitFromFarm(Connection* connection, const std::string& key) {
 }
 
 void Supervisor::EndLease(int64_t fence) {
-  gate_.EndLease(fence);
+  CloseLeases(fence);
+  gate_.ToBeReported(fence);
+  ReportEndedLeases();
+}
+
+// Lets nobody in any more for leases up to a fence, and ends their sessions.
+void Supervisor::CloseLeases(int64_t fence) {
+  gate_.Forget(fence);
   std::vector<int> numbers;
   for (const auto& [number, connection] : connections_) {
     if (connection->fence > 0 && connection->fence <= fence) numbers.push_back(number);
@@ -80,7 +88,6 @@ void Supervisor::EndLease(int64_t fence) {
   for (int number : numbers) {
     if (Connection* connection = Find(number)) Kill(connection, {"lease"});
   }
-  ReportEndedLeases();
 }
 
 void Supervisor::ReportEndedLeases() {

@@ -107,6 +107,7 @@ class Supervisor {
   void OnAgent();
   void AdmitFromFarm(Connection* connection, const std::string& key);
   void EndLease(int64_t fence);
+  void CloseLeases(int64_t fence);
   void ReportEndedLeases();
   // Ends
   void Kill(Connection* connection, Ending why);

@@ -28,6 +28,7 @@ _LOOKS = 100.0  # such answers a second at most: later where more clients wait
 AGENT_SILENCE = 10.0  # seconds between two questions of an agent
 ADMIT_PATIENCE = 5.0
 GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
+END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
 _NAMED = 5  # places that a waiting client hears of
 _MOST_TAGS = 100
 _MOST_TEXT = 500
@@ -118,6 +119,7 @@ class Api:
         self._news: dict[str, News] = {}
         self._asking: Counter[str] = Counter()  # answers that are held back, by lease
         self._gone: dict[str, asyncio.TimerHandle] = {}  # leases whose waiting clients are gone
+        self._ending: dict[str, News] = {}  # of places whose agents end sessions, where somebody waits for that
 
     async def call(self, command: Mapping[str, Any], token: str) -> dict[str, Any]:
         """Answer one command.
@@ -275,11 +277,25 @@ class Api:
             state.heard(lease.id)
         return self.view(lease)
 
-    def _release(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+    async def _release(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
         with self.hub.turn() as state:
             state.release(lease.id, "" if caller.user == lease.user else caller.user)
+        return await self._ended(lease)
+
+    async def _ended(self, lease: Lease) -> dict[str, Any]:
+        """Answer once no session of a lease that has ended is left. An agent that is silent keeps its place."""
+        until = time.monotonic() + END_PATIENCE
+        place = self.hub.state.places.get(lease.place)
+        while place is not None and place.ends_sessions_of(lease.fence) and (left := until - time.monotonic()) > 0:
+            await self._ending.setdefault(place.id, News()).wait(left)
         return self.view(lease)
+
+    def _tell_of_end(self, id: str) -> None:
+        """Let those look again who wait for the end of sessions at a place."""
+        news = self._ending.pop(id, None)
+        if news is not None:
+            news.tell()
 
     def _extend(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
@@ -287,11 +303,11 @@ class Api:
             state.extend(lease.id, _number(command, "seconds", 0, 1, 1e9), lease.ceiling)
         return self.view(lease)
 
-    def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+    async def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller, others=True)
         with self.hub.turn() as state:
             state.kick(lease.id, caller.user, _text(command, "why"))
-        return self.view(lease)
+        return await self._ended(lease)
 
     async def _session(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Answer with the match key of one more session of an active lease."""
@@ -398,6 +414,7 @@ class Api:
         with self.hub.turn() as state:
             for report in reports if isinstance(reports, list) else []:
                 self._report(state, id, agent, report)
+        self._tell_of_end(id)
         return {}
 
     async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -430,6 +447,10 @@ class Api:
             state.accepted(id, fence)
         elif what == "declined":
             state.declined(id, fence, why)
+        elif what == "ended":
+            place = state.places.get(id)
+            if place is not None:
+                place.quiet = min(fence, place.fence)
         elif what == "cleaned":
             if why and id in state.places:
                 state.failed(id, why)

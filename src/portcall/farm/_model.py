@@ -63,6 +63,7 @@ class Place(Stored):
         patience: seconds beyond the rules that its hooks may take.
         checked: when it last passed a check; ``usual`` the seconds that each job of one took the first time.
         cycles, cycled: how often its power was cycled since it last worked, and when.
+        quiet: its agent says that no session of leases up to this fence is left.
     """
 
     id: str
@@ -88,7 +89,12 @@ class Place(Stored):
     usual: dict[str, float] = field(default_factory=dict)
     cycles: int = 0
     cycled: float = 0
+    quiet: int = field(default=0, metadata={"kept": False})
     armed: float = field(default=0, metadata={"kept": False})
+
+    def ends_sessions_of(self, fence: int) -> bool:
+        """Return whether its agent has not said yet that the sessions of the lease with this fence are over."""
+        return self.peer == "portcall" and self.state == "cleaning" and self.quiet < fence == self.fence
 
     @property
     def free(self) -> bool:

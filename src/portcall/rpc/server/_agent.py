@@ -343,6 +343,7 @@ class Agent:
             with self._lock:
                 report = self._note(message)
             if isinstance(message, LeaseEnded) and self._place.clean and report is not None:
+                self._report({"what": "ended", "fence": message.fence})
                 report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(self._last))
             if report is not None:
                 self._report(report)

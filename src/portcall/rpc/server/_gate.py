@@ -79,6 +79,7 @@ class Gate:
 
     def _take(self, message: Message, descriptors: list[int]) -> None:
         if isinstance(message, AdmitClient):
+            self._close(message.fence - 1)  # leases before this one are over, though their ends may not have come here
             self._keys[message.key] = Admission(message.fence, message.limit)
         elif isinstance(message, EndLease):
             self._end(message.fence)
@@ -87,12 +88,16 @@ class Gate:
                 self._adopt(socket.socket(fileno=descriptor))
 
     def _end(self, fence: int) -> None:
-        self._keys = {key: a for key, a in self._keys.items() if a.fence > fence}
         self._ending[fence] = None
+        self._close(fence)
+        self._report_ended()
+
+    def _close(self, fence: int) -> None:
+        """Let nobody in any more for leases up to a fence, and end their sessions."""
+        self._keys = {key: a for key, a in self._keys.items() if a.fence > fence}
         for connection in list(self._connections):
             if 0 < connection.fence <= fence:
                 self._kill(connection, Ending("lease"))
-        self._report_ended()
 
     def admit(self, key: str) -> Admission | None:
         """Return what a client's key is good for, and forget it; None: nobody may come in with it."""
