@@ -87,9 +87,10 @@ HOUSE = [
     ("", "testing"),
     (
         "farm",
-        "_constraints _device_page _executor _splice _tracker_wire",
+        "_constraints _device_page _executor _shown _splice _tracker_wire",
         "_model",
-        "_queue _store",
+        "_queue _reading",
+        "_store",
         "_redis _state",
         "_page",
         "_access _hub",

@@ -43,7 +43,7 @@ def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     places, leases = store.load()
     assert places[0].to_dict() == desk.state.places["board"].to_dict()
     assert leases[0].to_dict() == lease.to_dict()
-    assert store.tokens() == {"hash": {"user": "ann"}}
+    assert store.tokens(lambda hash, record: record) == {"hash": {"user": "ann"}}
     assert store.fact("now", 0) == 5.0
     assert [e["what"] for e in store.history(lease=lease.id)][:2] == ["lease queued", "lease offered"]
     store.save([], ["board"], [], 6.0, None)

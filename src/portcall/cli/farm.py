@@ -38,6 +38,8 @@ portcall farm status                                   devices, leases, queue
 portcall farm reserve 'rasp4 & ram>=4GiB' --shell      a shell with a board
 """
 
+STORE = "PORTCALL_FARM_STORE"
+
 # What every board reports of itself.
 FACTS = {"cores", "ram", "arch", "os", "kernel", "libc", "host", "portcall", "place"}
 
@@ -577,8 +579,9 @@ SUMMARIES: dict[Command, str] = {
 @click.group("farm", cls=Group, examples=EXAMPLES, summaries=SUMMARIES, invoke_without_command=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
-@click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", help="Keeps everything over a "
-              "restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of several processes.")  # fmt: skip
+@click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", envvar=STORE, help="Keeps "
+              "everything over a restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of several "
+              "processes. Or PORTCALL_FARM_STORE, which other users of this machine do not see.")  # fmt: skip
 @click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
 @click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
 @click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
@@ -597,6 +600,7 @@ SUMMARIES: dict[Command, str] = {
 @click.option("--debug", is_flag=True, help="Show the trace of an error.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
+    os.environ.pop(STORE, None)  # it may have a password, which no command that is started from here needs
     if ctx.invoked_subcommand is None:
         try:
             run_farm(ctx, given)

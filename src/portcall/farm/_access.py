@@ -9,10 +9,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from portcall.farm._model import CLASSES, Class
+from portcall.farm._model import CLASSES, Class, read_fields
 from portcall.farm._state import hash_secret
 from portcall.farm._store import Store
 
@@ -89,7 +89,7 @@ class Access:
         self.required = required
         self._note = note
         self._store = store
-        self._tokens = {hashed: _read(record) for hashed, record in store.tokens().items()}
+        self._tokens = store.tokens(_read)
         self._codes: dict[str, Token] = {}
 
     def caller(self, token: str, user: str) -> Token | None:
@@ -154,8 +154,6 @@ def _described(token: Token) -> str:
     return f"{token.role} {token.user}{' for ' if token.keys else ''}{', '.join(token.keys)}"
 
 
-def _read(record: dict[str, Any]) -> Token:
-    """Return a stored token; fields of other versions are left out."""
-    known = {f.name for f in fields(Token)}
-    values: dict[str, Any] = {k: tuple(v) if k == "keys" else v for k, v in record.items() if k in known}
-    return Token(**values)
+def _read(hashed: str, values: Any) -> Token:
+    """Return a stored token. Raises: ValueError."""
+    return Token(**read_fields(Token, values))

@@ -101,7 +101,8 @@ class Pages:
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with figures for Prometheus."""
         self._viewer(request)
-        text = self._figures.text(self._api.hub.state, self._relay.passed, self._relay.pairs)
+        hub = self._api.hub
+        text = self._figures.text(hub.state, self._relay.passed, self._relay.pairs, hub.counts)
         kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
         return web.Response(body=text.encode(), headers={"Content-Type": kind})
 

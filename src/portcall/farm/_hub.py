@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ class Hub:
         power: cycles the power of places.
         session_keys: the lease of each match key that an agent of portcall has received and no session has used yet.
         watchers: called after each turn with its events.
+        counts: figures for Prometheus that the state machine does not know: of a counter's name and its labels.
         deposed: a turn could not be written to a store that others write, too; nobody was notified.
     """
 
@@ -51,7 +53,9 @@ class Hub:
         self, store: Store | RedisStore, rules: Rules | None = None, log: Log = lambda kind, text: None
     ) -> None:
         self.store = store
+        self.store.on_damage = self._on_damage
         self.log = log
+        self.counts = Counter({("portcall_farm_records_set_aside", ""): 0})
         self.state = State(rules)
         self.agents: dict[str, Listener] = {}
         self.holders: dict[str, Listener] = {}
@@ -77,6 +81,10 @@ class Hub:
         places, leases = self.store.load()
         self.state.load(places, leases, self.store.fact("use", {}), now)
         self._flush()
+
+    def _on_damage(self, text: str) -> None:
+        self.log("damaged", text)
+        self.counts["portcall_farm_records_set_aside", ""] += 1
 
     def now(self) -> float:
         """Return the farm's time: seconds since 1970, which never go back."""
@@ -189,5 +197,6 @@ class Hub:
         if self._timer is not None:
             self._timer.cancel()
         with contextlib.suppress(StoreError):
-            self.store.save([], [], [], self.now(), self.state.queue.use.to_dict())
+            if not self.deposed:
+                self.store.save([], [], [], self.now(), self.state.queue.use.to_dict())
         self.store.close()

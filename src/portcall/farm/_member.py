@@ -12,41 +12,53 @@ from collections.abc import Callable
 
 from portcall.farm._access import Access
 from portcall.farm._port import FORWARDED, Port, listen
-from portcall.farm._redis import RedisStore
+from portcall.farm._redis import Leader, RedisStore
 from portcall.farm._server import FarmOptions, Server, log_of
 from portcall.farm._splice import Pipes, Spliced
 from portcall.farm._store import StoreError
 from portcall.rpc.wire._address import Address, parse_address
 
 BEAT = 0.5  # seconds
+PAUSE = 5.0  # after an error that comes from the farm itself: another process takes over
+NOBODY = Leader("", "")
 _CONNECT_TIMEOUT = 5.0
 
 
 class Standby(Port):
-    """Passes each connection on to the process that leads, with the address of the peer in front."""
+    """Passes each connection on to the process that leads, with the address of the peer in front.
 
-    def __init__(self, listener: socket.socket, leader: str, secret: str, log: Callable[[str, str], None]) -> None:
+    What was passed on already it does not pass on again, and it closes what comes while nobody leads: peers try again.
+
+    Parameters:
+        leader: the process that leads.
+    """
+
+    def __init__(self, listener: socket.socket, leader: Leader, log: Callable[[str, str], None]) -> None:
         super().__init__(listener, {}, log=log)
         self._leader = leader
-        self._said = FORWARDED + secret.encode()
+        self._said = FORWARDED + leader.secret.encode()
         self._pipes = Pipes()
         self._pairs: set[Spliced] = set()
 
     async def _begin(self, sock: socket.socket) -> None:
         out = None
         try:
-            target = parse_address(self._leader or ":0")
+            target = parse_address(self._leader.address if self._leader.secret else "")
+            if await self._first_byte(sock) == FORWARDED[:1]:
+                raise ConnectionAbortedError("it was passed on already")
             peer = str(sock.getpeername()[0]).encode()
             info = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             out = socket.socket(info[0][0], socket.SOCK_STREAM)
             out.setblocking(False)
             await asyncio.wait_for(self._loop.sock_connect(out, info[0][4]), _CONNECT_TIMEOUT)
             await self._loop.sock_sendall(out, self._said + bytes([len(peer)]) + peer)
-        except (OSError, TimeoutError, asyncio.TimeoutError, ValueError):  # it is gone; the peer tries again
+        except BaseException as error:
             sock.close()
             if out is not None:
                 out.close()
-            return
+            if isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError, ValueError)):
+                return  # it is gone; the peer tries again
+            raise
         pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
         self._pairs.add(pair)
 
@@ -70,31 +82,45 @@ class Member:
         self.address = Address(host, port)
         self.options = dataclasses.replace(options, port=port)
         wild = host in ("0.0.0.0", "::")
-        self.store = RedisStore(options.store, str(Address(socket.gethostname() if wild else host, port)))
         self.server: Server | None = None
         self._standby: Standby | None = None
-        self._leader = ""
+        self._leader = NOBODY
         self._task: asyncio.Task[None] | None = None
+        self._said = ""
+        try:
+            self.store = RedisStore(options.store, str(Address(socket.gethostname() if wild else host, port)))
+        except BaseException:
+            self._listener.close()
+            raise
 
     async def start(self) -> Access | None:
         """Lead or stand by, from now on; return the tokens where this process leads."""
-        await self._step()
+        try:
+            await self._step()
+        except BaseException:
+            await self.stop()
+            raise
         self._task = asyncio.create_task(self._follow())
         return self.server.access if self.server is not None else None
 
     async def _follow(self) -> None:
+        """Lead or stand by, whatever happens: what fails is tried again, and another process may do it meanwhile."""
+        pause = BEAT
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(pause)
             try:
                 await self._step()
-            except (StoreError, OSError) as error:
-                self._log("store", str(error))
+                pause = BEAT
+            except Exception as error:
+                of_store = isinstance(error, StoreError)
+                self._log(*("store", str(error)) if of_store else ("error", f"{type(error).__name__}: {error}"))
+                pause = BEAT if of_store else PAUSE
                 await self._step_down()
 
     async def _step(self) -> None:
         if self.server is not None:
             if self.server.hub.deposed or not self.store.beat():
-                self._log("standby", "another process of this farm has taken over")
+                self._log("standby", self.server.hub.store_error or "another process of this farm has taken over")
                 await self._step_down()
         elif self.store.lead():
             self._stop_standing_by()
@@ -102,21 +128,35 @@ class Member:
             if not secret:
                 secret = secrets.token_hex(16)
                 self.store.set_fact("forward", secret)
-            self.server = Server(self.options, self.store, self._listener.dup(), secret)
-            await self.server.start()
+            server = Server(self.options, self.store, self._listener.dup(), secret)
+            await server.start()
+            self.server = server
             self._log("leading", f"this process, {self.store.address}, leads the farm")
         else:
-            leader = self.store.leader()
-            if leader != self._leader or self._standby is None:
-                self._stop_standing_by()
-                self._leader = leader
-                secret = self.store.fact("forward", "")
-                self._standby = Standby(self._listener.dup(), leader, secret, self._log)
+            self._stand_by(self.store.leader())
 
     async def _step_down(self) -> None:
         server, self.server = self.server, None
-        if server is not None:
-            await server.stop()
+        try:
+            if server is not None:
+                await server.stop()
+        except Exception as error:
+            self._log("error", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(StoreError):
+            self.store.resign()
+        if self._standby is None:
+            self._stand_by(NOBODY)
+
+    def _stand_by(self, leader: Leader) -> None:
+        """Pass connections on to who leads; never to this process itself, or one that says that it has its address."""
+        if leader.address == self.store.address:
+            if not leader.mine:
+                self._log("standby", f"a process that has ended, or another machine's, leads as {leader.address}")
+            leader = NOBODY
+        if leader != self._leader or self._standby is None:
+            self._stop_standing_by()
+            self._leader = leader
+            self._standby = Standby(self._listener.dup(), leader, log_of(self.options))
 
     def _stop_standing_by(self) -> None:
         if self._standby is not None:
@@ -124,7 +164,10 @@ class Member:
             self._standby = None
 
     def _log(self, kind: str, text: str) -> None:
-        log_of(self.options)(kind, text)
+        """Say something once, however often it happens in a row."""
+        if text != self._said:
+            self._said = text
+            log_of(self.options)(kind, text)
 
     async def stop(self) -> None:
         """Close all connections, and let another process take over."""
@@ -132,11 +175,7 @@ class Member:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self._stop_standing_by()
-        led = self.server is not None
         await self._step_down()
-        with contextlib.suppress(StoreError):
-            if led:
-                self.store.resign()
+        self._stop_standing_by()
         self.store.close()
         self._listener.close()

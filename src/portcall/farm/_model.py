@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from portcall.farm._constraints import Tag
 
@@ -18,6 +20,8 @@ Peer = Literal["portcall", "TVM"]
 USABLE: tuple[Health, ...] = ("good", "unknown", "suspect")
 CLASSES: tuple[Class, ...] = ("urgent", "normal", "batch")
 MOST_PRIORITY = 10.0  # and the same below zero
+_MOST = 1e300  # beyond it, sums are no numbers any more
+_HALVES = re.compile("[\ud800-\udfff]")  # of pairs, which are no text
 
 Record = TypeVar("Record", bound="Stored")
 
@@ -31,16 +35,64 @@ class Stored:
         return {name: getattr(self, name) for name in _kept_names(record)}
 
     @classmethod
-    def from_dict(cls: type[Record], values: dict[str, Any]) -> Record:
-        """Make a record of what ``to_dict`` returned; fields of other versions are left out."""
-        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        read = {name: tuple(v) if name == "keys" else v for name, v in values.items() if name in known}
-        return cls(**read)
+    def from_dict(cls: type[Record], values: Any) -> Record:
+        """Make a record of what ``to_dict`` returned; fields of other versions are left out.
+
+        Raises:
+            ValueError: a field is missing, or has another type than it is declared with.
+        """
+        return cls(**read_fields(cls, values))
 
 
 @functools.cache
 def _kept_names(record: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(record) if f.metadata.get("kept", True))
+
+
+@functools.cache
+def _declared(record: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a record, and whether it must be there."""
+    hints = get_type_hints(record)
+    needed = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(record)}
+    return {name: (hints[name], must) for name, must in needed.items()}
+
+
+def read_fields(record: Any, values: Any) -> dict[str, Any]:
+    """Return the fields of a record, out of a value of JSON; those of other versions are left out.
+
+    Raises:
+        ValueError: one is missing, or has another type than it is declared with.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError("it is not an object")
+    read = {}
+    for name, (kind, must) in _declared(record).items():
+        if name in values:
+            if not fits(values[name], kind):
+                raise ValueError(f"its {name} has another type or no possible value")
+            read[name] = tuple(values[name]) if get_origin(kind) is tuple else values[name]
+        elif must:
+            raise ValueError(f"it has no {name}")
+    return read
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return whether a value of JSON is one of a declared type; numbers are finite, and texts can be sent."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in args
+    if origin in (list, tuple):
+        return isinstance(value, (list, tuple)) and all(fits(v, args[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
+    if args:
+        return any(fits(value, one) for one in args)
+    if kind in (int, float):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and abs(value) < _MOST and (kind is float or isinstance(value, int))
+    if kind is str:
+        return isinstance(value, str) and (value.isascii() or not _HALVES.search(value))
+    return isinstance(value, kind)
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -199,8 +199,8 @@ class Figures:
                 self._ended[event.detail.partition(" by ")[0].partition(":")[0]] += 1
                 self._queued.pop(event.lease, None)
 
-    def text(self, state: State, passed: int, pairs: int) -> str:
-        """Return all figures."""
+    def text(self, state: State, passed: int, pairs: int, counts: Mapping[tuple[str, str], int]) -> str:
+        """Return all figures; ``counts`` has counters of others, by name and labels."""
         places = Counter((p.state, "drained" if p.drain else p.health) for p in state.places.values())
         leases = Counter(lease.state for lease in state.leases.values())
         oldest = min((x.created for x in state.leases.values() if x.state == "queued"), default=state.now)
@@ -218,4 +218,7 @@ class Figures:
         lines += [f'portcall_farm_events_total{{what="{w}"}} {n}' for w, n in sorted(self._happened.items())]
         lines += ["# TYPE portcall_farm_proxied_bytes counter", f"portcall_farm_proxied_bytes_total {passed}"]
         lines += ["# TYPE portcall_farm_proxied_sessions counter", f"portcall_farm_proxied_sessions_total {pairs}"]
+        for name in sorted({name for name, _ in counts}):
+            lines += [f"# TYPE {name} counter"]
+            lines += [f"{name}_total{labels} {n}" for (of, labels), n in sorted(counts.items()) if of == name]
         return "\n".join(lines) + "\n# EOF\n"

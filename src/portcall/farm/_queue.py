@@ -15,7 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 
 from portcall.farm._constraints import Constraint, key_constraint, parse_constraint
-from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules
+from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules, fits
 
 _KEPT_LINES = 256  # without anybody in them
 
@@ -71,7 +71,7 @@ class Use:
         return dict(self._known)
 
     def load(self, values: Mapping[str, tuple[float, float]]) -> None:
-        self._known = {user: (float(v[0]), float(v[1])) for user, v in values.items()}
+        self._known = {user: (v[0], v[1]) for user, v in values.items() if fits(v, list[float]) and len(v) == 2}
 
 
 class Queue:

@@ -3,49 +3,119 @@
 
 One process leads: it has the state and decides. The others pass connections on to it, and one of them takes over when
 it is gone. Who leads is said by a key that expires, and that key is not trusted: each turn is one script, which writes
-only while the number of its process is the highest that was ever given. What a process decides after another has taken
-over is refused whole, and nobody is notified. So two processes never give one place to two people.
+only where the key ``number`` has what this process wrote last. It is a random word for each time that somebody takes
+over, with the number of the turn. So what a process decides after another has taken over, or after Redis has lost or
+forgotten anything, is refused whole, and nobody is notified: two processes never give one place to two people.
+
+A script of Redis that fails in the middle leaves what it has written. So each looks at all that can fail first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from portcall.farm._model import Event, Lease, Place
+from portcall.farm._reading import Read, damage, read_event, read_fact, read_lease, read_place, read_rows
+from portcall.farm._shown import shown_store
 from portcall.farm._store import FORMAT, StoreError
 
+R = TypeVar("R")
+
 _PREFIX = "{portcall-farm}:"
+_TABLES = ("places", "leases", "tokens", "facts", "damaged")  # hashes
+_KEYS = tuple(_PREFIX + name for name in ("leader", "number", *_TABLES, "events"))
 _MOST_EVENTS = 1_000_000
 _LOOKED_AT = 20_000  # events, by a question for some of them
 _TIMEOUT = 2.0
 LEADS_FOR = 3000  # milliseconds after its last sign of life for which a process counts as the leader
 
-_LEAD = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-local number = redis.call('INCR', KEYS[2])
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return number
+# Keys: _KEYS. The first write of each script is one that Redis refuses when it has no memory or disk left.
+_KINDS = """
+local function wrong(n)
+  local kind = redis.call('TYPE', KEYS[n]).ok
+  return kind ~= 'none' and kind ~= (n < 3 and 'string' or n < #KEYS and 'hash' or 'stream')
+end
 """
+# Arguments: this process, the milliseconds, its new number, the time. A key of another type is set aside.
+_LEAD = (
+    _KINDS
+    + """
+if not wrong(1) then
+  local now = redis.call('GET', KEYS[1])
+  if now and now ~= ARGV[1] and redis.call('PTTL', KEYS[1]) >= 0 then return {0} end
+end
+local aside = {1}
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3])
+for n = 3, #KEYS do
+  if wrong(n) then
+    redis.call('RENAME', KEYS[n], KEYS[n] .. ':damaged:' .. ARGV[4])
+    table.insert(aside, KEYS[n])
+  end
+end
+return aside
+"""
+)
 _BEAT = """
 if redis.call('GET', KEYS[2]) ~= ARGV[3] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 _RESIGN = "if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-_SAVE = """
+_LEADER = """
+local secret = redis.pcall('HGET', KEYS[6], 'forward')
+return {redis.call('GET', KEYS[1]) or '', type(secret) == 'string' and secret or ''}
+"""
+# Arguments: the number, the next one, the most events; then for each change the key, the field and the text, which is
+# empty for a field that is gone.
+_SAVE = (
+    _KINDS
+    + """
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
-local turn = cjson.decode(ARGV[2])
-for _, v in ipairs(turn.set) do redis.call('HSET', ARGV[3] .. v[1], v[2], v[3]) end
-for _, v in ipairs(turn.gone) do redis.call('HDEL', ARGV[3] .. v[1], v[2]) end
-for _, v in ipairs(turn.events) do
-  redis.call('XADD', ARGV[3] .. 'events', 'MAXLEN', '~', ARGV[4], v[1] .. '-0', 'event', v[2])
+for n = 3, #KEYS do
+  if wrong(n) then return redis.error_reply('WRONGTYPE of ' .. KEYS[n]) end
+end
+local last = 0
+if redis.call('EXISTS', KEYS[#KEYS]) == 1 then
+  local facts = redis.call('XINFO', 'STREAM', KEYS[#KEYS])
+  for n = 1, #facts, 2 do
+    if facts[n] == 'last-generated-id' then last = tonumber(facts[n + 1]:match('^%d+')) end
+  end
+end
+if last >= 2 ^ 52 then return redis.error_reply('ERR the numbers of events are used up') end
+redis.call('SET', KEYS[2], ARGV[2])
+for n = 4, #ARGV, 3 do
+  local key, field, text = KEYS[tonumber(ARGV[n])], ARGV[n + 1], ARGV[n + 2]
+  if key == KEYS[#KEYS] then
+    last = last + 1
+    redis.call('XADD', key, 'MAXLEN', '~', ARGV[3], string.format('%.0f-0', last), 'event', text)
+  elseif text == '' then
+    redis.call('HDEL', key, field)
+  else
+    redis.call('HSET', key, field, text)
+  end
 end
 return 1
 """
+)
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The process that leads, as the others see it; ``mine`` says that it is this one. Empty while none does."""
+
+    address: str
+    secret: str
+    mine: bool = False
 
 
 class RedisStore:
@@ -56,6 +126,7 @@ class RedisStore:
         address: of this process, for the others.
 
     Raises:
+        ValueError: no address of Redis is like that.
         StoreError: nobody answers there.
         OSError: what is there is of a later version.
     """
@@ -63,29 +134,43 @@ class RedisStore:
     shared = True
 
     def __init__(self, url: str, address: str = "") -> None:
-        self.path = url
+        self.path = shown_store(url)
+        self.on_damage: Callable[[str], None] = lambda text: None
         self.address = address
-        self._number = ""  # of this process, as a leader
-        self._events = 0
-        self._redis: Any = redis.Redis.from_url(
-            url, decode_responses=True, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT
-        )
-        self._scripts = {text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _SAVE)}
-        found = self.fact("format", FORMAT)
+        self._name = f"{secrets.token_hex(8)} {address}"  # two processes may have one address, one after the other
+        self._term, self._turns = "", 0
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                url, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=_TIMEOUT,
+                socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0),
+            )  # fmt: skip
+            self._scripts = {
+                text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _LEADER, _SAVE)
+            }
+            found = self.fact("format", FORMAT)
+        except (ValueError, TypeError):  # the text of which may have the password
+            form = "redis://user:password@host:port/0, rediss://… or unix:///path, with %40 for @ and %2F for /"
+            raise ValueError(
+                f"invalid address of the farm's store '{self.path}' (must be of the form {form})"
+            ) from None
         if found != FORMAT:
-            raise OSError(f"the farm's store '{url}' has format {found}, this version knows {FORMAT}")
+            raise OSError(f"the farm's store '{self.path}' has format {found}, this version knows {FORMAT}")
 
     def _ask(self, command: str, *args: Any, **more: Any) -> Any:
-        try:
-            return getattr(self._redis, command)(*args, **more)
-        except redis.RedisError as error:
-            raise StoreError(f"cannot use '{self.path}': {error}") from None
+        return self._try(getattr(self._redis, command), *args, **more)
 
     def _run(self, script: str, *args: Any) -> Any:
+        return self._try(self._scripts[script], keys=_KEYS, args=args)
+
+    def _try(self, ask: Callable[..., Any], *args: Any, **more: Any) -> Any:
         try:
-            return self._scripts[script](keys=[_PREFIX + "leader", _PREFIX + "number"], args=args)
-        except redis.RedisError as error:
+            return ask(*args, **more)
+        except (redis.RedisError, OSError) as error:
             raise StoreError(f"cannot use '{self.path}': {error}") from None
+
+    @property
+    def _number(self) -> str:
+        return f"{self._term} {self._turns}"
 
     # ---- Who leads ----
 
@@ -95,25 +180,30 @@ class RedisStore:
         Raises:
             StoreError: Redis does not answer.
         """
-        number = self._run(_LEAD, self.address, LEADS_FOR)
-        if number:
-            self._number = str(number)
-            last = self._ask("xrevrange", _PREFIX + "events", count=1)
-            self._events = int(last[0][0].partition("-")[0]) if last else 0
-            self.set_fact("format", FORMAT)
-        return bool(number)
+        term = secrets.token_hex(16)
+        leads, *aside = self._run(_LEAD, self._name, LEADS_FOR, f"{term} 0", f"{time.time():.0f}")
+        if not leads:
+            return False
+        self._term, self._turns = term, 0
+        for key in aside:
+            self.on_damage(f"'{key}' is of another type, and was renamed")
+        self.set_fact("format", FORMAT)
+        return True
 
     def beat(self) -> bool:
         """Say that this process is there; return whether it still leads."""
-        return bool(self._run(_BEAT, self.address, LEADS_FOR, self._number))
+        return bool(self._run(_BEAT, self._name, LEADS_FOR, self._number))
 
     def resign(self) -> None:
         """Let another process take over at once."""
-        self._run(_RESIGN, self._number)
+        if self._term:
+            number, self._term = self._number, ""
+            self._run(_RESIGN, number)
 
-    def leader(self) -> str:
-        """Return the address of the process that leads; empty while none does."""
-        return self._ask("get", _PREFIX + "leader") or ""
+    def leader(self) -> Leader:
+        """Return the process that leads."""
+        found, secret = self._run(_LEADER)
+        return Leader(found.partition(" ")[2], read_fact(secret or None, ""), found == self._name)
 
     # ---- What a farm keeps ----
 
@@ -122,38 +212,41 @@ class RedisStore:
 
     def load(self) -> tuple[list[Place], list[Lease]]:
         """Return the places, and the leases that have not ended."""
-        places = [Place.from_dict(json.loads(text)) for text in self._ask("hvals", _PREFIX + "places")]
-        leases = [Lease.from_dict(json.loads(text)) for text in self._ask("hvals", _PREFIX + "leases")]
-        return places, leases
+        return list(self._read("places", read_place).values()), list(self._read("leases", read_lease).values())
 
-    def _write(
-        self, set: list[tuple[str, str, str]], gone: Sequence[tuple[str, str]] = (), events: Sequence[Any] = ()
-    ) -> None:
-        """Write a turn, whole or not at all.
+    def _read(self, table: str, read: Read[R]) -> dict[str, R]:
+        """Return the records of a table; those that cannot be read go to another, so that the farm starts."""
+        found, damaged = read_rows(self._ask("hgetall", _PREFIX + table).items(), read)
+        for name, text, why in damaged:
+            kept = json.dumps({"kept": table, "name": name, "value": text, "why": why, "time": time.time()})
+            self._write([("damaged", f"{table} {name} {time.time():.0f}", kept), (table, name, "")])
+            self.on_damage(damage(table, name, why))
+        return found
+
+    def _write(self, changes: Iterable[tuple[str, str, str]]) -> None:
+        """Write a turn, whole or not at all: of each change the table, the name and the text, empty for none.
 
         Raises:
             StoreError: another process has taken over, or Redis does not answer.
         """
-        turn = json.dumps({"set": set, "gone": gone, "events": events})
-        if not self._run(_SAVE, self._number, turn, _PREFIX, _MOST_EVENTS):
-            raise StoreError("another process of this farm has taken over")
+        words = [word for table, name, text in changes for word in (_KEYS.index(_PREFIX + table) + 1, name, text)]
+        if not self._run(_SAVE, self._number, f"{self._term} {self._turns + 1}", _MOST_EVENTS, *words):
+            raise StoreError("another process of this farm has taken over, or Redis has lost what was written")
+        self._turns += 1
 
     def save(
         self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
     ) -> None:
         """Write one turn. Ended leases stay in the history only."""
-        kept = [("facts", "now", json.dumps(now))]
-        kept += [("facts", "use", json.dumps(use))] if use is not None else []
-        gone = [("places", id) for id in forgotten]
+        changes = [("facts", "now", json.dumps(now))]
+        changes += [("facts", "use", json.dumps(use))] if use is not None else []
+        changes += [("places", id, "") for id in forgotten]
         for record in changed:
             table = "places" if isinstance(record, Place) else "leases"
-            if isinstance(record, Lease) and record.state == "ended":
-                gone.append((table, record.id))
-            else:
-                kept.append((table, record.id, json.dumps(record.to_dict())))
-        numbered = [(str(self._events + n), json.dumps(vars(event))) for n, event in enumerate(events, start=1)]
-        self._write(kept, gone, numbered)
-        self._events += len(numbered)
+            ended = isinstance(record, Lease) and record.state == "ended"
+            changes.append((table, record.id, "" if ended else json.dumps(record.to_dict())))
+        changes += [("events", "", json.dumps(vars(event))) for event in events]
+        self._write(changes)
 
     def history(
         self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, limit: int = 1000
@@ -165,9 +258,8 @@ class RedisStore:
         while left > 0 and len(found) < limit:
             page = self._ask("xrevrange", _PREFIX + "events", max=end, min=f"{after + 1}-0", count=min(left, 1000))
             for id, fields in page:
-                event = {"number": int(id.partition("-")[0]), **json.loads(fields["event"])}
-                if all(event[name] == value for name, value in wanted.items()):
-                    found.append(event)
+                read, _ = read_rows([(id.partition("-")[0], fields.get("event", ""))], read_event)
+                found += [e for e in read.values() if all(e[name] == value for name, value in wanted.items())]
             if len(page) < min(left, 1000):
                 break
             left -= len(page)
@@ -176,20 +268,21 @@ class RedisStore:
 
     # ---- Tokens and single facts ----
 
-    def tokens(self) -> dict[str, dict[str, Any]]:
-        """Return the records of all tokens, by their hashes."""
-        return {hash: json.loads(text) for hash, text in self._ask("hgetall", _PREFIX + "tokens").items()}
+    def tokens(self, read: Read[R]) -> dict[str, R]:
+        """Return all tokens, by their hashes."""
+        return self._read("tokens", read)
 
     def set_token(self, hash: str, record: dict[str, Any] | None) -> None:
         """Keep a token's record; None removes it."""
-        if record is None:
-            self._write([], [("tokens", hash)])
-        else:
-            self._write([("tokens", hash, json.dumps(record))])
+        self._write([("tokens", hash, "" if record is None else json.dumps(record))])
 
     def fact(self, name: str, default: Any) -> Any:
-        text = self._ask("hget", _PREFIX + "facts", name)
-        return default if text is None else json.loads(text)
+        try:
+            return read_fact(self._ask("hget", _PREFIX + "facts", name), default)
+        except StoreError as error:
+            if "WRONGTYPE" in str(error):  # ``lead`` sets it aside
+                return default
+            raise
 
     def set_fact(self, name: str, value: Any) -> None:
         self._write([("facts", name, json.dumps(value))])

@@ -26,6 +26,7 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Rules
 from portcall.farm._port import Port, listen
 from portcall.farm._relay import Relay, TcpEnd
+from portcall.farm._shown import host_of, is_shared
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
 from portcall.farm._webhooks import Webhooks
@@ -63,7 +64,7 @@ class FarmOptions:
 
     host: str = "127.0.0.1"
     port: int = 9190
-    store: str = "farm.db"
+    store: str = field(default="farm.db", repr=False)
     tls_certificate: str = ""
     tls_key: str = ""
     insecure: bool = False
@@ -71,12 +72,18 @@ class FarmOptions:
     tvm_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     power: str = ""
     cycles: int = 3
-    webhooks: tuple[str, ...] = ()
+    webhooks: tuple[str, ...] = field(default=(), repr=False)
     rules: Rules = field(default_factory=Rules)
     npm_package: str = ""
     silent: bool = False
 
     def __post_init__(self) -> None:
+        is_shared(self.store)
+        for number, url in enumerate(self.webhooks, start=1):
+            try:
+                host_of(url)
+            except ValueError as error:
+                raise ValueError(f"invalid webhook (number {number} of {len(self.webhooks)}): {error}") from None
         if not 0 <= self.port <= 65535:
             raise ValueError(f"invalid port {self.port} (must be 0-65535)")
         for network in self.tvm_networks:
@@ -92,7 +99,7 @@ class FarmOptions:
     @property
     def shared(self) -> bool:
         """Whether the store is one that several processes use."""
-        return self.store.partition("://")[0] in ("redis", "rediss", "unix")
+        return is_shared(self.store)
 
     @property
     def local(self) -> bool:
@@ -133,8 +140,12 @@ class Server:
         rules = dataclasses.replace(options.rules, cycles=options.cycles) if options.power else options.rules
         self.hub = Hub(self._store or Store(options.store), rules, self.log)
         self.hub.power = self._cycle_power
-        self._webhooks = Webhooks(self.hub, options.webhooks) if options.webhooks else None
-        self.access = Access(self.hub.store, required=options.require_tokens or not options.local, note=self.hub.note)
+        needed = options.require_tokens or not options.local
+        try:
+            self.access = Access(self.hub.store, required=needed, note=self.hub.note)
+        except BaseException:
+            self.hub.close()
+            raise
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
         self._runner = web.AppRunner(
@@ -164,6 +175,7 @@ class Server:
             await self._runner.cleanup()
             self.hub.close()
             raise
+        self._webhooks = Webhooks(self.hub, options.webhooks) if options.webhooks else None
         return Address(self._port.host, self._port.port)
 
     def _cycle_power(self, effect: Effect) -> None:

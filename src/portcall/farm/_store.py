@@ -11,10 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from portcall.farm._model import Event, Lease, Place
+from portcall.farm._reading import Read, damage, read_fact, read_lease, read_place, read_rows
+from portcall.farm._shown import shown_store
+
+R = TypeVar("R")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS places (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
@@ -23,6 +28,7 @@ CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, time REAL NOT NUL
                                    place TEXT NOT NULL, lease TEXT NOT NULL, user TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS tokens (hash TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS damaged (kept TEXT NOT NULL, name, value, why TEXT NOT NULL, time REAL NOT NULL);
 """
 FORMAT = 1
 _MOST_EVENTS = 1_000_000
@@ -46,7 +52,8 @@ class Store:
     shared = False
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = shown_store(path)
+        self.on_damage: Callable[[str], None] = lambda text: None
         self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -56,11 +63,11 @@ class Store:
         except sqlite3.Error as error:
             self._db.close()
             hint = "another farm uses it: give --store another file" if "locked" in str(error) else "is it such a file?"
-            raise OSError(f"cannot open the farm's store '{path}': {error}; {hint}") from None
+            raise OSError(f"cannot open the farm's store '{self.path}': {error}; {hint}") from None
         found = self.fact("format", FORMAT)
         if found != FORMAT:
             self._db.close()
-            raise OSError(f"the farm's store '{path}' has format {found}, this version knows {FORMAT}")
+            raise OSError(f"the farm's store '{self.path}' has format {found}, this version knows {FORMAT}")
         self.set_fact("format", FORMAT)
         self._since_trim = 0
 
@@ -69,9 +76,21 @@ class Store:
 
     def load(self) -> tuple[list[Place], list[Lease]]:
         """Return the places, and the leases that have not ended."""
-        places = [Place.from_dict(json.loads(text)) for (text,) in self._db.execute("SELECT record FROM places")]
-        leases = [Lease.from_dict(json.loads(text)) for (text,) in self._db.execute("SELECT record FROM leases")]
-        return places, leases
+        places = self._read("places", "id", read_place)
+        return list(places.values()), list(self._read("leases", "id", read_lease).values())
+
+    def _read(self, table: str, key: str, read: Read[R]) -> dict[str, R]:
+        """Return the records of a table; those that cannot be read go to another, so that the farm starts."""
+        rows = self._db.execute(f"SELECT {key}, CAST(record AS BLOB) FROM {table}").fetchall()
+        found, damaged = read_rows(rows, read)
+        for name, _, why in damaged:
+            self._db.execute(
+                f"INSERT INTO damaged SELECT ?, {key}, record, ?, ? FROM {table} WHERE {key} = ?",
+                (table, why, time.time(), name),
+            )
+            self._db.execute(f"DELETE FROM {table} WHERE {key} = ?", (name,))
+            self.on_damage(damage(table, name, why))
+        return found
 
     def save(
         self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
@@ -131,9 +150,9 @@ class Store:
 
     # ---- Tokens and single facts ----
 
-    def tokens(self) -> dict[str, dict[str, Any]]:
-        """Return the records of all tokens, by their hashes."""
-        return {hash: json.loads(text) for hash, text in self._db.execute("SELECT hash, record FROM tokens")}
+    def tokens(self, read: Read[R]) -> dict[str, R]:
+        """Return all tokens, by their hashes."""
+        return self._read("tokens", "hash", read)
 
     def set_token(self, hash: str, record: dict[str, Any] | None) -> None:
         """Keep a token's record; None removes it."""
@@ -144,7 +163,7 @@ class Store:
 
     def fact(self, name: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return default if row is None else json.loads(row[0])
+        return read_fact(row and row[0], default)
 
     def set_fact(self, name: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
