@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import subprocess
@@ -16,9 +17,9 @@ import pytest
 
 import portcall
 from compile import encoder
-from compile.reference import check
+from compile.reference import check, make
 from compile.test_models import branches, random
-from portcall.compile import _math
+from portcall.compile import _math, _verify
 from portcall.errors import ModelError
 
 pytestmark = pytest.mark.peers
@@ -105,3 +106,34 @@ def test_from_onnx_transformer_encoder() -> None:
     made = check(model, {"x": random(1, 32, 64)})
     assert made.kernels.get("default", 0) == 0
     check(model, {"x": random(1, 32, 64)}, threads=2)
+
+
+def test_verify_takes_products_of_bytes_from_kernels_that_do_not_saturate() -> None:
+    """Signed weights become unsigned ones: the same numbers, and right on processors without VNNI."""
+    weights = np.array([[-128, 127], [3, -5]], "int8")
+    scales = {"zx": np.uint8(7), "w": weights, "zw": np.int8(-3)}
+    nodes = [
+        onnx.helper.make_node("MatMulInteger", ["q", "w", "zx", "zw"], ["first"]),
+        onnx.helper.make_node("MatMulInteger", ["q", "w"], ["second"]),
+    ]
+    model = make(nodes, {"q": [2, 2]}, ["first", "second"], scales, dtype="uint8")
+    for value in model.graph.output:
+        value.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    given = np.array([[255, 254], [1, 0]], "uint8")
+    found = _verify.reference(model, {"q": given})
+    wide = given.astype("int32")
+    np.testing.assert_array_equal(found["first"], (wide - 7) @ (weights.astype("int32") + 3))
+    np.testing.assert_array_equal(found["second"], wide @ weights.astype("int32"))
+    changed = copy.deepcopy(model.graph)
+    _verify._without_saturation(changed)
+    kinds = {tensor.name: tensor.data_type for tensor in changed.initializer}
+    for node in changed.node:
+        assert [kinds[node.input[place]] for place in (1, 3)] == [onnx.TensorProto.UINT8] * 2
+
+
+@pytest.mark.slow
+def test_verify_is_right_on_x86_64_without_vnni() -> None:
+    """A processor of 2013, which qemu plays: no VNNI, so that onnxruntime's own products of uint8 and int8 saturate."""
+    script = Path(__file__).parents[1] / "scripts" / "products_of_bytes.py"
+    words = ["qemu-x86_64-static", "-cpu", "Haswell", sys.executable, str(script)]
+    subprocess.run(words, check=True, timeout=600)

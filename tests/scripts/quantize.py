@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantize an ONNX model with onnxruntime: python quantize.py MODEL RESULT qdq|operators|dynamic int8|uint8."""
+"""Quantize an ONNX model with onnxruntime: python quantize.py MODEL RESULT qdq|operators|dynamic int8|uint8.
+
+Weights of operators have 7 bits: with 8 the results of onnxruntime depend on the processor.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     kinds = {"int8": quantization.QuantType.QInt8, "uint8": quantization.QuantType.QUInt8}
     if form == "dynamic":
-        quantization.quantize_dynamic(path, result, weight_type=kinds[weights])
+        quantization.quantize_dynamic(path, result, weight_type=kinds[weights], reduce_range=True)
         return
     kind = quantization.QuantFormat.QDQ if form == "qdq" else quantization.QuantFormat.QOperator
     activations = kinds["int8" if form == "qdq" and weights == "int8" else "uint8"]
     quantization.quantize_static(
         path, result, Inputs(onnx.load(path)), quant_format=kind, activation_type=activations,
         weight_type=kinds[weights], per_channel=form == "qdq",
+        reduce_range=form != "qdq",
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from portcall.compile._model import bind_shapes, inputs_of, load
 from portcall.compile._quantized import is_quantized
@@ -37,6 +38,9 @@ _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
 _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
 _INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
+# Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
+_PRODUCTS = {"MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5)}
+_SIGN = 128  # by how much a byte without a sign is larger than the same byte with one
 
 
 class ReferenceFailedError(ModelError):
@@ -197,20 +201,50 @@ def _allowed(expected: Array, tolerance: float) -> float:
 
 
 def reference(model: Any, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what onnxruntime computes for the results of a model, by name and in order."""
+    """Return what onnxruntime computes for the results of a model, by name and in order.
+
+    It does so without optimizations, and with ``_without_saturation``: what it says is the same on every processor.
+    """
     onnxruntime = _import_onnxruntime()
     options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     names = [value.name for value in model.graph.output]
     known = onnx.ModelProto()
     known.CopyFrom(model)
     known.ir_version = min(model.ir_version, _KNOWN_IR)
+    _without_saturation(known.graph)
     try:
         session = onnxruntime.InferenceSession(known.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return dict(zip(names, session.run(names, dict(feeds)), strict=True))
     except Exception as error:  # its classes are made by pybind11 and share no base of their own
         raise ReferenceFailedError(f"onnxruntime cannot run the model: {_SOURCE.sub('', str(error))}") from error
+
+
+def _without_saturation(graph: Any) -> None:
+    """Write weights of int8 that meet uint8 as uint8: they and their zero points are 128 larger, which is the same.
+
+    Where a processor has no VNNI, onnxruntime adds two products of uint8 and int8 in 16 bits, and they saturate.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants |= {
+        node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.t
+    }
+    signed = {name for name, tensor in constants.items() if tensor.data_type == onnx.TensorProto.INT8}
+    for number, node in enumerate(graph.node):
+        first_zero, weights, zero = _PRODUCTS.get(node.op_type, (0, 0, 0))
+        if not weights or node.input[weights] not in signed or signed.intersection(node.input[first_zero:][:1]):
+            continue
+        node.input.extend([""] * (zero + 1 - len(node.input)))
+        if node.input[zero] not in {"", *signed}:
+            continue  # it is computed
+        for place in (weights, zero):
+            given = constants.get(node.input[place])
+            values = np.zeros((), "int8") if given is None else numpy_helper.to_array(given)
+            name = f"{node.input[place]}/uint8 of node {number}"
+            graph.initializer.append(numpy_helper.from_array((values.astype("int16") + _SIGN).astype("uint8"), name))
+            node.input[place] = name
 
 
 def _import_onnxruntime() -> Any:
