@@ -277,7 +277,7 @@ test-slow: venv build ## what takes minutes: a graph of a million objects, throu
 	$(PY) -m pytest -m slow
 
 .PHONY: test-board
-FARM_BOARDS := $(addprefix tests/farm/test_,leases.py kills.py health.py cli_farm.py client_api.py executor.py)
+FARM_BOARDS := $(addprefix tests/farm/test_,leases.py agents.py kills.py health.py cli_farm.py client_api.py executor.py)
 test-board: venv build ## the tests of `portcall serve` against the server without Python: minutes
 	PORTCALL_TEST_SERVER=board $(PY) -m pytest -n auto tests/rpc tests/graph/test_remote.py $(FARM_BOARDS)
 

@@ -71,7 +71,7 @@ HOUSE = [
     ),
     (
         "rpc/server",
-        "_directories _ended_sessions _log_writer _loop _messages _objects _options _standard_names",
+        "_directories _ended_sessions _log_writer _loop _messages _objects _options _orders _standard_names",
         "_files _link _listen _log _program",
         "_contents",
         "_connections _directory_process _worker _zygote_process",

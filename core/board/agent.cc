@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 
 #include "board/directories.h"
@@ -26,8 +27,8 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kTaken = 2;  // seconds for which a server of the same name that was killed may still count as there
-constexpr double kHold = 15;  // seconds for which the farm may hold an answer back
+constexpr double kTaken = 12;  // seconds for which an agent of the same name that was killed may count as there
+constexpr double kHold = 15;   // seconds for which the farm may hold an answer back
 constexpr double kFirstPause = 0.2, kLongestPause = 30;  // between attempts to reach a farm that is away
 constexpr double kLook = 0.02;                           // until a hook that has closed its output is looked at again
 constexpr uint64_t kLeastDisk = 16 << 20;                // bytes that must be free for a lease
@@ -91,19 +92,25 @@ struct Order {
   double limit = 0;
 };
 
-Order ReadOrder(const Json& json) {
-  Order order;
-  order.what = json.At("do", "an order").Text("do");
-  order.fence = json.At("fence", "an order").Integer("fence");
+// Throws ValueError for an order that cannot be carried out; what was read before is in `order`.
+void ReadOrder(const Json& json, Order* order) {
+  order->what = json.At("do", "an order").Text("do");
+  order->fence = json.At("fence", "an order").Integer("fence");
   const auto text = [&](const char* name) {
     const Json* found = json.Find(name, "an order");
-    return found ? found->Text(name) : "";
+    std::string value = found ? found->Text(name) : "";
+    PORTCALL_CHECK(value.find('\0') == std::string::npos, ValueError) << name << ": it has a zero byte";
+    return value;
   };
-  order.key = text("key");
-  order.lease = text("lease");
-  order.user = text("user");
-  if (const Json* limit = json.Find("limit", "an order")) order.limit = limit->Number("limit");
-  return order;
+  order->key = text("key");
+  order->lease = text("lease");
+  order->user = text("user");
+  if (const Json* limit = json.Find("limit", "an order")) order->limit = limit->Number("limit");
+  PORTCALL_CHECK(order->limit >= 0 && order->limit < 1e10, ValueError) << "its limit is no time";
+  const bool end = order->what == "end", known = end || order->what == "offer" || order->what == "admit";
+  PORTCALL_CHECK(known, ValueError) << "there is no order '" << order->what.substr(0, 40) << "'";
+  const bool key = !order->key.empty() && order->key.find_first_of(" \t\r\n") == std::string::npos;
+  PORTCALL_CHECK(end || key, ValueError) << "its key is none";
 }
 
 class Agent {
@@ -174,6 +181,7 @@ class Agent {
   }
 
   void Ask() {
+    asked_ = Now();
     Fields command = Command(registered() ? "next" : "register");
     if (registered()) {
       command.emplace_back("hold", Number(kHold));
@@ -214,41 +222,58 @@ class Agent {
 
   void OnOrders(const FarmAnswer& answer) {
     if (!Understood(answer)) return;
-    pause_ = kFirstPause;
     if (!registered()) {
       agent_ = answer.Word("agent");
       PORTCALL_CHECK(registered(), OSError) << orders_.address() << " is not a farm";
       Log(style_).Write("farm", "registered with the farm " + orders_.address() + " as " + options_.place);
+      task_.served = true;
       Tell(GateMessage(GateMessage::kRegistered, 0, 0));
       return;
     }
-    for (const Json& order : answer.body.At("orders", "the answer").List("orders")) Obey(ReadOrder(order));
+    const std::vector<Json>& orders = answer.body.At("orders", "the answer").List("orders");
+    for (const Json& order : orders) Take(order);
+    if (orders.empty() && Now() < asked_ + kFirstPause) after_ = Now() + kFirstPause;  // it holds no answer back
+    if (Now() > said_at_ + kLongestPause) said_.clear();
+    pause_ = kFirstPause;
   }
 
   void OnReported(const FarmAnswer& answer) {
-    if (answer.status == 401) return void(Understood(answer));
-    waiting_.erase(waiting_.begin(),
-                   waiting_.begin() + static_cast<ptrdiff_t>(reporting_));  // heard, or of no interest
+    if (answer.status < 500) {  // heard, or refused: then the farm hears all when we register
+      waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(reporting_));
+    }
     reporting_ = 0;
+    Understood(answer);
   }
 
-  // False where the farm does not know us any more; what it refuses for good ends this place.
+  // False where the farm does not know us any more, or refuses our token, which ends this place. Throws what may pass.
   bool Understood(const FarmAnswer& answer) {
     if (answer.status == 200) return true;
     const std::string reason = answer.Word("reason");
-    if (answer.status == 409 && reason == "register") {
+    const bool token = answer.status == 401 && reason == "token", forgotten = reason == "register";
+    if (forgotten && pause_ == kFirstPause) {  // it started again, or had given us up
       agent_.clear();
       done_.clear();
+      pause_ *= 2;
       return false;
     }
+    std::string text = "the farm " + orders_.address() + " answered with status " + std::to_string(answer.status) +
+                       ": " + answer.Word("error");
+    const bool taken = reason == "taken" && !task_.served && Now() > begin_ + kTaken;
+    PORTCALL_CHECK(token || taken || (answer.status == 403 && reason == "role"), OSError) << text;
     GateMessage message(GateMessage::kFailed, 0, 0);
-    PORTCALL_CHECK(reason != "taken" || Now() > begin_ + kTaken, OSError) << answer.Word("error");
-    std::string text = "the farm " + orders_.address() + ": " + answer.Word("error");
-    if (answer.status == 401) text += "; give its token by --token-file or PORTCALL_FARM_TOKEN (portcall farm token)";
+    if (token) text += "; give its token by --token-file or PORTCALL_FARM_TOKEN (portcall farm token)";
     message.SetText(text);
     Tell(message);
     stopping_ = true;
     return false;
+  }
+
+  // Logs trouble with the farm, unless it is the same as before.
+  void Complain(const std::string& why) {
+    if (why == said_) return;
+    said_ = why;
+    said_at_ = Now();
+    Log(style_).Write("farm", why);
   }
 
   void Away(const std::string& why) {
@@ -260,9 +285,7 @@ class Agent {
     timespec now{};
     clock_gettime(CLOCK_REALTIME, &now);
     const double random = 0.8 + 0.4 * static_cast<double>(now.tv_nsec / 1000 % 1000) / 1000;
-    char pause[32];
-    snprintf(pause, sizeof(pause), "%.1f", pause_);
-    Log(style_).Write("farm", why + "; trying again in " + pause + " s");
+    Complain(why + "; trying again");
     after_ = Now() + pause_ * random;
     pause_ = std::min(pause_ * 2, kLongestPause);
   }
@@ -290,6 +313,21 @@ class Agent {
   }
 
   // ---- Orders ----
+
+  // What cannot be done is declined.
+  void Take(const Json& json) {
+    Order order;
+    try {
+      ReadOrder(json, &order);
+    } catch (const Error& error) {
+      const std::string why = "an order of the farm cannot be carried out: " + std::string(error.message());
+      Complain(why);
+      if (order.what == "offer") done_.push_back(Done("declined", order, "why", why));
+      return;
+    }
+    if (!order.lease.empty()) leases_[order.fence] = order;
+    Obey(order);
+  }
 
   void Obey(const Order& order) {
     if (order.what == "offer" && !(options_.check.empty() && options_.prepare.empty())) {
@@ -362,7 +400,6 @@ class Agent {
   // ---- Hooks ----
 
   void StartHook(const Order& order, std::vector<std::string> commands) {
-    last_ = order;
     const Hook::Variables variables = {
         {"PORTCALL_PLACE", options_.place}, {"PORTCALL_USER", order.user}, {"PORTCALL_LEASE_ID", order.lease}};
     auto hook = std::make_unique<Hook>(commands.front(), options_.hook_limit, variables);
@@ -406,15 +443,15 @@ class Agent {
       const std::string fence = std::to_string(message.fence);
       waiting_.push_back(Object(
           {{"what", "\"closed\""}, {"fence", fence}, {"session", Quoted(session)}, {"why", Quoted(message.text)}}));
-    } else if (message.kind == GateMessage::kLeaseEnded && options_.clean.empty()) {
-      waiting_.push_back(Done("cleaned", order, "why", ""));
     } else if (message.kind == GateMessage::kLeaseEnded) {
-      waiting_.push_back(Done("ended", order, "why", ""));
-      const int64_t fence = order.fence;
-      order = last_;
+      if (!options_.clean.empty()) waiting_.push_back(Done("ended", order, "why", ""));
+      for (; !leases_.empty() && leases_.begin()->first <= message.fence; leases_.erase(leases_.begin())) {
+        order = leases_.begin()->second;
+      }
       order.what = "clean";
-      order.fence = fence;
-      StartHook(order, {options_.clean});
+      order.fence = message.fence;
+      if (options_.clean.empty()) waiting_.push_back(Done("cleaned", order, "why", ""));
+      else StartHook(order, {options_.clean});
     } else if (message.kind == GateMessage::kStop) {
       stopping_ = true;
     }
@@ -431,9 +468,11 @@ class Agent {
   size_t reporting_ = 0;
   std::list<Relay> relays_;
   std::list<Work> works_;
-  Order last_;  // of which the hooks heard last
+  std::map<int64_t, Order> leases_;  // what the farm said of each lease that is here, by fence
   const double begin_ = Now();
-  double after_ = 0, pause_ = kFirstPause;
+  double after_ = 0, pause_ = kFirstPause, asked_ = 0;
+  std::string said_;  // the last trouble with the farm that was logged, and when
+  double said_at_ = 0;
   bool stopping_ = false;
 };
 

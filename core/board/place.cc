@@ -10,7 +10,7 @@
 namespace portcall::board {
 
 void Supervisor::StartAgent() {
-  AgentTask task{&options_, listener_.host, listener_.port, instance_, gate_.last_fence(), {}};
+  AgentTask task{&options_, listener_.host, listener_.port, instance_, gate_.last_fence(), {}, announced_};
   for (const auto& [number, connection] : connections_) {
     if (connection->state == State::kServing) task.open[number] = connection->fence;
   }

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from farm.fake_farm import FakeFarm
 from farm.running import RunningFarm
 from portcall import errors, rpc
 from rpc import board as program
@@ -27,14 +28,14 @@ def place_command() -> tuple[str, ...]:
 
 
 def board(
-    farm: RunningFarm, name: str = "board", key: str = "k", **more: Any
+    farm: RunningFarm | FakeFarm, name: str = "board", key: str = "k", **more: Any
 ) -> contextlib.AbstractContextManager[Any]:
     """Run a board until the end of the block; options are those of places and of servers."""
     return (process_board if program.under_test() else agent_board)(farm, name, key, **more)
 
 
 @contextlib.contextmanager
-def agent_board(farm: RunningFarm, name: str, key: str, **more: Any) -> Iterator[rpc.Agent]:
+def agent_board(farm: RunningFarm | FakeFarm, name: str, key: str, **more: Any) -> Iterator[rpc.Agent]:
     """Run an agent in a thread, its server in a process as always."""
     relay = more.pop("relay", None)
     hooks = {name: more.pop(name) for name in HOOKS if name in more}
@@ -68,7 +69,9 @@ def agent_board(farm: RunningFarm, name: str, key: str, **more: Any) -> Iterator
 
 
 @contextlib.contextmanager
-def process_board(farm: RunningFarm | str, name: str, key: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
+def process_board(
+    farm: RunningFarm | FakeFarm | str, name: str, key: str, **more: Any
+) -> Iterator[subprocess.Popen[str]]:
     """Run the server without Python.
 
     Raises:

@@ -131,6 +131,17 @@ def test_hooks_run_around_a_lease_and_a_failing_one_sends_the_request_elsewhere(
         assert farm.state.places["b1"].health == "suspect"
 
 
+def test_hook_after_a_lease_sees_whose_it_was(farm: RunningFarm, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with board(farm, "b1", clean=f"echo $PORTCALL_PLACE $PORTCALL_USER $PORTCALL_LEASE_ID >> {note}"):
+        leases = []
+        for user in ("ann", "bob"):
+            with client(farm, user=user) as lab, lab.lease("k") as lease:
+                leases.append(lease.id)
+            farm.until(lambda: farm.state.places["b1"].state == "idle")
+        assert note.read_text().split("\n") == [f"b1 ann {leases[0]}", f"b1 bob {leases[1]}", ""]
+
+
 def test_hook_that_hangs_is_ended_and_named(farm: RunningFarm) -> None:
     with board(farm, "b1", prepare="sleep 1000", hook_limit=0.1), client(farm) as lab:
         with pytest.raises(errors.SessionTimeoutError):

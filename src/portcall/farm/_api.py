@@ -93,7 +93,10 @@ class Agent:
         lease, place = effect.lease, effect.place
         assert place is not None
         if effect.what == "end":
-            self.orders.append({"do": "end", "fence": effect.fence, "why": lease.reason if lease else "lease is over"})
+            of = {"lease": lease.id, "user": lease.user} if lease is not None else {}
+            self.orders.append(
+                {"do": "end", "fence": effect.fence, "why": lease.reason if lease else "lease is over", **of}
+            )
         elif lease is not None:
             key = effect.key or lease.match_key
             self.orders.append(

@@ -21,6 +21,7 @@ DEFAULT_PORT = 9190
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 20.0  # seconds beyond the time for which the farm may hold an answer back
 _MOST_HEAD = 64 << 10
+_MOST_BODY = 256 << 20
 _PIECE = 256 << 10
 
 
@@ -118,14 +119,17 @@ class FarmChannel:
         while (end := data.find(b"\r\n\r\n")) < 0:
             data += self._receive(sock, _MOST_HEAD - len(data))
         lines = data[:end].decode("latin-1").split("\r\n")
-        if not lines[0].startswith("HTTP/1."):
+        words = lines[0].split()
+        if not lines[0].startswith("HTTP/1.") or len(words) < 2:
             raise ValueError("it does not speak HTTP")
         parts = (line.partition(":") for line in lines[1:])
         headers = {name.strip().lower(): value.strip() for name, _, value in parts}
         body, size = bytearray(data[end + 4 :]), int(headers.get("content-length", "0"))
+        if not 0 <= size <= _MOST_BODY:
+            raise ValueError(f"its answer has {size} bytes (at most {_MOST_BODY})")
         while len(body) < size:
             body += self._receive(sock, _PIECE)
-        return int(lines[0].split()[1]), bytes(body), headers.get("connection", "").lower() != "close"
+        return int(words[1]), bytes(body), headers.get("connection", "").lower() != "close"
 
     @staticmethod
     def _receive(sock: socket.socket, most: int) -> bytes:
@@ -167,9 +171,9 @@ class FarmChannel:
         peer = str(self.address)
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or (status == 401 and answer.get("reason") != "token"):  # of a proxy before it
             text = f"{peer} is not a farm, or needs TLS: it answered with status {status}"
             raise ConnectError(text, peer=peer, reason="farm")
         if status == 401:

@@ -2,7 +2,8 @@
 """The agent of a farm's place: runs a server that lets in only clients that the farm sends, and reports to the farm.
 
 The agent asks the farm for orders again and again; a question is answered when there is something to do. Sessions do
-not depend on it: while the farm is away they go on, and the agent tries again forever, after growing pauses.
+not depend on it: while the farm is away, or answers nonsense, they go on, and the agent tries again forever, after
+growing pauses. Only a token that the farm refuses ends it; and at its start a name that another one keeps.
 
 An offer is accepted once the server knows the key of its client. When a lease ends, all its sessions do, and the farm
 hears when nothing of it is left.
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from portcall._core import __version__
-from portcall.errors import AuthenticationError, FarmError, RPCError
+from portcall.errors import AuthenticationError, ConnectError, FarmError, RPCError
 from portcall.rpc.client._farm_channel import FarmChannel
 from portcall.rpc.client._socket import as_descriptor, open_socket
 from portcall.rpc.server._hooks import run_hook
@@ -42,6 +43,7 @@ from portcall.rpc.server._messages import (
     SessionOpened,
 )
 from portcall.rpc.server._options import ServerOptions, is_loopback
+from portcall.rpc.server._orders import Order, fence_of
 from portcall.rpc.server._server import Server
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import server_reply
@@ -51,6 +53,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts to reach a fa
 RELAY_TIMEOUT = 10.0
 LEAST_DISK = 16 << 20  # bytes that must be free for a lease
 LINK_TIMEOUT = 15.0  # seconds until the end of a server is noticed at the latest
+TAKEN = 12.0  # seconds for which an agent of the same name that was killed may count as there
 
 OnReady = Callable[[Address], None]
 Log = Callable[[str], None]
@@ -133,10 +136,12 @@ class Agent:
         self._sessions: dict[str, int] = {}  # fences
         self._waiting: dict[socket.socket, int] = {}  # relayed connections without a client, and their fences
         self._registered = ""
-        self._last: Mapping[str, Any] = {}  # the last offer
+        self._leases: dict[int, Order] = {}  # what the farm said of each lease that is here, by fence
         self._instance = secrets.token_hex(16)
         self._server: Server | None = None
         self._ready = False
+        self._said = ""  # the last trouble with the farm that was logged, and when
+        self._said_at = 0.0
 
     def run(self, on_ready: OnReady) -> None:
         """Serve the place. ``on_ready`` is called with the server's address once the farm knows the place.
@@ -144,7 +149,7 @@ class Agent:
         A server that ends is started again, after growing pauses.
 
         Raises:
-            RPCError: the server does not start, or the farm refuses us for good.
+            RPCError: the server does not start, the farm refuses our token, or has given our name to somebody else.
         """
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
@@ -167,7 +172,7 @@ class Agent:
         with ours:
             with theirs:
                 options = replace(self._options, gate=theirs.fileno(), stop_with_stdin=True, key=self._place.keys[0])
-                self._server = Server(**options.to_dict())
+                self._server = self._start_server(options)
             self._link = ours
             follower = threading.Thread(target=self._follow_server, name="portcall-agent", daemon=True)
             follower.start()
@@ -189,6 +194,14 @@ class Agent:
                     self._stopping.set()
                 follower.join(LINK_TIMEOUT)  # it ends with the server
 
+    def _start_server(self, options: ServerOptions) -> Server:
+        try:
+            return Server(**options.to_dict())
+        except ConnectError as error:
+            if self._ready:  # it did start before
+                raise ServerEnded(str(error), reason="server") from None
+            raise
+
     def stop(self) -> None:
         """Let ``run`` return; may be called from a handler of a signal."""
         self._stopping.set()
@@ -197,7 +210,7 @@ class Agent:
     # ---- The farm ----
 
     def _ask_for_orders(self, on_ready: OnReady) -> None:
-        pause = FIRST_PAUSE
+        begin, pause = time.monotonic(), FIRST_PAUSE
         done: list[dict[str, Any]] = []
         assert self._server is not None
         while not self._stopping.is_set():
@@ -211,22 +224,56 @@ class Agent:
                 if not self._ready:
                     self._ready = True
                     on_ready(Address(self._server.host, self._server.port))
-                answer = self._channel.call("next", hold=HOLD, place=self._place.id, agent=self._registered, done=done)
+                orders = self._next(done)
+                done = list(filter(None, map(self._obey, orders)))
                 pause = FIRST_PAUSE
-                done = list(filter(None, map(self._obey, answer["orders"])))
-            except FarmError as error:
-                if error.reason != "register":
-                    raise
-                self._registered = ""  # the farm started again, or had given us up
-            except AuthenticationError:
-                raise
-            except RPCError as error:
+            except (RPCError, OSError, ValueError) as error:
                 if self._stopping.is_set():
                     return
+                if self._is_verdict(error, time.monotonic() - begin):
+                    raise
                 self._registered = ""
-                self._log(f"{error}; trying again in {pause:.1f} s")
-                self._stopping.wait(pause * random.uniform(0.8, 1.2))
+                if pause > FIRST_PAUSE or getattr(error, "reason", "") != "register":
+                    self._complain(f"{error}; trying again")
+                    self._stopping.wait(pause * random.uniform(0.8, 1.2))
+                # else the farm started again, or had given us up
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _is_verdict(self, error: Exception, since: float) -> bool:
+        """Return whether this farm will not have us, ``since`` so many seconds; anything else may pass."""
+        reason = getattr(error, "reason", "")
+        if isinstance(error, AuthenticationError):
+            return bool(reason == "farm-token")
+        return isinstance(error, FarmError) and (
+            reason == "role" or (reason == "taken" and not self._ready and since > TAKEN)
+        )
+
+    def _complain(self, text: str) -> None:
+        """Log trouble with the farm, unless it is the same as before."""
+        if text != self._said:
+            self._said, self._said_at = text, time.monotonic()
+            self._log(text)
+
+    def _next(self, done: list[dict[str, Any]]) -> list[Any]:
+        """Return the farm's orders.
+
+        Raises:
+            RPCError: it does not answer, or answers nonsense.
+        """
+        asked = time.monotonic()
+        answer = self._channel.call("next", hold=HOLD, place=self._place.id, agent=self._registered, done=done)
+        orders = answer.get("orders")
+        if not isinstance(orders, list):
+            raise self._nonsense()
+        if not orders and time.monotonic() < asked + FIRST_PAUSE:
+            self._stopping.wait(FIRST_PAUSE)  # a farm that does not hold its answers back
+        if time.monotonic() > self._said_at + LONGEST_PAUSE:
+            self._said = ""
+        return orders
+
+    def _nonsense(self) -> ConnectError:
+        peer = str(self._channel.address)
+        return ConnectError(f"{peer} is not a farm: it answered nonsense", peer=peer, reason="farm")
 
     def _register(self) -> None:
         host, port = self._route()
@@ -237,7 +284,10 @@ class Agent:
             host=host, port=port, fence=fence, sessions=sessions, instance=self._instance,
             patience=self._place.patience,
         )  # fmt: skip
-        self._registered = answer["agent"]
+        agent = answer.get("agent")
+        if not agent or not isinstance(agent, str):
+            raise self._nonsense()
+        self._registered = agent
 
     def _route(self) -> tuple[str, int]:
         """Return where clients reach the server; port 0: through the farm only."""
@@ -252,40 +302,47 @@ class Agent:
                 host = probe.getsockname()[0]
         return host, port
 
-    def _obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """Do what the farm wants; return the immediate answer."""
-        what, fence = order["do"], int(order["fence"])
-        if what == "offer" and (self._place.check or self._place.prepare):
+    def _obey(self, said: Any) -> dict[str, Any] | None:
+        """Do what the farm wants; return the immediate answer. What cannot be done is declined."""
+        try:
+            order = Order.read(said)
+        except ValueError as error:
+            why = f"an order of the farm cannot be carried out: {error}"
+            self._complain(why)
+            fence = fence_of(said) if isinstance(said, dict) and said.get("do") == "offer" else None
+            return None if fence is None else {"what": "declined", "fence": fence, "why": why}
+        if order.lease:
+            with self._lock:
+                self._leases[order.fence] = order
+        if order.do == "offer" and (self._place.check or self._place.prepare):
             threading.Thread(target=self._prepare, args=(order,), name="portcall-prepare", daemon=True).start()
             return None
         try:
-            if what in ("offer", "admit"):
+            if order.do != "end":
                 return self._admit(order)
-            if what == "end":
-                for sock in [sock for sock, of in list(self._waiting.items()) if of <= fence]:
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_RDWR)
-                self._link.send(EndLease(fence))
-        except (OSError, RPCError) as error:
-            return {"what": "declined", "fence": fence, "why": str(error)} if what == "offer" else None
+            for sock in [sock for sock, of in list(self._waiting.items()) if of <= order.fence]:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            self._link.send(EndLease(order.fence))
+        except (OSError, RPCError, ValueError) as error:
+            return {"what": "declined", "fence": order.fence, "why": str(error)} if order.do == "offer" else None
         return None
 
-    def _admit(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _admit(self, order: Order) -> dict[str, Any]:
         """Let the client of an order in, unless the place is not fit for a new lease; return the answer.
 
         Raises:
             OSError, RPCError: the server, or the farm, is not there.
         """
-        fence = int(order["fence"])
-        trouble = self._trouble() if order["do"] == "offer" else ""
+        trouble = self._trouble() if order.do == "offer" else ""
         if trouble:
-            return {"what": "declined", "fence": fence, "why": trouble}
+            return {"what": "declined", "fence": order.fence, "why": trouble}
         with self._lock:
-            self._fence = max(self._fence, fence)
-        self._link.send(AdmitClient(order["key"], fence, float(order.get("limit", 0))))
+            self._fence = max(self._fence, order.fence)
+        self._link.send(AdmitClient(order.key, order.fence, order.limit))
         if self._route()[1] == 0:
-            self._connect_relay(order["key"], fence)
-        return {"what": "accepted" if order["do"] == "offer" else "admitted", "fence": fence, "key": order["key"]}
+            self._connect_relay(order.key, order.fence)
+        return {"what": "accepted" if order.do == "offer" else "admitted", "fence": order.fence, "key": order.key}
 
     def _trouble(self) -> str:
         """Return why this place cannot be used, as far as it is known at once."""
@@ -295,21 +352,25 @@ class Agent:
         free = shutil.disk_usage(folder).free
         return f"only {free} bytes are free in {folder}" if free < LEAST_DISK else ""
 
-    def _prepare(self, order: dict[str, Any]) -> None:
+    def _prepare(self, order: Order) -> None:
         """Run what comes before a lease, and answer the offer."""
         why = ""
         for hook in filter(None, (self._place.check, self._place.prepare)):
             why = why or run_hook(hook, self._place.hook_limit, self._variables(order))
         try:
-            report = {"what": "declined", "fence": order["fence"], "why": why} if why else self._admit(order)
-        except (OSError, RPCError) as error:
-            report = {"what": "declined", "fence": order["fence"], "why": str(error)}
+            report = {"what": "declined", "fence": order.fence, "why": why} if why else self._admit(order)
+        except (OSError, RPCError, ValueError) as error:
+            report = {"what": "declined", "fence": order.fence, "why": str(error)}
         self._report(report)
 
-    def _variables(self, order: Mapping[str, Any]) -> dict[str, str]:
-        self._last = order
-        return {"PORTCALL_PLACE": self._place.id, "PORTCALL_USER": str(order.get("user", "")),
-                "PORTCALL_LEASE_ID": str(order.get("lease", ""))}  # fmt: skip
+    def _variables(self, order: Order) -> dict[str, str]:
+        return {"PORTCALL_PLACE": self._place.id, "PORTCALL_USER": order.user, "PORTCALL_LEASE_ID": order.lease}
+
+    def _ended(self, fence: int) -> Order:
+        """Return what the farm said of the lease that ended, and forget it and those before it."""
+        over = sorted(known for known in self._leases if known <= fence)
+        orders = [self._leases.pop(known) for known in over]
+        return orders[-1] if orders else Order("end", fence)
 
     # ---- Connections through the farm ----
 
@@ -342,23 +403,30 @@ class Agent:
             message = received[0]
             with self._lock:
                 report = self._note(message)
-            if isinstance(message, LeaseEnded) and self._place.clean and report is not None:
-                self._report({"what": "ended", "fence": message.fence})
-                report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(self._last))
+                over = self._ended(message.fence) if isinstance(message, LeaseEnded) else None
+            if over is not None and report is not None and self._place.clean:
+                self._report({"what": "ended", "fence": report["fence"]})
+                report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
             if report is not None:
                 self._report(report)
         self._channel.close()
 
     def _report(self, report: dict[str, Any]) -> None:
         """Tell the farm; where it is away, until it is back."""
-        while self._registered and not self._stopping.is_set():
+        pause = FIRST_PAUSE
+        while (agent := self._registered) and not self._stopping.is_set():
             try:
-                self._channel.call("report", place=self._place.id, agent=self._registered, done=[report])
+                self._channel.call("report", place=self._place.id, agent=agent, done=[report])
                 return
-            except FarmError:
-                return  # it knows another agent, or none: it hears all when we register
-            except RPCError:
-                time.sleep(FIRST_PAUSE)
+            except FarmError as error:  # it does not take this one: it hears all when we register
+                if error.reason != "register":
+                    self._complain(f"the farm refused a report: {error}")
+                if self._registered == agent:
+                    self._registered = ""
+                return
+            except (RPCError, OSError, ValueError):
+                self._stopping.wait(pause * random.uniform(0.8, 1.2))
+                pause = min(pause * 2, LONGEST_PAUSE)
 
     def _receive(self) -> tuple[Message, list[int]] | None:
         try:

@@ -25,7 +25,7 @@ def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
             command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **variables}, start_new_session=True,
         )  # fmt: skip
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"{command!r} does not start: {error}"
     with process:
         try:
