@@ -115,35 +115,44 @@ class Member:
                 of_store = isinstance(error, StoreError)
                 self._log(*("store", str(error)) if of_store else ("error", f"{type(error).__name__}: {error}"))
                 pause = BEAT if of_store else PAUSE
-                await self._step_down()
+                if of_store and self.server is not None:
+                    self.server.hub.deposed = True  # it writes nothing more
+                await self._step_down(resign=not of_store)
 
     async def _step(self) -> None:
         if self.server is not None:
             if self.server.hub.deposed or not self.store.beat():
                 self._log("standby", self.server.hub.store_error or "another process of this farm has taken over")
-                await self._step_down()
+                await self._step_down(resign=False)
         elif self.store.lead():
             self._stop_standing_by()
             secret = self.store.fact("forward", "")
             if not secret:
                 secret = secrets.token_hex(16)
                 self.store.set_fact("forward", secret)
-            server = Server(self.options, self.store, self._listener.dup(), secret)
-            await server.start()
+            listener = self._listener.dup()
+            server = Server(self.options, self.store, listener, secret)
+            try:
+                await server.start()
+            except BaseException:
+                listener.close()
+                raise
             self.server = server
+            self.store.beat()
             self._log("leading", f"this process, {self.store.address}, leads the farm")
         else:
             self._stand_by(self.store.leader())
 
-    async def _step_down(self) -> None:
+    async def _step_down(self, resign: bool = True) -> None:
         server, self.server = self.server, None
         try:
             if server is not None:
                 await server.stop()
         except Exception as error:
             self._log("error", f"{type(error).__name__}: {error}")
-        with contextlib.suppress(StoreError):
-            self.store.resign()
+        if resign:
+            with contextlib.suppress(StoreError):
+                self.store.resign()
         if self._standby is None:
             self._stand_by(NOBODY)
 

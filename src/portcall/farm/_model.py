@@ -78,6 +78,11 @@ def read_fields(record: Any, values: Any) -> dict[str, Any]:
 
 def fits(value: Any, kind: Any) -> bool:
     """Return whether a value of JSON is one of a declared type; numbers are finite, and texts can be sent."""
+    if kind is str:
+        return isinstance(value, str) and (value.isascii() or not _HALVES.search(value))
+    if kind is int or kind is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and abs(value) < _MOST and (kind is float or isinstance(value, int))
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
         return value in args
@@ -85,14 +90,7 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(fits(v, args[0]) for v in value)
     if origin is dict:
         return isinstance(value, dict) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
-    if args:
-        return any(fits(value, one) for one in args)
-    if kind in (int, float):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and abs(value) < _MOST and (kind is float or isinstance(value, int))
-    if kind is str:
-        return isinstance(value, str) and (value.isascii() or not _HALVES.search(value))
-    return isinstance(value, kind)
+    return any(fits(value, one) for one in args) if args else isinstance(value, kind)
 
 
 @dataclass(eq=False)

@@ -35,8 +35,9 @@ _TABLES = ("places", "leases", "tokens", "facts", "damaged")  # hashes
 _KEYS = tuple(_PREFIX + name for name in ("leader", "number", *_TABLES, "events"))
 _MOST_EVENTS = 1_000_000
 _LOOKED_AT = 20_000  # events, by a question for some of them
-_TIMEOUT = 2.0
+_TIMEOUT = 4.0  # a turn with 100,000 requests takes two seconds
 LEADS_FOR = 3000  # milliseconds after its last sign of life for which a process counts as the leader
+_TAKES_OVER_FOR = 60_000  # milliseconds to read what is stored, before its first sign of life
 
 # Keys: _KEYS. The first write of each script is one that Redis refuses when it has no memory or disk left.
 _KINDS = """
@@ -175,13 +176,13 @@ class RedisStore:
     # ---- Who leads ----
 
     def lead(self) -> bool:
-        """Take over where nobody leads; return whether this process does now.
+        """Take over where nobody leads; return whether this process does now. It is to read all, and then to ``beat``.
 
         Raises:
             StoreError: Redis does not answer.
         """
         term = secrets.token_hex(16)
-        leads, *aside = self._run(_LEAD, self._name, LEADS_FOR, f"{term} 0", f"{time.time():.0f}")
+        leads, *aside = self._run(_LEAD, self._name, _TAKES_OVER_FOR, f"{term} 0", f"{time.time():.0f}")
         if not leads:
             return False
         self._term, self._turns = term, 0

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A farm on a real redis-server that fails, forgets, or has what nobody can read; and processes that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from farm.redis_server import RedisServer, redis_server
+from farm.test_cli_farm import started
+from portcall.farm import _member
+from portcall.farm._member import Member
+from portcall.farm._model import Event, Place
+from portcall.farm._port import FORWARDED
+from portcall.farm._redis import RedisStore
+from portcall.farm._server import FarmOptions, Server
+from portcall.farm._store import StoreError
+
+PREFIX = "{portcall-farm}:"
+
+
+class RunningMember:
+    """One process of a farm, in a thread of this one with an event loop of its own."""
+
+    def __init__(self, store: str) -> None:
+        self._options = FarmOptions(port=0, store=store)
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="farm")
+        self._thread.start()
+        self._ready.wait()
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        try:
+            self.member = Member(self._options)
+            self.address = self.member.store.address
+            await self.member.start()
+        finally:
+            self._ready.set()
+        await self._stopping.wait()
+        await self.member.stop()
+
+    @property
+    def leads(self) -> bool:
+        return self.member.server is not None
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        async def call() -> None:
+            while not condition():
+                await asyncio.sleep(0.005)
+
+        asyncio.run_coroutine_threadsafe(call(), self.loop).result(120)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def running(store: str) -> Iterator[RunningMember]:
+    member = RunningMember(store)
+    try:
+        yield member
+    finally:
+        member.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: RedisServer) -> Iterator[str]:
+    with contextlib.closing(RedisStore(server.url)) as store:
+        store._redis.flushall()
+        yield server.url
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Any]:
+    """A client of Redis."""
+    with contextlib.closing(RedisStore(url)) as store:
+        yield store._redis
+
+
+@contextlib.contextmanager
+def leading(url: str, address: str = "a:1") -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(url, address)) as store:
+        assert store.lead()
+        yield store
+
+
+def call(address: str, **command: Any) -> Any:
+    """Return what a farm answers; None where it closes the connection."""
+    host, _, port = address.partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request("POST", "/api", json.dumps(command), {"Content-Type": "application/json"})
+        return json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def comes_back(address: str, place: str) -> None:
+    """Wait until a farm takes a place, and shows it."""
+    while not (call(address, do="register", place=place, keys=["k"]) or {}).get("agent"):
+        pass
+    while place not in [p["place"] for p in (call(address, do="status") or {}).get("places", [])]:
+        pass
+
+
+# ---- Turns: whole or not at all, and by one process ----
+
+
+def test_turns_are_refused_after_redis_lost_its_data(url: str, raw: Any) -> None:
+    with leading(url) as old, contextlib.closing(RedisStore(url, "b:1")) as new:
+        old.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+        raw.flushall()
+        with pytest.raises(StoreError):
+            old.save([Place("q", keys=("k",))], [], [Event(2.0, "two")], 2.0, None)
+        assert raw.keys() == []
+        assert new.lead()
+        assert not old.beat()
+        with pytest.raises(StoreError):
+            old.set_fact("x", 1)
+        new.save([], [], [Event(3.0, "three")], 3.0, None)
+        assert [event["what"] for event in new.history()] == ["three"]
+
+
+def test_turns_are_refused_after_redis_came_back_with_older_data(url: str, raw: Any) -> None:
+    with leading(url) as store:
+        store.save([Place("p", keys=("k",), fence=1)], [], [Event(1.0, "one")], 1.0, None)
+        with contextlib.closing(RedisStore(url)) as binary:
+            binary._redis.connection_pool.connection_kwargs.update(decode_responses=False)
+            binary._redis.connection_pool.disconnect()
+            older = {key: binary._redis.dump(key) for key in (PREFIX + "number", PREFIX + "places")}
+            store.save([Place("p", keys=("k",), fence=2)], [], [], 2.0, None)
+            for key, value in older.items():
+                binary._redis.restore(key, 0, value, replace=True)
+        with pytest.raises(StoreError):
+            store.save([Place("q", keys=("k",))], [], [], 3.0, None)
+        assert not store.beat()
+        assert [place.fence for place in store.load()[0]] == [1]
+
+
+def test_turn_that_fails_leaves_nothing(url: str, raw: Any) -> None:
+    with leading(url) as store:
+        raw.set(PREFIX + "events", "a text")
+        with pytest.raises(StoreError):
+            store.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+        assert not raw.exists(PREFIX + "places")
+        raw.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreError):
+                store.set_token("hash", {})
+        finally:
+            raw.config_set("maxmemory", 0)
+        assert not raw.exists(PREFIX + "tokens")
+
+
+def test_events_have_rising_numbers_whatever_is_in_the_stream(url: str, raw: Any) -> None:
+    with leading(url) as store:
+        raw.xadd(PREFIX + "events", {"event": "not of a farm"}, "700-3")
+        raw.xadd(PREFIX + "events", {"event": json.dumps({"what": "half"})}, "701-0")
+        raw.xadd(PREFIX + "events", {"other": "x"}, "702-0")
+        store.save([], [], [Event(1.0, "one"), Event(2.0, "two")], 1.0, None)
+        raw.xtrim(PREFIX + "events", maxlen=0)
+        store.save([], [], [Event(3.0, "three", place="p")], 1.0, None)
+        assert [(e["number"], e["what"]) for e in store.history()] == [(705, "three")]
+        assert [e["number"] for e in store.history(place="p")] == [705]
+
+
+def test_lead_sets_keys_of_other_types_aside(url: str, raw: Any) -> None:
+    for name in ("leader", "number", "places", "facts", "damaged"):
+        raw.rpush(PREFIX + name, "text")
+    raw.hset(PREFIX + "events", "a", "b")
+    said: list[str] = []
+    with contextlib.closing(RedisStore(url, "a:1")) as store:
+        store.on_damage = said.append
+        assert store.lead()
+        store.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+        assert [place.id for place in store.load()[0]] == ["p"]
+    assert len(said) == 4
+    assert len(raw.keys("*:damaged:*")) == 4
+
+
+def test_lead_takes_over_from_itself_and_from_a_key_that_never_expires(url: str, raw: Any) -> None:
+    with leading(url) as store, contextlib.closing(RedisStore(url, "a:1")) as other:
+        assert store.lead()  # the answer to the first time may have been lost
+        assert not other.lead()  # of the same address
+        assert not other.leader().mine
+        raw.persist(PREFIX + "leader")
+        assert other.lead()
+
+
+# ---- Processes ----
+
+
+def test_member_sets_aside_what_it_cannot_read(url: str, raw: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Place("good", keys=("k",), health="bad").to_dict()
+    lease = {"id": "w", "user": "ann", "want": "k"}
+    with leading(url) as store:
+        damaged = {
+            "places": {"json": "{", "array": "[]", "none": "{}", "name": json.dumps(place), "deep": "[" * 100_000,
+                       "nan": json.dumps({**place, "id": "nan", "since": float("nan")}),
+                       "type": json.dumps({**place, "id": "type", "fence": "3"}),
+                       "kind": json.dumps({**place, "id": "kind", "state": "lost"}),
+                       "large": json.dumps({**place, "id": "large", "fence": 10**400}), b"\xff": b"\xff\xfe"},
+            "leases": {"w": json.dumps({**lease, "want": "&&"}), "x": json.dumps({**lease, "id": "x", "ttl": None}),
+                       "y": '"text"', "z": json.dumps({**lease, "id": "z", "sessions": {"s": "x"}})},
+            "tokens": {"t": "1", "u": json.dumps({"user": 3}), "v": json.dumps({"user": "ann", "role": "king"})},
+        }  # fmt: skip
+        for table, records in damaged.items():
+            raw.hset(PREFIX + table, mapping=records)
+        raw.hset(PREFIX + "places", "good", json.dumps(place))
+        raw.hset(PREFIX + "tokens", "good", json.dumps({"user": "ann"}))
+        raw.hset(PREFIX + "facts", mapping={"use": '{"ann": "much", "bob": [1, 2]}', "now": "NaN", "forward": "{"})
+        store.resign()
+    with running(url) as member:
+        comes_back(member.address, "p")
+        assert {p["place"] for p in call(member.address, do="status")["places"]} == {"good", "p"}
+        server: Any = member.member.server
+        assert server.hub.counts["portcall_farm_records_set_aside", ""] == 17
+        assert [token["user"] for token in server.access.list()] == ["ann"]
+    kept = [json.loads(text) for text in raw.hvals(PREFIX + "damaged")]
+    assert sorted((k["kept"], k["name"].encode(errors="surrogateescape")) for k in kept) == sorted(
+        (table, name if isinstance(name, bytes) else name.encode()) for table in damaged for name in damaged[table]
+    )
+    assert {"why", "value", "time"} <= kept[0].keys()
+    assert capsys.readouterr().err.count("set aside") == 17
+
+
+def test_member_tries_again_after_any_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_member, "PAUSE", 0.1)
+    start = Server.start
+    wrong: list[BaseException] = [AttributeError("one"), KeyError("two"), OSError("three"), RecursionError("four")]
+
+    with running(url) as member:
+
+        async def fail(self: Server) -> Any:
+            if wrong:
+                raise wrong.pop()
+            return await start(self)
+
+        monkeypatch.setattr(Server, "start", fail)
+        with leading_by_force(url):
+            member.until(lambda: not member.leads)
+        comes_back(member.address, "p")
+        assert wrong == []
+
+
+@contextlib.contextmanager
+def leading_by_force(url: str) -> Iterator[None]:
+    """Take over from whoever leads, until the end of the block."""
+    with contextlib.closing(RedisStore(url, "127.0.0.1:1")) as store:
+        store._redis.delete(PREFIX + "leader")
+        assert store.lead()
+        yield
+        store.resign()
+
+
+def test_member_never_passes_connections_on_to_itself(url: str, raw: Any) -> None:
+    with running(url) as member:
+        raw.set(PREFIX + "number", "another")
+        raw.set(PREFIX + "leader", f"0123456789abcdef {member.address}", px=60_000)
+        member.until(lambda: not member.leads)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            assert call(member.address, do="status") is None
+        assert len(os.listdir("/proc/self/fd")) <= before
+        raw.delete(PREFIX + "leader")
+        comes_back(member.address, "p")
+
+
+def test_standby_does_not_pass_on_what_was_passed_on(url: str, raw: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, running(url) as member:
+        raw.set(PREFIX + "number", "another")
+        raw.set(PREFIX + "leader", f"0123456789abcdef 127.0.0.1:{other.getsockname()[1]}", px=60_000)
+        member.until(lambda: not member.leads and member.member._leader.address)
+        host, _, port = member.address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as sock:
+            sock.sendall(FORWARDED + b"x" * 100)
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+def test_members_go_on_after_redis_lost_everything(url: str, raw: Any) -> None:
+    with running(url) as one, running(url) as two:
+        comes_back(two.address, "p")
+        for round in range(3):
+            raw.flushall()
+            comes_back(one.address, f"one-{round}")
+            comes_back(two.address, f"two-{round}")
+
+
+def test_member_steps_down_and_another_leads_at_once(url: str, raw: Any) -> None:
+    with running(url) as one, running(url) as two:
+        comes_back(two.address, "p")
+        one.stop()
+        assert not raw.exists(PREFIX + "leader") or two.leads
+        comes_back(two.address, "q")
