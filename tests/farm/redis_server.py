@@ -18,6 +18,7 @@ class RedisServer:
     """A server in a folder of its own, which can be killed, stopped and started again without its data."""
 
     def __init__(self, folder: str, *options: str) -> None:
+        self.folder = folder
         self.url = f"unix://{folder}/s"
         self._command = [PROGRAM, "--port", "0", "--unixsocket", f"{folder}/s", "--save", "", "--appendonly", "no",
                          "--dir", folder, *options]  # fmt: skip

@@ -216,7 +216,7 @@ def test_member_sets_aside_what_it_cannot_read(url: str, raw: Any, capsys: pytes
     place = Place("good", keys=("k",), health="bad").to_dict()
     lease = {"id": "w", "user": "ann", "want": "k"}
     with leading(url) as store:
-        damaged = {
+        damaged: dict[str, dict[Any, Any]] = {
             "places": {"json": "{", "array": "[]", "none": "{}", "name": json.dumps(place), "deep": "[" * 100_000,
                        "nan": json.dumps({**place, "id": "nan", "since": float("nan")}),
                        "type": json.dumps({**place, "id": "type", "fence": "3"}),
@@ -318,3 +318,115 @@ def test_member_steps_down_and_another_leads_at_once(url: str, raw: Any) -> None
         one.stop()
         assert not raw.exists(PREFIX + "leader") or two.leads
         comes_back(two.address, "q")
+
+
+# ---- Real processes, and a Redis that fails ----
+
+
+def silent(server: RedisServer, raw: Any, address: str) -> None:
+    with server.silent():
+        until_refused(address)
+
+
+def paused(server: RedisServer, raw: Any, address: str) -> None:
+    raw.client_pause(5000)
+    until_refused(address)
+
+
+def killed(server: RedisServer, raw: Any, address: str) -> None:
+    server.kill()
+    until_refused(address)
+    server.start()
+
+
+def killed_and_started(server: RedisServer, raw: Any, address: str) -> None:
+    server.kill()
+    server.start()
+
+
+def emptied(server: RedisServer, raw: Any, address: str) -> None:
+    raw.flushall()
+
+
+def made_a_replica(server: RedisServer, raw: Any, address: str) -> None:
+    raw.replicaof("127.0.0.1", "1")
+    until_refused(address)
+    raw.replicaof("NO", "ONE")
+
+
+def full(server: RedisServer, raw: Any, address: str) -> None:
+    raw.config_set("maxmemory", 1)
+    until_refused(address)
+    raw.config_set("maxmemory", 0)
+
+
+def disk_full(server: RedisServer, raw: Any, address: str) -> None:
+    os.mkdir(f"{server.folder}/blocked")  # the name of the file that it is to write
+    raw.config_set("save", "3600 1")
+    raw.bgsave()
+    until_refused(address)
+    raw.config_set("save", "")
+    os.rmdir(f"{server.folder}/blocked")
+
+
+def until_refused(address: str) -> None:
+    """Wait until a farm takes nothing more."""
+    while call(address, do="register", place="refused", keys=["k"]) is not None:
+        pass
+
+
+FAULTS = [silent, paused, killed, killed_and_started, emptied, made_a_replica, full, disk_full]
+
+
+@pytest.mark.parametrize(("appendonly", "faults"), [("yes", FAULTS), ("no", [killed, killed_and_started])])
+def test_farm_goes_on_by_itself_after_each_fault_of_redis(appendonly: str, faults: list[Any]) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(redis_server("--appendonly", appendonly, "--dbfilename", "blocked"))
+        store = stack.enter_context(contextlib.closing(RedisStore(server.url)))
+        farm = ("farm", "--store", server.url, "--silent", "--port")
+        one, two = (stack.enter_context(started(*farm, 0))[1] for _ in range(2))
+        for number, fault in enumerate(faults):
+            comes_back(one, f"before-{number}")
+            fault(server, store._redis, one)
+            comes_back(one, f"one-{number}")
+            comes_back(two, f"two-{number}")
+            known = {place["place"] for place in call(two, do="status")["places"]}
+            assert (f"before-{number}" in known) == (appendonly == "yes" and fault is not emptied)
+
+
+def test_farm_goes_on_when_the_process_that_leads_is_stopped_killed_and_started(url: str) -> None:
+    with contextlib.ExitStack() as stack:
+        farm = ("farm", "--store", url, "--silent", "--port")
+        first, one = stack.enter_context(started(*farm, 0))
+        _, two = stack.enter_context(started(*farm, 0))
+        _, three = stack.enter_context(started(*farm, 0))
+        comes_back(three, "p")
+        first.send_signal(signal.SIGSTOP)
+        comes_back(two, "q")
+        first.send_signal(signal.SIGCONT)
+        for number, address in enumerate((one, two, three)):
+            comes_back(address, f"p{number}")
+        with contextlib.closing(RedisStore(url)) as store:
+            leader = store.leader().address
+            store._redis.delete(PREFIX + "leader")
+            while not store.leader().address:
+                pass
+        assert leader in (two, three)
+        first.kill()
+        first.wait()
+        stack.enter_context(started(*farm, one.rpartition(":")[2]))
+        for number, address in enumerate((one, two, three)):
+            comes_back(address, f"q{number}")
+        assert {f"q{n}" for n in range(3)} <= {p["place"] for p in call(one, do="status")["places"]}
+
+
+def test_process_that_starts_again_at_once_leads_again(url: str) -> None:
+    farm = ("farm", "--store", url, "--silent", "--port")
+    with started(*farm, 0) as (first, address):
+        comes_back(address, "p")
+        first.kill()
+        first.wait()
+        with started(*farm, address.rpartition(":")[2]):
+            for _ in range(100):
+                call(address, do="status")
+            comes_back(address, "q")

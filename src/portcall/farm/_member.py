@@ -9,8 +9,10 @@ import dataclasses
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from portcall.farm._access import Access
+from portcall.farm._hub import DeposedError
 from portcall.farm._port import FORWARDED, Port, listen
 from portcall.farm._redis import Leader, RedisStore
 from portcall.farm._server import FarmOptions, Server, log_of
@@ -69,6 +71,12 @@ class Standby(Port):
         self._pipes.close()
 
 
+def _ignore_deposed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say nothing of timers and connections that come too late: the process steps down already."""
+    if not isinstance(context.get("exception"), DeposedError):
+        loop.default_exception_handler(context)
+
+
 class Member:
     """One process of a farm on Redis, in the running event loop.
 
@@ -95,6 +103,7 @@ class Member:
 
     async def start(self) -> Access | None:
         """Lead or stand by, from now on; return the tokens where this process leads."""
+        asyncio.get_running_loop().set_exception_handler(_ignore_deposed)
         try:
             await self._step()
         except BaseException:
