@@ -70,9 +70,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, list(normalize_json_option(args)))
-        for param in self.params:
-            if ctx.params.get(param.name or "") == "" and was_written(ctx, param) and param.name not in MAY_BE_EMPTY:
-                raise click.BadParameter("it is empty; is a variable of the shell not set?", ctx, param)
+        refuse_empty(ctx, self.params)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -111,6 +109,11 @@ class Group(click.Group):
             command.summary = summary
             self.add_command(command)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, list(normalize_json_option(args)))
+        refuse_empty(ctx, self.params)
+        return rest
+
     def summaries(self) -> list[tuple[str, str]]:
         """Return the names of the commands, and their summaries."""
         return [(name, command.summary) for name, command in self.commands.items() if isinstance(command, Command)]
@@ -126,6 +129,7 @@ class Group(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_head(self.summary, self.examples, formatter)
         self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl(self.summaries())
         click.Command.format_options(self, ctx, formatter)
@@ -242,6 +246,17 @@ def normalize_json_option(args: Sequence[str]) -> Iterator[str]:
                 yield from normalize_json_option([following, *words])
         else:
             yield word
+
+
+def refuse_empty(ctx: click.Context, params: Sequence[click.Parameter]) -> None:
+    """Refuse words that are empty.
+
+    Raises:
+        BadParameter: one is, and must not be.
+    """
+    for param in params:
+        if ctx.params.get(param.name or "") == "" and was_written(ctx, param) and param.name not in MAY_BE_EMPTY:
+            raise click.BadParameter("it is empty; is a variable of the shell not set?", ctx, param)
 
 
 def was_written(ctx: click.Context, param: click.Parameter) -> bool:

@@ -83,6 +83,10 @@ REASONS: dict[str, tuple[str, str]] = {
         "the farm needs a token of its own; none was given, or it was revoked or has expired",
         "give --token-file FILE or PORTCALL_FARM_TOKEN; an admin makes one with: portcall farm token NAME",
     ),
+    "farm-tls": (
+        "the farm speaks TLS, or another program is there",
+        "give the certificate of the farm: --tls-ca FILE (portcall serve: --farm-ca FILE), or PORTCALL_FARM_CA",
+    ),
     "no-farm": (
         "no farm runs there",
         "portcall farm starts one; or name another with --farm HOST:PORT or PORTCALL_FARM",
@@ -96,6 +100,19 @@ REASONS: dict[str, tuple[str, str]] = {
     "disk": ("", "on the server: a larger --disk-limit"),
     "stopped": ("it was stopped or restarted", "portcall doctor {peer} says when it is back"),
 }
+# The same of what a farm refuses; its reasons are also those for which leases end.
+FARM_REASONS: dict[str, tuple[str, str]] = {
+    "role": ("your token is for something else", "an admin makes another one: portcall farm token NAME --role ROLE"),
+    "code": ("", "ask an admin for a new one: portcall farm pair NAME"),
+    "invalid": ("", "portcall farm COMMAND --help shows the forms"),
+    "taken": ("", "--place NAME"),
+    "expired": ("its holder was silent for too long", "portcall farm history --last 10 shows what happened"),
+}
+# The command that makes a certificate which signs itself, for the names and addresses of a machine.
+MAKE_CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN={host} -addext subjectAltName=DNS:{host} "
+    "-keyout farm.key -out farm.crt"
+)
 # What the core, which has no hints, appends to messages of timeouts.
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -153,7 +170,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
             if reason == "refused":
                 cause, next_step = explain_refused_connection(getattr(error, "peer", ""))
             else:
-                cause, next_step = REASONS.get(reason, (cause, next_step))
+                known = FARM_REASONS if isinstance(error, errors.FarmError) else REASONS
+                cause, next_step = known.get(reason, (cause, next_step))
             if isinstance(error, OSError) and error.errno in FULL:
                 next_step = "free some space, or write it elsewhere; df -h shows what is free"
             if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,23 +20,23 @@ from portcall.bench import format_duration, format_size
 from portcall.cli._command import Command, Decorated, Group, end_with_error, read_duration, with_options
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
 from portcall.cli._farm_check import check_places
+from portcall.cli._farm_start import STORE, refuse_options, run_farm, server_options
 from portcall.cli._output import console, print_facts, print_json, print_line, print_warning, table
 from portcall.cli._remote import connect_farm
 from portcall.cli._store import write_farm_token
+from portcall.errors import FarmError
 
 if TYPE_CHECKING:
     from portcall.rpc import Farm, Lease
 
 EXAMPLES = """
-portcall farm                                          this machine only, port 9190; TVM's servers and clients, too
-portcall farm --host 0.0.0.0 --tls-cert farm.pem       other machines, with tokens; the first one is printed
-portcall serve --farm lab:9190 --key rasp4             on a board: join
+portcall farm                                          run a farm for this machine only, on port 9190
+portcall farm --host 0.0.0.0 --tls-cert farm.pem       for other machines, too: prints what they type
+portcall serve --farm lab:9190 --key rasp4             on a board: join the farm
 portcall run k.so add_one --farm lab:9190 --key rasp4 …
 portcall farm status                                   devices, leases, queue
 portcall farm reserve 'rasp4 & ram>=4GiB' --shell      a shell with a board
 """
-
-STORE = "PORTCALL_FARM_STORE"
 
 # What every board reports of itself.
 FACTS = {"cores", "ram", "arch", "os", "kernel", "libc", "host", "portcall", "place"}
@@ -59,6 +57,25 @@ portcall farm check b1 b2
 portcall farm check --every 10m --command "portcall bench golden.so f --arg ones:float32[9] --json -"
 """
 
+PRIORITY = "Each step moves the request a minute to the front of the queue."
+
+TOKEN = """
+portcall farm token ann                                a user
+portcall farm token rasp-3 --role agent --key rasp4    a board
+portcall farm token --list
+portcall farm token --revoke ann
+"""
+
+PAIR = """
+portcall farm pair rasp-3 --role agent --key rasp4     a board
+portcall farm pair ann                                 a user, who may scan the code with a phone
+"""
+
+JOIN = """
+portcall farm join ABCD-EFGH-JKMN --farm lab:9190 --save
+portcall farm join ABCD-EFGH-JKMN --farm lab:9190 > token
+"""
+
 
 def farm_options(function: Decorated) -> Decorated:
     """Add the options that say which farm, and who asks."""
@@ -76,46 +93,6 @@ def farm_options(function: Decorated) -> Decorated:
 def farm_of(given: dict[str, Any]) -> Farm:
     default = "" if os.environ.get("TVM_TRACKER_HOST") else "127.0.0.1:9190"
     return connect_farm({**given, "farm": given["farm"] or default})
-
-
-# ---- The farm itself ----
-
-
-def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
-    """Serve until a signal."""
-    try:
-        from portcall import farm
-    except ModuleNotFoundError as error:
-        raise CommandError(f"a farm needs the package {error.name}", "", "pip install 'portcall[farm]'") from error
-    networks = given["tvm_network"] or farm.FarmOptions().tvm_networks
-    options = farm.FarmOptions(
-        host=given["host"], port=given["port"], store=given["store"], tls_certificate=given["tls_cert"],
-        tls_key=given["tls_key"], insecure=given["insecure"],
-        require_tokens=given["require_tokens"], tvm_networks=tuple(networks), silent=given["silent"],
-        power=given["power_cycle"], cycles=given["power_cycles"], webhooks=given["webhook"],
-        npm_package=given["npm_package"],
-    )  # fmt: skip
-
-    def say_ready(address: Any, access: Any) -> None:
-        facts = {"host": address.host, "port": address.port, "address": str(address), "pid": os.getpid()}
-        if given["json"]:
-            print_json(facts, "-")
-        else:
-            click.echo(f"listening on {address}")
-        sys.stdout.flush()
-        if not (given["json"] or given["silent"]):
-            there = address
-            if address.host in ("0.0.0.0", "::"):
-                there = dataclasses.replace(address, host=socket.gethostname())
-            ca = " --farm-ca FILE" if given["tls_cert"] else ""
-            click.echo(f"page: http{'s' if given['tls_cert'] else ''}://{there}\n"
-                       f"boards: portcall serve --farm {there}{ca} --key NAME", err=True)  # fmt: skip
-        if access is not None and access.required and not access.list():
-            token = access.make("portcall farm", user="admin", role="admin", top_class="urgent")
-            click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
-
-    ended_by = farm.serve(options, say_ready)
-    ctx.exit(INTERRUPTED if ended_by == 2 else 0)
 
 
 # ---- Seeing ----
@@ -198,9 +175,9 @@ def who(json_to: str | None, key: str | None, **given: Any) -> None:
 
 @click.command("history", cls=Command, examples="portcall farm history\nportcall farm history --place rasp-3 --json")
 @farm_options
-@click.option("--place", default="", help="Of this place alone.")
-@click.option("--lease", default="", help="Of this lease alone.")
-@click.option("--user", default="", help="Of this user alone.")
+@click.option("--place", default="", help="Events of this place alone.")
+@click.option("--lease", default="", help="Events of this lease alone.")
+@click.option("--user", default="", help="Events of this user alone.")
 @click.option("--last", default=40, show_default=True, type=click.IntRange(1, 100_000), help="How many lines.")
 @click.option("--as", "form", default="table", show_default=True, type=click.Choice(["table", "csv", "jsonl"]),
               help="One line for each event, for other programs: csv, or jsonl.")  # fmt: skip
@@ -245,7 +222,7 @@ def print_events(events: list[dict[str, Any]], form: str) -> None:
 @click.option("--shell", is_flag=True, help="Start a shell.")
 @click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
 @click.option("--limit", callback=read_duration, metavar="TIME", help="How long the lease may last.")
-@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help="A step is a minute.")
+@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help=PRIORITY)
 @click.pass_context
 def reserve(
     ctx: click.Context, /, json_to: str | None, want: str, words: tuple[str, ...], shell: bool, wait: float | None,
@@ -301,7 +278,7 @@ def exit_on_signal(number: int, frame: object) -> None:
 @click.option("--for", "duration", callback=read_duration, default="30m", show_default=True, metavar="TIME",
               help="How long the lease lasts, unless it is released before.")  # fmt: skip
 @click.option("--wait", callback=read_duration, metavar="TIME", help="How long to wait for a place: 5m.")
-@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help="A step is a minute.")
+@click.option("--priority", default=0.0, show_default=True, type=click.FloatRange(-10, 10), help=PRIORITY)
 def request(
     json_to: str | None, want: str, duration: float, wait: float | None, priority: float, **given: Any
 ) -> None:  # fmt: skip
@@ -357,11 +334,11 @@ def extend(json_to: str | None, lease: str, duration: float, **given: Any) -> No
 # ---- Places ----
 
 
-def place_command(name: str, does: str, *, why: bool = False) -> Command:
-    """Make a command that changes one place."""
+def place_command(name: str, does: str, *, why: str = "") -> Command:
+    """Make a command that changes one place; ``why`` is an example of a reason, where it takes one."""
 
     @click.command(
-        name, cls=Command, help=does, examples=f"portcall farm {name} PLACE" + (" --why 'new fan'" if why else "")
+        name, cls=Command, help=does, examples=f"portcall farm {name} PLACE" + (f" --why '{why}'" if why else "")
     )
     @farm_options
     @click.argument("place")
@@ -383,10 +360,10 @@ def place_command(name: str, does: str, *, why: bool = False) -> Command:
 @click.option("--command", "job", default="", help="What to run, in a shell.")
 @click.option("--every", callback=read_duration, metavar="TIME", help="Again and again, until Ctrl-C: 10m.")
 @click.option(
-    "--tolerance", default=1.5, show_default=True, help="How much longer than its first time a place may take."
+    "--tolerance", default=1.5, show_default=True, help="How many times as long as at first a place may take."
 )
 @click.option(
-    "--limit", callback=read_duration, default="5m", show_default=True, metavar="TIME", help="Of the command."
+    "--limit", callback=read_duration, default="5m", show_default=True, metavar="TIME", help="How long it may take."
 )
 @click.pass_context
 def check(
@@ -414,9 +391,9 @@ def token_options(function: Decorated) -> Decorated:
     options = [
         click.option("--role", default="user", show_default=True,
                      type=click.Choice(["viewer", "user", "agent", "operator", "admin"]), help="What it allows."),
-        click.option("--key", "keys", multiple=True, help="For this key only. Can be repeated."),
-        click.option("--days", default=0.0, help="How long it is good for; 0 forever."),
-        click.option("--most-leases", default=0, help="Leases at once; 0 for any number."),
+        click.option("--key", "keys", multiple=True, help="Good for places with this key only. Can be repeated."),
+        click.option("--days", default=0.0, help="Days for which it is good; 0: for ever."),
+        click.option("--most-leases", default=0, help="How many leases its user may have at once; 0: any number."),
         click.option("--top-class", default="normal", show_default=True,
                      type=click.Choice(["urgent", "normal", "batch"]), help="The most urgent class to ask for."),
     ]  # fmt: skip
@@ -433,19 +410,22 @@ def token_fields(given: dict[str, Any]) -> dict[str, Any]:
     return {**{name: given[name] for name in names}, "keys": list(given["keys"])}
 
 
-@click.command("token", cls=Command, examples="portcall farm token ann\nportcall farm token --list\n"
-               "portcall farm token --revoke ann")  # fmt: skip
+@click.command("token", cls=Command, examples=TOKEN)  # fmt: skip
 @farm_options
 @click.argument("user", required=False)
 @token_options
 @click.option("--list", "list_all", is_flag=True, help="List the tokens, without what is secret.")
-@click.option("--revoke", default="", metavar="USER", help="End the tokens of a user, or the one that begins so.")
+@click.option(
+    "--revoke", default="", metavar="USER", help="End a user's tokens, or one that begins so; see --list."
+)
 @save_option
 def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, save: bool, **given: Any) -> None:
-    """Make a token for a user; it is shown once."""
+    """Make a token for a user or a board; it is shown once."""
     with farm_of(given) as farm:
         if revoke:
             found = farm.command("token-revoke", **{"token-of": revoke})
+            if not found["revoked"]:
+                raise CommandError(f"no token is of '{revoke}' or begins so", "", "portcall farm token --list")
             show(json_to, found, f"revoked: {found['revoked']}")
         elif list_all:
             found = farm.command("token-list")
@@ -463,7 +443,7 @@ def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, sa
             raise click.UsageError("give a user's name, or --list, or --revoke USER")
 
 
-@click.command("pair", cls=Command, examples="portcall farm pair rasp-3 --role agent --key rasp4")
+@click.command("pair", cls=Command, examples=PAIR)
 @farm_options
 @click.argument("user")
 @token_options
@@ -472,12 +452,8 @@ def pair(json_to: str | None, user: str, **given: Any) -> None:
     with farm_of(given) as farm:
         found = farm.command("pair", **{"for": user, **token_fields(given)})
         page = f"http{'s' if farm.speaks_tls else ''}://{farm.address}/pair?code={found['code']}"
-        show(
-            json_to,
-            {**found, "page": page},
-            f"{found['code']}\nthere: portcall farm join {found['code']} --farm {farm.address}"
-            f"{' --tls-ca FILE' if farm.speaks_tls else ''}",
-        )
+        save = f"{found['code']} --farm {farm.address}{' --tls-ca FILE' if farm.speaks_tls else ''} --save"
+        show(json_to, {**found, "page": page}, f"{found['code']}\nthere: portcall farm join {save}")
         if json_to is None and (picture := as_picture(page)):
             click.echo(f"or scan this with a phone, for {page}\n{picture}")
 
@@ -495,12 +471,12 @@ def as_picture(text: str) -> str:
     return out.getvalue()
 
 
-@click.command("join", cls=Command, examples="portcall farm join ABCD-EFGH-JKMN --farm lab:9190 > token")
+@click.command("join", cls=Command, examples=JOIN)
 @farm_options
 @click.argument("code")
 @save_option
 def join(json_to: str | None, code: str, save: bool, **given: Any) -> None:
-    """Turn a pairing code into a token, which is printed."""
+    """Turn a pairing code into a token, which is printed; with --save it is kept for this farm."""
     with farm_of(given) as farm:
         show_token(json_to, farm, farm.command("redeem", code=code), save)
 
@@ -530,7 +506,13 @@ def show_one(json_to: str | None, name: str, **given: Any) -> None:
     with farm_of(given) as farm:
         status = farm.status()
         places = [place for place in status["places"] if place["place"] == name]
-        found = {**places[0], "now": status["now"]} if places else farm.command("lease", lease=name)
+        try:
+            found = {**places[0], "now": status["now"]} if places else farm.command("lease", lease=name)
+        except FarmError as error:
+            if error.reason != "unknown":
+                raise
+            see = "portcall farm status lists the places, portcall farm who the leases"
+            raise CommandError(f"there is no place and no lease '{name}'", "", see, DEVICE, "FarmError") from error
     if json_to is not None:
         print_json(found, json_to)
     else:
@@ -566,8 +548,8 @@ SUMMARIES: dict[Command, str] = {
     check: "Check idle places, once or again and again.",
     place_command("drain", "Hand a place out no more after its present lease."): "Hand a place out no more.",
     place_command("undrain", "Hand a drained place out again."): "Hand a drained place out again.",
-    place_command("maintain", "Keep a place for maintenance.", why=True): "Keep a place for maintenance.",
-    place_command("quarantine", "Keep a place out of use.", why=True): "Keep a place out of use.",
+    place_command("maintain", "Keep a place for maintenance.", why="new fan"): "Keep a place for maintenance.",
+    place_command("quarantine", "Keep a place out of use.", why="reboots at random"): "Keep a place out of use.",
     place_command("good", "Say that a place is well again."): "Say that a place is well again.",
     place_command("retire", "Take a place out of use for good."): "Take a place out of use for good.",
     token: "Make, list and revoke tokens.",
@@ -577,34 +559,18 @@ SUMMARIES: dict[Command, str] = {
 
 
 @click.group("farm", cls=Group, examples=EXAMPLES, summaries=SUMMARIES, invoke_without_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free one.")
-@click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", envvar=STORE, help="Keeps "
-              "everything over a restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of several "
-              "processes. Or PORTCALL_FARM_STORE, which other users of this machine do not see.")  # fmt: skip
-@click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): peers speak TLS.")
-@click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same file.")
-@click.option("--tvm-network", multiple=True, metavar="NETWORK", help="From where TVM's servers and clients, which "
-              "know no tokens, may come: 192.168.7.0/24. By default this machine. Can be repeated.")  # fmt: skip
-@click.option("--power-cycle", metavar="COMMAND", default="", help="Cycles the power of the board PORTCALL_PLACE, when "
-              "it is away for two minutes.")  # fmt: skip
-@click.option("--power-cycles", type=click.IntRange(1, 1000), default=3, show_default=True, help="So often in a row.")
-@click.option("--webhook", multiple=True, metavar="URL", help="Gets a POST when a board is quarantined, a key has no "
-              "board left, or somebody waits for long. Can be repeated.")  # fmt: skip
-@click.option("--npm-package", default="", type=click.Path(), metavar="FOLDER", help="Serve the npm package's page at "
-              "/device?key=KEY, which makes a browser's tab a place.")  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
-@click.option("--require-tokens", is_flag=True, help="Want tokens on this machine, too.")
-@click.option("--silent", is_flag=True, help="Log nothing.")
-@click.option("--json", is_flag=True, help="Print the address as JSON.")
-@click.option("--debug", is_flag=True, help="Show the trace of an error.")
+@server_options
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
+    """Without a command, run a farm until Ctrl-C. The options below are for that."""
     os.environ.pop(STORE, None)  # it may have a password, which no command that is started from here needs
-    if ctx.invoked_subcommand is None:
-        try:
-            run_farm(ctx, given)
-        except click.exceptions.Exit:
-            raise
-        except Exception as error:
-            end_with_error(ctx, error, given["debug"])
+    if ctx.invoked_subcommand is not None:
+        refuse_options(ctx)
+        return
+    debug = given.pop("debug")
+    try:
+        run_farm(ctx, given)
+    except (click.exceptions.Exit, click.ClickException):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        end_with_error(ctx, error, debug)

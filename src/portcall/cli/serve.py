@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import portcall
+from portcall import errors
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
-from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError
+from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, message_of
+from portcall.cli._ready import READY_FILE, print_ready, reachable, removing
 from portcall.cli._remote import read_token_file
 from portcall.cli._store import farm_token, server_token
 
@@ -104,7 +106,7 @@ def read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> 
               help="How long --check, --prepare and --clean may take, each.")  # fmt: skip
 @click.option("--farm-ca", default="", type=click.Path(), metavar="FILE", help="Speak TLS with the farm; trust this.")
 @click.option("--work-dir", default="", type=click.Path(file_okay=False), help="Folder for the sessions' directories.")
-@click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address when ready.")
+@READY_FILE
 @click.option("--log-json", is_flag=True, help="Log JSON objects to standard error.")
 @click.option("--silent", is_flag=True, help="Log nothing.")
 @click.option("--no-fork", is_flag=True, help="Start a fresh Python for each session.")
@@ -127,23 +129,17 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
 
     def print_ready_line(address: Any) -> None:
         facts = rpc.ready_facts(address)
-        if ready_file:
-            write_whole(Path(ready_file), json.dumps(facts) + "\n")
-        if json_to not in (None, "-"):
-            write_whole(Path(str(json_to)), json.dumps(facts) + "\n")
-        click.echo(json.dumps(facts) if json_to == "-" else f"listening on {facts['address']}")
+        print_ready(facts, json_to, ready_file)
         if invitation and options.log == "text":
             click.echo(invitation.format(address=reachable(options.host, facts["port"])), err=True)
 
     try:
-        ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
+        with removing(ready_file):
+            ended_by = serve_place(given, options, print_ready_line) if joins else rpc.serve(options, print_ready_line)
     except rpc.StartError as error:
         raise CommandError(
             without_our_frames(str(error)), "", "correct the file, or leave out --import or --load-library"
         ) from error
-    finally:
-        if ready_file:
-            Path(ready_file).unlink(missing_ok=True)
     ctx.exit(INTERRUPTED if ended_by == signal.SIGINT else 0)
 
 
@@ -219,8 +215,20 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    agent.run(say_ready)
+    try:
+        agent.run(say_ready)
+    except (errors.AuthenticationError, errors.FarmError) as error:
+        if error.reason not in ("farm-token", "role"):
+            raise
+        text = f"give --token-file FILE or PORTCALL_FARM_TOKEN; an admin makes one with: {make_token(key)}"
+        cause = "a board needs a token of the role agent for its key"
+        raise CommandError(message_of(error), cause, text, DEVICE, type(error).__name__) from error
     return ended_by
+
+
+def make_token(key: str) -> str:
+    """Return the command with which an admin makes the token of a board."""
+    return f"portcall farm token NAME --role agent --key {shlex.quote(key)}"
 
 
 def read_tag(text: str) -> tuple[str, str | int | float | bool]:
@@ -261,20 +269,3 @@ def without_our_frames(text: str) -> str:
         f'  File "{Path(importlib.__file__).parent}',
     )
     return "\n".join([head, *(frame.rstrip() for frame in frames if not frame.startswith(ours))])
-
-
-def reachable(host: str, port: int) -> str:
-    """Return the address by which another machine reaches this one: the one that goes out, where all are bound."""
-    if host.strip("[]") in ("", "0.0.0.0", "::"):
-        host = socket.gethostname()
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.connect(("192.0.2.1", 9))  # nothing is sent: the system only picks a local address
-            host = sock.getsockname()[0]
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that a reader sees whole or not at all."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)

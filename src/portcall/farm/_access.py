@@ -150,6 +150,11 @@ class Access:
         return self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
 
 
+def roles_for(command: str) -> list[str]:
+    """Return the roles that may give a command."""
+    return [role for role, commands in RIGHTS.items() if command in commands]
+
+
 def _described(token: Token) -> str:
     return f"{token.role} {token.user}{' for ' if token.keys else ''}{', '.join(token.keys)}"
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from portcall.farm._access import Access, Token
+from portcall.farm._access import Access, Token, roles_for
 from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._page import age
@@ -141,7 +141,8 @@ class Api:
         if method is None:
             raise ApiError(f"there is no command {str(name)[:40]!r}", "invalid")
         if not caller.may(str(name)):
-            raise ApiError(f"'{name}' is not for the role {caller.role}", "role", 403)
+            roles = " and ".join(roles_for(str(name)))
+            raise ApiError(f"'{name}' is for {roles}, not for the role {caller.role}", "role", 403)
         try:
             answer = getattr(self, method)(command, caller)
             return dict(await answer if asyncio.iscoroutine(answer) else answer)

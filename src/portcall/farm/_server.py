@@ -26,7 +26,7 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Rules
 from portcall.farm._port import Port, listen
 from portcall.farm._relay import Relay, TcpEnd
-from portcall.farm._shown import host_of, is_shared
+from portcall.farm._shown import host_of, is_shared, shown_store
 from portcall.farm._store import Store
 from portcall.farm._tracker import Tracker
 from portcall.farm._webhooks import Webhooks
@@ -100,6 +100,12 @@ class FarmOptions:
     def shared(self) -> bool:
         """Whether the store is one that several processes use."""
         return is_shared(self.store)
+
+    @property
+    def shown_store(self) -> str:
+        """The store without its password; a file with its whole path."""
+        file = not self.shared and self.store != ":memory:"
+        return str(Path(self.store).absolute()) if file else shown_store(self.store)
 
     @property
     def local(self) -> bool:

@@ -175,7 +175,8 @@ class FarmChannel:
             answer = None
         if not isinstance(answer, dict) or (status == 401 and answer.get("reason") != "token"):  # of a proxy before it
             text = f"{peer} is not a farm, or needs TLS: it answered with status {status}"
-            raise ConnectError(text, peer=peer, reason="farm")
+            hint = "give the certificate of the farm, where it speaks TLS: TLSOptions(ca=)"
+            raise ConnectError(text, peer=peer, reason="farm-tls", hint=hint)
         if status == 401:
             hint = "give token=, or set PORTCALL_FARM_TOKEN"
             raise AuthenticationError(

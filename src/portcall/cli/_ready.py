@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``portcall serve`` and ``portcall farm`` say once clients can connect: to people, to programs, in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+READY_FILE = click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address "
+                          "when ready; the file goes at the end.")  # fmt: skip
+
+
+def print_ready(facts: Mapping[str, object], json_to: str | None, ready_file: str | None) -> None:
+    """Print the first line, and write the files that programs wait for: the object of ``--json``, each in one line."""
+    line = json.dumps(facts)
+    for path in (ready_file, json_to):
+        if path not in (None, "-"):
+            write_whole(Path(str(path)), line + "\n", private=bool(facts.get("token")))
+    click.echo(line if json_to == "-" else f"listening on {facts['address']}")
+
+
+@contextlib.contextmanager
+def removing(ready_file: str | None) -> Iterator[None]:
+    """Remove the file at the end: it says that somebody serves."""
+    try:
+        yield
+    finally:
+        if ready_file:
+            Path(ready_file).unlink(missing_ok=True)
+
+
+def reachable(host: str, port: int) -> str:
+    """Return the address by which another machine reaches this one: the one that goes out, where all are bound."""
+    if host.strip("[]") in ("", "0.0.0.0", "::"):
+        host = socket.gethostname()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.connect(("192.0.2.1", 9))  # nothing is sent: the system only picks a local address
+            host = sock.getsockname()[0]
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def write_whole(path: Path, text: str, private: bool = False) -> None:
+    """Write a file that a reader sees whole or not at all; a private one only this user reads."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "w") as file:
+        file.write(text)
+    new.replace(path)
