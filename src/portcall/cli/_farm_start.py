@@ -41,8 +41,8 @@ def server_options(function: Decorated) -> Decorated:
         click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free "
                      "one."),
         click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", envvar=STORE, help="Keeps "
-                     "everything over a restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of several "
-                     "processes. Or PORTCALL_FARM_STORE, which other users of this machine do not see."),
+                     "everything over a restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of "
+                     "several processes. Or PORTCALL_FARM_STORE, which other users of this machine do not see."),
         click.option("--tls-cert", default="", type=click.Path(), help="Certificate of the farm (PEM): users, boards "
                      "and browsers speak TLS."),
         click.option("--tls-key", default="", type=click.Path(), help="Its private key, where it is not in the same "
@@ -144,8 +144,8 @@ def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object
     else:
         there = reachable(address.host, address.port)
     return {
-        **rpc.ready_facts(address), "urls": [f"http{'s' if tls else ''}://{there}"], "store": options.shown_store, "tls": tls,
-        "needs_tokens": options.require_tokens or not options.local, "token": token,
+        **rpc.ready_facts(address), "urls": [f"http{'s' if tls else ''}://{there}"],
+        "store": options.shown_store, "tls": tls, "needs_tokens": options.require_tokens or not options.local, "token": token,
     }  # fmt: skip
 
 

@@ -415,9 +415,7 @@ def token_fields(given: dict[str, Any]) -> dict[str, Any]:
 @click.argument("user", required=False)
 @token_options
 @click.option("--list", "list_all", is_flag=True, help="List the tokens, without what is secret.")
-@click.option(
-    "--revoke", default="", metavar="USER", help="End a user's tokens, or one that begins so; see --list."
-)
+@click.option("--revoke", default="", metavar="USER", help="End a user's tokens, or one that begins so; see --list.")
 @save_option
 def token(json_to: str | None, user: str | None, list_all: bool, revoke: str, save: bool, **given: Any) -> None:
     """Make a token for a user or a board; it is shown once."""
