@@ -32,7 +32,7 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         head, end, body = self._data.partition(b"\r\n\r\n")
-        if end and len(body) >= int(head.rpartition(b"Length: ")[2]):
+        if end and len(body) >= int(head.partition(b"Content-Length: ")[2].split()[0]):
             self._data = b""
             assert self._answer is not None
             if not self._answer.done():
@@ -44,9 +44,9 @@ class Channel(asyncio.Protocol):
 
     async def ask(self, what: str, **fields: Any) -> dict[str, Any]:
         body = json.dumps({"do": what, "user": "load", **fields}).encode()
-        head = f"POST /api HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = "POST /api HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(head.encode() + body)
+        self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = await self._answer
         if "error" in answer:
             raise RuntimeError(answer["error"])

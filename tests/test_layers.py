@@ -87,7 +87,7 @@ HOUSE = [
     ("", "testing"),
     (
         "farm",
-        "_constraints _device_page _executor _shown _splice _tracker_wire",
+        "_constraints _device_page _executor _guests _log _shown _splice _tracker_wire",
         "_model",
         "_queue _reading",
         "_store",
@@ -96,7 +96,7 @@ HOUSE = [
         "_access _hub",
         "_webhooks",
         "_api _tracker _port _relay",
-        "_commands _websocket",
+        "_connection _websocket",
         "_http",
         "_server",
         "_member",

@@ -224,7 +224,7 @@ def test_tracker_closes_silent_connections(farm: RunningFarm) -> None:
 
 def test_tracker_port_answers_http(farm: RunningFarm) -> None:
     with TrackerPeer(farm, greet=False) as peer:
-        peer.sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        peer.sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in b"".join(iter(lambda: peer.sock.recv(4096), b""))
 
 

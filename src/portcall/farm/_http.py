@@ -14,8 +14,8 @@ from aiohttp import web
 
 from portcall.farm import _page
 from portcall.farm._access import Token
-from portcall.farm._api import Api, News
-from portcall.farm._commands import MOST_BODY, answer, bearer
+from portcall.farm._api import Api, ApiError, News
+from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
 from portcall.farm._device_page import add_device_page
 from portcall.farm._model import Event
 from portcall.farm._relay import Relay
@@ -23,7 +23,6 @@ from portcall.farm._websocket import join
 
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
-_COOKIE = "portcall-farm"
 _MOST_EVENTS = 100_000
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -34,9 +33,9 @@ _HEADERS = {
 }
 
 
-def make_app(api: Api, relay: Relay, npm_package: str = "") -> web.Application:
-    """Return the application."""
-    app = web.Application(client_max_size=MOST_BODY)
+def make_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "") -> web.Application:
+    """Return the application; ``names`` are those that it answers to."""
+    app = web.Application(client_max_size=MOST_BODY, middlewares=[guard(api.access, names)])
     pages = Pages(api, relay)
     app.router.add_post("/api", pages.call)
     app.router.add_get("/ws", pages.websocket)
@@ -79,15 +78,27 @@ class Pages:
 
     async def call(self, request: web.Request) -> web.Response:
         """Answer a command of portcall's clients, agents and command line."""
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        status, value = await answer(self._api, await request.read(), headers)
-        return _answer(value, status)
+        try:
+            command = json.loads((await request.read()).decode())
+        except (ValueError, RecursionError):
+            return _answer({"error": "the body is not JSON", "reason": "invalid"}, 400)
+        if not isinstance(command, dict):
+            return _answer({"error": "the body is not an object", "reason": "invalid"}, 400)
+        if request.headers.get("Origin") or request.content_type != "application/json":
+            # No page of another site, in a browser that can reach the farm, is to give commands.
+            return _answer({"error": "commands do not come from pages", "reason": "origin"}, 403)
+        try:
+            return _answer(await self._api.call(command, token_of(request)))
+        except ApiError as error:
+            return _answer({"error": str(error), "reason": error.reason}, error.status)
 
     async def websocket(self, request: web.Request) -> web.StreamResponse:
         """Let a server or client of TVM, such as one in a browser, join the proxy."""
         if not same_origin(request):
             return web.Response(status=403, text="this page is of another site\n")
-        return await join(self._relay, request)
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        return await join(self._relay, request, connection.guest)
 
     async def healthy(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -95,7 +106,7 @@ class Pages:
     async def ready(self, request: web.Request) -> web.Response:
         """Answer 503 while new requests are refused, or the store cannot be written."""
         hub = self._api.hub
-        why = "draining" if hub.state.draining else hub.store_error
+        why = "draining" if hub.state.draining else "store" if hub.store_error else ""
         return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -114,7 +125,7 @@ class Pages:
         Raises:
             HTTPUnauthorized: the page asks for a token.
         """
-        token = token_of(request) or request.cookies.get(_COOKIE, "")
+        token = token_of(request) or request.cookies.get(COOKIE, "")
         caller = self._api.access.caller(token, "page")
         if caller is None or not caller.may("status"):
             raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
@@ -144,7 +155,7 @@ class Pages:
 
     def _opened(self, request: web.Request, token: str) -> web.HTTPSeeOther:
         answer = web.HTTPSeeOther("/")
-        answer.set_cookie(_COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
         return answer
 
     async def overview(self, request: web.Request) -> web.Response:
@@ -191,17 +202,6 @@ class Pages:
                 if seen == self._changes:
                     await self._news.wait(_QUIET)
         return answer
-
-
-def same_origin(request: web.Request) -> bool:
-    """Return whether a request comes from a page of the farm, or from no page."""
-    origin = request.headers.get("Origin")
-    return origin is None or origin.partition("://")[2] == request.headers.get("Host")
-
-
-def token_of(request: web.Request) -> str:
-    """Return the token that a request carries, or an empty text."""
-    return bearer(request.headers.get("Authorization", ""))
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:

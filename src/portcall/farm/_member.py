@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from portcall.farm._access import Access
+from portcall.farm._guests import Guest
 from portcall.farm._hub import DeposedError
+from portcall.farm._log import FarmLog
 from portcall.farm._port import FORWARDED, Port, listen
 from portcall.farm._redis import Leader, RedisStore
-from portcall.farm._server import FarmOptions, Server, log_of
+from portcall.farm._server import FarmOptions, Server
 from portcall.farm._splice import Pipes, Spliced
 from portcall.farm._store import StoreError
 from portcall.rpc.wire._address import Address, parse_address
@@ -42,13 +44,13 @@ class Standby(Port):
         self._pipes = Pipes()
         self._pairs: set[Spliced] = set()
 
-    async def _begin(self, sock: socket.socket) -> None:
+    async def _begin(self, sock: socket.socket, guest: Guest) -> None:
         out = None
         try:
             target = parse_address(self._leader.address if self._leader.secret else "")
             if await self._first_byte(sock) == FORWARDED[:1]:
                 raise ConnectionAbortedError("it was passed on already")
-            peer = str(sock.getpeername()[0]).encode()
+            peer = f"{sock.getpeername()[0]} {socket.gethostname()}".encode()[:255]  # the name that it may have used
             info = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             out = socket.socket(info[0][0], socket.SOCK_STREAM)
             out.setblocking(False)
@@ -61,6 +63,8 @@ class Standby(Port):
             if isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError, ValueError)):
                 return  # it is gone; the peer tries again
             raise
+        finally:
+            guest.leave()  # the process that leads counts it
         pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
         self._pairs.add(pair)
 
@@ -84,11 +88,12 @@ class Member:
         OSError, StoreError: it cannot listen there, or Redis does not answer.
     """
 
-    def __init__(self, options: FarmOptions) -> None:
+    def __init__(self, options: FarmOptions, log: FarmLog | None = None) -> None:
         self._listener = listen(options.host, options.port)
         host, port = self._listener.getsockname()[:2]
         self.address = Address(host, port)
         self.options = dataclasses.replace(options, port=port)
+        self._written = log or FarmLog(silent=True)
         wild = host in ("0.0.0.0", "::")
         self.server: Server | None = None
         self._standby: Standby | None = None
@@ -140,7 +145,7 @@ class Member:
                 secret = secrets.token_hex(16)
                 self.store.set_fact("forward", secret)
             listener = self._listener.dup()
-            server = Server(self.options, self.store, listener, secret)
+            server = Server(self.options, self.store, listener, secret, self._written)
             try:
                 await server.start()
             except BaseException:
@@ -174,7 +179,7 @@ class Member:
         if leader != self._leader or self._standby is None:
             self._stop_standing_by()
             self._leader = leader
-            self._standby = Standby(self._listener.dup(), leader, log_of(self.options))
+            self._standby = Standby(self._listener.dup(), leader, self._written)
 
     def _stop_standing_by(self) -> None:
         if self._standby is not None:
@@ -185,7 +190,7 @@ class Member:
         """Say something once, however often it happens in a row."""
         if text != self._said:
             self._said = text
-            log_of(self.options)(kind, text)
+            self._written(kind, text)
 
     async def stop(self) -> None:
         """Close all connections, and let another process take over."""

@@ -16,15 +16,19 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from portcall.farm._guests import Guest, Guests, names_of
 from portcall.rpc.wire._tls import tune
 
 _HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC")
 _SNIFFED = 4
 _BACKLOG = 512
+_AT_ONCE = 16  # connections that are accepted before those that are there have their turn
 _PAUSE = 0.2  # seconds without accepting, where there are no descriptors left
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+_FULL_TEXT = b"this farm has no room for more connections\n"
 
-# Makes the protocol of a connection: is it inside TLS, and where does its peer come from?
-Maker = Callable[[bool, str], asyncio.BaseProtocol]
+# Makes the protocol of a connection. It tells the guest when it has shown that it may be here, and when it has ended.
+Maker = Callable[[Guest], asyncio.BaseProtocol]
 
 FORWARDED = b"\x01portcall"  # begins a connection that another process of the same farm passes on
 
@@ -33,31 +37,31 @@ class Sniffer(asyncio.Protocol):
     """Waits for the first bytes, and hands the connection on.
 
     Parameters:
-        protocols: what makes the protocol for each beginning: a magic number, ``b"POST"``, or else ``b"HTTP"``.
+        protocols: what makes the protocol for each beginning: a magic number, or ``b"HTTP"``.
         patience: seconds for the first bytes.
-        secure: whether TLS is around it.
-        address: where the peer comes from.
+        guest: whose connection it is.
         silent: the connections that have said nothing yet.
     """
 
     def __init__(
-        self, protocols: dict[bytes, Maker], patience: float, secure: bool, address: str,
-        silent: set[asyncio.Transport],
-    ) -> None:  # fmt: skip
+        self, protocols: dict[bytes, Maker], patience: float, guest: Guest, silent: set[asyncio.Transport]
+    ) -> None:
         self._protocols = protocols
         self._silent = silent
         self._patience = patience
-        self._secure, self._address = secure, address
+        self._guest = guest
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._silent.add(transport)
+        self._guest.end = lambda why: transport.abort()
         self._timer = asyncio.get_running_loop().call_later(self._patience, transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._silent.discard(self._transport)
+        self._guest.leave()
         self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -67,11 +71,11 @@ class Sniffer(asyncio.Protocol):
         self._silent.discard(self._transport)
         self._timer.cancel()
         first = self._data[:_SNIFFED]
-        make = self._protocols.get(first) or self._protocols.get(b"HTTP" if first in _HTTP else b"")
+        make = self._protocols.get(b"HTTP" if first in _HTTP else first)
         if make is None:
-            self._transport.close()
+            self._transport.abort()
             return
-        protocol: Any = make(self._secure, self._address)
+        protocol: Any = make(self._guest)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         hand_over(protocol, self._data)
@@ -115,6 +119,7 @@ class Port:
         self._tls, self._secret = tls, secret.encode()
         self._patience = patience
         self._log = log
+        self.guests = Guests()
         self._tasks: dict[asyncio.Task[None], socket.socket] = {}
         self._silent: set[asyncio.Transport] = set()
         self._socket = listener
@@ -123,12 +128,14 @@ class Port:
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_BACKLOG):
+        for _ in range(_AT_ONCE):
             try:
-                sock, _ = self._socket.accept()
+                sock, peer = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
+                if self.guests.dismiss_one():  # whose descriptor is free soon
+                    return
                 self._log("overload", f"cannot accept a connection: {error}; trying again in {_PAUSE:g} s")
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(_PAUSE, self._resume)
@@ -136,39 +143,53 @@ class Port:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 tune(sock)
-            task = self._loop.create_task(self._begin(sock))
-            self._tasks[task] = sock
-            task.add_done_callback(self._begun)
+            if self.guests.is_crowded(sock.fileno()) and not self.guests.dismiss_one():
+                with contextlib.suppress(OSError):
+                    sock.send(_FULL % (len(_FULL_TEXT), _FULL_TEXT))
+                sock.close()
+                continue
+            self._welcome(sock, str(peer[0]))
 
-    def _begun(self, task: asyncio.Task[None]) -> None:
-        sock = self._tasks.pop(task)
-        if task.cancelled():  # maybe before its first step
-            sock.close()
+    def _welcome(self, sock: socket.socket, address: str) -> None:
+        guest = Guest(self.guests, address, lambda why: task.cancel())
+        task = self._loop.create_task(self._begin(sock, guest))
+        self._tasks[task] = sock
+
+        def begun(task: asyncio.Task[None]) -> None:
+            sock = self._tasks.pop(task)
+            if task.cancelled():  # maybe before its first step
+                sock.close()
+            if sock.fileno() < 0:
+                guest.leave()
+
+        task.add_done_callback(begun)
 
     def _resume(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
-    async def _begin(self, sock: socket.socket) -> None:
+    async def _begin(self, sock: socket.socket, guest: Guest) -> None:
         try:
-            address = str(sock.getpeername()[0])
             first = await self._first_byte(sock) if self._tls or self._secret else b""
             if first == FORWARDED[:1] and self._secret:
-                address = await asyncio.wait_for(self._forwarded(sock), self._patience)
+                said = await asyncio.wait_for(self._forwarded(sock), self._patience)
+                address, _, machine = said.partition(" ")
+                guest.names = names_of(machine)
+                guest.move(address)
                 first = await self._first_byte(sock)
-            secure = self._tls is not None and first == b"\x16"
+            guest.secure = self._tls is not None and first == b"\x16"
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._protocols, self._patience, secure, address, self._silent),
+                lambda: Sniffer(self._protocols, self._patience, guest, self._silent),
                 sock,
-                ssl=self._tls if secure else None,
-                ssl_handshake_timeout=self._patience if secure else None,
+                ssl=self._tls if guest.secure else None,
+                ssl_handshake_timeout=self._patience if guest.secure else None,
             )
         except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # of this peer: it left, or does not speak TLS
             sock.close()
-            self._log("refused", f"a connection ended before it said anything: {error}")
+            self._log("refused", f"a connection of {guest.address} ended before it said anything: {error}")
 
     async def _forwarded(self, sock: socket.socket) -> str:
-        """Return the address of the peer that another process of this farm says in front.
+        """Return what another process of this farm says in front: the peer's address, and a name of its machine.
 
         Raises:
             ConnectionError: it does not know the secret.

@@ -18,6 +18,7 @@ import socket
 from collections.abc import Callable
 
 from portcall.errors import RemoteProtocolError
+from portcall.farm._guests import Guest
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
 from portcall.farm._splice import Pipes, Spliced
@@ -56,6 +57,10 @@ class End:
 
     def finish(self) -> None:
         """Close, after what is left was sent."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """The peer has shown that it may be here, unless it was refused."""
         raise NotImplementedError
 
 
@@ -134,6 +139,7 @@ class Peer:
             self.text = self.hello[_HEAD:]
             self._wait(None)
             self._greet()
+            self.end.show()
 
     def drained(self) -> None:
         """The transport has sent all that was left."""
@@ -291,9 +297,10 @@ class Peer:
 class TcpEnd(End, asyncio.BufferedProtocol):
     """A peer that comes by TCP, with TLS or without."""
 
-    def __init__(self, relay: Relay, address: str) -> None:
+    def __init__(self, relay: Relay, guest: Guest) -> None:
         self._relay = relay
-        self.address = address
+        self._guest = guest
+        self.address = guest.address
         self._buffer = bytearray(4096)
         self._paused = False
         self.spliced: Spliced | None = None
@@ -303,6 +310,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         self._transport = transport
         self._secure = transport.get_extra_info("ssl_object") is not None
         transport.set_write_buffer_limits(high=1)
+        self._guest.end = lambda why: transport.abort()
         self._peer = Peer(self._relay, self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -319,6 +327,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._guest.leave()
         self._peer.lost()
 
     def pause_writing(self) -> None:
@@ -348,6 +357,10 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
+    def show(self) -> None:
+        if not self._transport.is_closing():
+            self._guest.show()
+
     def is_plain(self) -> bool:
         """Return whether the bytes of the socket are those of the peer, and all that was sent has left."""
         return not self._secure and not self.full() and not self._transport.is_closing()
@@ -356,6 +369,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         """Return the socket, and do nothing more with it."""
         sock = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
         sock.setblocking(False)
+        self._guest.show()
         self._transport.set_protocol(asyncio.Protocol())
         self._transport.abort()  # of the connection there is a second descriptor now
         return sock

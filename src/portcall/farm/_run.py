@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from portcall.farm._access import Access
+from portcall.farm._log import FarmLog
 from portcall.farm._server import FarmOptions, Server
 from portcall.rpc.wire._address import Address
 
 
-async def start(options: FarmOptions) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
+async def start(options: FarmOptions, log: FarmLog) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
     """Start a farm, or one process of it; return its address, its tokens where it decides, and what ends it."""
     if options.shared:
         from portcall.farm._member import Member
 
-        member = Member(options)
+        member = Member(options, log)
         return member.address, await member.start(), member.stop
-    server = Server(options)
+    server = Server(options, log=log)
     address = await server.start()
     return address, server.access, server.stop
 
@@ -42,13 +44,20 @@ def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any
         ended: asyncio.Queue[int] = asyncio.Queue()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.put_nowait, number)
-        address, access, stop = await start(options)
+        log = FarmLog(options.silent)
+        log.start()
         try:
-            on_ready(address, access)
-            return await ended.get()
+            address, access, stop = await start(options, log)
+            try:
+                on_ready(address, access)
+                return await ended.get()
+            finally:
+                await stop()
         finally:
-            await stop()
+            log.close()
 
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if options.store != ":memory:" and not options.shared:
         os.umask(os.umask(0o077) | 0o077)  # the store has secrets of leases, as hashes, and who did what
     return asyncio.run(run())

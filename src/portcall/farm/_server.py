@@ -8,8 +8,6 @@ import dataclasses
 import ipaddress
 import socket
 import ssl
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +17,12 @@ from aiohttp import web
 from portcall.farm import _tracker_wire
 from portcall.farm._access import Access
 from portcall.farm._api import Api
-from portcall.farm._commands import Commands
+from portcall.farm._connection import Connection
 from portcall.farm._device_page import PAGE
+from portcall.farm._guests import Guest, names_of
 from portcall.farm._http import make_app
 from portcall.farm._hub import Hub
+from portcall.farm._log import FarmLog
 from portcall.farm._model import Effect, Rules
 from portcall.farm._port import Port, listen
 from portcall.farm._relay import Relay, TcpEnd
@@ -53,6 +53,8 @@ class FarmOptions:
         tls_certificate, tls_key: PEM files; portcall's peers and browsers then need TLS.
         insecure: listen beyond this machine without TLS.
         require_tokens: want tokens on this machine, too.
+        names: further names under which the farm is reached, such as those of DNS; by default it answers to IP
+            addresses, to localhost, and to the name of this machine.
         tvm_networks: from where TVM's servers and clients, which know no tokens, may come.
         power: command of the shell that cycles the power of the place PORTCALL_PLACE, which is away; it is used at most
             ``cycles`` times in a row.
@@ -69,6 +71,7 @@ class FarmOptions:
     tls_key: str = ""
     insecure: bool = False
     require_tokens: bool = False
+    names: tuple[str, ...] = ()
     tvm_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     power: str = ""
     cycles: int = 3
@@ -119,6 +122,7 @@ class Server:
     Parameters:
         options: its settings.
         store, listener, secret: of one of several processes; by default it has a store and a socket of its own.
+        log: where it says what happens; by default nowhere.
 
     Raises:
         OSError: it cannot listen there, or its store cannot be opened.
@@ -126,14 +130,13 @@ class Server:
 
     def __init__(
         self, options: FarmOptions, store: RedisStore | None = None, listener: socket.socket | None = None,
-        secret: str = "",
+        secret: str = "", log: FarmLog | None = None,
     ) -> None:  # fmt: skip
         self.options = options
         self._store, self._listener, self._secret = store, listener, secret
-        self.log = log_of(options)
+        self.log = log or FarmLog(silent=True)
         self._networks = [ipaddress.ip_network(network) for network in options.tvm_networks]
         self._trackers: set[Tracker] = set()
-        self._commands: set[Commands] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Address:
@@ -154,13 +157,9 @@ class Server:
             raise
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
-        self._runner = web.AppRunner(
-            make_app(self.api, self.relay, options.npm_package),
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=120,
-            shutdown_timeout=0.5,
-        )
+        names = names_of(socket.gethostname()) | {"localhost", *map(str.lower, (options.host, *options.names))}
+        app = make_app(self.api, self.relay, names, options.npm_package)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         self._http = self._runner.server
         assert self._http is not None
@@ -169,9 +168,8 @@ class Server:
                 self._listener or listen(options.host, options.port),
                 {
                     _tracker_wire.MAGIC: self._tracker,
-                    MAGIC.to_bytes(4, "little"): lambda secure, address: TcpEnd(self.relay, address),
+                    MAGIC.to_bytes(4, "little"): lambda guest: TcpEnd(self.relay, guest),
                     b"HTTP": self._make_http,
-                    b"POST": self._make_commands,
                 },
                 tls=tls,
                 secret=self._secret,
@@ -203,22 +201,14 @@ class Server:
         mapped = getattr(ip, "ipv4_mapped", None)
         return any((mapped or ip) in network for network in self._networks)
 
-    def _tracker(self, secure: bool, address: str) -> asyncio.BaseProtocol:
-        return Tracker(self.hub, self._trackers, self.may_be_tvm, address)
+    def _tracker(self, guest: Guest) -> asyncio.BaseProtocol:
+        return Tracker(self.hub, self._trackers, self.may_be_tvm, guest)
 
-    def _make_http(self, secure: bool, address: str) -> asyncio.BaseProtocol:
+    def _make_http(self, guest: Guest) -> asyncio.BaseProtocol:
+        if self.options.tls_certificate and not guest.secure:
+            return _Refusing(guest)
         assert self._http is not None
-        return self._http() if self._may_http(secure) else _Refusing()
-
-    def _may_http(self, secure: bool) -> bool:
-        return secure or not self.options.tls_certificate
-
-    def _make_commands(self, secure: bool, address: str) -> asyncio.BaseProtocol:
-        return (
-            Commands(self.api, lambda: self._make_http(secure, address), self._commands)
-            if self._may_http(secure)
-            else _Refusing()
-        )
+        return Connection(self._http, guest, self.log)
 
     async def stop(self) -> None:
         """Close all connections; places, leases and requests stay in the store."""
@@ -229,14 +219,15 @@ class Server:
         if self._webhooks is not None:
             await self._webhooks.close()
         self.relay.close()
-        for commands in list(self._commands):
-            await commands.close()
         await self._runner.cleanup()
         self.hub.close()
 
 
 class _Refusing(asyncio.Protocol):
     """Tells who speaks HTTP where TLS is needed."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -246,12 +237,5 @@ class _Refusing(asyncio.Protocol):
         )
         transport.close()
 
-
-def log_of(options: FarmOptions) -> Callable[[str, str], None]:
-    """Return what writes a line of a kind to standard error, or nothing where the farm is silent."""
-
-    def log(kind: str, text: str) -> None:
-        if not options.silent:
-            print(f"{kind}: {text}", file=sys.stderr, flush=True)
-
-    return log
+    def connection_lost(self, error: Exception | None) -> None:
+        self._guest.leave()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portcall.farm import _tracker_wire as wire
+from portcall.farm._guests import Guest
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Lease, Place, Refused
 
@@ -31,11 +32,12 @@ class Tracker(asyncio.Protocol):
         hub: the farm.
         trackers: all such connections; this one is added while it lasts.
         allowed: whether TVM's ends may come from an address.
-        address: where it comes from.
+        guest: whose connection it is.
     """
 
-    def __init__(self, hub: Hub, trackers: set[Tracker], allowed: Callable[[str], bool], address: str) -> None:
-        self.address = address
+    def __init__(self, hub: Hub, trackers: set[Tracker], allowed: Callable[[str], bool], guest: Guest) -> None:
+        self._guest = guest
+        self.address = guest.address
         self._hub = hub
         self._allowed = allowed
         self._trackers = trackers
@@ -53,6 +55,7 @@ class Tracker(asyncio.Protocol):
         self._transport = transport
         self._socket = transport.get_extra_info("socket")
         self._trackers.add(self)
+        self._guest.end = lambda why: transport.abort()
         if not self._allowed(self.address):
             self._hub.log("refused", f"{self.address} may not use TVM's protocol here (--tvm-network allows it)")
             transport.abort()
@@ -63,6 +66,7 @@ class Tracker(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._trackers.discard(self)
+        self._guest.leave()
         with self._hub.turn() as state:
             for id in list(self._requests):
                 lease = state.leases.get(id)
@@ -81,6 +85,7 @@ class Tracker(asyncio.Protocol):
                 if request is None:
                     self._transport.write(wire.MAGIC)
                 else:
+                    self._guest.show()
                     self._answer(request)
         except wire.WireError as error:
             self._hub.log("refused", f"{self.address} at the tracker's protocol: {error}")

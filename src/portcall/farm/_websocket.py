@@ -9,9 +9,11 @@ from collections import deque
 
 from aiohttp import WSMsgType, web
 
+from portcall.farm._guests import Guest
 from portcall.farm._relay import PIECE, End, Peer, Relay
 
 PING = 20.0
+LAST_WORDS = 2.0  # seconds for the peer to say that it closes, too
 MOST_MESSAGE = 64 << 20
 
 
@@ -20,8 +22,9 @@ class WebSocketEnd(End):
 
     padding = b"\0\0\0\0"  # web-runtime reads eight bytes before it looks at the code
 
-    def __init__(self, relay: Relay, socket: web.WebSocketResponse, address: str) -> None:
-        self.address = address
+    def __init__(self, relay: Relay, socket: web.WebSocketResponse, guest: Guest) -> None:
+        self._guest = guest
+        self.address = guest.address
         self._socket = socket
         self._left: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -48,6 +51,10 @@ class WebSocketEnd(End):
         self._closing = True
         self._may_read.set()
         self._news.set()
+
+    def show(self) -> None:
+        if not self._closing:
+            self._guest.show()
 
     async def write(self) -> None:
         """Send what is to be sent, until the end."""
@@ -77,11 +84,11 @@ class WebSocketEnd(End):
         self._peer.lost()
 
 
-async def join(relay: Relay, request: web.Request) -> web.StreamResponse:
+async def join(relay: Relay, request: web.Request, guest: Guest) -> web.StreamResponse:
     """Let a peer join, and return once it has ended."""
-    socket = web.WebSocketResponse(max_msg_size=MOST_MESSAGE, heartbeat=PING, compress=False)
+    socket = web.WebSocketResponse(timeout=LAST_WORDS, max_msg_size=MOST_MESSAGE, heartbeat=PING, compress=False)
     await socket.prepare(request)
-    end = WebSocketEnd(relay, socket, request.remote or "")
+    end = WebSocketEnd(relay, socket, guest)
     writing = asyncio.create_task(end.write())
     try:
         await end.read()

@@ -11,12 +11,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Protocol
 
 from portcall.rpc.server import _log_writer
-from portcall.rpc.server._loop import PAUSE, Loop, run_all
+from portcall.rpc.server._loop import PAUSE, run_all
 from portcall.rpc.server._options import LogStyle
 
 MOST_BYTES = 64 << 10  # of a line
+
+
+class Loop(Protocol):
+    """What the log needs of an event loop, such as the supervisor's."""
+
+    def watch(self, descriptor: int, action: Callable[[], object]) -> None: ...
+
+    def forget(self, descriptor: int) -> None: ...
+
+    def call_after(self, seconds: float, action: Callable[[], object]) -> object:
+        """Call an action once; one that fails is tried again."""
 
 
 class Log:

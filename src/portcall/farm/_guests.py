@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that have not shown yet that they may be here: how many of them there may be.
+
+A peer shows it by a whole request with a token that counts, by a hello that the proxy takes, or by a message of the
+tracker's protocol. Until then it is a guest. Where guests are too many, the one that came first goes: who has a token
+shows it at once, and half a request becomes no better by waiting.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+_MOST = 1024
+_MOST_EACH = 256
+_RESERVE = 64  # descriptors for what is known already: files of the store, pipes of sessions
+
+
+class Guests:
+    """All guests of a farm. Their numbers depend on how many descriptors the process may have."""
+
+    def __init__(self) -> None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors == resource.RLIM_INFINITY:
+            descriptors = 1 << 20
+        self.most = max(1, min(_MOST, descriptors // 4))
+        self.most_each = max(1, min(_MOST_EACH, descriptors // 8))
+        self._last = descriptors - min(_RESERVE, descriptors // 8)
+        self._of: dict[str, dict[Guest, None]] = {}  # by where they come from, the first first
+        self._count = 0
+
+    def add(self, guest: Guest) -> None:
+        """Let one more in; another one may have to go for it."""
+        mine = self._of.setdefault(guest.origin, {})
+        if guest not in mine:
+            mine[guest] = None
+            self._count += 1
+        if len(mine) > self.most_each:
+            next(iter(mine)).dismiss("too many connections of your address have shown no token yet")
+        elif self._count > self.most:
+            self.dismiss_one()
+
+    def remove(self, guest: Guest) -> None:
+        mine = self._of.get(guest.origin, {})
+        if guest in mine:
+            del mine[guest]
+            self._count -= 1
+            if not mine:
+                del self._of[guest.origin]
+
+    def dismiss_one(self) -> bool:
+        """Have one go, of the address that has the most; return whether there was one."""
+        if not self._of:
+            return False
+        most = max(self._of.values(), key=len)
+        next(iter(most)).dismiss("the farm has too many connections")
+        return True
+
+    def is_crowded(self, descriptor: int) -> bool:
+        """Return whether a new descriptor is one of the last, which are kept free. The system gives the lowest."""
+        return descriptor >= self._last
+
+
+class Guest:
+    """Who a connection is of, from its beginning to its end.
+
+    Attributes:
+        secure: TLS is around it.
+        names: those of the machine whose process has passed the connection on, which the peer may have used.
+        end: ends the connection, with a reason for the peer.
+    """
+
+    def __init__(self, guests: Guests, address: str, end: Callable[[str], object]) -> None:
+        self._guests = guests
+        self.address = address
+        self.origin = origin_of(address)
+        self.secure = False
+        self.names: frozenset[str] = frozenset()
+        self.end = end
+        guests.add(self)
+
+    def move(self, address: str) -> None:
+        """Say where it really comes from."""
+        self.leave()
+        self.address, self.origin = address, origin_of(address)
+        self._guests.add(self)
+
+    def show(self, known: bool = True) -> None:
+        """Say whether it has shown that it may be here; what was shown may count no more."""
+        if known:
+            self._guests.remove(self)
+        else:
+            self._guests.add(self)
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        self._guests.remove(self)
+
+    def dismiss(self, why: str) -> None:
+        self.leave()
+        self.end(why)
+
+
+def origin_of(address: str) -> str:
+    """Return what counts as one place to come from: an IPv4 address, or the first half of one of IPv6."""
+    address = address.removeprefix("::ffff:")
+    return ":".join(address.split(":")[:4]) if ":" in address else address
+
+
+def names_of(machine: str) -> frozenset[str]:
+    """Return the names by which peers in its network call a machine, in lower case."""
+    name = machine.lower().rstrip(".")
+    short = name.partition(".")[0]
+    return frozenset({name, short, f"{short}.local"})
