@@ -268,26 +268,23 @@ def test_member_tries_again_after_any_error(url: str, monkeypatch: pytest.Monkey
 
 
 @contextlib.contextmanager
-def leading_by_force(url: str) -> Iterator[None]:
+def leading_by_force(url: str, address: str = "127.0.0.1:1") -> Iterator[None]:
     """Take over from whoever leads, until the end of the block."""
-    with contextlib.closing(RedisStore(url, "127.0.0.1:1")) as store:
+    with contextlib.closing(RedisStore(url, address)) as store:
         store._redis.delete(PREFIX + "leader")
         assert store.lead()
         yield
         store.resign()
 
 
-def test_member_never_passes_connections_on_to_itself(url: str, raw: Any) -> None:
+def test_member_never_passes_connections_on_to_itself(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with running(url) as member:
-        raw.set(PREFIX + "number", "another")
-        raw.set(PREFIX + "leader", f"0123456789abcdef {member.address}", px=60_000)
-        member.until(lambda: not member.leads)
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(5):
-            assert call(member.address, do="status") is None
-        assert len(os.listdir("/proc/self/fd")) <= before
-        raw.delete(PREFIX + "leader")
+        with leading_by_force(url, member.address):
+            member.until(lambda: not member.leads and member.member._standby is not None)
+            for _ in range(5):
+                assert call(member.address, do="status") is None
         comes_back(member.address, "p")
+    assert "cannot accept" not in capsys.readouterr().err  # for want of descriptors
 
 
 def test_standby_does_not_pass_on_what_was_passed_on(url: str, raw: Any) -> None:
@@ -303,6 +300,24 @@ def test_standby_does_not_pass_on_what_was_passed_on(url: str, raw: Any) -> None
         other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.accept()
+
+
+def test_standby_knows_the_present_secret(url: str, raw: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as leader, running(url) as member:
+        raw.set(PREFIX + "number", "another")
+        raw.set(PREFIX + "leader", f"0123456789abcdef 127.0.0.1:{leader.getsockname()[1]}", px=600_000)
+        host, _, port = member.address.partition(":")
+        for secret in ("1" * 32, "2" * 32):
+            raw.hset(PREFIX + "facts", "forward", json.dumps(secret))
+            said = b""
+            while secret.encode() not in said:
+                with socket.create_connection((host, int(port)), timeout=60) as sock:
+                    sock.sendall(b"x")
+                    leader.settimeout(1)
+                    with contextlib.suppress(TimeoutError):
+                        passed, _ = leader.accept()
+                        with passed:
+                            said = passed.recv(1000)
 
 
 def test_members_go_on_after_redis_lost_everything(url: str, raw: Any) -> None:

@@ -56,6 +56,8 @@ class Standby(Port):
             out.setblocking(False)
             await asyncio.wait_for(self._loop.sock_connect(out, info[0][4]), _CONNECT_TIMEOUT)
             await self._loop.sock_sendall(out, self._said + bytes([len(peer)]) + peer)
+            if self._socket.fileno() < 0:
+                raise ConnectionAbortedError("another process leads by now")
         except BaseException as error:
             sock.close()
             if out is not None:
