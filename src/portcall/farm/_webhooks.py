@@ -2,19 +2,20 @@
 """Tells other programs, by HTTP, what people should know at once.
 
 Each message is a POST with a JSON object: ``what``, ``text``, and ``place``, ``key`` or ``lease``. It is sent again, a
-few times, where nobody takes it.
+few times, where nobody takes it. Each receiver has a queue and a task of its own: none waits for another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 from typing import Any
 
 import aiohttp
 
 from portcall.farm._hub import Hub
 from portcall.farm._model import USABLE, Event
+from portcall.farm._shown import host_of
 
 LOOK = 30.0  # seconds between two looks at who waits
 LONG_WAIT = 600.0
@@ -24,8 +25,60 @@ _MOST_LEFT = 1000
 _TOLD = ("place quarantined", "place bad", "place power cycle")
 
 
+class Receiver:
+    """Who gets messages, one after the other; its address may have secrets, so only its host is shown."""
+
+    def __init__(self, hub: Hub, url: str) -> None:
+        self._hub = hub
+        self._url = url
+        self._host = host_of(url)
+        self._labels = f"{{receiver={json.dumps(self._host, ensure_ascii=False)}}}"
+        self._left: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_LEFT)
+        self._count("sent", 0)
+        self._count("failed", 0)
+
+    def _count(self, what: str, number: int = 1) -> None:
+        self._hub.counts[f"portcall_farm_webhooks_{what}", self._labels] += number
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message when those before it are sent; drop it where too many are left."""
+        try:
+            self._left.put_nowait(message)
+        except asyncio.QueueFull:
+            self._failed(message, f"{_MOST_LEFT} messages wait for it already")
+
+    async def send(self) -> None:
+        """Send what there is, without end."""
+        session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_TIMEOUT), cookie_jar=aiohttp.DummyCookieJar())
+        async with session:
+            while True:
+                message = await self._left.get()
+                why = ""
+                for pause in _PAUSES:
+                    await asyncio.sleep(pause)
+                    why = await self._send_once(session, message)
+                    if not why:
+                        self._count("sent")
+                        break
+                else:
+                    self._failed(message, why)
+
+    async def _send_once(self, session: aiohttp.ClientSession, message: dict[str, Any]) -> str:
+        """Send a message; return why it was not taken. The answer's body is not read."""
+        try:
+            async with session.post(self._url, json=message, allow_redirects=False) as answer:
+                answer.close()
+                return "" if 200 <= answer.status < 300 else f"it answers with {answer.status}"
+        except Exception as error:  # whatever it is, the next message may get through; its text may have the address
+            return getattr(error, "strerror", None) or type(error).__name__
+
+    def _failed(self, message: dict[str, Any], why: str) -> None:
+        self._count("failed")
+        self._hub.log("webhook", f"cannot tell {self._host} of {message['what']!r}: {why}")
+
+
 class Webhooks:
-    """Sends messages, one after the other, until ``close``.
+    """Sends messages until ``close``.
 
     Args:
         hub: the farm.
@@ -34,12 +87,12 @@ class Webhooks:
 
     def __init__(self, hub: Hub, urls: tuple[str, ...]) -> None:
         self._hub = hub
-        self._urls = urls
-        self._left: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_LEFT)
+        self._receivers = [Receiver(hub, url) for url in urls]
         self._empty: set[str] = set()
         self._long: set[str] = set()
         hub.watchers.append(self.watch)
-        self._tasks = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._look())]
+        self._tasks = [asyncio.ensure_future(receiver.send()) for receiver in self._receivers]
+        self._tasks.append(asyncio.ensure_future(self._look()))
 
     def watch(self, events: list[Event]) -> None:
         """Take note of the events of a turn."""
@@ -68,33 +121,13 @@ class Webhooks:
         self._long = set(waiting)
 
     def _say(self, what: str, text: str, **more: str) -> None:
-        with contextlib.suppress(asyncio.QueueFull):
-            self._left.put_nowait({"what": what, "text": text, "time": self._hub.state.now, **more})
+        for receiver in self._receivers:
+            receiver.tell({"what": what, "text": text, "time": self._hub.state.now, **more})
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
             self.find_long_waits()
-
-    async def _send(self) -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_TIMEOUT)) as session:
-            while True:
-                message = await self._left.get()
-                for url in self._urls:
-                    await self._send_to(session, url, message)
-
-    async def _send_to(self, session: aiohttp.ClientSession, url: str, message: dict[str, Any]) -> None:
-        why = ""
-        for pause in _PAUSES:
-            await asyncio.sleep(pause)
-            try:
-                async with session.post(url, json=message) as answer:
-                    if answer.status < 300:
-                        return
-                    why = f"it answers with {answer.status}"
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                why = str(error)
-        self._hub.log("webhook", f"cannot tell {url} of {message['what']!r}: {why}")
 
     async def close(self) -> None:
         """Send nothing more."""
