@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from farm.redis_server import running_redis
-from portcall.farm._model import Effect, Refused, Rules
+from portcall.farm._model import Effect, Refused, Rules, rows_of
 from portcall.farm._redis import RedisStore
 from portcall.farm._state import State
 from portcall.farm._store import StoreError
@@ -41,7 +41,7 @@ class Process:
         while state.changed or state.events or state.effects or state.forgotten:
             effects, state.effects = state.effects, []
             try:
-                self.store.save(state.changed.values(), state.forgotten, state.events, state.now, None)
+                self.store.save(rows_of(state.changed, state.forgotten), state.events, state.now, None)
             except StoreError:
                 self.led = False
                 return

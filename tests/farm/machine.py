@@ -32,11 +32,11 @@ class Desk:
         effects, self.state.effects = self.state.effects, []
         self.events += self.state.events
         self.state.events = []
-        for id, record in self.state.changed.items():
-            self.stored[id] = record.to_dict()
+        for record in self.state.changed:
+            self.stored[record.id] = record.to_dict()
             if isinstance(record, Lease) and record.state == "ended":
-                self.ended[id] = record
-                del self.stored[id]
+                self.ended[record.id] = record
+                del self.stored[record.id]
         self.state.changed = {}
         for id in self.state.forgotten:
             self.stored.pop(id, None)

@@ -37,17 +37,17 @@ def test_redis_store_refuses_writes_of_a_deposed_process(redis: str) -> None:
         assert old.lead()
         assert not new.lead()
         assert new.leader().address == "a:1"
-        old.save([], [], [Event(1.0, "one")], 1.0, None)
+        old.save({}, [Event(1.0, "one")], 1.0, None)
         old._redis.delete("{portcall-farm}:leader")
         assert new.lead()
         assert not old.beat()
         with pytest.raises(StoreError):
-            old.save([], [], [Event(2.0, "two")], 2.0, None)
+            old.save({}, [Event(2.0, "two")], 2.0, None)
         with pytest.raises(StoreError):
-            old.set_token("hash", {})
+            old.set_tokens({"hash": {}})
         old.resign()
         assert new.leader().address == "b:1"
-        new.save([], [], [Event(3.0, "three", place="p")], 3.0, None)
+        new.save({}, [Event(3.0, "three", place="p")], 3.0, None)
         assert [event["what"] for event in new.history()] == ["one", "three"]
         assert [event["number"] for event in new.history(place="p")] == [2]
         assert new.tokens(lambda name, value: value) == {}

@@ -20,7 +20,7 @@ from farm.redis_server import RedisServer, redis_server
 from farm.test_cli_farm import started
 from portcall.farm import _member
 from portcall.farm._member import Member
-from portcall.farm._model import Event, Place
+from portcall.farm._model import Event, Place, rows_of
 from portcall.farm._port import FORWARDED
 from portcall.farm._redis import RedisStore
 from portcall.farm._server import FarmOptions, Server
@@ -132,31 +132,31 @@ def comes_back(address: str, place: str) -> None:
 
 def test_turns_are_refused_after_redis_lost_its_data(url: str, raw: Any) -> None:
     with leading(url) as old, contextlib.closing(RedisStore(url, "b:1")) as new:
-        old.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+        old.save(rows_of([Place("p", keys=("k",))], []), [Event(1.0, "one")], 1.0, None)
         raw.flushall()
         with pytest.raises(StoreError):
-            old.save([Place("q", keys=("k",))], [], [Event(2.0, "two")], 2.0, None)
+            old.save(rows_of([Place("q", keys=("k",))], []), [Event(2.0, "two")], 2.0, None)
         assert raw.keys() == []
         assert new.lead()
         assert not old.beat()
         with pytest.raises(StoreError):
             old.set_fact("x", 1)
-        new.save([], [], [Event(3.0, "three")], 3.0, None)
+        new.save({}, [Event(3.0, "three")], 3.0, None)
         assert [event["what"] for event in new.history()] == ["three"]
 
 
 def test_turns_are_refused_after_redis_came_back_with_older_data(url: str, raw: Any) -> None:
     with leading(url) as store:
-        store.save([Place("p", keys=("k",), fence=1)], [], [Event(1.0, "one")], 1.0, None)
+        store.save(rows_of([Place("p", keys=("k",), fence=1)], []), [Event(1.0, "one")], 1.0, None)
         with contextlib.closing(RedisStore(url)) as binary:
             binary._redis.connection_pool.connection_kwargs.update(decode_responses=False)
             binary._redis.connection_pool.disconnect()
             older = {key: binary._redis.dump(key) for key in (PREFIX + "number", PREFIX + "places")}
-            store.save([Place("p", keys=("k",), fence=2)], [], [], 2.0, None)
+            store.save(rows_of([Place("p", keys=("k",), fence=2)], []), [], 2.0, None)
             for key, value in older.items():
                 binary._redis.restore(key, 0, value, replace=True)
         with pytest.raises(StoreError):
-            store.save([Place("q", keys=("k",))], [], [], 3.0, None)
+            store.save(rows_of([Place("q", keys=("k",))], []), [], 3.0, None)
         assert not store.beat()
         assert [place.fence for place in store.load()[0]] == [1]
 
@@ -165,12 +165,12 @@ def test_turn_that_fails_leaves_nothing(url: str, raw: Any) -> None:
     with leading(url) as store:
         raw.set(PREFIX + "events", "a text")
         with pytest.raises(StoreError):
-            store.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+            store.save(rows_of([Place("p", keys=("k",))], []), [Event(1.0, "one")], 1.0, None)
         assert not raw.exists(PREFIX + "places")
         raw.config_set("maxmemory", 1)
         try:
             with pytest.raises(StoreError):
-                store.set_token("hash", {})
+                store.set_tokens({"hash": {}})
         finally:
             raw.config_set("maxmemory", 0)
         assert not raw.exists(PREFIX + "tokens")
@@ -181,9 +181,9 @@ def test_events_have_rising_numbers_whatever_is_in_the_stream(url: str, raw: Any
         raw.xadd(PREFIX + "events", {"event": "not of a farm"}, "700-3")
         raw.xadd(PREFIX + "events", {"event": json.dumps({"what": "half"})}, "701-0")
         raw.xadd(PREFIX + "events", {"other": "x"}, "702-0")
-        store.save([], [], [Event(1.0, "one"), Event(2.0, "two")], 1.0, None)
+        store.save({}, [Event(1.0, "one"), Event(2.0, "two")], 1.0, None)
         raw.xtrim(PREFIX + "events", maxlen=0)
-        store.save([], [], [Event(3.0, "three", place="p")], 1.0, None)
+        store.save({}, [Event(3.0, "three", place="p")], 1.0, None)
         assert [(e["number"], e["what"]) for e in store.history()] == [(705, "three")]
         assert [e["number"] for e in store.history(place="p")] == [705]
 
@@ -196,7 +196,7 @@ def test_lead_sets_keys_of_other_types_aside(url: str, raw: Any) -> None:
     with contextlib.closing(RedisStore(url, "a:1")) as store:
         store.on_damage = said.append
         assert store.lead()
-        store.save([Place("p", keys=("k",))], [], [Event(1.0, "one")], 1.0, None)
+        store.save(rows_of([Place("p", keys=("k",))], []), [Event(1.0, "one")], 1.0, None)
         assert [place.id for place in store.load()[0]] == ["p"]
     assert len(said) == 4
     assert len(raw.keys("*:damaged:*")) == 4

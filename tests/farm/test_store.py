@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 
 from farm.machine import Desk
-from portcall.farm._model import Event
-from portcall.farm._store import Store
+from portcall.farm._model import Event, rows_of
+from portcall.farm._store import Store, StoreError
 
 WRITER = """
 import sys
-from portcall.farm._model import Event, Lease, Place
+from portcall.farm._model import Event, Lease, Place, rows_of
 from portcall.farm._store import Store
 store = Store(sys.argv[1])
 for n in range(1 << 30):
     place = Place(f"p{n}", keys=("k",))
-    store.save([place, Lease(f"l{n}", "ann", "k", place=place.id)], [], [Event(n, "made", place.id)], n, {"a": [n, n]})
+    rows = rows_of([place, Lease(f"l{n}", "ann", "k", place=place.id)], [])
+    store.save(rows, [Event(n, "made", place.id)], n, {"a": [n, n]})
     print(n, flush=True)
 """
 
@@ -34,10 +35,9 @@ def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     desk.state.accepted("board", 1)
     path = str(tmp_path / "farm.db")
     store = Store(path)
-    store.save(desk.state.changed.values(), [], desk.state.events, 5.0, None)
-    store.set_token("hash", {"user": "ann"})
-    store.set_token("gone", {"user": "bob"})
-    store.set_token("gone", None)
+    store.save(rows_of(desk.state.changed, []), desk.state.events, 5.0, None)
+    store.set_tokens({"hash": {"user": "ann"}, "gone": {"user": "bob"}})
+    store.set_tokens({"gone": None})
     store.close()
     store = Store(path)
     places, leases = store.load()
@@ -46,7 +46,7 @@ def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     assert store.tokens(lambda hash, record: record) == {"hash": {"user": "ann"}}
     assert store.fact("now", 0) == 5.0
     assert [e["what"] for e in store.history(lease=lease.id)][:2] == ["lease queued", "lease offered"]
-    store.save([], ["board"], [], 6.0, None)
+    store.save(rows_of([], ["board"]), [], 6.0, None)
     assert store.load()[0] == []
     store.close()
 
@@ -55,9 +55,9 @@ def test_store_keeps_ended_leases_in_the_history_only(tmp_path: Path) -> None:
     desk = Desk()
     lease = desk.state.request("k", "ann", hopeless=True)
     store = Store(str(tmp_path / "farm.db"))
-    store.save(desk.state.changed.values(), [], [], 0.0, None)
+    store.save(rows_of(desk.state.changed, []), [], 0.0, None)
     desk.state.release(lease.id)
-    store.save(desk.state.changed.values(), [], desk.state.events, 0.0, None)
+    store.save(rows_of(desk.state.changed, []), desk.state.events, 0.0, None)
     assert store.load()[1] == []
     assert store.history(user="ann", limit=1)[0]["what"] == "lease ended"
     store.close()
@@ -67,8 +67,8 @@ def test_store_save_is_atomic(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "farm.db"))
     desk = Desk()
     desk.state.register("board", ["k"])
-    with pytest.raises(TypeError):
-        store.save(desk.state.changed.values(), [], [Event(0, "x")], 0.0, {"no": object()})
+    with pytest.raises(StoreError):
+        store.save(rows_of(desk.state.changed, []), [Event(0, "x")], 0.0, {"no": object()})
     assert store.load()[0] == []
     assert store.history() == []
     store.close()

@@ -104,16 +104,26 @@ class Access:
             return found if found is not None and not 0 < found.expires < time.time() else None
         return None if self.required else Token(user[:200] or "anybody", "admin", top_class="urgent")
 
+    def why_not(self, token: str) -> str:
+        """Say why a token does not count."""
+        if not token:
+            return "this farm needs a token"
+        found = self._tokens.get(hash_secret(token))
+        if found is None:
+            return "the token is wrong, or was revoked"
+        return f"the token {found.hint}… of {found.user} has expired: ask for another"
+
     def make(self, by: str, **what: Any) -> str:
         """Make a token, and return the only copy of it.
 
         Raises:
             ValueError, TypeError: a value is out of range, or not of a token.
+            StoreError: it cannot be stored, and counts for nothing.
         """
         text = secrets.token_urlsafe(32)
         token = Token(**{**what, "keys": tuple(what.get("keys", ()))}, by=by, hint=text[:6])
+        self._store.set_tokens({hash_secret(text): asdict(token)})
         self._tokens[hash_secret(text)] = token
-        self._store.set_token(hash_secret(text), asdict(token))
         self._note("token made", by, _described(token))
         return text
 
@@ -122,11 +132,17 @@ class Access:
         return [asdict(token) for token in self._tokens.values()]
 
     def revoke(self, hint: str, by: str) -> int:
-        """End the tokens that begin with ``hint``, or belong to the user of that name; return how many."""
+        """End the tokens that begin with ``hint``, or belong to the user of that name; return how many.
+
+        Raises:
+            StoreError: this cannot be stored; all of them still count.
+        """
         gone = [h for h, t in self._tokens.items() if hint and (hint in (t.hint, t.user))]
-        for hashed in gone:
-            self._note("token revoked", by, _described(self._tokens.pop(hashed)))
-            self._store.set_token(hashed, None)
+        if gone:
+            self._store.set_tokens(dict.fromkeys(gone))
+        revoked = [self._tokens.pop(hashed) for hashed in gone]
+        for token in revoked:
+            self._note("token revoked", by, _described(token))
         return len(gone)
 
     def pair(self, **what: Any) -> str:
@@ -143,11 +159,16 @@ class Access:
 
         Raises:
             ValueError: it is unknown, was used, or is too old.
+            StoreError: the token cannot be stored; the code still counts.
         """
-        wanted = self._codes.pop(hash_secret(code.replace("-", "").upper()), None)
+        hashed = hash_secret(code.replace("-", "").upper())
+        wanted = self._codes.get(hashed)
         if wanted is None or wanted.made + PAIR_SECONDS <= time.time():
+            self._codes.pop(hashed, None)
             raise ValueError("this pairing code is wrong, was used already, or is older than ten minutes")
-        return self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
+        token = self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
+        self._codes.pop(hashed, None)
+        return token
 
 
 def roles_for(command: str) -> list[str]:

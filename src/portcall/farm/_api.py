@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 import secrets
 import time
 from collections import Counter
@@ -21,6 +20,8 @@ from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._page import age
 from portcall.farm._state import State, hash_secret
+from portcall.farm._store import StoreError
+from portcall.farm._texts import check_number, check_text, check_value, is_lease, readable
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
@@ -30,11 +31,22 @@ ADMIT_PATIENCE = 5.0
 GONE = 5.0  # seconds for a waiting client to come back after its connection has ended
 END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
 _NAMED = 5  # places that a waiting client hears of
+_LAST_EVENTS = 10  # of a lease, among which is its end
 _MOST_TAGS = 100
 _MOST_TEXT = 500
+_NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
+_REPORTS = {
+    "accepted": "",
+    "declined": "",
+    "ended": "",
+    "cleaned": "",
+    "opened": "session",
+    "closed": "session",
+    "admitted": "key",
+}
 
 
-class ApiError(Exception):
+class ApiError(Refused):
     """A command that was refused.
 
     Attributes:
@@ -43,8 +55,7 @@ class ApiError(Exception):
     """
 
     def __init__(self, text: str, reason: str, status: int = 400) -> None:
-        super().__init__(text)
-        self.reason = reason
+        super().__init__(text, reason)
         self.status = status
 
 
@@ -133,10 +144,12 @@ class Api:
         name = command.get("do")
         if name == "redeem":
             return self._redeem(command)
-        caller = self.access.caller(token, _text(command, "user", ""))
+        try:
+            caller = self.access.caller(token, _text(command, "user", ""))
+        except ValueError as error:
+            raise ApiError(str(error), "invalid") from None
         if caller is None:
-            wrong = "the token is wrong, was revoked, or has expired" if token else "this farm needs a token"
-            raise ApiError(wrong, "token", 401)
+            raise ApiError(self.access.why_not(token), "token", 401)
         method = _COMMANDS.get(str(name))
         if method is None:
             raise ApiError(f"there is no command {str(name)[:40]!r}", "invalid")
@@ -146,8 +159,12 @@ class Api:
         try:
             answer = getattr(self, method)(command, caller)
             return dict(await answer if asyncio.iscoroutine(answer) else answer)
+        except ApiError:
+            raise
         except Refused as refused:
             raise ApiError(str(refused), refused.reason, 409) from None
+        except StoreError:
+            raise ApiError(_NOT_STORED, "store", 503) from None
         except (ValueError, TypeError) as error:
             raise ApiError(str(error), "invalid") from None
 
@@ -164,13 +181,14 @@ class Api:
             raise ApiError(f"the class {class_} is not for you; the most urgent is {caller.top_class}", "role", 403)
         if caller.keys and want.partition("&")[0].strip() not in caller.keys:
             raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
+        times: dict[str, Any] = {
+            "ttl": _number(command, "ttl", 60, 1, 86400), "ceiling": _number(command, "limit", 0, 0, 1e9),
+            "wait": _number(command, "wait", 0, 0, 1e9), "priority": _number(command, "priority", 0, -10, 10),
+        }  # fmt: skip
+        _held_back(command), _seen(command)  # refused before it waits
         with self.hub.turn() as state:
-            lease = state.request(
-                want, caller.user, secret=secret, class_=class_,
-                priority=_number(command, "priority", 0, -10, 10), ttl=_number(command, "ttl", 60, 1, 86400),
-                ceiling=_number(command, "limit", 0, 0, 1e9), wait=_number(command, "wait", 0, 0, 1e9),
-                most=caller.most_leases, hopeless=bool(command.get("hopeless", False)),
-            )  # fmt: skip
+            lease = state.request(want, caller.user, secret=secret, class_=class_, most=caller.most_leases,
+                                  hopeless=bool(command.get("hopeless", False)), **times)  # fmt: skip
         return await self._wait_for(lease, command)
 
     async def _check(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -178,8 +196,9 @@ class Api:
         place, secret = self._place(command), _text(command, "secret")
         if len(secret) < 32:
             raise ValueError("the secret of a check must have 32 characters or more")
+        ttl, _, _ = _number(command, "ttl", 60, 1, 86400), _held_back(command), _seen(command)
         with self.hub.turn() as state:
-            lease = state.check(place.id, caller.user, secret, _number(command, "ttl", 60, 1, 86400))
+            lease = state.check(place.id, caller.user, secret, ttl)
         return await self._wait_for(lease, command)
 
     def _checked(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -187,10 +206,10 @@ class Api:
         lease = self._lease(command, caller)
         if not lease.check or lease.state != "active":
             raise ApiError(f"the lease {lease.id} is not a check that runs", "invalid")
-        job, seconds = _text(command, "job", ""), _number(command, "seconds", 0, 0, 1e9)
+        job, seconds = readable(command.get("job", ""), "job"), _number(command, "seconds", 0, 0, 1e9)
+        why, tolerance = readable(command.get("why", ""), "why"), _number(command, "tolerance", 1.5, 1, 1e6)
         with self.hub.turn() as state:
-            failed = state.checked(lease.id, job, seconds, _text(command, "why", ""),
-                                   _number(command, "tolerance", 1.5, 1, 1e6))  # fmt: skip
+            failed = state.checked(lease.id, job, seconds, why, tolerance)
         return {"failed": failed}
 
     async def _wait(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -217,20 +236,19 @@ class Api:
 
     def _withdraw(self, id: str) -> None:
         self._gone.pop(id, None)
-        with self.hub.turn() as state:
-            state.release(id)
+        self.hub.ensure(lambda state: state.release(id))
 
     async def _wait_for_end(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is over, or after a while."""
-        until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
+        until = time.monotonic() + _held_back(command)
         while lease.state != "ended" and (left := until - time.monotonic()) > 0:
             await self._news_of(lease, left)
         return self.view(lease)
 
     async def _wait_for_place(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
         """Answer once the lease is granted or over, or its place in the queue has changed; or after a while."""
-        until = time.monotonic() + _number(command, "hold", HOLD, 0, HOLD)
-        seen = int(_number(command, "seen", 0, 0, 1e9))
+        until = time.monotonic() + _held_back(command)
+        seen = _seen(command)
         while True:
             with self.hub.turn() as state:
                 if lease.id in state.leases:
@@ -265,7 +283,8 @@ class Api:
         id, secret = _text(command, "lease"), _text(command, "secret", "")
         lease = self.hub.state.leases.get(id)
         if lease is None:
-            ended = [e for e in self.hub.store.history(lease=id) if e["what"] == "lease ended"]
+            events = self.hub.store.history(lease=id, limit=_LAST_EVENTS) if is_lease(id) else []
+            ended = [e for e in events if e["what"] == "lease ended"]
             if ended:
                 raise ApiError(f"the lease {id} is over: {ended[-1]['detail']}", "ended", 410)
             raise ApiError(f"there is no lease {id!r}", "unknown", 404)
@@ -302,15 +321,15 @@ class Api:
             news.tell()
 
     def _extend(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        lease = self._lease(command, caller)
+        lease, seconds = self._lease(command, caller), _number(command, "seconds", 0, 1, 1e9)
         with self.hub.turn() as state:
-            state.extend(lease.id, _number(command, "seconds", 0, 1, 1e9), lease.ceiling)
+            state.extend(lease.id, seconds, lease.ceiling)
         return self.view(lease)
 
     async def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        lease = self._lease(command, caller, others=True)
+        lease, why = self._lease(command, caller, others=True), _text(command, "why")
         with self.hub.turn() as state:
-            state.kick(lease.id, caller.user, _text(command, "why"))
+            state.kick(lease.id, caller.user, why)
         return await self._ended(lease)
 
     async def _session(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
@@ -371,36 +390,31 @@ class Api:
     # ---- Agents ----
 
     def _register(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        id, keys, tags = _text(command, "place"), command.get("keys"), command.get("tags", {})
-        if not isinstance(keys, list) or not keys or not all(isinstance(k, str) and 0 < len(k) < 200 for k in keys):
-            raise ValueError("the keys of a place must be a list of texts")
+        id, keys, tags = _text(command, "place"), _texts(command, "keys", "key"), command.get("tags", {})
+        if not keys:
+            raise ValueError("a place needs at least one key")
         if caller.keys and not set(keys) <= set(caller.keys):
             raise ApiError(f"your token serves the keys {', '.join(caller.keys)} only", "role", 403)
-        if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
-            raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
-        for name, value in tags.items():
-            if not isinstance(value, (str, int, float, bool)) or len(str(value)) + len(name) > _MOST_TEXT:
-                raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
-        sessions = [str(name) for name in command.get("sessions", [])]
+        _check_tags(tags)
+        what: dict[str, Any] = {
+            "host": _text(command, "host", ""), "port": int(_number(command, "port", 0, 0, 65535)),
+            "fence": int(_number(command, "fence", 0, 0, 1e15)), "sessions": _texts(command, "sessions", "session"),
+            "patience": _number(command, "patience", 0, 0, 86400),
+        }  # fmt: skip
+        known, instance = self.hub.state.places.get(id), _text(command, "instance", "")
+        if known is not None and known.peer == "TVM":
+            raise ValueError(f"the name {id!r} is that of a TVM server")
+        old = self._agents.get(id)
+        if old is not None and old.asking and old.instance != instance:
+            text = f"another process serves the place {id!r}: give this one a name of its own (--place)"
+            raise ApiError(text, "taken", 409)
         with self.hub.turn() as state:
-            known = state.places.get(id)
-            if known is not None and known.peer == "TVM":
-                raise ValueError(f"the name {id!r} is that of a TVM server")
-            instance = _text(command, "instance", "")
-            old = self._agents.get(id)
-            if old is not None and old.asking and old.instance != instance:
-                text = f"another process serves the place {id!r}: give this one a name of its own (--place)"
-                raise ApiError(text, "taken", 409)
+            state.register(id, keys, tags, **what)
             self._drop_agent(id)
             agent = self._agents[id] = Agent(instance)
             self.hub.agents[id] = agent.order
-            state.register(
-                id, keys, tags, host=_text(command, "host", ""), port=int(_number(command, "port", 0, 0, 65535)),
-                fence=int(_number(command, "fence", 0, 0, 1e15)), sessions=sessions,
-                patience=_number(command, "patience", 0, 0, 86400),
-            )  # fmt: skip
         self._expect(id, agent)
-        news = self._news.get(state.places[id].lease)
+        news = self._news.get(self.hub.state.places[id].lease)
         if news is not None:
             news.tell()  # its holder may wait for another session
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
@@ -408,29 +422,33 @@ class Api:
     def _agent_of(self, command: Mapping[str, Any]) -> tuple[str, Agent]:
         id = _text(command, "place")
         agent = self._agents.get(id)
-        if agent is None or not hmac.compare_digest(agent.secret, _text(command, "agent")):
+        if agent is None or id not in self.hub.agents or not hmac.compare_digest(agent.secret, _text(command, "agent")):
             raise ApiError(f"the place {id!r} is not registered by you", "register", 409)
         return id, agent
 
     def _take_report(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         id, agent = self._agent_of(command)
-        reports = command.get("done", [])
+        reports = [_read_report(report) for report in _list(command, "done")]
         with self.hub.turn() as state:
-            for report in reports if isinstance(reports, list) else []:
-                self._report(state, id, agent, report)
+            for what, fence, session, why in reports:
+                self._report(state, id, what, fence, session, why)
+        for what, _, key, _ in reports:
+            if what == "admitted" and key in agent.admitted:
+                agent.admitted[key].tell()
         self._tell_of_end(id)
         return {}
 
     async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Take what an agent has done, and answer with what it is to do."""
         id, agent = self._agent_of(command)
+        hold = _held_back(command)
+        self._take_report(command, caller)
         if agent.silence is not None:
             agent.silence.cancel()
-        self._take_report(command, caller)
         agent.asking += 1
         try:
             if not agent.orders:
-                await agent.news.wait(_number(command, "hold", HOLD, 0, HOLD))
+                await agent.news.wait(hold)
         except asyncio.CancelledError:  # its connection ended
             self._lose(id, agent, "its connection ended")
             raise
@@ -442,11 +460,7 @@ class Api:
         orders, agent.orders = agent.orders, []
         return {"orders": orders}
 
-    def _report(self, state: State, id: str, agent: Agent, report: Any) -> None:
-        if not isinstance(report, dict):
-            raise ValueError("a report must be an object")
-        what, fence = report.get("what"), int(_number(report, "fence", 0, 0, 1e15))
-        why = _text(report, "why", "")
+    def _report(self, state: State, id: str, what: str, fence: int, session: str, why: str) -> None:
         if what == "accepted":
             state.accepted(id, fence)
         elif what == "declined":
@@ -460,15 +474,9 @@ class Api:
                 state.failed(id, why)
             state.cleaned(id, fence)
         elif what == "opened":
-            state.session_opened(id, fence, _text(report, "session"))
+            state.session_opened(id, fence, session)
         elif what == "closed":
-            state.session_closed(id, fence, _text(report, "session"), why)
-        elif what == "admitted":
-            told = agent.admitted.get(_text(report, "key"))
-            if told is not None:
-                told.tell()
-        else:
-            raise ValueError(f"there is no report {str(what)[:40]!r}")
+            state.session_closed(id, fence, session, why)
 
     def _expect(self, id: str, agent: Agent) -> None:
         loop = asyncio.get_running_loop()
@@ -478,8 +486,7 @@ class Api:
         if self._agents.get(id) is agent:
             self._lost[id] = self._agents.pop(id)
             self.hub.agents.pop(id, None)
-            with self.hub.turn() as state:
-                state.lost(id, why)
+            self.hub.ensure(lambda state: state.lost(id, why))
 
     def _drop_agent(self, id: str) -> None:
         """Forget the agent of a place, whose waiting answer goes out."""
@@ -494,9 +501,9 @@ class Api:
         id = _text(command, "place")
         agent = self._agents.get(id) or self._lost.get(id)
         if agent is not None and hmac.compare_digest(agent.secret, _text(command, "agent")):
-            self._drop_agent(id)
             with self.hub.turn() as state:
                 state.remove(id)
+            self._drop_agent(id)
         return {}
 
     # ---- Tokens ----
@@ -518,6 +525,8 @@ class Api:
             return {"token": self.access.redeem(_text(command, "code"))}
         except ValueError as error:
             raise ApiError(str(error), "code", 403) from None
+        except StoreError:
+            raise ApiError(_NOT_STORED, "store", 503) from None
 
     # ---- Seeing ----
 
@@ -594,13 +603,12 @@ class Api:
     def _show(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         return self.view(self._lease(command, caller, others=True))
 
-    def _history(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        return {
-            "events": self.hub.store.history(
-                place=_text(command, "place", ""), lease=_text(command, "lease", ""), user=_text(command, "of", ""),
-                limit=int(_number(command, "limit", 100, 1, 100_000)),
-            )
-        }  # fmt: skip
+    async def _history(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        place, lease, user = (_text(command, name, "") for name in ("place", "lease", "of"))
+        limit = int(_number(command, "limit", 100, 1, 100_000))
+        if lease and not is_lease(lease):
+            return {"events": []}
+        return {"events": await self.hub.history(place=place, lease=lease, user=user, limit=limit)}
 
 
 _COMMANDS = {
@@ -617,21 +625,59 @@ _COMMANDS = {
 def _token_fields(command: Mapping[str, Any]) -> dict[str, Any]:
     days = _number(command, "days", 0, 0, 36500)
     return {
-        "user": _text(command, "for"), "role": _text(command, "role", "user"), "keys": list(command.get("keys", [])),
+        "user": _text(command, "for"), "role": _text(command, "role", "user"), "keys": _texts(command, "keys", "key"),
         "most_leases": int(_number(command, "most_leases", 0, 0, 1e6)),
         "top_class": _text(command, "top_class", "normal"), "expires": time.time() + days * 86400 if days else 0,
     }  # fmt: skip
 
 
 def _text(command: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    value = command.get(name, default)
-    if not isinstance(value, str) or len(value) > 1000 or (default is None and not value):
-        raise ValueError(f"the field {name!r} must be a text of at most 1000 characters")
+    return check_text(command.get(name, default), name, least=int(default is None))
+
+
+def _list(command: Mapping[str, Any], name: str) -> list[Any]:
+    value = command.get(name, [])
+    if not isinstance(value, list):
+        raise ValueError(f"the field {name!r} must be a list")
     return value
+
+
+def _texts(command: Mapping[str, Any], name: str, one: str) -> list[str]:
+    return [check_text(text, one) for text in _list(command, name)]
 
 
 def _number(command: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = command.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or not low <= value <= high:
-        raise ValueError(f"invalid {name} {str(value)[:40]} (must be {low:g}-{high:g})")
-    return value
+    return check_number(command.get(name, default), name, low, high)
+
+
+def _held_back(command: Mapping[str, Any]) -> float:
+    """Return for how many seconds an answer may be held back."""
+    return _number(command, "hold", HOLD, 0, HOLD)
+
+
+def _seen(command: Mapping[str, Any]) -> int:
+    """Return the place in the queue of which a client knows."""
+    return int(_number(command, "seen", 0, 0, 1e9))
+
+
+def _check_tags(tags: Any) -> None:
+    if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
+        raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
+    for name, value in tags.items():
+        check_text(name, "tag")
+        if not isinstance(value, (str, int, float, bool)):
+            raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
+        check_value(value, f"tag {name[:40]}")
+        if len(str(value)) + len(name) > _MOST_TEXT:
+            raise ValueError(f"the tag {name[:40]!r} is too long (at most {_MOST_TEXT} characters)")
+
+
+def _read_report(report: Any) -> tuple[str, int, str, str]:
+    """Return what an agent has done, at which fence, in which session or with which key, and why."""
+    if not isinstance(report, dict):
+        raise ValueError("a report must be an object")
+    what, fence = str(report.get("what")), int(_number(report, "fence", 0, 0, 1e15))
+    if what not in _REPORTS:
+        raise ValueError(f"there is no report {what[:40]!r}")
+    name = _REPORTS[what]
+    return what, fence, _text(report, name) if name else "", readable(report.get("why", ""), "why")

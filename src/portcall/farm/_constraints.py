@@ -12,6 +12,7 @@ A name with other characters than letters, digits and ``_.:@/+-`` stands in doub
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -88,6 +89,8 @@ def parse_constraint(text: str) -> Constraint:
                 f"cannot read the constraint {text!r} at {rest!r}: write it as 'rasp4 & ram>=4GiB & !flaky'"
             )
         negated, name, compare, value = found.groups()
+        if value and _is_too_large(value):
+            raise ValueError(f"the constraint {text!r} has a number that is too large: {value[:40]!r}")
         clauses.append(Clause(name.strip('"'), compare or "", (value or "").strip('"'), bool(negated)))
         position = found.end() + 1
         if found.end() >= len(text):
@@ -105,17 +108,32 @@ def key_constraint(key: str) -> Constraint:
     return Constraint(key, clauses + parse_constraint(rest).clauses if mark else clauses)
 
 
+def _is_too_large(text: str) -> bool:
+    """Return whether a text is a number that no float can hold; ``inf`` is a word."""
+    try:
+        return text[-1:].isdigit() and math.isinf(float(text))
+    except ValueError:
+        pass
+    try:
+        return math.isinf(float(parse_size(text)))
+    except OverflowError:
+        return True
+    except ValueError:
+        return False
+
+
 def _number(value: Tag) -> float | None:
-    if isinstance(value, str):
+    """Return a finite number; None for any other value."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    except ValueError:
         try:
-            return float(value)
-        except ValueError:
-            pass
-        try:
-            return float(parse_size(value))
-        except ValueError:
+            number = float(parse_size(str(value)))
+        except (ValueError, OverflowError):
             return None
-    return float(value)
+    return number if math.isfinite(number) else None
 
 
 def _compare(tag: Tag, compare: str, value: str) -> bool:

@@ -24,6 +24,7 @@ from portcall.farm._websocket import join
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _MOST_EVENTS = 100_000
+_PIECE = 1000  # events that are written at once
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'",
@@ -166,26 +167,32 @@ class Pages:
         self._viewer(request)
         id = request.match_info["place"]
         hub = self._api.hub
+        events = await hub.history(place=id, limit=200)
         if id not in hub.state.places:
             raise web.HTTPNotFound(text=f"there is no place {id!r}\n")
-        main = _page.place_page(self._api.view_place(hub.state.places[id]), hub.store.history(place=id, limit=200))
+        main = _page.place_page(self._api.view_place(hub.state.places[id]), events)
         return _html("portcall farm", main)
 
     async def history(self, request: web.Request) -> web.Response:
         self._viewer(request)
-        return _html("portcall farm", _page.history(self._api.hub.store.history(limit=500)))
+        return _html("portcall farm", _page.history(await self._api.hub.history(limit=500)))
 
-    async def history_file(self, request: web.Request) -> web.Response:
+    async def history_file(self, request: web.Request) -> web.StreamResponse:
         """Answer with the whole history, for other programs."""
         self._viewer(request)
-        events = self._api.hub.store.history(limit=_MOST_EVENTS)
-        if request.path.endswith(".json"):
-            return _answer({"events": events})
-        out = io.StringIO()
-        writer = csv.DictWriter(out, ["number", "time", "what", "place", "lease", "user", "detail"])
-        writer.writeheader()
-        writer.writerows({name: _plain(value) for name, value in event.items()} for event in events)
-        return web.Response(text=out.getvalue(), content_type="text/csv")
+        events = await self._api.hub.history(limit=_MOST_EVENTS)
+        json_wanted = request.path.endswith(".json")
+        answer = web.StreamResponse()
+        answer.content_type = "application/json" if json_wanted else "text/csv"
+        answer.charset = "utf-8"
+        await answer.prepare(request)
+        for begin in range(0, max(len(events), 1), _PIECE):  # each takes the loop for a moment only
+            piece = events[begin : begin + _PIECE]
+            text = _json_piece(piece, begin) if json_wanted else _csv_piece(piece, begin)
+            await answer.write(text.encode())
+            await asyncio.sleep(0)
+        await answer.write_eof(b"]}" if json_wanted else b"")
+        return answer
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Send a picture of the farm whenever something has changed, as server-sent events."""
@@ -210,6 +217,20 @@ def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
 
 def _html(title: str, main: str, live: bool = False) -> web.Response:
     return web.Response(text=_page.page(title, main, live), content_type="text/html", headers=_HEADERS)
+
+
+def _json_piece(events: list[dict[str, Any]], begin: int) -> str:
+    before = ", " if begin else '{"events": ['
+    return before + json.dumps(events)[1:-1]
+
+
+def _csv_piece(events: list[dict[str, Any]], begin: int) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["number", "time", "what", "place", "lease", "user", "detail"])
+    if not begin:
+        writer.writeheader()
+    writer.writerows({name: _plain(value) for name, value in event.items()} for event in events)
+    return out.getvalue()
 
 
 def _plain(value: Any) -> Any:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from portcall.farm._constraints import Tag
 
@@ -29,10 +30,31 @@ Record = TypeVar("Record", bound="Stored")
 class Stored:
     """A record that goes through JSON."""
 
+    TIMES: ClassVar[tuple[str, ...]]  # the fields that are moments; 0 is none
+    TABLE: ClassVar[str]
+    id: str
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are to be kept, all of them values of JSON."""
         record: Any = type(self)
         return {name: getattr(self, name) for name in _kept_names(record)}
+
+    def go_back(self, text: str) -> None:
+        """Be again what ``encode`` returned; what is not kept stays."""
+        read = json.loads(text)
+        vars(self).update({name: tuple(v) if name == "keys" else v for name, v in read.items()})
+
+    def encode(self) -> str:
+        """Return the record as text.
+
+        Raises:
+            ValueError: it cannot be stored.
+        """
+        try:
+            self.id.encode()
+            return json.dumps(self.to_dict())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"cannot store {type(self).__name__} {self.id!r}: {error}") from None
 
     @classmethod
     def from_dict(cls: type[Record], values: Any) -> Record:
@@ -42,6 +64,18 @@ class Stored:
             ValueError: a field is missing, or has another type than it is declared with.
         """
         return cls(**read_fields(cls, values))
+
+    def move_times(self, seconds: float) -> None:
+        """Let all moments of the record be so much later."""
+        for name in self.TIMES:
+            value = getattr(self, name)
+            if isinstance(value, dict):
+                value = {key: moment + seconds for key, moment in value.items()}
+            elif isinstance(value, list):
+                value = [moment + seconds for moment in value]
+            elif value:
+                value += seconds
+            setattr(self, name, value)
 
 
 @functools.cache
@@ -114,7 +148,11 @@ class Place(Stored):
         checked: when it last passed a check; ``usual`` the seconds that each job of one took the first time.
         cycles, cycled: how often its power was cycled since it last worked, and when.
         quiet: its agent says that no session of leases up to this fence is left.
+        not_before: when what is due is tried again, after it has failed.
     """
+
+    TABLE = "places"
+    TIMES = ("since", "health_since", "health_until", "failures", "checked", "cycled")
 
     id: str
     peer: Peer = "portcall"
@@ -141,6 +179,7 @@ class Place(Stored):
     cycled: float = 0
     quiet: int = field(default=0, metadata={"kept": False})
     armed: float = field(default=0, metadata={"kept": False})
+    not_before: float = field(default=0, metadata={"kept": False})
 
     def ends_sessions_of(self, fence: int) -> bool:
         """Return whether its agent has not said yet that the sessions of the lease with this fence are over."""
@@ -158,6 +197,7 @@ class Lease(Stored):
 
     Attributes:
         secret_hash: SHA-256 of what its holder shows; empty for TVM's clients.
+        account: whom its use and its waiting are counted for; empty where that is the user.
         want: the constraint, as it was written; ``key_only`` says that it is a TVM client's key.
         rank: the moment at which it counts as having come; the smallest is served first.
         ttl: seconds without a heartbeat until it ends.
@@ -170,6 +210,9 @@ class Lease(Stored):
         claimed: its holder was heard since it became active.
         reason, by, detail: of the end.
     """
+
+    TABLE = "leases"
+    TIMES = ("rank", "wait_until", "created", "since", "expires", "ends_at", "sessions")
 
     id: str
     user: str
@@ -199,12 +242,35 @@ class Lease(Stored):
     reason: str = ""
     by: str = ""
     detail: str = ""
+    account: str = ""
     armed: float = field(default=0, metadata={"kept": False})
+    not_before: float = field(default=0, metadata={"kept": False})
+
+    @property
+    def payer(self) -> str:
+        """The name under which the queue counts it."""
+        return self.account or self.user
 
     @property
     def unclaimed(self) -> bool:
         """Whether it is active, but its holder does not know yet. TVM's clients give no sign of life."""
         return self.state == "active" and self.peer == "portcall" and not self.claimed
+
+
+Rows = dict[tuple[str, str], str | None]
+
+
+def rows_of(changed: Iterable[Place | Lease], forgotten: Iterable[str]) -> Rows:
+    """Return what is to be stored: texts by table and id, None for what is to be removed.
+
+    Raises:
+        ValueError: a record cannot be stored.
+    """
+    rows: Rows = {(Place.TABLE, id): None for id in forgotten}
+    for record in changed:
+        over = isinstance(record, Lease) and record.state == "ended"
+        rows[record.TABLE, record.id] = None if over else record.encode()
+    return rows
 
 
 @dataclass(frozen=True)

@@ -57,15 +57,30 @@ class Use:
     def __init__(self, half_life: float) -> None:
         self._half_life = half_life
         self._known: dict[str, tuple[float, float]] = {}
+        self._before: list[tuple[str, tuple[float, float]]] = []  # what each change of this turn has replaced
 
     def of(self, user: str, now: float) -> float:
         amount, at = self._known.get(user, (0.0, now))
         return amount * math.pow(0.5, max(0.0, now - at) / self._half_life)
 
     def add(self, user: str, seconds: float, now: float) -> None:
+        self._before.append((user, self._known.get(user, (0.0, now))))
         self._known[user] = (self.of(user, now) + seconds, now)
         if len(self._known) > 10_000:
             self._known = {u: k for u, k in self._known.items() if self.of(u, now) >= 1.0}
+
+    def move_times(self, seconds: float) -> None:
+        """Let all that was used have been used so much later."""
+        self._known = {user: (amount, at + seconds) for user, (amount, at) in self._known.items()}
+
+    def settle(self) -> None:
+        """Keep what was added."""
+        self._before.clear()
+
+    def undo(self) -> None:
+        """Take back what was added since the last ``settle``."""
+        self._known.update(reversed(self._before))
+        self._before.clear()
 
     def to_dict(self) -> dict[str, tuple[float, float]]:
         return dict(self._known)
@@ -80,22 +95,26 @@ class Queue:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self.use = Use(rules.half_life)
+        self._number = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all requests and lines; what users have used, and the numbers of requests, go on."""
         self._lines: dict[tuple[bool, str], Line] = {}
         self._of_place: dict[str, set[tuple[bool, str]]] = {}
         self._waiting: Counter[str] = Counter()
         self._standing: defaultdict[str, Counter[tuple[int, float]]] = defaultdict(Counter)
         self._blocked: defaultdict[str, deque[Lease]] = defaultdict(deque)
-        self._number = 0
         self.size = 0
 
     # ---- Requests ----
 
     def rank(self, lease: Lease, now: float) -> float:
         """Return when a request counts as having come."""
-        own = self._standing.get(lease.user, Counter())
+        own = self._standing.get(lease.payer, Counter())
         urgency = (-CLASSES.index(lease.class_), lease.priority)
         ahead = sum(count for standing, count in own.items() if standing >= urgency)
-        later = self.use.of(lease.user, now) + ahead * self._rules.charge
+        later = self.use.of(lease.payer, now) + ahead * self._rules.charge
         return lease.created + later - lease.priority * self._rules.priority + urgency_of_class(lease, self._rules)
 
     def enter(self, lease: Lease) -> None:
@@ -113,19 +132,20 @@ class Queue:
         line.remove(lease)
         line.waiting -= 1
         self._count(lease, -1)
-        if lease in self._blocked.get(lease.user, ()):
-            self._blocked[lease.user].remove(lease)
+        if lease in self._blocked.get(lease.payer, ()):
+            self._blocked[lease.payer].remove(lease)
 
     def _count(self, lease: Lease, step: int) -> None:
         self.size += step
-        self._waiting[lease.user] += step
+        payer = lease.payer
+        self._waiting[payer] += step
         standing = (-CLASSES.index(lease.class_), lease.priority)
-        self._standing[lease.user][standing] += step
-        if not self._standing[lease.user][standing]:
-            del self._standing[lease.user][standing]
-        if not self._waiting[lease.user]:
-            del self._waiting[lease.user]
-            del self._standing[lease.user]
+        self._standing[payer][standing] += step
+        if not self._standing[payer][standing]:
+            del self._standing[payer][standing]
+        if not self._waiting[payer]:
+            del self._waiting[payer]
+            del self._standing[payer]
 
     def waiting_of(self, user: str) -> int:
         return self._waiting[user]
@@ -133,7 +153,7 @@ class Queue:
     def block(self, lease: Lease) -> None:
         """Set the head of a line aside, until its user has one lease less."""
         self._lines[lease.key_only, lease.want].remove(lease)
-        self._blocked[lease.user].append(lease)
+        self._blocked[lease.payer].append(lease)
 
     def unblock(self, user: str) -> list[Lease]:
         """Put back into line what waited for one of its user's leases to end; return it."""
@@ -148,7 +168,7 @@ class Queue:
 
     def is_blocked(self, lease: Lease) -> bool:
         """Return whether only its user's own leases keep a request waiting."""
-        return lease in self._blocked.get(lease.user, ())
+        return lease in self._blocked.get(lease.payer, ())
 
     def sizes(self) -> dict[str, int]:
         """Return how many wait for each constraint."""

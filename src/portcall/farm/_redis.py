@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from portcall.farm._model import Event, Lease, Place
+from portcall.farm._model import Event, Lease, Place, Rows
 from portcall.farm._reading import Read, damage, read_event, read_fact, read_lease, read_place, read_rows
 from portcall.farm._shown import shown_store
 from portcall.farm._store import FORMAT, StoreError
@@ -235,27 +235,24 @@ class RedisStore:
             raise StoreError("another process of this farm has taken over, or Redis has lost what was written")
         self._turns += 1
 
-    def save(
-        self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
-    ) -> None:
+    def save(self, rows: Rows, events: Sequence[Event], now: float, use: Any) -> None:
         """Write one turn. Ended leases stay in the history only."""
         changes = [("facts", "now", json.dumps(now))]
         changes += [("facts", "use", json.dumps(use))] if use is not None else []
-        changes += [("places", id, "") for id in forgotten]
-        for record in changed:
-            table = "places" if isinstance(record, Place) else "leases"
-            ended = isinstance(record, Lease) and record.state == "ended"
-            changes.append((table, record.id, "" if ended else json.dumps(record.to_dict())))
+        changes += [(table, id, text or "") for (table, id), text in rows.items()]
         changes += [("events", "", json.dumps(vars(event))) for event in events]
         self._write(changes)
 
+    def set_clock_back(self, now: float, seconds: float) -> None:
+        """Leave the times of events as they are: a stream cannot be changed."""
+
     def history(
-        self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, limit: int = 1000
+        self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, before: int = 0, limit: int = 1000
     ) -> list[dict[str, Any]]:
-        """Return the last events, the oldest first, of one place, lease or user where these are given."""
+        """Return the last events, the oldest first: of one place, lease or user, or before a number, where given."""
         wanted = {name: value for name, value in (("place", place), ("lease", lease), ("user", user)) if value}
         found: list[dict[str, Any]] = []
-        end, left = "+", _LOOKED_AT if wanted else limit
+        end, left = f"({before}-0" if before else "+", _LOOKED_AT if wanted else limit
         while left > 0 and len(found) < limit:
             page = self._ask("xrevrange", _PREFIX + "events", max=end, min=f"{after + 1}-0", count=min(left, 1000))
             for id, fields in page:
@@ -273,9 +270,9 @@ class RedisStore:
         """Return all tokens, by their hashes."""
         return self._read("tokens", read)
 
-    def set_token(self, hash: str, record: dict[str, Any] | None) -> None:
-        """Keep a token's record; None removes it."""
-        self._write([("tokens", hash, "" if record is None else json.dumps(record))])
+    def set_tokens(self, records: Mapping[str, dict[str, Any] | None]) -> None:
+        """Keep the records of tokens by their hashes, all or none; None removes one."""
+        self._write([("tokens", hash, "" if r is None else json.dumps(r)) for hash, r in records.items()])
 
     def fact(self, name: str, default: Any) -> Any:
         try:

@@ -18,10 +18,12 @@ import socket
 from collections.abc import Callable
 
 from portcall.errors import RemoteProtocolError
-from portcall.farm._guests import Guest
+from portcall.farm._guests import Guest, origin_of
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
 from portcall.farm._splice import Pipes, Spliced
+from portcall.farm._state import State
+from portcall.farm._texts import check_text
 from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, refusal
 
 PIECE = 256 << 10
@@ -148,6 +150,8 @@ class Peer:
 
     def lost(self) -> None:
         """The connection has ended."""
+        self._hub.agents.pop(self._place, None)
+        self._hub.ensure(self._leave)
         self._relay.peers.discard(self)
         self._wait(None)
         partner, self.partner = self.partner, None
@@ -157,14 +161,15 @@ class Peer:
         self._relay.waiting.pop(self._key, None)
         if self._relay.early.get(self._key) is self:
             del self._relay.early[self._key]
-        with self._hub.turn() as state:
-            if self._place:
-                self._hub.agents.pop(self._place, None)
-                if self._served and state.places[self._place].lease:
-                    state.release(state.places[self._place].lease)
-                state.lost(self._place, "its connection ended")
-            if self._lease in state.leases:
-                state.release(self._lease)
+
+    def _leave(self, state: State) -> None:
+        place = state.places.get(self._place)
+        if place is not None:
+            if self._served and place.lease:
+                state.release(place.lease)
+            state.lost(self._place, "its connection ended")
+        if self._lease in state.leases:
+            state.release(self._lease)
 
     # ---- Joining ----
 
@@ -172,9 +177,8 @@ class Peer:
         try:
             role = "server" if self.text.startswith(b"server:") else "client"
             hello = parse_words(self.text, role)
-            if not hello.key:
-                raise RemoteProtocolError("its key is empty")
-        except RemoteProtocolError as error:
+            check_text(hello.key, "key", most=MOST_HELLO)
+        except (RemoteProtocolError, ValueError) as error:
             self._hub.log("refused", f"{self.end.address} at the proxy: {error}")
             self._refuse()
             return
@@ -209,9 +213,9 @@ class Peer:
         self._key = f"{key}:{secrets.token_hex(16)}"
         self._place = f"{key}@proxy#{next(_numbers)}"
         self._relay.waiting[self._key] = self
-        self._hub.agents[self._place] = self._on_agent_effect
         with self._hub.turn() as state:
             state.register(self._place, [key], peer="TVM", match_key=self._key)
+            self._hub.agents[self._place] = self._on_agent_effect
 
     def _on_agent_effect(self, effect: Effect) -> None:
         if effect.what == "end":  # it joins again, under a new match key
@@ -233,15 +237,15 @@ class Peer:
     def _request(self, key: str) -> None:
         """A client with a plain key waits for a server of that key."""
         self._wait(CLIENT_PATIENCE)
-        with self._hub.turn() as state:
-            try:
+        try:
+            with self._hub.turn() as state:
                 lease = state.request(key, f"tvm@{self.end.address}", peer="TVM", key_only=True, hopeless=True,
-                                      ceiling=state.rules.tvm_ceiling)  # fmt: skip
-            except Refused:
-                self._refuse()
-                return
-            self._lease = lease.id
-            self._hub.holders[lease.id] = self._on_holder_effect
+                                      ceiling=state.rules.tvm_ceiling,
+                                      account=f"tvm@{origin_of(self.end.address)}")  # fmt: skip
+                self._lease = lease.id
+                self._hub.holders[lease.id] = self._on_holder_effect
+        except Refused:
+            self._refuse()
 
     def _on_holder_effect(self, effect: Effect) -> None:
         assert effect.lease is not None

@@ -17,125 +17,56 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import heapq
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portcall.farm._constraints import Tag
-from portcall.farm._model import (
-    USABLE,
-    Class,
-    Effect,
-    Event,
-    Health,
-    Lease,
-    Peer,
-    Place,
-    PlaceState,
-    Refused,
-    Rules,
-)
-from portcall.farm._queue import Queue, settle_priority
+from portcall.farm._deadlines import cycle_due, due_of_lease, due_of_place
+from portcall.farm._model import USABLE, Class, Health, Lease, Peer, Place, Refused
+from portcall.farm._queue import settle_priority
+from portcall.farm._records import Records
 
 _NAMED = 3  # places that a refusal names as the nearest
-_SPARE_DEADLINES = 1000  # of leases that have ended
 _SUFFIX_BYTES = 16  # of a match key
 
 
 def hash_secret(secret: str) -> str:
     """Return what is stored of a secret of 128 bits or more."""
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
-class State:
-    """The places, leases and waiting requests of a farm.
-
-    Parameters:
-        rules: what it goes by.
-        random_text: makes ids and match keys: given a number of bytes, twice as many hexadecimal digits.
-
-    Attributes:
-        places, leases: all places, and all leases that have not ended, by id.
-        effects, events: what is to be sent and noted; the caller empties them.
-        changed: places and leases that are to be stored, ended leases among them.
-        draining: no new requests are taken.
-    """
-
-    def __init__(self, rules: Rules | None = None, random_text: Callable[[int], str] = secrets.token_hex) -> None:
-        self.rules = rules or Rules()
-        self.now = 0.0
-        self.places: dict[str, Place] = {}
-        self.leases: dict[str, Lease] = {}
-        self.queue = Queue(self.rules)
-        self.effects: list[Effect] = []
-        self.events: list[Event] = []
-        self.changed: dict[str, Place | Lease] = {}
-        self.forgotten: list[str] = []
-        self.draining = False
-        self._random = random_text
-        self._by_secret: dict[str, str] = {}
-        self._held: dict[str, int] = {}  # leases of each user that have a place
-        self._deadlines: list[tuple[float, int, Place | Lease]] = []
-        self._armed = 0
+class State(Records):
+    """What may happen, and what follows from it."""
 
     # ---- Time ----
 
     def advance(self, now: float) -> None:
-        """Let time pass, and do what is due. Time never goes back."""
+        """Let time pass, and do all that is due. Time never goes back."""
+        while self.step(now):
+            pass
+
+    def step(self, now: float) -> bool:
+        """Let time pass, and do one thing that is due; return whether there was one. It is in ``due`` meanwhile."""
         self.now = max(self.now, now)
-        while self._deadlines and self._deadlines[0][0] <= self.now:
-            _, _, thing = heapq.heappop(self._deadlines)
-            thing.armed = 0
-            if isinstance(thing, Place):
-                self._place_is_due(thing)
-            else:
-                self._lease_is_due(thing)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``advance`` has something to do at the latest."""
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def _arm(self, thing: Place | Lease) -> None:
-        when = self._place_deadline(thing) if isinstance(thing, Place) else self._lease_deadline(thing)
-        if when and not 0 < thing.armed <= when:
-            thing.armed = when
-            self._armed += 1
-            heapq.heappush(self._deadlines, (when, self._armed, thing))
-            if len(self._deadlines) > _SPARE_DEADLINES + 2 * (len(self.leases) + len(self.places)):
-                kept = [e for e in self._deadlines if e[2] in (self.places.get(e[2].id), self.leases.get(e[2].id))]
-                heapq.heapify(kept)
-                self._deadlines = kept
-
-    def _place_deadline(self, place: Place) -> float:
-        due = [place.health_until] if place.health == "quarantined" and place.health_until else []
-        if place.state in ("offered", "cleaning") and place.peer == "portcall":
-            limit = self.rules.offer if place.state == "offered" else self.rules.clean
-            due.append(place.since + limit + place.patience)
-        if place.state == "offline":
-            due += [self._cycle_due(place)] if self._cycle_due(place) else []
-            due.append(place.since + (self.rules.lost_agent if place.lease else self.rules.keep_offline))
-        return min(due, default=0.0)
-
-    def _cycle_due(self, place: Place) -> float:
-        """Return when the power of a place that is away is to be cycled; 0 for never."""
-        if place.state != "offline" or place.cycles > self.rules.cycles or not self.rules.cycles:
-            return 0
-        given_up = place.health in ("maintenance", "retired", "bad")
-        return 0 if given_up else max(place.since, place.cycled) + self.rules.cycle_after
+        self.due = thing = self._deadlines.pop(self.now)
+        if isinstance(thing, Place):
+            self._place_is_due(thing)
+        elif thing is not None:
+            self._lease_is_due(thing)
+        return thing is not None
 
     def _cycle(self, place: Place) -> None:
         place.cycles, place.cycled = place.cycles + 1, self.now
         if place.cycles > self.rules.cycles:
             self.set_health(place.id, "bad", f"still away after its power was cycled {self.rules.cycles} times")
             return
-        self.changed[place.id] = place
+        self.changed[place] = None
         place.cause = f"power cycle {place.cycles} of {self.rules.cycles}"
         self.note("place power cycle", place=place.id, detail=place.cause)
         self._say("cycle", place=place)
 
     def _place_is_due(self, place: Place) -> None:
-        due = self._place_deadline(place)
+        due = due_of_place(place, self.rules)
         if self.places.get(place.id) is not place or not due:
             return
         if due > self.now:
@@ -143,7 +74,7 @@ class State:
             return
         if place.health == "quarantined" and 0 < place.health_until <= self.now:
             self.set_health(place.id, "suspect", "the time of its quarantine is over")
-        elif 0 < self._cycle_due(place) <= self.now:
+        elif 0 < cycle_due(place, self.rules) <= self.now:
             self._cycle(place)
         elif place.state in ("offered", "cleaning"):
             doing = "answer an offer" if place.state == "offered" else "clean up"
@@ -165,7 +96,7 @@ class State:
         return min(filter(None, due), default=0.0)
 
     def _lease_is_due(self, lease: Lease) -> None:
-        due = self._lease_deadline(lease)
+        due = due_of_lease(lease)
         if lease.state == "ended" or not due or due > self.now:
             if lease.state != "ended":
                 self._arm(lease)
@@ -177,29 +108,6 @@ class State:
             self._end(lease, "limit")
         else:
             self._end(lease, "never claimed" if lease.since + self.rules.claim >= lease.expires else "expired")
-
-    # ---- Every change goes through these ----
-
-    def _set_place(self, place: Place, state: PlaceState, cause: str) -> None:
-        if place.state != state:
-            self.note("place " + state, place=place.id, lease=place.lease, detail=cause)
-            place.since = self.now
-        place.state, place.cause = state, cause
-        self.changed[place.id] = place
-        self._arm(place)
-
-    def _set_lease(self, lease: Lease, state: str, detail: str = "") -> None:
-        lease.state = state  # type: ignore[assignment]
-        lease.since = self.now
-        self.changed[lease.id] = lease
-        self.note("lease " + state, place=lease.place, lease=lease.id, user=lease.user, detail=detail)
-        self._arm(lease)
-
-    def note(self, what: str, *, place: str = "", lease: str = "", user: str = "", detail: str = "") -> None:
-        self.events.append(Event(self.now, what, place, lease, user, detail))
-
-    def _say(self, what: Any, lease: Lease | None = None, place: Place | None = None, **more: Any) -> None:
-        self.effects.append(Effect(what, place, lease, **more))
 
     # ---- Places ----
 
@@ -237,7 +145,7 @@ class State:
         place.fence = max(place.fence, fence)
         if known != (place.keys, place.tags):
             self.queue.add_place(place)
-        self.changed[id] = place
+        self.changed[place] = None
         if place.state == "offered" or (place.state == "leased" and place.fence > fence):
             self.lost(id, "its agent started again")
         self._came_back(place, fence, sessions)
@@ -263,7 +171,7 @@ class State:
         """Take the new match key of a TVM server: its session, if there was one, is over."""
         place = self.places[id]
         place.host, place.port, place.match_key = host, port, match_key
-        self.changed[id] = place
+        self.changed[place] = None
         lease = self.leases.get(place.lease)
         if lease is not None and lease.peer == "portcall" and lease.state == "active":
             lease.sessions.clear()
@@ -300,7 +208,7 @@ class State:
     def _forget(self, place: Place) -> None:
         del self.places[place.id]
         self.queue.remove_place(place)
-        self.changed.pop(place.id, None)
+        self.changed.pop(place, None)
         self.forgotten.append(place.id)
         self.note("place forgotten", place=place.id, detail=place.cause)
 
@@ -359,7 +267,7 @@ class State:
         if health == "good":
             place.failures, place.cycles = [], 0
         place.health, place.health_reason, place.health_until = health, reason, until
-        self.changed[id] = place
+        self.changed[place] = None
         self.note("place " + health, place=id, user=by, detail=reason)
         self._arm(place)
         self._serve(place)
@@ -368,7 +276,7 @@ class State:
         """Hand a place out no more after its present lease, or again."""
         place = self.places[id]
         place.drain = wanted
-        self.changed[id] = place
+        self.changed[place] = None
         self.note("place drained" if wanted else "place back in use", place=id, user=by)
         self._serve(place)
 
@@ -377,7 +285,7 @@ class State:
     def request(
         self, want: str, user: str, *, peer: Peer = "portcall", secret: str = "", priority: float = 0,
         class_: Class = "normal", ttl: float = 60, ceiling: float = 0, wait: float = 0, most: int = 0,
-        key_only: bool = False, hopeless: bool = False,
+        key_only: bool = False, hopeless: bool = False, account: str = "",
     ) -> Lease:  # fmt: skip
         """Ask for a place; the lease is offered at once where a place is free. The same secret gives the same lease.
 
@@ -386,6 +294,7 @@ class State:
             wait: seconds to wait at most; 0 forever.
             most: how many leases the user may have at once; further requests wait. 0: any number.
             hopeless: wait even where no known place could ever match.
+            account: whom it is counted for, where the user's name is one that anybody can give.
 
         Raises:
             Refused: it can never be fulfilled, or the queue is full.
@@ -399,15 +308,13 @@ class State:
             raise Refused(str(error), "invalid") from None
         if self.draining:
             raise Refused("the farm takes no new requests, since it is about to stop", "draining")
-        if self.queue.size >= self.rules.most_waiting or (
-            self.queue.waiting_of(user) >= self.rules.most_waiting_of_user
-        ):
-            raise Refused(f"too many requests wait already ({self.queue.size}, of {user} "
-                          f"{self.queue.waiting_of(user)})", "full")  # fmt: skip
+        own = self.queue.waiting_of(account or user)
+        if self.queue.size >= self.rules.most_waiting or own >= self.rules.most_waiting_of_user:
+            raise Refused(f"too many requests wait already ({self.queue.size}, of {account or user} {own})", "full")
         if not hopeless and all(self.places[id].health == "retired" for id in line.places):
             raise Refused(self.why_none(want, key_only), "no-match")
         lease = Lease(self._random(8), user, want, peer, key_only, hashed, settle_priority(priority), class_)
-        lease.ttl, lease.ceiling, lease.most, lease.created = ttl, ceiling, most, self.now
+        lease.ttl, lease.ceiling, lease.most, lease.created, lease.account = ttl, ceiling, most, self.now, account
         lease.wait_until = self.now + wait if wait else 0
         lease.expires = self.now + ttl if peer == "portcall" else 0
         lease.rank = self.queue.rank(lease, self.now)
@@ -416,7 +323,7 @@ class State:
             self._by_secret[hashed] = lease.id
         self.queue.enter(lease)
         self._set_lease(lease, "queued", want)
-        if most and self._held.get(user, 0) >= most:
+        if most and self._held.get(lease.payer, 0) >= most:
             self.queue.block(lease)
         else:
             place = min(filter(None, map(self._free, line.places)), key=self._preference, default=None)
@@ -462,7 +369,7 @@ class State:
         if seconds and not usual:
             place.usual[job] = seconds
         place.checked = self.now
-        self.changed[place.id] = place
+        self.changed[place] = None
         self.note(
             "place checked", place=place.id, lease=id, user=lease.user, detail=f"{seconds:.3g} s" if seconds else ""
         )
@@ -497,7 +404,7 @@ class State:
             best = min(self.queue.heads(place), key=lambda lease: (lease.rank, lease.number), default=None)
             if best is None:
                 return
-            if best.most and self._held.get(best.user, 0) >= best.most:
+            if best.most and self._held.get(best.payer, 0) >= best.most:
                 self.queue.block(best)
             else:
                 self._offer(place, best)
@@ -508,7 +415,7 @@ class State:
         self._set_lease(lease, "offered")
         if not lease.check:
             self.queue.leave(lease)
-        self._held[lease.user] = self._held.get(lease.user, 0) + 1
+        self._held[lease.payer] = self._held.get(lease.payer, 0) + 1
         if place.peer == "TVM":
             lease.match_key = place.match_key
             return self._activate(place, lease)
@@ -551,10 +458,10 @@ class State:
                 self._serve(other)
 
     def _give_back(self, lease: Lease) -> None:
-        self._held[lease.user] -= 1
-        if not self._held[lease.user]:
-            del self._held[lease.user]
-        for back in self.queue.unblock(lease.user):
+        self._held[lease.payer] -= 1
+        if not self._held[lease.payer]:
+            del self._held[lease.payer]
+        for back in self.queue.unblock(lease.payer):
             line = self.queue.line(back.key_only, back.want, self.places)
             for place in filter(None, map(self._free, sorted(line.places))):
                 self._serve(place)
@@ -572,7 +479,7 @@ class State:
         if lease.ends_at:
             limit = lease.since + most if most else float("inf")
             lease.ends_at = min(self.now + seconds, limit)
-            self.changed[id] = lease
+            self.changed[lease] = None
             self.note("lease extended", place=lease.place, lease=id, user=lease.user)
             self._arm(lease)
         return lease
@@ -608,7 +515,7 @@ class State:
             lease.sessions[session] = self.now
             if lease.peer == "TVM":
                 lease.expires = 0  # it lasts as long as the session
-            self.changed[lease.id] = lease
+            self.changed[lease] = None
             self.note("session opened", place=id, lease=lease.id, user=lease.user)
 
     def session_closed(self, id: str, fence: int, session: str, how: str) -> None:
@@ -616,7 +523,7 @@ class State:
         lease = self._lease_at(id, fence)
         if lease is not None and session in lease.sessions:
             del lease.sessions[session]
-            self.changed[lease.id] = lease
+            self.changed[lease] = None
             self.note("session closed", place=id, lease=lease.id, user=lease.user, detail=how)
             if lease.peer == "TVM":
                 self._end(lease, "released", detail=f"its session ended: {how}")
@@ -630,7 +537,7 @@ class State:
         before = lease.state
         lease.reason, lease.by, lease.detail = reason, by, detail
         if before == "active":
-            self.queue.use.add(lease.user, self.now - lease.since, self.now)
+            self.queue.use.add(lease.payer, self.now - lease.since, self.now)
         self._set_lease(lease, "ended", f"{reason}{f' by {by}' if by else ''}{f': {detail}' if detail else ''}")
         del self.leases[lease.id]
         self._by_secret.pop(lease.secret_hash, None)
@@ -639,7 +546,7 @@ class State:
             self.queue.leave(lease)
         if place is not None and place.lease == lease.id:
             place.lease = ""
-            self.changed[place.id] = place
+            self.changed[place] = None
             if reason == "released":
                 place.cycles = 0
             if place.state in ("offered", "leased"):
@@ -694,6 +601,6 @@ class State:
         lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
         lease.claimed = True
         lease.match_key = ""  # nobody knows whether its holder has used it: the next session gets another
-        self._held[lease.user] = self._held.get(lease.user, 0) + 1
-        self.changed[lease.id] = lease
+        self._held[lease.payer] = self._held.get(lease.payer, 0) + 1
+        self.changed[lease] = None
         return self._arm(lease)

@@ -12,10 +12,10 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from portcall.farm._model import Event, Lease, Place
+from portcall.farm._model import Event, Lease, Place, Rows
 from portcall.farm._reading import Read, damage, read_fact, read_lease, read_place, read_rows
 from portcall.farm._shown import shown_store
 
@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS places (id TEXT PRIMARY KEY, record TEXT NOT NULL) WI
 CREATE TABLE IF NOT EXISTS leases (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, time REAL NOT NULL, what TEXT NOT NULL,
                                    place TEXT NOT NULL, lease TEXT NOT NULL, user TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS of_place ON events (place) WHERE place != '';
+CREATE INDEX IF NOT EXISTS of_lease ON events (lease) WHERE lease != '';
+CREATE INDEX IF NOT EXISTS of_user ON events (user) WHERE user != '';
 CREATE TABLE IF NOT EXISTS tokens (hash TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS damaged (kept TEXT NOT NULL, name, value, why TEXT NOT NULL, time REAL NOT NULL);
@@ -92,26 +95,36 @@ class Store:
             self.on_damage(damage(table, name, why))
         return found
 
-    def save(
-        self, changed: Iterable[Place | Lease], forgotten: Sequence[str], events: Sequence[Event], now: float, use: Any
-    ) -> None:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Write, whole or not at all.
+
+        Raises:
+            StoreError: it is not written.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            if isinstance(error, Exception):
+                raise StoreError(str(error)) from None
+            raise
+
+    def save(self, rows: Rows, events: Sequence[Event], now: float, use: Any) -> None:
         """Write one turn, whole or not at all. Ended leases stay in the history only.
 
         Raises:
             StoreError: it is not written.
         """
-        db = self._db
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            for record in changed:
-                table = "places" if isinstance(record, Place) else "leases"
-                if isinstance(record, Lease) and record.state == "ended":
-                    db.execute("DELETE FROM leases WHERE id = ?", (record.id,))
+        with self._writing() as db:
+            for (table, id), text in rows.items():
+                if text is None:
+                    db.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
                 else:
-                    db.execute(
-                        f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (record.id, json.dumps(record.to_dict()))
-                    )
-            db.executemany("DELETE FROM places WHERE id = ?", [(id,) for id in forgotten])
+                    db.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (id, text))
             db.executemany(
                 "INSERT INTO events (time, what, place, lease, user, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 [(e.time, e.what, e.place, e.lease, e.user, e.detail) for e in events],
@@ -120,32 +133,39 @@ class Store:
             if self._since_trim >= _TRIM_EVERY:
                 self._since_trim = 0
                 db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
-            self.set_fact("now", now)
+            self._set_fact("now", now)
             if use is not None:
-                self.set_fact("use", use)
-            db.execute("COMMIT")
-        except BaseException as error:
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
-                raise StoreError(str(error)) from None
-            raise
+                self._set_fact("use", use)
+
+    def set_clock_back(self, now: float, seconds: float) -> None:
+        """Let events after ``now``, which a wrong clock has noted, be so much earlier; they stay in order."""
+        with self._writing() as db:
+            last = db.execute("SELECT max(time) FROM events WHERE time <= ?", (now,)).fetchone()[0] or 0.0
+            db.execute("UPDATE events SET time = max(?, time - ?) WHERE time > ?", (last, seconds, now))
 
     def history(
-        self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, limit: int = 1000
+        self, *, place: str = "", lease: str = "", user: str = "", after: int = 0, before: int = 0, limit: int = 1000
     ) -> list[dict[str, Any]]:
-        """Return the last events, the oldest first, of one place, lease or user where these are given."""
-        wheres, values = ["number > ?"], [after]
-        asked: list[Any] = list(values)
+        """Return the last events, the oldest first: of one place, lease or user, or before a number, where given.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        wheres: list[str] = ["number > ?"]
+        given: list[Any] = [after]
+        if before:
+            wheres.append("number < ?")
+            given.append(before)
         for name, value in (("place", place), ("lease", lease), ("user", user)):
             if value:
-                wheres.append(f"{name} = ?")
-                asked.append(value)
+                wheres.append(f"{name} = ? AND {name} != ''")  # as the index says
+                given.append(value)
         names = ("number", "time", "what", "place", "lease", "user", "detail")
-        rows = self._db.execute(
-            f"SELECT {', '.join(names)} FROM events WHERE {' AND '.join(wheres)} ORDER BY number DESC LIMIT ?",
-            (*asked, limit),
-        ).fetchall()
+        question = f"SELECT {', '.join(names)} FROM events WHERE {' AND '.join(wheres)} ORDER BY number DESC LIMIT ?"
+        try:
+            rows = self._db.execute(question, (*given, limit)).fetchall()
+        except (sqlite3.Error, ValueError) as error:
+            raise StoreError(str(error)) from None
         return [dict(zip(names, row, strict=True)) for row in reversed(rows)]
 
     # ---- Tokens and single facts ----
@@ -154,16 +174,31 @@ class Store:
         """Return all tokens, by their hashes."""
         return self._read("tokens", "hash", read)
 
-    def set_token(self, hash: str, record: dict[str, Any] | None) -> None:
-        """Keep a token's record; None removes it."""
-        if record is None:
-            self._db.execute("DELETE FROM tokens WHERE hash = ?", (hash,))
-        else:
-            self._db.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hash, json.dumps(record)))
+    def set_tokens(self, records: Mapping[str, dict[str, Any] | None]) -> None:
+        """Keep the records of tokens by their hashes, all or none; None removes one.
+
+        Raises:
+            StoreError: they are not written.
+        """
+        with self._writing() as db:
+            for hash, record in records.items():
+                if record is None:
+                    db.execute("DELETE FROM tokens WHERE hash = ?", (hash,))
+                else:
+                    db.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hash, json.dumps(record)))
 
     def fact(self, name: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return read_fact(row and row[0], default)
 
     def set_fact(self, name: str, value: Any) -> None:
+        """Keep a single fact.
+
+        Raises:
+            StoreError: it is not written.
+        """
+        with self._writing():
+            self._set_fact(name, value)
+
+    def _set_fact(self, name: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))

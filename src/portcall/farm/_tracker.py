@@ -16,8 +16,9 @@ from typing import Any
 
 from portcall.farm import _tracker_wire as wire
 from portcall.farm._guests import Guest
-from portcall.farm._hub import Hub
+from portcall.farm._hub import DeposedError, Hub
 from portcall.farm._model import Effect, Lease, Place, Refused
+from portcall.farm._state import State
 
 _MOST_PLACES = 1024  # of a connection
 _MOST_REQUESTS = 1024
@@ -45,7 +46,7 @@ class Tracker(asyncio.Protocol):
         self._number = next(_numbers)
         self._made = itertools.count(1)
         self._places: dict[str, None] = {}  # ids, in the order of their PUT
-        self._requests: set[str] = set()
+        self._requests: dict[str, bool] = {}  # whether they were answered
         self.info: dict[str, Any] = {}
 
     # ---- Connection ----
@@ -66,15 +67,18 @@ class Tracker(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._trackers.discard(self)
+        for id in self._places:
+            self._hub.agents.pop(id, None)
+        self._hub.ensure(self._leave)
         self._guest.leave()
-        with self._hub.turn() as state:
-            for id in list(self._requests):
-                lease = state.leases.get(id)
-                if lease is not None and lease.state != "active":
-                    state.release(id)
-            for id in list(self._places):
-                self._hub.agents.pop(id, None)
-                state.lost(id, "its connection ended")
+
+    def _leave(self, state: State) -> None:
+        for id in list(self._requests):
+            lease = state.leases.get(id)
+            if lease is not None and lease.state != "active":
+                state.release(id)
+        for id in self._places:
+            state.lost(id, "its connection ended")
 
     def data_received(self, data: bytes) -> None:
         if hasattr(socket, "TCP_QUICKACK") and self._socket is not None:
@@ -86,7 +90,7 @@ class Tracker(asyncio.Protocol):
                     self._transport.write(wire.MAGIC)
                 else:
                     self._guest.show()
-                    self._answer(request)
+                    self._try_to_answer(request)
         except wire.WireError as error:
             self._hub.log("refused", f"{self.address} at the tracker's protocol: {error}")
             self._send([-1, str(error)])
@@ -99,6 +103,15 @@ class Tracker(asyncio.Protocol):
             self._transport.write(wire.message(value))
 
     # ---- Requests ----
+
+    def _try_to_answer(self, request: list[Any]) -> None:
+        try:
+            self._answer(request)
+        except (wire.WireError, DeposedError):
+            raise
+        except Exception as error:  # a mistake of ours: of this request alone
+            self._hub.log("error", f"a request at the tracker's protocol failed: {type(error).__name__}: {error}")
+            self._send([-1, "the farm made a mistake; its log says which"])
 
     def _answer(self, request: list[Any]) -> None:
         code = wire.code_of(request)
@@ -124,18 +137,18 @@ class Tracker(asyncio.Protocol):
     def _put(self, key: str, port: int, match_key: str, address: str) -> None:
         if len(key.split()) != 1:
             raise wire.WireError(f"invalid key {key!r} (whitespace cannot be part of it)")
+        if len(self._places) >= _MOST_PLACES and not self._place_of(key, match_key):
+            raise wire.WireError(f"too many resources on one connection (at most {_MOST_PLACES})")
         host = address or self.address
         with self._hub.turn() as state:
             id = self._place_of(key, match_key)
             if id:
                 state.put(id, host, port, match_key)
                 return
-            if len(self._places) >= _MOST_PLACES:
-                raise wire.WireError(f"too many resources on one connection (at most {_MOST_PLACES})")
             id = f"{key}@{host}:{port}#{self._number}.{next(self._made)}"
+            state.register(id, [key], peer="TVM", host=host, port=port, match_key=match_key)
             self._places[id] = None
             self._hub.agents[id] = self._on_effect
-            state.register(id, [key], peer="TVM", host=host, port=port, match_key=match_key)
 
     def _place_of(self, key: str, match_key: str) -> str:
         """Return the place that a PUT brings back: of this match key, else one of this key whose client has had it."""
@@ -147,8 +160,8 @@ class Tracker(asyncio.Protocol):
     def _request(self, key: str, user: str, priority: float) -> None:
         if len(self._requests) >= _MOST_REQUESTS:
             raise wire.WireError(f"too many requests on one connection (at most {_MOST_REQUESTS})")
-        with self._hub.turn() as state:
-            try:
+        try:
+            with self._hub.turn() as state:
                 lease = state.request(
                     key,
                     f"{user or 'tvm'}@{self.address}",
@@ -157,12 +170,12 @@ class Tracker(asyncio.Protocol):
                     ceiling=state.rules.tvm_ceiling,
                     key_only=True,
                     hopeless=True,
+                    account=f"tvm@{self._guest.origin}",
                 )
-            except Refused as refused:
-                self._send([-1, str(refused)])
-                return
-            self._requests.add(lease.id)
-            self._hub.holders[lease.id] = self._on_effect
+                self._requests[lease.id] = False
+                self._hub.holders[lease.id] = self._on_effect
+        except Refused as refused:
+            self._send([-1, str(refused)])
 
     def _pending(self) -> list[str]:
         """Return the match keys that this connection's servers are to keep."""
@@ -186,10 +199,15 @@ class Tracker(asyncio.Protocol):
         if lease is None or lease.id not in self._requests:
             return
         if effect.what == "granted" and place is not None:
-            host, port = route(place, self._transport)
-            self._send([0, [host, port, words(place, lease)], {"lease": lease.id, "place": place.id}])
-        elif effect.what == "ended":
-            self._requests.discard(lease.id)
+            try:
+                host, port = route(place, self._transport)
+                self._send([0, [host, port, words(place, lease)], {"lease": lease.id, "place": place.id}])
+                self._requests[lease.id] = True
+            except Exception:  # it would wait for ever
+                self._transport.abort()
+                raise
+        elif effect.what == "ended" and not self._requests.pop(lease.id):
+            self._send([-1, f"the request is over: {lease.reason}{f': {lease.detail}' if lease.detail else ''}"])
 
 
 def route(place: Place, transport: asyncio.BaseTransport) -> tuple[str, int]:

@@ -8,9 +8,13 @@ a 32-bit little-endian length, and that many bytes of JSON.
 from __future__ import annotations
 
 import json
-import math
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from portcall.farm._texts import check_text, check_value
+
+T = TypeVar("T")
 
 MAGIC = b"\x71\xf2\x02\x00"
 PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, PENDING = 1, 2, 3, 4, 5, 6, 7
@@ -96,13 +100,23 @@ def text_of(value: Any, what: str) -> str:
     """Return a key as text; numbers are taken as their text, as TVM's peers may send them.
 
     Raises:
-        WireError: it is not a str, is empty or too long.
+        WireError: it is not a str, is empty or too long, or has control characters.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = json.dumps(value)
-    if not isinstance(value, str) or not 0 < len(value) <= MOST_TEXT:
-        raise WireError(f"invalid {what} (must be text of 1-{MOST_TEXT} characters)")
-    return value
+    return _fit(check_text, value, what, most=MOST_TEXT)
+
+
+def _fit(check: Callable[..., T], value: Any, what: str, **limits: int) -> T:
+    """Pass a value through the door for all that comes from outside.
+
+    Raises:
+        WireError: it is not fit.
+    """
+    try:
+        return check(value, what, **limits)
+    except ValueError as error:
+        raise WireError(str(error)) from None
 
 
 def port_of(value: Any) -> int:
@@ -127,9 +141,8 @@ def put_of(request: list[Any]) -> tuple[str, int, str, str]:
     if len(request) < 3 or not isinstance(request[2], list) or len(request[2]) != 2:
         raise WireError("PUT must be [3, key, [port, match key], address or null]")
     address = request[3] if len(request) > 3 and request[3] is not None else ""
-    if not isinstance(address, str) or len(address) > MOST_TEXT:
-        raise WireError("the address of a PUT must be text or null")
     port, match_key = request[2]
+    _fit(check_text, address, "address", least=0)
     return text_of(request[1], "key"), port_of(port), text_of(match_key, "match key"), address
 
 
@@ -141,11 +154,11 @@ def request_of(request: list[Any]) -> tuple[str, str, float]:
     """
     if len(request) < 4:
         raise WireError("REQUEST must be [4, key, user, priority]")
-    user = request[2] if isinstance(request[2], str) and len(request[2]) <= MOST_TEXT else ""
+    user = _fit(check_text, request[2], "user", least=0, most=MOST_TEXT) if isinstance(request[2], str) else ""
     priority = request[3]
     if not isinstance(priority, (int, float)):
         raise WireError("the priority of a REQUEST must be a number")
-    return text_of(request[1], "key"), user, 0.0 if math.isnan(priority) else max(-1e9, min(1e9, float(priority)))
+    return text_of(request[1], "key"), user, 0.0 if priority != priority else float(max(-1e9, min(1e9, priority)))
 
 
 def info_of(request: list[Any]) -> dict[str, Any]:
@@ -160,4 +173,5 @@ def info_of(request: list[Any]) -> dict[str, Any]:
         raise WireError('UPDATE_INFO must be [5, {"key": text, "addr": [address or null, port]}]')
     if len(json.dumps(info)) > MOST_INFO:
         raise WireError(f"the facts of an UPDATE_INFO are too long (at most {MOST_INFO} bytes)")
+    _fit(check_value, info, "info")
     return info

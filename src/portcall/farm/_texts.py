@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door for texts and numbers from outside: what passes here can be stored, shown and sent on. No I/O here.
+
+A text has no control characters, and no halves of surrogate pairs, which JSON can write and UTF-8 cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_USUAL = 200  # characters
+_MOST = {"want": 1000, "why": 1000, "job": 1000, "secret": 1000, "host": 255, "tag": 500}
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_LEASE = re.compile("[0-9a-f]{16}")
+_MOST_INTEGER = 1 << 63
+
+
+def check_text(value: Any, name: str, *, least: int = 1, most: int = 0) -> str:
+    """Return a text that is fit to be kept; its longest length goes by its name.
+
+    Raises:
+        ValueError: it is none; the message names it.
+    """
+    most = most or _MOST.get(name, _USUAL)
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        raise ValueError(f"the field {name!r} must be a text of {least}-{most} characters")
+    found = _UNFIT.search(value)
+    if found:
+        raise ValueError(f"the field {name!r} has the character {found[0]!a}: leave control characters out")
+    return value
+
+
+def readable(value: Any, name: str) -> str:
+    """Return what a program said, which may have any characters, as a text that is fit to be kept.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"the field {name!r} must be a text")
+    return _UNFIT.sub(" ", value[: _MOST.get(name, _USUAL)])
+
+
+def check_number(value: Any, name: str, low: float, high: float) -> float:
+    """Return a number within limits.
+
+    Raises:
+        ValueError: it is none, or beyond them.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ValueError(f"invalid {name} {str(value)[:40]} (must be {low:g}-{high:g})")
+    return value
+
+
+def check_value(value: Any, name: str) -> None:
+    """Check a value of JSON, with all that is in it.
+
+    Raises:
+        ValueError: it has a text or a number that cannot be kept.
+    """
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, (list, tuple)):
+            left += item
+        elif isinstance(item, str):
+            check_text(item, name, least=0, most=len(item) or 1)
+        elif isinstance(item, (int, float)) and not -_MOST_INTEGER < item < _MOST_INTEGER:
+            raise ValueError(f"the field {name!r} has the number {str(item)[:40]} (must be within -2^63 and 2^63)")
+
+
+def is_lease(id: str) -> bool:
+    """Return whether a text has the form of a lease's id."""
+    return _LEASE.fullmatch(id) is not None
