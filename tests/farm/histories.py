@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random histories of a farm of two processes on Redis, one of which is killed, or believes too long that it leads.
+Some answers of Redis are lost.
 
 ``python tests/farm/histories.py COUNT SEED`` runs many: ``make farm-histories``.
 """
@@ -20,20 +21,31 @@ from portcall.farm._store import StoreError
 PLACES = ("p1", "p2")
 LIKELY = {"register": 4, "request": 4, "accept": 7, "clean": 5, "release": 2, "hear": 1, "lose": 1, "take over": 1}
 RULES = Rules(failures=100)
+LOST = 0.01  # of Redis's answers: what was asked is done, or not
 
 
 class Process:
     """One process of a farm, without its protocols: it decides, writes, and then tells."""
 
     def __init__(self, url: str, world: World) -> None:
-        self.store = RedisStore(url, "here:1")
+        self.store: Any = RedisStore(url, "here:1")
         self.world = world
         self.led = self.store.lead()
+        self.store._run = self.run
         self.state = State(RULES)
         if self.led:
             places, leases = self.store.load()
             self.state.load(places, leases, {}, world.now)
             self.flush()
+
+    def run(self, *words: Any) -> Any:
+        """Let Redis run a script whose answer may be lost, or which may not have come there."""
+        lost = self.world.random.random()
+        found = None if lost < LOST else RedisStore._run(self.store, *words)
+        if lost < 2 * LOST:
+            self.world.unanswered += 1
+            raise StoreError("lost")
+        return found
 
     def flush(self) -> None:
         """Write what has changed, and tell those concerned; a process that was deposed tells nobody anything."""
@@ -65,9 +77,10 @@ class World:
         self.given: dict[tuple[str, int], str] = {}  # lease of each fence
         self.granted = 0
         self.takeovers = 0
+        self.unanswered = 0
         self.reader = RedisStore(url)
         self.reader._redis.flushall()
-        self.processes = [Process(url, self)]
+        self.processes = [self.leader()]
 
     def hear(self, process: Process, effect: Effect) -> None:
         place, lease = effect.place, effect.lease
@@ -113,11 +126,18 @@ class World:
         if what == "take over":
             self.take_over()
 
+    def leader(self) -> Process:
+        """Let a new process take over."""
+        while True:
+            self.reader._redis.delete("{portcall-farm}:leader")  # its time is over
+            process = Process(self.url, self)
+            if process.led:
+                return process
+            process.store.close()
+
     def take_over(self) -> None:
         before = {lease.id for lease in self.reader.load()[1]}
-        self.reader._redis.delete("{portcall-farm}:leader")  # its time is over
-        process = Process(self.url, self)
-        assert process.led
+        process = self.leader()
         ended = {e["lease"] for e in process.store.history(limit=1000) if e["what"] == "lease ended"}
         assert before <= process.state.leases.keys() | ended, "a lease is lost"
         self.processes.append(process)
@@ -133,26 +153,27 @@ class World:
         self.reader.close()
 
 
-def run_history(url: str, seed: int, steps: int = 40) -> tuple[int, int]:
-    """Run one history; return the numbers of grants and of takeovers."""
+def run_history(url: str, seed: int, steps: int = 40) -> tuple[int, int, int]:
+    """Run one history; return the numbers of grants, of takeovers, and of answers that were lost."""
     world = World(url, seed)
     try:
         for _ in range(steps):
             world.step()
         world.check()
-        return world.granted, world.takeovers
+        return world.granted, world.takeovers, world.unanswered
     finally:
         world.close()
 
 
 def main(count: int, seed: int) -> None:
-    totals: list[Any] = [0, 0]
+    totals = [0, 0, 0]
     with running_redis() as url:
         for number in range(seed, seed + count):
             found = run_history(url, number)
             totals = [a + b for a, b in zip(totals, found, strict=True)]
             if (number - seed + 1) % 1000 == 0:
-                print(f"{number - seed + 1} histories, {totals[0]} grants, {totals[1]} takeovers", flush=True)
+                print(f"{number - seed + 1} histories, {totals[0]} grants, {totals[1]} takeovers, "
+                      f"{totals[2]} answers lost", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def redis() -> Iterator[str]:
 
 def test_redis_store_never_gives_a_place_twice_after_a_kill(redis: str) -> None:
     found = [run_history(redis, seed) for seed in range(60)]
-    assert sum(grants for grants, _ in found) > 60
-    assert sum(takeovers for _, takeovers in found) > 60
+    grants, takeovers, unanswered = map(sum, zip(*found, strict=True))
+    assert min(grants, takeovers, unanswered) > 20
 
 
 def test_redis_store_refuses_writes_of_a_deposed_process(redis: str) -> None:

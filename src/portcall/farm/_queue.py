@@ -25,30 +25,31 @@ class Line:
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
-        self._leases: list[tuple[float, int, Lease]] = []  # by -rank and -number: the first to serve is the last
+        # By -rank, -number and, for what was stored wrong, id: the first to serve is the last.
+        self._leases: list[tuple[float, int, str, Lease]] = []
         self.waiting = 0  # those that are set aside, too
         self.places: set[str] = set()
 
     def insert(self, lease: Lease) -> None:
-        bisect.insort(self._leases, (-lease.rank, -lease.number, lease))
+        bisect.insort(self._leases, (-lease.rank, -lease.number, lease.id, lease))
 
     def remove(self, lease: Lease) -> None:
         """Remove a request, if it is there."""
         at = self._index(lease)
-        if at < len(self._leases) and self._leases[at][2] is lease:
+        if at < len(self._leases) and self._leases[at][-1] is lease:
             del self._leases[at]
 
     def position(self, lease: Lease) -> int:
         """Return the place of a request, from 1 on."""
         at = self._index(lease)
-        return len(self._leases) - at + (at == len(self._leases) or self._leases[at][2] is not lease)
+        return len(self._leases) - at + (at == len(self._leases) or self._leases[at][-1] is not lease)
 
     def _index(self, lease: Lease) -> int:
-        return bisect.bisect_left(self._leases, (-lease.rank, -lease.number))
+        return bisect.bisect_left(self._leases, (-lease.rank, -lease.number, lease.id))
 
     def head(self) -> Lease | None:
         """Return the request to serve first."""
-        return self._leases[-1][2] if self._leases else None
+        return self._leases[-1][-1] if self._leases else None
 
 
 class Use:

@@ -571,7 +571,7 @@ class State(Records):
         for lease in sorted(leases, key=lambda lease: lease.number):
             self._load_lease(lease, kept.get(lease.place))
         for place in kept.values():
-            if place.lease and place.lease not in self.leases:
+            if place.lease and getattr(self.leases.get(place.lease), "place", "") != place.id:
                 place.lease = ""
             self.queue.add_place(place)
             self._arm(place)
