@@ -52,7 +52,12 @@ POCL := /etc/OpenCL/vendors/pocl.icd
 $(POCL): | $(REDIS)
 	scripts/apt_install.sh pocl-opencl-icd ocl-icd-libopencl1
 
-test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) ## what CI runs, beside test-js and docs: half an hour on 2 cores
+CHROMIUM ?= /usr/bin/chromium
+# Tests open the farm's page in it, and those of JavaScript its pages.
+$(CHROMIUM):
+	scripts/apt_install.sh chromium
+
+test: venv build lint core-test core-test-asan core-test-tsan core-test-32 test-node $(REDIS) $(POCL) $(CHROMIUM) ## what CI runs, beside test-js and docs: half an hour on 2 cores
 	$(PY) -m pytest -n auto
 
 # $(call core-test,DIRECTORY,CMAKE OPTIONS,RUNNER): configure, compile and run the core's tests, without Python.
@@ -197,10 +202,6 @@ $(EMXX):
 wasm: $(EMXX) ## the core for WebAssembly, js/core.wasm
 	$(MAKE) --no-print-directory -f core/web/Makefile EMXX=$(EMXX)
 	cp build/wasm/core.wasm js/core.wasm
-
-CHROMIUM ?= /usr/bin/chromium
-$(CHROMIUM):
-	scripts/apt_install.sh chromium
 
 test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and of the core in WebAssembly
 	cd js && npm run --silent test:wasm

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import trustme
@@ -39,14 +39,14 @@ DESCRIPTORS = 256
 
 
 @contextlib.contextmanager
-def process(stderr: IO[bytes] | int, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a farm that may have few descriptors; yield it with its port."""
+def process(stderr: IO[bytes] | int, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """Run a farm that may have few descriptors; yield it with what it says of itself."""
     words = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
-    words += [sys.executable, "-m", "portcall", "farm", "--port", "0", "--store", ":memory:", *options]
+    words += [sys.executable, "-m", "portcall", "farm", "--port", "0", "--store", ":memory:", "--json", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr) as farm:
         try:
             assert farm.stdout is not None
-            yield farm, int(farm.stdout.readline().rpartition(b":")[2])
+            yield farm, json.loads(farm.stdout.readline())
         finally:
             farm.kill()
 
@@ -62,7 +62,8 @@ def test_farm_log_that_nobody_reads_stops_nothing() -> None:
     read, write = os.pipe()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, read)
-        farm, port = stack.enter_context(process(write))
+        farm, facts = stack.enter_context(process(write))
+        port = facts["port"]
         os.close(write)
         for _ in range(3000):
             with contextlib.suppress(ConnectionError):
@@ -74,13 +75,13 @@ def test_farm_log_that_nobody_reads_stops_nothing() -> None:
 
 
 def test_farm_log_has_no_tracebacks_and_no_control_characters(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("wb") as log, process(log) as (farm, port):
+    with (tmp_path / "log").open("wb") as log, process(log) as (farm, facts):
         for what in (
             b"GET / HTTP/1.1\r\nX\x1b[31m: y\r\n\r\n",
             b"GET /\x1b[2J HTTP/9\r\n\r\n",
             b"POST \xff\xfe\r\n\r\n",
         ):
-            ask(port, what)
+            ask(facts["port"], what)
         farm.send_signal(signal.SIGTERM)
         assert farm.wait(30) == 0
     said = (tmp_path / "log").read_bytes()
@@ -99,12 +100,8 @@ def test_farm_serves_who_has_a_token_while_others_hold_connections_open(tmp_path
         authority.cert_pem.write_to_path(str(ca))
         options, secure = ["--tls-cert", str(pem)], rpc.TLSOptions(ca=str(ca))
     with contextlib.ExitStack() as stack:
-        farm, port = stack.enter_context(process(subprocess.PIPE, "--require-tokens", *options))
-        assert farm.stderr is not None
-        token = ""
-        while not token:
-            line = farm.stderr.readline().decode()
-            token = line.rpartition(": ")[2].strip() if "made a token" in line else ""
+        farm, facts = stack.enter_context(process(subprocess.DEVNULL, "--require-tokens", *options))
+        port, token = facts["port"], facts["token"]
         open_ = []
         for number in range(400):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))

@@ -11,12 +11,14 @@ import json
 import socket
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from portcall.farm._access import RIGHTS, ROLES
+from portcall.farm._http import _MOST_LIVE
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_farm_page_shows_places_leases_and_queue_escaped(farm: RunningFarm) -> N
     fill(farm)
     status, text = get(farm, "/")
     assert status == 200
-    for word in ("b&lt;1&gt;", "&lt;ann&gt;", "bob", "leased", "has been with"):
+    for word in ("b&lt;1&gt;", "&lt;ann&gt;", "bob", "offered", "has been with"):
         assert word in text
     assert "<ann>" not in text
     status, text = get(farm, "/place/b%3C1%3E")
@@ -143,7 +145,7 @@ def test_farm_page_accepts_a_cookie(locked: RunningFarm) -> None:
             cookie = answer.headers["Set-Cookie"] if status == 303 else ""
             if cookie:
                 assert "HttpOnly" in cookie
-                assert "SameSite=Strict" in cookie
+                assert "SameSite=Lax" in cookie
     assert get(locked, "/", Cookie=f"portcall-farm={viewer}")[0] == 200
 
 
@@ -260,3 +262,68 @@ def test_pairing_page_uses_its_code_only_when_confirmed(locked: RunningFarm) -> 
             if status == 303:
                 cookie = answer.headers["Set-Cookie"].partition(";")[0]
     assert get(locked, "/", Cookie=cookie)[0] == 200
+
+
+def post(farm: RunningFarm, path: str, body: str = "", **headers: str) -> http.client.HTTPResponse:
+    with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection.request("POST", path, body, {**form, **headers})
+        answer = connection.getresponse()
+        answer.read()
+        return answer
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1"])
+def test_farm_forms_of_other_sites_change_nothing(locked: RunningFarm, origin: str) -> None:
+    ann = token(locked, "user")
+    lease = command(locked, "request", ann, want="k", secret="s" * 32, hopeless=True)["lease"]
+    code = command(locked, "pair", token(locked, "admin"), **{"for": "phone", "role": "viewer"})["code"]
+    for path, body in (("/login", f"token={ann}"), ("/pair", f"code={code}"), ("/logout", ""),
+                       (f"/lease/{lease}/release", "")):  # fmt: skip
+        answer = post(locked, path, body, Origin=origin, Cookie=f"portcall-farm={ann}")
+        assert (answer.status, answer.headers["Set-Cookie"]) == (403, None)
+    assert command(locked, "status", ann)["waiting_total"] == 1
+    assert post(locked, "/pair", f"code={code}").status == 303  # it was not used
+
+
+@pytest.mark.parametrize("to", ["//evil.example", "/\\evil.example", "https://evil.example", "x", "/a\r\nX: y", ""])
+def test_farm_login_leads_to_its_own_pages_alone(locked: RunningFarm, to: str) -> None:
+    answer = post(locked, "/login", urlencode({"token": token(locked, "viewer"), "to": to}))
+    assert answer.headers["Location"] == "/entered?to=/"
+
+
+def test_farm_lease_is_released_by_its_user_and_kicked_by_operators_alone(locked: RunningFarm) -> None:
+    ann, bob, boss = token(locked, "user"), token(locked, "viewer"), token(locked, "operator")
+    lease = command(locked, "request", ann, want="k", secret="s" * 32, hopeless=True)["lease"]
+    for who, what, status in (
+        (bob, "release", 403), (boss, "release", 403), (ann, "kick", 403), (bob, "kick", 403), (boss, "kick", 400),
+        ("", "release", 401),
+    ):  # fmt: skip
+        assert post(locked, f"/lease/{lease}/{what}", Cookie=f"portcall-farm={who}").status == status
+    assert command(locked, "status", ann)["waiting_total"] == 1
+    assert post(locked, f"/lease/{lease}/kick", "why=x", Cookie=f"portcall-farm={boss}").status == 303
+    assert command(locked, "status", ann)["waiting_total"] == 0
+    assert post(locked, "/lease/nothing/release", Cookie=f"portcall-farm={ann}").status == 404
+
+
+def test_farm_live_pages_of_one_viewer_are_limited(locked: RunningFarm) -> None:
+    viewer, other = token(locked, "viewer"), token(locked, "operator")
+    with contextlib.ExitStack() as stack:
+        for who, status in [*[(viewer, 200)] * _MOST_LIVE, (viewer, 429), (other, 200)]:
+            connection = http.client.HTTPConnection(locked.host, locked.port, timeout=20)
+            stack.enter_context(contextlib.closing(connection))
+            connection.request("GET", "/events", headers={"Authorization": f"Bearer {who}"})
+            assert connection.getresponse().status == status
+
+
+def test_farm_answers_have_no_traces_of_mistakes(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("portcall.farm._log.FarmLog.__call__", lambda self, kind, text: said.append(text))
+    farm.do(lambda: monkeypatch.setattr(farm.server.api, "status", lambda: 1 / 0))
+    status, text = get(farm, "/")
+    assert status == 500
+    assert "ZeroDivision" not in text
+    assert "ZeroDivisionError" in said[0]
+    with pytest.raises(errors.FarmError) as caught:
+        command(farm, "status")
+    assert caught.value.reason == "internal"

@@ -38,6 +38,7 @@ Note = Callable[[str, str, str], None]
 _CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 _CODE_LENGTH = 12  # of 31 letters: 59 bits, good for minutes and one use
 PAIR_SECONDS = 600.0
+_REMEMBERED = 1000  # revoked tokens
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Access:
         self._store = store
         self._tokens = store.tokens(_read)
         self._codes: dict[str, Token] = {}
+        self._revoked: dict[str, None] = {}  # hashes, so that their owners hear it
 
     def caller(self, token: str, user: str) -> Token | None:
         """Return what a caller may do; None where it needs a token and has none that counts.
@@ -108,9 +110,10 @@ class Access:
         """Say why a token does not count."""
         if not token:
             return "this farm needs a token"
-        found = self._tokens.get(hash_secret(token))
+        hashed = hash_secret(token)
+        found = self._tokens.get(hashed)
         if found is None:
-            return "the token is wrong, or was revoked"
+            return "the token was revoked" if hashed in self._revoked else "the token is wrong, or was revoked"
         return f"the token {found.hint}… of {found.user} has expired: ask for another"
 
     def make(self, by: str, **what: Any) -> str:
@@ -141,6 +144,9 @@ class Access:
         if gone:
             self._store.set_tokens(dict.fromkeys(gone))
         revoked = [self._tokens.pop(hashed) for hashed in gone]
+        self._revoked |= dict.fromkeys(gone)
+        for old in list(self._revoked)[:-_REMEMBERED]:
+            del self._revoked[old]
         for token in revoked:
             self._note("token revoked", by, _described(token))
         return len(gone)

@@ -8,7 +8,11 @@ import contextlib
 import csv
 import io
 import json
+import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -17,7 +21,9 @@ from portcall.farm._access import Token
 from portcall.farm._api import Api, ApiError, News
 from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
 from portcall.farm._device_page import add_device_page
+from portcall.farm._figures import Figures
 from portcall.farm._model import Event
+from portcall.farm._page_style import HEADERS
 from portcall.farm._relay import Relay
 from portcall.farm._websocket import join
 
@@ -25,13 +31,8 @@ _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _MOST_EVENTS = 100_000
 _PIECE = 1000  # events that are written at once
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+_MOST_LIVE = 20  # live pages of one viewer
+_TO = re.compile(r"/(?![/\\])[^\s\\]*")  # where a page may lead after the login: on this farm
 
 
 def make_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "") -> web.Application:
@@ -43,11 +44,14 @@ def make_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "
     app.router.add_get("/healthz", pages.healthy)
     app.router.add_get("/readyz", pages.ready)
     app.router.add_post("/login", pages.login)
+    app.router.add_get("/entered", pages.entered)
+    app.router.add_post("/logout", pages.logout)
     app.router.add_get("/pair", pages.show_pairing)
     app.router.add_post("/pair", pages.pair)
     for path, handler in (
         ("/", pages.overview),
         ("/place/{place}", pages.place),
+        ("/lease/{lease}", pages.lease),
         ("/history", pages.history),
         ("/history.csv", pages.history_file),
         ("/history.json", pages.history_file),
@@ -55,6 +59,7 @@ def make_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "
         ("/metrics", pages.metrics),
     ):
         app.router.add_get(path, handler)
+    app.router.add_post("/lease/{lease}/{do:release|kick}", pages.end_lease)
     add_device_page(app, npm_package)
     return app
 
@@ -65,7 +70,8 @@ class Pages:
     def __init__(self, api: Api, relay: Relay) -> None:
         self._api = api
         self._relay = relay
-        self._figures = _page.Figures()
+        self._figures = Figures()
+        self._live: Counter[tuple[str, str]] = Counter()
         self._news = News()
         self._changes = 0
         api.hub.watchers.append(self._figures.watch)
@@ -120,62 +126,112 @@ class Pages:
 
     # ---- Pages ----
 
-    def _viewer(self, request: web.Request) -> Token:
-        """Return who looks on.
+    def _viewer(self, request: web.Request) -> tuple[Token, str]:
+        """Return who looks on, and the token.
 
         Raises:
-            HTTPUnauthorized: the page asks for a token.
+            HTTPUnauthorized: the page asks for a token, and says why the one that came does not do.
         """
-        token = token_of(request) or request.cookies.get(COOKIE, "")
-        caller = self._api.access.caller(token, "page")
-        if caller is None or not caller.may("status"):
-            raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
-        return caller
+        access = self._api.access
+        cookie = request.cookies.get(COOKIE, "")
+        token = token_of(request) or (cookie if access.required else "")  # another farm of this host may have set it
+        caller = access.caller(token, "page")
+        if caller is not None and caller.may("status"):
+            return caller, token
+        raise web.HTTPUnauthorized(text=_page.login(self._why_not(token), _wanted(request)), **_AS_PAGE)
+
+    def _why_not(self, token: str) -> str:
+        """Return why a token lets nobody see the pages; empty where there is none."""
+        caller = self._api.access.caller(token, "page") if token else None
+        if caller is not None:
+            return f"the token is for the role {caller.role}, which may not look at these pages"
+        return self._api.access.why_not(token) if token else ""
 
     async def login(self, request: web.Request) -> web.Response:
         """Keep a token in a cookie of this browser."""
-        token = str((await request.post()).get("token", ""))
-        if not same_origin(request) or self._api.access.caller(token, "page") is None:
-            raise web.HTTPUnauthorized(text=_page.login(), content_type="text/html", headers=_HEADERS)
-        raise self._opened(request, token)
+        _check_origin(request)
+        form = await request.post()
+        token, to = str(form.get("token", "")).strip(), _local(str(form.get("to", "")))
+        caller = self._api.access.caller(token, "page")
+        if caller is None or not caller.may("status"):
+            raise web.HTTPUnauthorized(text=_page.login(self._why_not(token) or "there was no token", to), **_AS_PAGE)
+        raise _opened(request, token, to)
+
+    async def entered(self, request: web.Request) -> web.Response:
+        """Go on to what was wanted, if the browser has kept the cookie."""
+        to = _local(request.query.get("to", ""))
+        if COOKIE in request.cookies:
+            raise web.HTTPSeeOther(to)
+        why = "the browser has not kept the token: let it keep cookies of this page, and try again"
+        raise web.HTTPUnauthorized(text=_page.login(why, to), **_AS_PAGE)
+
+    async def logout(self, request: web.Request) -> web.Response:
+        """Have this browser forget its token."""
+        _check_origin(request)
+        answer = web.HTTPSeeOther("/")
+        answer.del_cookie(COOKIE)
+        raise answer
 
     async def show_pairing(self, request: web.Request) -> web.Response:
         """Ask whether this browser is to use a pairing code; looking at the page does not use it."""
-        return web.Response(
-            text=_page.pairing(request.query.get("code", "")), content_type="text/html", headers=_HEADERS
-        )
+        return _html(_page.pairing(request.query.get("code", "")))
 
     async def pair(self, request: web.Request) -> web.Response:
         """Turn a pairing code into a token, which this browser keeps."""
-        code = str((await request.post()).get("code", ""))
+        _check_origin(request)
         try:
-            token = self._api.access.redeem(code) if same_origin(request) else ""
+            token = self._api.access.redeem(str((await request.post()).get("code", "")))
         except ValueError as error:
-            raise web.HTTPForbidden(text=f"{error}\n") from None
-        raise self._opened(request, token)
+            return _html(_page.refused(str(error)), 403)
+        raise _opened(request, token, "/")
 
-    def _opened(self, request: web.Request, token: str) -> web.HTTPSeeOther:
-        answer = web.HTTPSeeOther("/")
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
-        return answer
+    def _page(self, caller: Token, token: str, title: str, main: str, live: bool = False) -> web.Response:
+        return _html(_page.page(title, main, live=live, user=f"{caller.user} ({caller.role})" if token else ""))
+
+    def _overview(self, caller: Token) -> str:
+        return _page.overview(self._api.status(), lambda lease: self._may_release(caller, lease))
+
+    def _may_release(self, caller: Token, lease: Mapping[str, Any]) -> bool:
+        return caller.may("release") and (not self._api.access.required or caller.user == lease["user"])
 
     async def overview(self, request: web.Request) -> web.Response:
-        self._viewer(request)
-        return _html("portcall farm", _page.overview(self._api.status()), live=True)
+        caller, token = self._viewer(request)
+        return self._page(caller, token, "portcall farm", self._overview(caller), live=True)
 
     async def place(self, request: web.Request) -> web.Response:
-        self._viewer(request)
+        caller, token = self._viewer(request)
         id = request.match_info["place"]
         hub = self._api.hub
         events = await hub.history(place=id, limit=200)
         if id not in hub.state.places:
-            raise web.HTTPNotFound(text=f"there is no place {id!r}\n")
-        main = _page.place_page(self._api.view_place(hub.state.places[id]), events)
-        return _html("portcall farm", main)
+            return _html(_page.refused(f"there is no place {id!r}"), 404)
+        main = _page.place_page(self._api.view_place(hub.state.places[id]), events, hub.now())
+        return self._page(caller, token, f"{id}: portcall farm", main)
+
+    async def lease(self, request: web.Request) -> web.Response:
+        caller, token = self._viewer(request)
+        try:
+            lease = await self._api.call({"do": "lease", "lease": request.match_info["lease"]}, token)
+        except ApiError as error:
+            return _html(_page.refused(str(error)), error.status)
+        main = _page.lease_page(lease, self._may_release(caller, lease), caller.may("kick"))
+        return self._page(caller, token, "lease: portcall farm", main)
+
+    async def end_lease(self, request: web.Request) -> web.Response:
+        """Release a lease of one's own, or take the place back from another user, with a reason."""
+        _check_origin(request)
+        _, token = self._viewer(request)
+        command = {"do": request.match_info["do"], "lease": request.match_info["lease"], "user": "page"}
+        try:
+            await self._api.call({**command, "why": str((await request.post()).get("why", ""))}, token)
+        except ApiError as error:
+            return _html(_page.refused(str(error)), error.status)
+        raise web.HTTPSeeOther("/")
 
     async def history(self, request: web.Request) -> web.Response:
-        self._viewer(request)
-        return _html("portcall farm", _page.history(await self._api.hub.history(limit=500)))
+        caller, token = self._viewer(request)
+        main = _page.history(await self._api.hub.history(limit=500))
+        return self._page(caller, token, "history: portcall farm", main)
 
     async def history_file(self, request: web.Request) -> web.StreamResponse:
         """Answer with the whole history, for other programs."""
@@ -196,27 +252,70 @@ class Pages:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Send a picture of the farm whenever something has changed, as server-sent events."""
-        self._viewer(request)
+        caller, _ = self._viewer(request)
+        viewer = caller.user, caller.hint
+        if self._live[viewer] >= _MOST_LIVE:
+            raise web.HTTPTooManyRequests(text=f"{caller.user} has {_MOST_LIVE} live pages already\n")
+        self._live[viewer] += 1
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        await answer.prepare(request)
-        with contextlib.suppress(ConnectionError, web.HTTPUnauthorized):
+        try:
+            await answer.prepare(request)
             while not self._api.hub.state.draining:
-                self._viewer(request)  # a token that was revoked shows nothing more
+                caller, _ = self._viewer(request)
                 seen = self._changes
-                picture = json.dumps(_page.overview(self._api.status()))
-                await answer.write(f"data: {picture}\n\n".encode())
+                await answer.write(f"data: {json.dumps(self._overview(caller))}\n\n".encode())
                 await asyncio.sleep(_REFRESH)
                 if seen == self._changes:
                     await self._news.wait(_QUIET)
+        except web.HTTPUnauthorized:  # the token counts no more: the page asks for another
+            with contextlib.suppress(ConnectionError):
+                await answer.write(b"event: over\ndata: token\n\n")
+        except ConnectionError:
+            pass
+        finally:
+            self._live[viewer] -= 1
+            if not self._live[viewer]:
+                del self._live[viewer]
         return answer
+
+
+_AS_PAGE: Any = {"content_type": "text/html", "headers": HEADERS}
+
+
+def _check_origin(request: web.Request) -> None:
+    """Refuse a form that a page of another site has sent.
+
+    Raises:
+        HTTPForbidden: it is one; nothing has changed.
+    """
+    if not same_origin(request):
+        why = f"this form came from a page of another site, {request.headers['Origin'][:100]}; nothing was done"
+        raise web.HTTPForbidden(text=_page.refused(why), **_AS_PAGE)
+
+
+def _wanted(request: web.Request) -> str:
+    """Return the page to go to after the login."""
+    return _local(request.path_qs) if request.method == "GET" and request.path != "/events" else "/"
+
+
+def _local(to: str) -> str:
+    return to if _TO.fullmatch(to) else "/"
+
+
+def _opened(request: web.Request, token: str, to: str) -> web.HTTPSeeOther:
+    """Return what has the browser keep a token, and go where it wanted to."""
+    answer = web.HTTPSeeOther(f"/entered?{urlencode({'to': to})}")
+    # Lax: who follows a link of another site to a page is known there. What changes something asks for the origin.
+    answer.set_cookie(COOKIE, token, httponly=True, samesite="Lax", secure=request.secure)
+    return answer
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(text=json.dumps(value), status=status, content_type="application/json")
 
 
-def _html(title: str, main: str, live: bool = False) -> web.Response:
-    return web.Response(text=_page.page(title, main, live), content_type="text/html", headers=_HEADERS)
+def _html(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, **_AS_PAGE)
 
 
 def _json_piece(events: list[dict[str, Any]], begin: int) -> str:

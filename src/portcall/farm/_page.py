@@ -1,167 +1,255 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The farm's pages and its figures for Prometheus, as text. No I/O here."""
+"""The farm's pages, as text. No I/O here."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
 from portcall.bench import format_size
-from portcall.farm._model import Event
-from portcall.farm._state import State
+from portcall.farm._page_style import SCRIPT, STYLE
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --good: #2a7d3a; --busy: #1f6fb5; --bad: #b3372c; --dim: #888; }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; padding: 1rem; }
-h1 { font-size: 1.3rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem }
-header { display: flex; gap: 1rem; align-items: baseline; flex-wrap: wrap } header span { color: var(--dim) }
-table { border-collapse: collapse; width: 100% } th { text-align: left; color: var(--dim); font-weight: 500 }
-th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.idle, .good, .active { color: var(--good) } .leased, .offered, .queued { color: var(--busy) }
-.offline, .quarantined, .bad, .suspect { color: var(--bad) } .unknown, .why { color: var(--dim) }
-.stale main { opacity: .45 } a { color: inherit } p.none { color: var(--dim) }
-@media (max-width: 640px) {
-  thead { display: none } tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0 }
-  td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0; text-align: right }
-  td::before { content: attr(data-name); color: var(--dim); text-align: left } td.number { text-align: right }
-  td:empty, td[data-name=fact] { display: none }
-}
-"""
-_SCRIPT = """
-const live = new EventSource("/events");
-const state = document.getElementById("live");
-live.onmessage = (event) => {
-  document.querySelector("main").innerHTML = JSON.parse(event.data);
-  document.body.classList.remove("stale");
-  state.textContent = "live";
-};
-live.onerror = () => {
-  document.body.classList.add("stale");
-  state.textContent = "not connected; this is old";
-};
-"""
+_AWAY = 120.0  # seconds after which somebody should look at a place that is away
+_USED = ("offered", "leased", "cleaning")
+_HIDDEN = ("kernel", "libc", "host", "portcall", "place")  # tags that the page of the place has
+
+May = Callable[[Mapping[str, Any]], bool]  # whether the viewer may give a lease back
 
 
-def page(title: str, main: str, live: bool = False) -> str:
-    """Return a whole page; a live one follows the farm."""
-    script = f"<script>{_SCRIPT}</script>" if live else ""
+def page(title: str, main: str, *, live: bool = False, user: str = "", links: bool = True) -> str:
+    """Return a whole page.
+
+    Parameters:
+        live: it follows the farm.
+        user: who looks on with a token; empty where there is none.
+        links: it leads to other pages.
+    """
+    leave = '<form method="post" action="/logout"><button>log out</button></form>'
+    who = f'<span class="who">{escape(user)}{leave}</span>' if user else ""
+    more = '<a href="/history">history</a>' if links else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style>'
-        f'<body><header><h1><a href="/">{escape(title)}</a></h1><span id="live"></span>'
-        f'<span><a href="/history">history</a></span></header><main>{main}</main>{script}</body></html>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f'<style>{STYLE}</style><body{" data-live=1" * live}><header><h1><a href="/">portcall farm</a></h1>'
+        f'{more}<span id="live" role="status"></span>{who}</header>'
+        f"<main>{main}</main><script>{SCRIPT}</script></body></html>"
     )
 
 
-def login() -> str:
-    """Return the page that asks for a token."""
-    form = (
-        '<form method="post" action="/login"><p>This farm needs a token.</p>'
-        '<p><input name="token" type="password" autofocus> <button>open</button></p></form>'
-    )
-    return page("portcall farm", form)
+def login(why: str = "", to: str = "/") -> str:
+    """Return the page that asks for a token: why the last one did not do, and where to go then."""
+    said = f'<p class="warn">{_sentence(why)}</p>' if why else ""
+    return page("portcall farm: token", (
+        f'<div class="card note">{said}<p>This farm needs a token. <span class="dim">An admin makes one: '
+        "portcall farm token NAME</span></p>"
+        f'<form method="post" action="/login"><input type="hidden" name="to" value="{escape(to)}">'
+        '<input name="token" type="password" aria-label="token" placeholder="token" autocomplete="current-password" '
+        "autofocus required><button>open</button></form></div>"
+    ), links=False)  # fmt: skip
 
 
 def pairing(code: str) -> str:
     """Return the page to which a scanned code leads."""
-    form = (
+    return page("portcall farm: pairing", (
+        '<div class="card note"><p>Let this browser see the farm? The code is good once.</p>'
         f'<form method="post" action="/pair"><input type="hidden" name="code" value="{escape(code)}">'
-        "<p>Let this browser see the farm? The code is good once.</p><p><button>yes</button></p></form>"
-    )
-    return page("portcall farm", form)
+        "<button>yes</button></form></div>"
+    ), links=False)  # fmt: skip
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
-    """Return a table of cells that are HTML already; on a phone each row is a block, that of a fact one line."""
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td data-name="{row[0] if name == "value" else name}">{cell}</td>'
-            for name, cell in zip(names, row, strict=True)
-        )
-        + "</tr>"
-        for row in rows
+def refused(why: str) -> str:
+    """Return the page that says why something was not done."""
+    return page(
+        "portcall farm", f'<div class="card note"><p class="warn">{_sentence(why)}</p><p><a href="/">back</a></p></div>'
     )
+
+
+def _sentence(why: str) -> str:
+    return f"{escape(why[:1].upper() + why[1:])}."
+
+
+def table(head: Sequence[str], rows: Iterable[str], none: str, kind: str = "") -> str:
+    """Return a table of rows that are HTML already; on a phone each row is a card."""
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     if not body:
         return f'<p class="none">{escape(none)}</p>'
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    names = "".join(f"<th>{name}</th>" for name in head)
+    thead = f"<thead><tr>{names}</tr></thead>" if head else ""
+    return f'<table class="{kind}">{thead}<tbody>{body}</tbody></table>'
 
 
-def overview(status: dict[str, Any]) -> str:
+def overview(status: Mapping[str, Any], may_release: May) -> str:
     """Return the places, leases and waiting requests."""
     now = status["now"]
-    places = [
-        (
-            f'<a href="/place/{quote(p["place"], safe="")}">{escape(p["place"])}</a>',
-            escape(", ".join(p["keys"])),
-            f"<span>{coloured(p['state'])} {age(now - p['since'])}</span>",
-            coloured("drained" if p["drain"] else p["health"]),
-            escape(p["user"] or p["health_reason"] or p["cause"]),
-        )
-        for p in sorted(status["places"], key=lambda p: p["place"])
+    places = sorted(status["places"], key=lambda p: (-_worry(p, now), p["place"]))
+    counts = [
+        (len(places), "place" if len(places) == 1 else "places", ""),
+        (sum(bool(p["free"]) for p in places), "free", ""),
+        (sum(p["state"] in _USED for p in places), "in use", ""),
+        (status["waiting_total"], "waiting", ""),
+        (sum(_worry(p, now) == 2 for p in places), "to look at", "bad"),
     ]
-    leases = [
-        (
-            *(escape(x[name]) for name in ("place", "user", "want")),
-            age(now - x["since"]),
-            str(x["sessions"]),
-            escape(x["lease"]),
-        )
-        for x in status["leases"]
-    ]
-    waiting = [
-        (str(x["position"]), escape(x["user"]), escape(x["want"]), age(now - x["created"]), escape(x["why"]))
-        for x in status["waiting"]
-    ]
+    said = "".join(f'<span class="{kind}"><b>{n}</b> {what}</span>' for n, what, kind in counts if n or not kind)
+    more = status["waiting_total"] - len(status["waiting"])
     return (
-        "<h2>Places</h2>"
-        + table(("place", "keys", "state", "health", "user, or why"), places, "no place has registered yet")
+        f'<p class="sum">{said}</p><h2>Places</h2>'
+        + table(("place", "state", "keys and tags", "user, or why"),
+                (_place(p, now) for p in places), "no place has registered yet")
         + "<h2>Leases</h2>"
-        + table(("place", "user", "asked for", "for", "sessions", "lease"), leases, "nobody has a place")
-        + f"<h2>Waiting ({status['waiting_total']})</h2>"
-        + table(("", "user", "for", "since", "because"), waiting, "nobody waits")
+        + table(("place", "user", "asked for", "since", "time left", "sessions", ""),
+                (_lease(x, now, may_release(x)) for x in status["leases"]), "nobody has a place")
+        + f"<h2>Waiting<small>{status['waiting_total'] or ''}</small></h2>"
+        + table(("", "user", "asked for", "since", "because"),
+                (_waiting(x, now) for x in status["waiting"]), "nobody waits")
+        + (f'<p class="none">and {more} more</p>' if more > 0 else "")
+    )  # fmt: skip
+
+
+def _worry(place: Mapping[str, Any], now: float) -> int:
+    """Return 2 where somebody must do something about a place, 1 where it may mend itself, else 0."""
+    if place["health"] == "bad":
+        return 2
+    if place["drain"] or place["health"] in ("maintenance", "retired"):
+        return 0
+    if place["state"] == "offline":
+        return 2 if now - place["since"] > _AWAY else 1
+    return int(place["health"] in ("suspect", "quarantined"))
+
+
+def _state(place: Mapping[str, Any], now: float) -> str:
+    """Return the state of a place, and its health where that is worth a word."""
+    kind = ("", "warn", "bad")[_worry(place, now)]
+    kind = kind or ("free" if place["free"] else "used" if place["state"] in _USED else "")
+    health = "drained" if place["drain"] else place["health"]
+    word = f'<b class="state {kind} {escape(place["state"])}">{escape(place["state"])}</b>'
+    return word + (f" {escape(health)}" if health not in ("good", "unknown") else "")
+
+
+def _place(place: Mapping[str, Any], now: float) -> str:
+    keys = "".join(f'<span class="key">{escape(key)}</span>' for key in place["keys"])
+    tags = " · ".join(escape(word).replace(" ", "&nbsp;") for word in tag_words(place["tags"]))
+    why = place["user"] or place["health_reason"] or (place["cause"] if place["state"] == "offline" else "")
+    return (
+        f"<td>{_to_place(place['place'])}</td><td>{_state(place, now)} <time>{age(now - place['since'])}</time></td>"
+        f'<td class="wide tags">{keys}{tags}</td>'
+        f'<td class="wide">{escape(why)}</td>'
     )
 
 
-def place_page(place: dict[str, Any], events: list[dict[str, Any]]) -> str:
-    """Return all that is known of a place, and what happened to it."""
-    health = "drained" if place["drain"] else place["health"]
+def _lease(lease: Mapping[str, Any], now: float, mine: bool) -> str:
+    where = f"/lease/{quote(lease['lease'], safe='')}"
+    release = f'<form method="post" action="{where}/release"><button>release</button></form>' if mine else ""
+    left = time_left(lease, now)
+    return (
+        f"<td>{_to_place(lease['place'])}</td><td>{escape(lease['user'])}</td>"
+        f'<td class="wide"><a href="{where}">{escape(lease["want"])}</a></td>'
+        f'<td class="num" data-name="for">{age(now - lease["since"])}</td><td class="num" data-name="left">{left}</td>'
+        f'<td class="num" data-name="sessions">{lease["sessions"]}</td><td class="go">{release}</td>'
+    )
+
+
+def _waiting(lease: Mapping[str, Any], now: float) -> str:
+    return (
+        f'<td class="num" data-name="in line:">{lease["position"]}</td><td>{escape(lease["user"])}</td>'
+        f'<td>{escape(lease["want"])}</td><td class="num" data-name="since">{age(now - lease["created"])}</td>'
+        f'<td class="wide dim">{escape(lease["why"])}</td>'
+    )
+
+
+def time_left(lease: Mapping[str, Any], now: float) -> str:
+    """Return the time until a lease ends, which the page counts down."""
+    if not lease["ends_at"]:
+        return '<span class="dim">no limit</span>'
+    left = max(0, round(lease["ends_at"] - now))
+    hours, minutes = left // 3600, left // 60 % 60
+    text = f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
+    return f'<span class="left" data-left="{left}">{text}</span>'
+
+
+def lease_page(lease: Mapping[str, Any], may_release: bool, may_kick: bool) -> str:
+    """Return all that is known of a lease, and what the viewer may do about it."""
+    now, ended = lease["now"], lease["state"] == "ended"
     facts = {
-        "keys": ", ".join(place["keys"]),
-        "state": f"{place['state']} since {clock(place['since'])} ({place['cause']})",
-        "health": f"{health} since {clock(place['health_since'])}" if place["health_since"] else health,
-        "why": place["health_reason"],
-        "user": place["user"],
-        "lease": place["lease"],
-        "address": place["address"],
-        "served by": place["peer"],
+        "state": escape(lease["state"]), "user": escape(lease["user"]), "asked for": escape(lease["want"]),
+        "place": _to_place(lease["place"]) if lease["place"] else "", "since": clock(lease["since"]),
+        "time left": "" if ended or lease["state"] == "queued" else time_left(lease, now),
+        "sessions": str(lease["sessions"]), "class": escape(lease["class"]), "because": escape(lease.get("why", "")),
+        "ended": escape(" ".join(filter(None, (lease.get("reason"), lease.get("detail"))))),
+    }  # fmt: skip
+    where = f"/lease/{quote(lease['lease'], safe='')}"
+    forms = ""
+    if may_release and not ended:
+        forms += f'<form method="post" action="{where}/release"><button>release</button></form>'
+    elif may_kick and not ended:
+        forms += (
+            f'<form method="post" action="{where}/kick"><input name="why" required maxlength="500" aria-label="reason" '
+            'placeholder="reason, which the user reads"><button>take the place back</button></form>'
+        )
+    return (
+        f"<h2>Lease {escape(lease['lease'])}</h2>"
+        + _facts(facts)
+        + (f'<div class="card note">{forms}</div>' if forms else "")
+    )
+
+
+def place_page(place: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: float) -> str:
+    """Return all that is known of a place, and what happened to it."""
+    lease = place["lease"]
+    facts = {
+        "keys": escape(", ".join(place["keys"])),
+        "state": f"{_state(place, now)} since {clock(place['since'])} ({escape(place['cause'])})",
+        "health": f"since {clock(place['health_since'])}" if place["health_since"] else "",
+        "why": escape(place["health_reason"]),
+        "user": escape(place["user"]),
+        "lease": f'<a href="/lease/{quote(lease, safe="")}">{escape(lease)}</a>' if lease else "",
+        "address": escape(place["address"]),
+        "served by": escape(place["peer"]),
         "fence": str(place["fence"]),
         "last passed check": clock(place["checked"]) if place["checked"] else "",
     }
+    facts["health"] = f"{escape(place['health'])} {facts['health']}"
     for name, value in place["tags"].items():
-        size = name == "ram" and isinstance(value, int)
-        facts[f"tag {name}"] = format_size(value) if size else str(value)
-    rows = [(escape(name), escape(value)) for name, value in facts.items() if value]
-    return f"<h2>{escape(place['place'])}</h2>" + table(("fact", "value"), rows, "") + history(events)
+        facts[f"tag {name}"] = escape(_shown(name, value))
+    return f"<h2>{escape(place['place'])}</h2>" + _facts(facts) + history(events)
 
 
-def history(events: list[dict[str, Any]]) -> str:
+def _facts(facts: Mapping[str, str]) -> str:
+    rows = (f'<td class="dim">{escape(name)}</td><td>{value}</td>' for name, value in facts.items() if value)
+    return table((), rows, "", "facts")
+
+
+def history(events: Sequence[Mapping[str, Any]]) -> str:
     """Return what happened, the latest first."""
-    rows = [
-        (clock(e["time"]), escape(e["what"]), escape(e["place"]), escape(e["user"]), escape(e["detail"]))
+    rows = (
+        f'<td><span class="num dim">{clock(e["time"])}</span></td><td>{escape(e["what"])}</td>'
+        f"<td>{_to_place(e['place']) if e['place'] else ''}</td><td>{escape(e['user'])}</td>"
+        f'<td class="wide dim">{escape(e["detail"])}</td>'
         for e in reversed(events)
-    ]
+    )
     return "<h2>History</h2>" + table(("time", "what", "place", "user", "why"), rows, "nothing has happened yet")
 
 
-def coloured(word: str) -> str:
-    return f'<b class="{escape(word)}">{escape(word)}</b>'
+def tag_words(tags: Mapping[str, Any]) -> list[str]:
+    """Return the tags that tell places apart, those that people have made first."""
+    own = [name if value is True else f"{name}={value}" for name, value in tags.items()
+           if name not in (*_HIDDEN, "cores", "ram", "arch", "os")]  # fmt: skip
+    units = {"cores": " cores"}
+    return own + [
+        _shown(name, tags[name]) + units.get(name, "") for name in ("arch", "os", "cores", "ram") if name in tags
+    ]
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "ram" and isinstance(value, int):
+        return format_size(value)
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def _to_place(id: str) -> str:
+    return f'<a href="/place/{quote(id, safe="")}">{escape(id)}</a>'
 
 
 def clock(at: float) -> str:
@@ -174,51 +262,3 @@ def age(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-class Figures:
-    """Counts what happens, and writes it as Prometheus reads it."""
-
-    def __init__(self) -> None:
-        self._ended: Counter[str] = Counter()
-        self._happened: Counter[str] = Counter()
-        self._waits = 0.0
-        self._granted = 0
-        self._queued: dict[str, float] = {}
-
-    def watch(self, events: list[Event]) -> None:
-        """Take note of the events of a turn."""
-        for event in events:
-            self._happened[event.what] += 1
-            if event.what == "lease queued":
-                self._queued.setdefault(event.lease, event.time)
-            elif event.what == "lease active":
-                self._waits += event.time - self._queued.pop(event.lease, event.time)
-                self._granted += 1
-            elif event.what == "lease ended":
-                self._ended[event.detail.partition(" by ")[0].partition(":")[0]] += 1
-                self._queued.pop(event.lease, None)
-
-    def text(self, state: State, passed: int, pairs: int, counts: Mapping[tuple[str, str], int]) -> str:
-        """Return all figures; ``counts`` has counters of others, by name and labels."""
-        places = Counter((p.state, "drained" if p.drain else p.health) for p in state.places.values())
-        leases = Counter(lease.state for lease in state.leases.values())
-        oldest = min((x.created for x in state.leases.values() if x.state == "queued"), default=state.now)
-        lines = ["# TYPE portcall_farm_places gauge"]
-        lines += [f'portcall_farm_places{{state="{s}",health="{h}"}} {n}' for (s, h), n in sorted(places.items())]
-        lines += ["# TYPE portcall_farm_leases gauge"]
-        lines += [f'portcall_farm_leases{{state="{s}"}} {leases[s]}' for s in ("queued", "offered", "active")]
-        lines += ["# TYPE portcall_farm_oldest_wait_seconds gauge"]
-        lines += [f"portcall_farm_oldest_wait_seconds {state.now - oldest:.3f}"]
-        lines += ["# TYPE portcall_farm_wait_seconds summary", f"portcall_farm_wait_seconds_sum {self._waits:.6f}",
-                  f"portcall_farm_wait_seconds_count {self._granted}"]  # fmt: skip
-        lines += ["# TYPE portcall_farm_leases_ended counter"]
-        lines += [f'portcall_farm_leases_ended_total{{reason="{r}"}} {n}' for r, n in sorted(self._ended.items())]
-        lines += ["# TYPE portcall_farm_events counter"]
-        lines += [f'portcall_farm_events_total{{what="{w}"}} {n}' for w, n in sorted(self._happened.items())]
-        lines += ["# TYPE portcall_farm_proxied_bytes counter", f"portcall_farm_proxied_bytes_total {passed}"]
-        lines += ["# TYPE portcall_farm_proxied_sessions counter", f"portcall_farm_proxied_sessions_total {pairs}"]
-        for name in sorted({name for name, _ in counts}):
-            lines += [f"# TYPE {name} counter"]
-            lines += [f"{name}_total{labels} {n}" for (of, labels), n in sorted(counts.items()) if of == name]
-        return "\n".join(lines) + "\n# EOF\n"
