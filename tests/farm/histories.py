@@ -31,7 +31,7 @@ class Process:
         self.store: Any = RedisStore(url, "here:1")
         self.world = world
         self.led = self.store.lead()
-        self.store._run = self.run
+        self.store._run = self.run  # type: ignore[assignment,method-assign,unused-ignore]
         self.state = State(RULES)
         if self.led:
             places, leases = self.store.load()
