@@ -7,6 +7,7 @@ import contextlib
 import http.server
 import json
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +89,8 @@ def test_webhook_is_not_sent_elsewhere() -> None:
         quarantine(farm, "b")
         farm.until(lambda: counted(farm)["failed"])
         assert counted(farm) == {"sent": 0, "failed": 1}
+        with urllib.request.urlopen(f"http://{farm.host}:{farm.port}/metrics") as metrics:
+            assert b'\nportcall_farm_webhooks_failed_total{receiver="127.0.0.1"} 1\n' in metrics.read()
     assert heard == ["/hidden?token=hidden b"]
     assert "302" in said[0]
     assert "hidden" not in said[0]
