@@ -89,7 +89,7 @@ HOUSE = [
         "farm",
         "_constraints _device_page _executor _guests _log _page_style _shown _splice _texts",
         "_model _tracker_wire",
-        "_deadlines _queue _reading",
+        "_agent _deadlines _queue _reading",
         "_records _store",
         "_redis _state",
         "_figures _image _page",

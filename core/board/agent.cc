@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -22,6 +21,7 @@
 #include "board/gate.h"
 #include "board/hello.h"
 #include "board/hook.h"
+#include "board/secrets.h"
 #include "board/supervisor.h"
 
 namespace portcall::board {
@@ -251,6 +251,7 @@ class Agent {
     const std::string reason = answer.Word("reason");
     const bool token = answer.status == 401 && reason == "token", forgotten = reason == "register";
     if (forgotten && pause_ == kFirstPause) {  // it started again, or had given us up
+      orders_.Close();
       agent_.clear();
       done_.clear();
       pause_ *= 2;
@@ -479,11 +480,12 @@ class Agent {
 }  // namespace
 
 void RunAgent(const Descriptor& link, AgentTask task, LogStyle style) {
-  char token[kLongestToken];
-  const ssize_t size = recv(link.get(), token, sizeof(token), 0);
-  if (size <= 0) return;
-  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-  Agent(link.get(), std::move(task), style, std::string_view(token, static_cast<size_t>(size) - 1)).Run();
+  char secrets[kLongestToken + kInstance];
+  const ssize_t size = recv(link.get(), secrets, sizeof(secrets), 0);
+  if (size < static_cast<ssize_t>(kInstance)) return;
+  const size_t token = static_cast<size_t>(size) - kInstance;
+  task.instance.assign(secrets + token, kInstance);
+  Agent(link.get(), std::move(task), style, std::string_view(secrets, token)).Run();
 }
 
 }  // namespace portcall::board

@@ -24,13 +24,13 @@ struct AgentTask {
   const Options* options;
   std::string host;  // where the server listens; empty for a Unix socket
   int port;
-  std::string instance;         // tells this server from others of the same name
   int64_t fence;                // the last one that is known
   std::map<int, int64_t> open;  // sessions and their fences
   bool served;                  // the farm has known this server already
+  std::string instance;         // tells this server from others of the same name; comes with the token
 };
 
-// The child's whole life, until the other end of the link is closed. The first message on it is the farm's token.
+// The child's whole life, until the other end of the link is closed. The first message on it is that of SendToAgent.
 void RunAgent(const Descriptor& link, AgentTask task, LogStyle style);
 
 }  // namespace portcall::board

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // portcall-server: `portcall serve` for machines without Python.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -71,13 +72,14 @@ int Main(int argc, char** argv) {
   const Options& options = parsed.options;
   const LogStyle style = options.silent ? LogStyle::kNone : options.log_json ? LogStyle::kJson : LogStyle::kText;
   try {
+    const bool joins = !options.farm.empty();
+    if (joins) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // programs that an earlier session has left may look for the token
     auto token = std::make_unique<Token>();
     ReadToken(options, token.get());
     const std::string_view text =
         options.token_file.empty() ? std::string_view(token->data, token->size) : token->Trimmed();
-    const bool joins = !options.farm.empty();
     const size_t length = joins ? 0 : text.size();
-    Secrets secrets(joins ? "" : text, joins ? text : "");
+    Secrets secrets(joins ? "" : text, joins ? text : "", joins);
     token.reset();
     if (length && length < kShortToken) {
       Log(style).Write("weak-token", "the token has " + std::to_string(length) +

@@ -10,12 +10,12 @@
 namespace portcall::board {
 
 void Supervisor::StartAgent() {
-  AgentTask task{&options_, listener_.host, listener_.port, instance_, gate_.last_fence(), {}, announced_};
+  AgentTask task{&options_, listener_.host, listener_.port, gate_.last_fence(), {}, announced_, {}};
   for (const auto& [number, connection] : connections_) {
     if (connection->state == State::kServing) task.open[number] = connection->fence;
   }
   const Descriptor theirs = gate_.Connect();
-  const pid_t pid = secrets_->Fork();
+  const pid_t pid = secrets_->Fork(true);  // nobody may open its memory before the token is there
   if (pid < 0) throw SystemError("cannot start a process");
   if (pid == 0) {
     gate_.Close();
@@ -26,7 +26,7 @@ void Supervisor::StartAgent() {
     _exit(0);
   }
   gate_.Started(pid);
-  secrets_->SendFarmToken(gate_.fd());
+  secrets_->SendToAgent(gate_.fd());
 }
 
 // The farm hears that no session is open once it asks the next agent.

@@ -43,7 +43,7 @@ struct Secrets::Page {
   char farm_token[kLongestToken] = "";
 };
 
-Secrets::Secrets(std::string_view token, std::string_view farm_token) : has_token_(!token.empty()) {
+Secrets::Secrets(std::string_view token, std::string_view farm_token, bool place) : has_token_(!token.empty()) {
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   madvise(memory, sizeof(Page), kWipeOnFork);
@@ -51,7 +51,7 @@ Secrets::Secrets(std::string_view token, std::string_view farm_token) : has_toke
   page_ = new (memory) Page{HmacKey(token), HmacKey(random)};
   Wipe(random.data(), random.size());
   page_->farm_token_size = farm_token.copy(page_->farm_token, kLongestToken - 1);
-  if (has_token_ || page_->farm_token_size) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (has_token_ || place) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 Secrets::~Secrets() {
@@ -72,16 +72,24 @@ std::string Secrets::OfSession(int number) const {
   return NumberedHex(page_->own, "session ", static_cast<uint64_t>(number));
 }
 
-void Secrets::SendFarmToken(int link) const {
-  if (send(link, page_->farm_token, page_->farm_token_size + 1, MSG_NOSIGNAL) < 0) throw SystemError("cannot start");
+void Secrets::SendToAgent(int link) const {
+  std::string instance = NumberedHex(page_->own, "instance ", 0);
+  static_assert(kInstance == 32, "as NumberedHex makes it");
+  iovec parts[] = {{page_->farm_token, page_->farm_token_size}, {instance.data(), kInstance}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  const bool sent = sendmsg(link, &message, MSG_NOSIGNAL) > 0;
+  Wipe(instance.data(), instance.size());  // sessions have a copy of this memory
+  if (!sent) throw SystemError("cannot start");
 }
 
-pid_t Secrets::Fork() {
+pid_t Secrets::Fork(bool to_know) {
   pid_t pid = fork();
   if (pid == 0) {
     Wipe(page_->farm_token, page_->farm_token_size);
     Wipe(page_, offsetof(Page, farm_token));
-    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    if (!to_know) prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   }
   return pid;
 }

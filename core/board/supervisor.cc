@@ -93,7 +93,6 @@ void Supervisor::Prepare() {
   getrlimit(RLIMIT_NOFILE, &session_.files);
   const rlimit most{session_.files.rlim_max, session_.files.rlim_max};
   setrlimit(RLIMIT_NOFILE, &most);
-  instance_ = secrets_->Nonce();
   base_ = MakeBaseDirectory(options_.work_dir);
   StartKeeper();
   GiveBackCode();

@@ -136,7 +136,7 @@ class Supervisor {
   double accept_after_ = 0, keeper_after_ = 0, agent_after_ = 0, look_after_ = 0;
   int stop_signal_ = 0;
   bool announced_ = false;
-  std::string instance_, failure_;  // for the farm; by the farm
+  std::string failure_;  // by the farm
 };
 
 }  // namespace portcall::board

@@ -46,6 +46,7 @@ class FakeFarm:
         self._peers: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="fake-farm")]
         self._closing = False
+        self._asking: dict[str, Any] = {}  # the last question
 
     def _accept(self) -> None:
         while True:
@@ -99,11 +100,20 @@ class FakeFarm:
                 return http(200, b'{"agent": "a"}')
             if what != "next":
                 return http(200, b"{}")
-            self.news.wait_for(lambda: self._closing or self.orders or self.nonsense, HOLD)
+            self._asking = command
+            self.news.notify_all()
+            news = lambda: self._left(command) or self.orders or self.nonsense  # noqa: E731
+            self.news.wait_for(news, HOLD)
+            if self._left(command):
+                return b""
             if self.nonsense:
                 return self.nonsense.pop(0)
             orders, self.orders = self.orders, []
             return http(200, json.dumps({"orders": orders}).encode())
+
+    def _left(self, command: dict[str, Any]) -> bool:
+        """Whether nobody waits for the answer to this question any more."""
+        return self._closing or self._asking is not command
 
     def give(self, *orders: Any) -> None:
         with self.news:

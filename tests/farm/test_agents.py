@@ -80,18 +80,15 @@ def test_agent_ends_where_the_farm_refuses_its_token_after_it_has_served(fake: F
 
 
 def test_agent_outlives_refusals_of_its_reports(fake: FakeFarm) -> None:
+    def reported() -> bool:
+        fake.orders[:] = [{"do": "offer", "fence": 1, "key": "k:1", "lease": "l", "user": "ann"}]
+        return fake.count("report") > 0
+
     with board(fake, prepare="true"):
-        for answer in (
-            refusal(400, "invalid"),
-            refusal(500, "internal"),
-            refusal(409, "register"),
-            http(200, b"x"),
-            b"",
-        ):
+        for answer in (*NONSENSE["refusals"], refusal(409, "register"), http(200, b"x"), b""):
             fake.refuse["report"] = answer
             fake.commands.clear()
-            fake.give({"do": "offer", "fence": 1, "key": "k:1", "lease": "l", "user": "ann"})
-            fake.until(lambda: fake.count("report"))
+            fake.until(reported)
             del fake.refuse["report"]
             fake.until(lambda: fake.count("register") or fake.count("report") > 1)
         fake.commands.clear()

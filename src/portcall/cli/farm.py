@@ -354,6 +354,17 @@ def place_command(name: str, does: str, *, why: str = "") -> Command:
     return change
 
 
+@click.command("hand-over", cls=Command, examples="portcall farm hand-over rasp-3 rasp-3-new")
+@farm_options
+@click.argument("place")
+@click.argument("user")
+def hand_over(json_to: str | None, place: str, user: str, **given: Any) -> None:
+    """Let another user's token serve a place from now on; only its owner's does."""
+    with farm_of(given) as farm:
+        found = farm.command("hand-over", place=place, to=user)
+        show(json_to, found, f"{place} is served by {user} now")
+
+
 @click.command("check", cls=Command, examples=CHECK)
 @farm_options
 @click.argument("places", nargs=-1, metavar="[PLACE…]")
@@ -550,6 +561,7 @@ SUMMARIES: dict[Command, str] = {
     place_command("quarantine", "Keep a place out of use.", why="reboots at random"): "Keep a place out of use.",
     place_command("good", "Say that a place is well again."): "Say that a place is well again.",
     place_command("retire", "Take a place out of use for good."): "Take a place out of use for good.",
+    hand_over: "Let another user's token serve a place.",
     token: "Make, list and revoke tokens.",
     pair: "Make a code for a board or a colleague.",
     join: "Turn a pairing code into a token.",

@@ -191,6 +191,7 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
     """Serve a place of a farm until a signal, and return its number."""
     from portcall import rpc
 
+    token = rpc.Agent.take_token()
     key = given["key"]
     if not key:
         raise CommandError("a place of a farm needs a key", "", "add --key, such as --key rasp4")
@@ -198,7 +199,7 @@ def serve_place(given: dict[str, Any], options: ServerOptions, say_ready: Callab
     place = rpc.PlaceOptions(given["place"] or f"{socket.gethostname()}-{key}", (key,), tags, given["relay"] or None,
                              **{name: given[name] for name in ("check", "prepare", "clean", "hook_limit")})  # fmt: skip
     tls = rpc.TLSOptions(ca=given["farm_ca"]) if given["farm_ca"] else None
-    channel = rpc.FarmChannel(given["farm"], read_token_file(given["token_file"]), tls)
+    channel = rpc.FarmChannel(given["farm"], read_token_file(given["token_file"]) or token, tls)
     channel.token = channel.token or farm_token(str(channel.address))
 
     def log(text: str) -> None:

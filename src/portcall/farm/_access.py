@@ -31,7 +31,7 @@ RIGHTS: dict[Role, frozenset[str]] = {
     "user": frozenset(_USES),
     "agent": frozenset(_SERVES),
     "operator": frozenset(_RUNS),
-    "admin": frozenset({*_RUNS, *_SERVES, "token-make", "token-list", "token-revoke", "pair"}),
+    "admin": frozenset({*_RUNS, *_SERVES, "hand-over", "token-make", "token-list", "token-revoke", "pair"}),
 }
 Note = Callable[[str, str, str], None]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from portcall.farm._access import Access, Token, roles_for
+from portcall.farm._agent import Agent, News
 from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._page import age
@@ -57,64 +57,6 @@ class ApiError(Refused):
     def __init__(self, text: str, reason: str, status: int = 400) -> None:
         super().__init__(text, reason)
         self.status = status
-
-
-class News:
-    """Wakes all who wait for it. A timer and a future are all that waiting takes: thousands wait."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[bool]] = set()
-
-    def tell(self) -> None:
-        for future in self._waiting:
-            _settle(future, True)
-
-    async def wait(self, seconds: float) -> bool:
-        """Return whether there was news within that time, from now on."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        timer = loop.call_later(seconds, _settle, future, False)
-        self._waiting.add(future)
-        try:
-            return bool(await future)
-        finally:
-            timer.cancel()
-            self._waiting.discard(future)
-
-
-def _settle(future: asyncio.Future[bool], news: bool) -> None:
-    if not future.done():
-        future.set_result(news)
-
-
-class Agent:
-    """The agent of a place, between two of its questions."""
-
-    def __init__(self, instance: str) -> None:
-        self.secret = secrets.token_hex(16)
-        self.instance = instance
-        self.asking = 0
-        self.orders: list[dict[str, Any]] = []
-        self.news = News()
-        self.silence: asyncio.TimerHandle | None = None
-        self.admitted: dict[str, News] = {}
-
-    def order(self, effect: Effect) -> None:
-        """Keep an effect for the next answer."""
-        lease, place = effect.lease, effect.place
-        assert place is not None
-        if effect.what == "end":
-            of = {"lease": lease.id, "user": lease.user} if lease is not None else {}
-            self.orders.append(
-                {"do": "end", "fence": effect.fence, "why": lease.reason if lease else "lease is over", **of}
-            )
-        elif lease is not None:
-            key = effect.key or lease.match_key
-            self.orders.append(
-                {"do": effect.what, "fence": lease.fence, "lease": lease.id, "key": key, "user": lease.user,
-                 "limit": lease.ceiling}
-            )  # fmt: skip
-        self.news.tell()
 
 
 class Api:
@@ -404,14 +346,15 @@ class Api:
         known, instance = self.hub.state.places.get(id), _text(command, "instance", "")
         if known is not None and known.peer == "TVM":
             raise ValueError(f"the name {id!r} is that of a TVM server")
-        old = self._agents.get(id)
-        if old is not None and old.asking and old.instance != instance:
+        owner, old = self._owner(caller, known), self._agents.get(id)
+        if old is not None and old.instance != instance:  # it was heard within AGENT_SILENCE
             text = f"another process serves the place {id!r}: give this one a name of its own (--place)"
             raise ApiError(text, "taken", 409)
         with self.hub.turn() as state:
-            state.register(id, keys, tags, **what)
+            place = state.register(id, keys, tags, **what)
+            place.owner = owner or place.owner
             self._drop_agent(id)
-            agent = self._agents[id] = Agent(instance)
+            agent = self._agents[id] = Agent(instance, owner)
             self.hub.agents[id] = agent.order
         self._expect(id, agent)
         news = self._news.get(self.hub.state.places[id].lease)
@@ -419,15 +362,50 @@ class Api:
             news.tell()  # its holder may wait for another session
         return {"agent": agent.secret, "hold": HOLD, "place": self.view_place(self.hub.state.places[id])}
 
-    def _agent_of(self, command: Mapping[str, Any]) -> tuple[str, Agent]:
+    def _owner(self, caller: Token, place: Place | None) -> str:
+        """Return who owns a place that a caller serves; empty on a farm without tokens, where users are not known.
+
+        Raises:
+            ApiError: it is somebody else's.
+        """
+        if not self.access.required:
+            return ""
+        if place is not None and place.owner and place.owner != caller.user:
+            text = f"the place {place.id!r} is served by {place.owner}: give this one a name of its own (--place)"
+            raise ApiError(f"{text}; an admin may say: portcall farm hand-over {place.id} {caller.user}", "taken", 409)
+        return caller.user
+
+    def _hand_over(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
+        """Let another user serve a place from now on."""
+        place, user = self._place(command), _text(command, "to")
+        if not self.access.required or place.peer == "TVM":
+            raise ApiError(f"{place.id} has no owner: it was registered without a token", "invalid")
+        if not any(token["user"] == user for token in self.access.list()):
+            raise ApiError(f"{user!r} has no token", "unknown", 404)
+        agent = self._agents.get(place.id)
+        with self.hub.turn() as state:
+            place.owner = user
+            state.changed[place] = None
+            state.note("place handed over", place=place.id, user=caller.user, detail=f"to {user}")
+        if agent is not None and agent.user != user:
+            self._drop_agent(place.id)
+            self._set_lost(place.id, f"handed over to {user}")
+        return self.view_place(place)
+
+    def _proves(self, agent: Agent | None, command: Mapping[str, Any], caller: Token) -> bool:
+        if agent is None or agent.user not in ("", caller.user):
+            return False
+        return hmac.compare_digest(agent.secret.encode(), _text(command, "agent").encode())
+
+    def _agent_of(self, command: Mapping[str, Any], caller: Token) -> tuple[str, Agent]:
         id = _text(command, "place")
         agent = self._agents.get(id)
-        if agent is None or id not in self.hub.agents or not hmac.compare_digest(agent.secret, _text(command, "agent")):
+        if agent is None or id not in self.hub.agents or not self._proves(agent, command, caller):
             raise ApiError(f"the place {id!r} is not registered by you", "register", 409)
         return id, agent
 
     def _take_report(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        id, agent = self._agent_of(command)
+        id, agent = self._agent_of(command, caller)
         reports = [_read_report(report) for report in _list(command, "done")]
         with self.hub.turn() as state:
             for what, fence, session, why in reports:
@@ -440,7 +418,7 @@ class Api:
 
     async def _next(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Take what an agent has done, and answer with what it is to do."""
-        id, agent = self._agent_of(command)
+        id, agent = self._agent_of(command, caller)
         hold = _held_back(command)
         self._take_report(command, caller)
         if agent.silence is not None:
@@ -485,8 +463,11 @@ class Api:
     def _lose(self, id: str, agent: Agent, why: str) -> None:
         if self._agents.get(id) is agent:
             self._lost[id] = self._agents.pop(id)
-            self.hub.agents.pop(id, None)
-            self.hub.ensure(lambda state: state.lost(id, why))
+            self._set_lost(id, why)
+
+    def _set_lost(self, id: str, why: str) -> None:
+        self.hub.agents.pop(id, None)
+        self.hub.ensure(lambda state: state.lost(id, why))
 
     def _drop_agent(self, id: str) -> None:
         """Forget the agent of a place, whose waiting answer goes out."""
@@ -500,7 +481,7 @@ class Api:
     def _leave(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         id = _text(command, "place")
         agent = self._agents.get(id) or self._lost.get(id)
-        if agent is not None and hmac.compare_digest(agent.secret, _text(command, "agent")):
+        if self._proves(agent, command, caller):
             with self.hub.turn() as state:
                 state.remove(id)
             self._drop_agent(id)
@@ -581,7 +562,7 @@ class Api:
             "health": place.health, "health_since": place.health_since,
             "health_reason": place.health_reason, "drain": place.drain, "checked": place.checked,
             "address": f"{place.host}:{place.port}" if place.port else "", "fence": place.fence,
-            "lease": place.lease, "user": holder.user if holder else "", "free": place.free,
+            "lease": place.lease, "user": holder.user if holder else "", "free": place.free, "owner": place.owner,
         }  # fmt: skip
 
     def status(self) -> dict[str, Any]:
@@ -616,9 +597,9 @@ _COMMANDS = {
     "check": "_check", "checked": "_checked",
     "session": "_session", "kick": "_kick", "lease": "_show", "status": "_status", "history": "_history",
     "drain": "_change_place", "undrain": "_change_place", "maintain": "_change_place", "good": "_change_place",
-    "quarantine": "_change_place", "retire": "_change_place", "register": "_register", "next": "_next",
-    "report": "_take_report", "leave": "_leave", "token-make": "_token_make", "token-list": "_token_list",
-    "token-revoke": "_token_revoke", "pair": "_pair",
+    "quarantine": "_change_place", "retire": "_change_place", "hand-over": "_hand_over", "register": "_register",
+    "next": "_next", "report": "_take_report", "leave": "_leave", "token-make": "_token_make",
+    "token-list": "_token_list", "token-revoke": "_token_revoke", "pair": "_pair",
 }  # fmt: skip
 
 

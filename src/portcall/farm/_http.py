@@ -18,7 +18,8 @@ from aiohttp import web
 
 from portcall.farm import _page
 from portcall.farm._access import Token
-from portcall.farm._api import Api, ApiError, News
+from portcall.farm._agent import News
+from portcall.farm._api import Api, ApiError
 from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
 from portcall.farm._device_page import add_device_page
 from portcall.farm._figures import Figures

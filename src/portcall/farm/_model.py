@@ -147,6 +147,7 @@ class Place(Stored):
         patience: seconds beyond the rules that its hooks may take.
         checked: when it last passed a check; ``usual`` the seconds that each job of one took the first time.
         cycles, cycled: how often its power was cycled since it last worked, and when.
+        owner: the user whose token serves it; empty where none was asked for.
         quiet: its agent says that no session of leases up to this fence is left.
         not_before: when what is due is tried again, after it has failed.
     """
@@ -177,6 +178,7 @@ class Place(Stored):
     usual: dict[str, float] = field(default_factory=dict)
     cycles: int = 0
     cycled: float = 0
+    owner: str = ""
     quiet: int = field(default=0, metadata={"kept": False})
     armed: float = field(default=0, metadata={"kept": False})
     not_before: float = field(default=0, metadata={"kept": False})

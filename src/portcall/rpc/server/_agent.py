@@ -42,9 +42,10 @@ from portcall.rpc.server._messages import (
     SessionClosed,
     SessionOpened,
 )
-from portcall.rpc.server._options import ServerOptions, is_loopback
+from portcall.rpc.server._options import FARM_TOKEN, ServerOptions, is_loopback
 from portcall.rpc.server._orders import Order, fence_of
 from portcall.rpc.server._server import Server
+from portcall.rpc.server._worker import protect_memory, take_variable
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import server_reply
 
@@ -142,6 +143,16 @@ class Agent:
         self._ready = False
         self._said = ""  # the last trouble with the farm that was logged, and when
         self._said_at = 0.0
+
+    @staticmethod
+    def take_token() -> str:
+        """Return the token of PORTCALL_FARM_TOKEN, and keep it from sessions: they run as the same user.
+
+        From now on the kernel keeps the memory of this process from other processes of this user, and the variable is
+        gone from its environment. Call it before anything else has the token.
+        """
+        protect_memory()
+        return take_variable(FARM_TOKEN)
 
     def run(self, on_ready: OnReady) -> None:
         """Serve the place. ``on_ready`` is called with the server's address once the farm knows the place.

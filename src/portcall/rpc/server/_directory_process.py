@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from portcall.rpc.server._messages import (
     DirectoryDeleted,
     Message,
 )
+from portcall.rpc.server._options import public_environment
 
 REPORT_TIMEOUT = 60.0  # seconds without a report at the end of the server, after which the process is given up
 
@@ -83,7 +83,7 @@ class DirectoryProcess:
 
     def _start(self) -> None:
         ours, theirs = Link.pair()
-        environment = {name: value for name, value in os.environ.items() if name != "PORTCALL_TOKEN"}
+        environment = public_environment()
         program = [sys.executable, "-I", "-S", _directories.__file__, str(theirs.fileno())]
         with theirs:
             try:

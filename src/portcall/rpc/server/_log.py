@@ -16,7 +16,7 @@ from typing import Protocol
 
 from portcall.rpc.server import _log_writer
 from portcall.rpc.server._loop import PAUSE, run_all
-from portcall.rpc.server._options import LogStyle
+from portcall.rpc.server._options import LogStyle, public_environment
 
 MOST_BYTES = 64 << 10  # of a line
 
@@ -109,7 +109,7 @@ class Log:
         loop = self._loop
         assert loop is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: value for name, value in os.environ.items() if name != "PORTCALL_TOKEN"}
+        environment = public_environment()
         program = [
             sys.executable,
             "-I",

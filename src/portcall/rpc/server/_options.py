@@ -12,6 +12,7 @@ from typing import Any, Literal
 from portcall.rpc.wire._handshake import MOST_SECONDS, check_token
 
 LogStyle = Literal["text", "json", "none"]
+FARM_TOKEN = "PORTCALL_FARM_TOKEN"  # the variable that has it
 
 # What every session may use; --import and --expose add to it.
 BASE_PATTERNS = (
@@ -193,6 +194,11 @@ def _absolute(name: str | os.PathLike[str]) -> str:
     """Return a path that other processes find, too; the name of a function as it is."""
     text = os.fspath(name)
     return text if is_python_function(text) else os.path.abspath(text)
+
+
+def public_environment() -> dict[str, str]:
+    """Return the environment of this process without tokens: so sessions may see it."""
+    return {name: value for name, value in os.environ.items() if name not in ("PORTCALL_TOKEN", FARM_TOKEN)}
 
 
 def is_loopback(host: str) -> bool:

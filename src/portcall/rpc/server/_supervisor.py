@@ -94,7 +94,7 @@ class Supervisor:
             StartError: the user's code fails.
         """
         options = self._options
-        if options.token or options.tls_certificate:
+        if options.token or options.tls_certificate or options.gate >= 0:
             protect_memory()
         if self._options.tls_certificate:
             tls_context(self._options)  # a missing file is reported now, not to the first client

@@ -232,6 +232,18 @@ def protect_memory(protected: bool = True) -> None:
     _prctl(_PR_SET_DUMPABLE, int(not protected), 0, 0, 0)
 
 
+def take_variable(name: str) -> str:
+    """Return an environment variable, and overwrite it, also where the kernel shows what this process began with."""
+    value = os.environ.get(name, "")
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    where = libc.getenv(os.fsencode(name))
+    if where:
+        ctypes.memset(where, 0, len(os.fsencode(value)))
+        os.environ.pop(name, None)
+    return value
+
+
 # ---- The handshake -----------------------------------------------------------------------------------------------
 
 

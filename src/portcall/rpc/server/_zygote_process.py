@@ -26,7 +26,7 @@ from portcall.rpc.server._messages import (
     StopZygote,
     ZygoteReady,
 )
-from portcall.rpc.server._options import ServerOptions
+from portcall.rpc.server._options import ServerOptions, public_environment
 
 STOP_TIMEOUT = 5.0  # seconds for the zygote to stop
 REPLY_TIMEOUT = 30.0  # seconds without an answer to an order, after which it is given up, and all sessions with it
@@ -85,7 +85,7 @@ class ZygoteProcess:
         Raises:
             OSError: the system has no room for a process.
         """
-        environment = {name: value for name, value in os.environ.items() if name != "PORTCALL_TOKEN"}
+        environment = public_environment()
         ours, theirs = Link.pair()
         try:
             self._process = subprocess.Popen(

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose token may serve a place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.boards import board, client, place_command
+from farm.reading import drop_privileges, family, found_by_others
+from farm.running import RunningFarm, running_farm
+from portcall import errors, rpc
+from portcall.farm._model import Place
+
+
+@pytest.fixture
+def farm() -> Iterator[RunningFarm]:
+    with running_farm(require_tokens=True) as farm:
+        yield farm
+
+
+def token(farm: RunningFarm, user: str, role: str = "agent", keys: tuple[str, ...] = ()) -> str:
+    return str(farm.do(lambda: farm.server.access.make("admin", user=user, role=role, keys=keys)))
+
+
+@contextlib.contextmanager
+def agent(farm: RunningFarm, shown: str = "", user: str = "") -> Iterator[rpc.FarmChannel]:
+    """A hand-made agent, which gives single commands."""
+    with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", shown, user=user)) as channel:
+        yield channel
+
+
+def register(channel: rpc.FarmChannel, instance: str, key: str = "k") -> str:
+    return str(channel.call("register", place="b", keys=[key], instance=instance)["agent"])
+
+
+def refused(channel: rpc.FarmChannel, *words: str) -> str:
+    with pytest.raises(errors.FarmError) as caught:
+        register(channel, *words)
+    return caught.value.reason
+
+
+def lose(farm: RunningFarm) -> None:
+    api = farm.server.api
+    farm.do(lambda: api._lose("b", api._agents["b"], "its connection ended"))
+
+
+def test_place_is_refused_to_other_users_whatever_its_agent_does(farm: RunningFarm) -> None:
+    with agent(farm, token(farm, "b")) as mine, agent(farm, token(farm, "eve", keys=("evil",))) as other:
+        secret = register(mine, "one")
+        assert refused(other, "two", "evil") == "taken"  # between two questions
+        mine.call("next", hold=0.01, place="b", agent=secret)
+        assert refused(other, "one", "evil") == "taken"
+        lose(farm)
+        assert refused(other, "two", "evil") == "taken"
+        place = farm.state.places["b"]
+        assert (place.keys, place.owner, place.state) == (("k",), "b", "offline")
+
+
+def test_place_of_an_agent_that_was_heard_lately_is_refused_to_another_instance() -> None:
+    with running_farm() as farm, agent(farm, user="ann") as mine, agent(farm, user="bob") as other:
+        secret = register(mine, "one")
+        assert refused(other, "two") == "taken"
+        mine.call("next", hold=0.01, place="b", agent=secret)
+        assert refused(other, "two") == "taken"
+        register(mine, "one")
+        lose(farm)
+        register(other, "two")
+        assert farm.state.places["b"].owner == ""
+
+
+def test_agents_word_counts_with_its_users_token_only(farm: RunningFarm) -> None:
+    with agent(farm, token(farm, "b")) as mine, agent(farm, token(farm, "eve")) as other:
+        secret = register(mine, "one")
+        for what in ("next", "report"):
+            with pytest.raises(errors.FarmError) as caught:
+                other.call(what, place="b", agent=secret)
+            assert caught.value.reason == "register"
+        other.call("leave", place="b", agent=secret)
+        assert farm.state.places["b"].state == "idle"
+
+
+def test_place_stays_with_its_user_over_renewed_tokens_and_restarts(tmp_path: Path) -> None:
+    store = str(tmp_path / "farm.db")
+    with running_farm(store=store, require_tokens=True) as farm:
+        with agent(farm, token(farm, "b")) as mine:
+            register(mine, "one")
+        farm.do(lambda: farm.server.access.revoke("b", "admin"))
+    with running_farm(store=store, require_tokens=True) as farm:
+        with agent(farm, token(farm, "eve")) as other:
+            assert refused(other, "two") == "taken"
+        with agent(farm, token(farm, "b")) as again:
+            register(again, "three")
+
+
+def test_place_without_an_owner_goes_to_the_first_that_registers_it(farm: RunningFarm) -> None:
+    old = {name: value for name, value in Place("b", keys=("k",)).to_dict().items() if name != "owner"}
+    farm.do(lambda: farm.state.places.update(b=Place.from_dict(old)))
+    with agent(farm, token(farm, "b")) as mine, agent(farm, token(farm, "eve")) as other:
+        register(mine, "one")
+        assert refused(other, "two") == "taken"
+
+
+def test_hand_over_gives_a_place_to_another_user(farm: RunningFarm) -> None:
+    boss = client(farm, token=token(farm, "boss", "admin"))
+    with boss, agent(farm, token(farm, "b")) as mine, agent(farm, token(farm, "new")) as other:
+        secret = register(mine, "one")
+        with client(farm, token=token(farm, "op", "operator")) as operator, pytest.raises(errors.FarmError) as caught:
+            operator.command("hand-over", place="b", to="op")
+        assert caught.value.reason == "role"
+        with pytest.raises(errors.FarmError) as caught:
+            boss.command("hand-over", place="b", to="nobody")
+        assert caught.value.reason == "unknown"
+        assert boss.command("hand-over", place="b", to="new")["owner"] == "new"
+        with pytest.raises(errors.FarmError) as caught:
+            mine.call("next", place="b", agent=secret)
+        assert caught.value.reason == "register"
+        assert refused(mine, "one") == "taken"
+        register(other, "two")
+
+
+def test_board_outlives_that_its_place_is_somebody_elses(farm: RunningFarm) -> None:
+    shown = token(farm, "b")
+    boss = client(farm, token=token(farm, "boss", "admin"))
+    with boss, agent(farm, token(farm, "new")) as other, board(farm, "b", token=shown):
+        boss.command("hand-over", place="b", to="new")
+        secret = register(other, "two")
+        other.call("next", hold=0.5, place="b", agent=secret)
+        assert farm.state.places["b"].owner == "new"
+        boss.command("hand-over", place="b", to="b")
+        farm.until(lambda: farm.state.places["b"].state == "idle")
+        lab: Any = client(farm, token=token(farm, "ann", "user"))
+        with lab, lab.lease("k") as lease, lease.session() as session:
+            assert session["portcall.rpc.machine"] is not None
+
+
+@contextlib.contextmanager
+def running(*words: str, shown: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command with a token in its environment."""
+    environment = {**os.environ, "PORTCALL_FARM_TOKEN": shown}
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, preexec_fn=drop_privileges
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@pytest.mark.parametrize("asks", ["a token", "none"])
+def test_sessions_find_neither_the_token_of_their_board_nor_what_makes_it_the_place(asks: str) -> None:
+    with contextlib.ExitStack() as stack:
+        farm = stack.enter_context(running_farm(require_tokens=asks == "a token"))
+        shown, ann = token(farm, "b"), token(farm, "ann", "user")
+        words = [*place_command(), "--farm", f"{farm.host}:{farm.port}", "--key", "k", "--place", "b", "--silent"]
+        server = stack.enter_context(running(*words, shown=shown))
+        control = stack.enter_context(running("sleep", "600", shown=shown))
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith(b"listening")
+        lease = stack.enter_context(stack.enter_context(client(farm, token=ann)).lease("k"))
+        stack.enter_context(lease.session())
+        agent = farm.server.api._agents["b"]
+        found = found_by_others([control.pid, *family(server.pid)], shown, agent.secret, agent.instance)
+        assert {(pid, word) for pid, _, word in found} == {(control.pid, shown)}
