@@ -268,6 +268,22 @@ def test_member_tries_again_after_any_error(url: str, monkeypatch: pytest.Monkey
         assert sum(text.startswith("error: ") for text in member.said) == 4
 
 
+def test_member_that_cannot_take_over_lets_another(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(url) as one, running(url) as two:
+        load = RedisStore.load
+
+        def fail(self: RedisStore) -> Any:
+            if self is one.member.store:
+                raise StoreError("too slow")
+            return load(self)
+
+        monkeypatch.setattr(RedisStore, "load", fail)
+        with leading_by_force(url):
+            one.until(lambda: not one.leads)
+        comes_back(one.address, "p")
+        assert two.leads
+
+
 @contextlib.contextmanager
 def leading_by_force(url: str, address: str = "127.0.0.1:1") -> Iterator[None]:
     """Take over from whoever leads, until the end of the block."""

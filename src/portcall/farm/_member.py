@@ -23,7 +23,7 @@ from portcall.farm._store import StoreError
 from portcall.rpc.wire._address import Address, parse_address
 
 BEAT = 0.5  # seconds
-PAUSE = 5.0  # after an error that comes from the farm itself: another process takes over
+PAUSE = 5.0  # after an error of the farm's own, or one while taking over: another process may be luckier
 NOBODY = Leader("", "")
 _CONNECT_TIMEOUT = 5.0
 
@@ -128,12 +128,13 @@ class Member:
                 await self._step()
                 pause = BEAT
             except Exception as error:
-                of_store = isinstance(error, StoreError)
+                of_store = isinstance(error, (StoreError, DeposedError))
                 self._log(*("store", str(error)) if of_store else ("error", f"{type(error).__name__}: {error}"))
-                pause = BEAT if of_store else PAUSE
-                if of_store and self.server is not None:
+                away = of_store and (self.server is not None or not self.store.leads)  # else taking over has failed
+                pause = BEAT if away else PAUSE
+                if away and self.server is not None:
                     self.server.hub.deposed = True  # it writes nothing more
-                await self._step_down(resign=not of_store)
+                await self._step_down(resign=not away)
 
     async def _step(self) -> None:
         if self.server is not None:
@@ -166,9 +167,8 @@ class Member:
                 await server.stop()
         except Exception as error:
             self._log("error", f"{type(error).__name__}: {error}")
-        if resign:
-            with contextlib.suppress(StoreError):
-                self.store.resign()
+        with contextlib.suppress(StoreError):
+            self.store.resign(tell=resign)
         if self._standby is None:
             self._stand_by(NOBODY)
 

@@ -195,10 +195,15 @@ class RedisStore:
         """Say that this process is there; return whether it still leads."""
         return bool(self._run(_BEAT, self._name, LEADS_FOR, self._number))
 
-    def resign(self) -> None:
-        """Let another process take over at once."""
-        if self._term:
-            number, self._term = self._number, ""
+    @property
+    def leads(self) -> bool:
+        """Whether this process took over, and has not resigned since."""
+        return bool(self._term)
+
+    def resign(self, tell: bool = True) -> None:
+        """Write nothing more, and let another process take over at once, where Redis is told."""
+        number, led, self._term = self._number, self.leads, ""
+        if led and tell:
             self._run(_RESIGN, number)
 
     def leader(self) -> Leader:
