@@ -108,7 +108,7 @@ def replay(path: str | os.PathLike[str]) -> Replay:
     used yet; one that the recording does not have is answered with an error.
 
     Raises:
-        ValueError: the file is not a recording, or was cut off.
+        ValueError: the file is not a recording, was cut off, or is damaged.
     """
     from portcall.rpc._replay import Replay
 

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from portcall.rpc.client._record import FIRST_LINE, FrameCutter
 from portcall.rpc.wire import _handshake
@@ -39,38 +38,67 @@ class Recording:
     """What ``connect(record=path)`` wrote.
 
     Raises:
-        ValueError: the file is not a recording, or was cut off within a frame.
+        ValueError: the file is not a recording, was cut off, or is damaged; the message names the file and the place.
     """
 
-    facts: dict[str, Any]
+    features: frozenset[str]
     exchanges: list[Exchange]
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recording:
-        first, _, rest = Path(path).read_bytes().partition(b"\n")
-        if first + b"\n" != FIRST_LINE:
-            raise ValueError(f"{os.fspath(path)} is not a recording of a session")
-        line, _, data = rest.partition(b"\n")
-        exchanges: list[Exchange] = []
-        waiting: deque[Exchange] = deque()
-        place = 0
-        while place < len(data):
-            mark, size = data[place], 8 + int.from_bytes(data[place + 1 : place + 9], "little")
-            frame = data[place + 1 : place + 1 + size]
-            if mark > 1 or len(frame) < size:
-                raise ValueError(f"{os.fspath(path)} ends within a frame; was the session still open?")
-            place += 1 + size
-            if mark == 0 and code_of(frame) & NESTED:
-                if waiting:
-                    waiting[0].answer.append((True, frame))
-            elif mark == 0 and code_of(frame) != _SHUTDOWN:
-                exchanges.append(Exchange(frame))
-                waiting.append(exchanges[-1])
-            elif mark == 1 and waiting:
-                waiting[0].answer.append((False, frame))
-                if code_of(frame) in _REPLIES:
-                    waiting.popleft()
-        return cls(json.loads(line), exchanges)
+        return cls.parse(Path(path).read_bytes(), os.fspath(path))
+
+    @classmethod
+    def parse(cls, data: bytes, name: str) -> Recording:
+        """Read the bytes of a file of this name."""
+        if not data.startswith(FIRST_LINE):
+            raise ValueError(f"'{name}' is not a recording of a session: its first line is not {FIRST_LINE.decode()!r}")
+        begin = data.find(b"\n", len(FIRST_LINE)) + 1
+        features = _features(data[len(FIRST_LINE) : begin])
+        if features is None:
+            raise _damaged(name, len(FIRST_LINE), "a line of JSON with the facts of the session is expected")
+        recording, waiting = cls(features, []), deque[Exchange]()
+        while begin < len(data):
+            mark, size = data[begin], 8 + int.from_bytes(data[begin + 1 : begin + 9], "little")
+            frame = data[begin + 1 : begin + 1 + size]
+            if mark > 1:
+                raise _damaged(name, begin, f"a frame begins with 0 or 1, not with {mark}")
+            if len(frame) < size:
+                raise _damaged(name, begin, "the file ends within this frame; was the session still open?")
+            if 8 < size < 12:
+                raise _damaged(name, begin, f"a frame of {size - 8} bytes has no code")
+            begin += 1 + size
+            recording._take(mark, frame, waiting)
+        return recording
+
+    def _take(self, mark: int, frame: bytes, waiting: deque[Exchange]) -> None:
+        """Add a frame; ``waiting`` are the exchanges whose answers are not complete."""
+        if mark == 0 and code_of(frame) & NESTED:
+            if waiting:
+                waiting[0].answer.append((True, frame))
+        elif mark == 0 and code_of(frame) != _SHUTDOWN:
+            self.exchanges.append(Exchange(frame))
+            waiting.append(self.exchanges[-1])
+        elif mark == 1 and waiting:
+            waiting[0].answer.append((False, frame))
+            if code_of(frame) in _REPLIES:
+                waiting.popleft()
+
+
+def _features(line: bytes) -> frozenset[str] | None:
+    """Return the extensions that a session used, given the facts of a recording; None for anything else."""
+    try:
+        facts = json.loads(line) if line else None
+    except (ValueError, RecursionError):
+        return None
+    features = facts.get("features", []) if isinstance(facts, dict) else None
+    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
+        return None
+    return frozenset(features)
+
+
+def _damaged(name: str, place: int, what: str) -> ValueError:
+    return ValueError(f"the recording '{name}' is damaged at byte {place}: {what}; copy it again, or record it again")
 
 
 def code_of(frame: bytes) -> int:
@@ -88,8 +116,8 @@ class Replay:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path
-        Recording.read(path)
+        self._name, self._data = os.fspath(path), Path(path).read_bytes()
+        Recording.parse(self._data, self._name)
         self._listener = socket.create_server(("127.0.0.1", 0))
         host, port = self._listener.getsockname()
         self.address = f"{host}:{port}"
@@ -126,8 +154,8 @@ class Replay:
 
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError, EOFError):
-            recording = Recording.read(self._path)
-            features = _shake_hands(client, frozenset(recording.facts.get("features", ())))
+            recording = Recording.parse(self._data, self._name)
+            features = _shake_hands(client, recording.features)
             requests = _requests(client)
             for request in requests:
                 if code_of(request) == _SHUTDOWN:
