@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices/binary_cache.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,11 +32,36 @@ uint64_t Hash(std::string_view bytes, uint64_t hash = 0xcbf29ce484222325) {
   return hash;
 }
 
-// Empty where there is no home. A relative path in the variable is to be ignored, the rules of XDG say.
+// Whether nobody but this user can put files there. A shared folder may be like /tmp, where each has files of his own.
+bool IsPrivate(const fs::path& folder, bool shared) {
+  struct stat link, target;
+  if (lstat(folder.c_str(), &link) != 0 || stat(folder.c_str(), &target) != 0) return false;
+  const auto ours = [shared](uid_t owner) { return owner == geteuid() || (shared && owner == 0); };
+  const bool open = (target.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !(shared && (target.st_mode & S_ISVTX) != 0);
+  return ours(link.st_uid) && ours(target.st_uid) && !open;
+}
+
+// Made if need be; empty where there is no home, and where others could put kernels (as src/portcall/_folders.py says).
+// A relative path in the variable is to be ignored, the rules of XDG say.
 fs::path Folder() {
   const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-  if (cache && cache[0] == '/') return fs::path(cache) / "portcall" / "kernels";
-  return home && *home ? fs::path(home) / ".cache" / "portcall" / "kernels" : fs::path();
+  fs::path folder;
+  if (cache && cache[0] == '/') {
+    folder = cache;
+  } else if (home && *home) {
+    folder = fs::path(home) / ".cache";
+  } else {
+    return {};
+  }
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!IsPrivate(folder, true)) return {};
+  for (const char* part : {"portcall", "kernels"}) {
+    folder /= part;
+    mkdir(folder.c_str(), S_IRWXU);  // it may exist
+    if (!IsPrivate(folder, false)) return {};
+  }
+  return folder;
 }
 
 fs::path FileOf(const fs::path& folder, const std::string& key) {
@@ -108,8 +134,6 @@ void KeepBinary(const std::string& key, const std::string& binary) {
   const fs::path folder = Folder();
   if (folder.empty() || binary.empty() || binary.size() > kMaxBytes) return;
   std::error_code error;
-  fs::create_directories(folder, error);
-  fs::permissions(folder, fs::perms::owner_all, error);
   const fs::path path = FileOf(folder, key);
   fs::path part = path;
   part += "." + std::to_string(getpid()) + "." + std::to_string(number++);

@@ -16,7 +16,8 @@ constexpr uint64_t kMaxBytes = 256 << 20;
 // One key of several texts; texts that are cut differently give another key.
 std::string CacheKey(std::initializer_list<std::string_view> parts);
 
-// The binary that was kept for the key; empty where there is none, or where its file is damaged.
+// The binary that was kept for the key; empty where there is none, where its file is damaged, or where other users could
+// have put it.
 std::string FindBinary(const std::string& key);
 
 // Keeps a binary. What goes wrong is no error: the next process makes the binary again.

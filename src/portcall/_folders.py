@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of running processes, and those that killed processes left behind.
+"""Folders of running processes, those that killed processes left behind, and caches.
 
-A process keeps a lock on its folder as long as it lives, so one without a lock is nobody's.
+A process keeps a lock on its folder as long as it lives, so one without a lock is nobody's. What is in a cache is run,
+so it is used only where nobody but its user can put anything (core/devices/binary_cache.cc has the same rule).
 """
 
 from __future__ import annotations
@@ -10,11 +11,49 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def cache_folder(name: str) -> Path:
+    """Return ``$XDG_CACHE_HOME/portcall/NAME`` (``~/.cache/portcall/NAME``), made for this user alone if need be.
+
+    Raises:
+        PermissionError: another user could put files there.
+        OSError: it cannot be made.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # which is to be ignored, the rules say
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    Path(home).mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_private(Path(home), shared=True)
+    folder = Path(home)
+    for part in ("portcall", name):
+        folder /= part
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _check_private(folder)
+    return folder
+
+
+def _check_private(folder: Path, shared: bool = False) -> None:
+    """Refuse a folder that others can write to; a ``shared`` one may be like /tmp, where each has files of his own.
+
+    Raises:
+        PermissionError: they can; the message says what to do.
+    """
+    found, us = os.stat(folder), os.geteuid()
+    owners = {found.st_uid, os.lstat(folder).st_uid} - {us, *((0,) if shared else ())}
+    why = f"user {min(owners)} owns it" if owners else ""
+    if not why and found.st_mode & 0o022 and not (shared and found.st_mode & stat.S_ISVTX):
+        why = "others can write to it"
+    if why:
+        remedy = "set XDG_CACHE_HOME to a folder of yours"
+        remedy += "" if owners else f", or say: chmod go-w '{folder}', after a look at what is in it"
+        raise PermissionError(f"the cache in '{folder}' is not used, for what is in it would be run: {why}; {remedy}")
 
 
 def make_locked_folder(prefix: str, place: str | os.PathLike[str] = "") -> tuple[str, int]:

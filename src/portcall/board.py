@@ -20,7 +20,7 @@ from pathlib import Path
 
 from portcall import toolchain
 from portcall._core import __version__
-from portcall._folders import folder_beside
+from portcall._folders import cache_folder, folder_beside
 from portcall.errors import CompileError
 
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
@@ -59,11 +59,6 @@ def source_folder() -> Path:
     places = [folder.parents[1] / "core" for folder in toolchain.package_folders() if len(folder.parents) > 1]
     places += [folder / "core" for folder in toolchain.package_folders()]
     return toolchain.first_existing(places, "board", "the server's sources")
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "portcall" / "board"
 
 
 def zig(target: str) -> toolchain.Compiler:
@@ -130,6 +125,7 @@ def build_server(
         CompileError: ziglang is missing, or does not know the target; or a target of Android has no NDK.
         FileNotFoundError: one of ``linked``, the NDK's compiler, or the output's folder, does not exist.
         ValueError: an NDK was given for another system.
+        PermissionError: others can write to the cache of objects.
     """
     place = toolchain.check_output(output)
     for path in linked:
@@ -151,8 +147,7 @@ def build_server(
         ).digest()
         for above in (False, True)
     }
-    cache = cache_folder()
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache = cache_folder("board")
 
     def compile_one(source: Path) -> Path:
         content = known[source.parent.name in ABOVE] + source.read_bytes()

@@ -140,3 +140,14 @@ def test_threads_keep_the_same_kernel_at_the_same_time(folder: Path) -> None:
         thread.join()
     assert out.numpy().tolist() == [7] * 4
     assert len(contents_names(folder)) == 1
+
+
+@pytest.mark.parametrize("part", ["", "portcall", "portcall/kernels"])
+def test_kernels_that_others_could_have_put_there_are_not_run(part: str, folder: Path) -> None:
+    check_kernel("cuda")
+    shared = folder.parent.parent / part
+    shared.chmod(0o777)
+    done = run_kernel("cuda", PATH="/nowhere")  # without a compiler only the cache has the kernel
+    assert "CompileError" in done.stderr
+    shared.chmod(0o700)
+    check_kernel("cuda", PATH="/nowhere")

@@ -20,7 +20,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 import portcall
-from portcall._folders import remove_abandoned
+from portcall._folders import cache_folder, remove_abandoned
 from portcall.compile._model import digest_of_files, external_files
 from portcall.toolchain import WASM
 
@@ -42,27 +42,19 @@ def cached(
 ) -> Path:
     """Return the bundle of an ONNX file, compiled unless it is in the cache.
 
-    Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it.
+    Parameters and errors: as for ``compile_onnx``, which makes a library for the Relax VM where ``runtime`` allows it;
+    and PermissionError where others can write to the cache.
     """
     extents = {name: list(shape) for name, shape in sorted((shapes or {}).items())}
     options: dict[str, Any] = {"shapes": extents, "threads": threads, "runtime": runtime, "target": target}
     suffix = "wasm" if target == WASM else "so"
-    place = folder() / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
+    place = cache_folder("models") / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
     if not place.is_file():
         compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
         made = compiler.compile_onnx(model, target, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_abandoned(".", place.parent)  # files of other models that a killed process was writing
         made.save(place)
     return place
-
-
-def folder() -> Path:
-    """Return where compiled models are kept; it need not exist."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(home):  # which is to be ignored, the rules say
-        home = os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home, "portcall", "models")
 
 
 def _key(model: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
