@@ -341,10 +341,14 @@ docs: venv build ## the documentation site, in build/docs; a warning is an error
 	@echo "open build/docs/index.html"
 
 SOAK_SECONDS ?= 60
-soak: venv build ## a server under sessions that are killed, SOAK_SECONDS long: nothing may be left behind
+soak: venv build ## a server under sessions that are killed, SOAK_SECONDS long, then a farm: nothing may be left behind
 	$(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
+	$(MAKE) soak-farm
 
-.PHONY: soak-board
+.PHONY: soak-board soak-farm
+soak-farm: venv build ## a farm with 20 boards and 200 clients that are killed, garbage, a full disk, SOAK_SECONDS long
+	$(PY) tests/farm/soak.py --clients 200 --boards 20 --seconds $(SOAK_SECONDS)
+
 soak-board: venv build ## the same with the server without Python
 	PORTCALL_TEST_SERVER=board $(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
 
