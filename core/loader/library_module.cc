@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -212,6 +213,15 @@ std::string Advice(const std::string& why) {
   return why;
 }
 
+// What to do where files may not be mapped as code; empty where they may.
+std::string AdviceOnPlace(const std::string& file) {
+  struct statvfs place;
+  if (statvfs(file.c_str(), &place) != 0 || (place.f_flag & ST_NOEXEC) == 0) return {};
+  const std::string folder = file.substr(0, file.find_last_of('/') + 1);
+  return "; nothing in '" + folder + "' can be run, whose file system is mounted noexec: put the library into another " +
+         "folder, and for temporary files, as those of sessions, set TMPDIR to one";
+}
+
 // The load that this thread is at. Constructors of the library leave the first error here: an exception would have
 // nobody to catch it.
 class LoadScope {
@@ -239,7 +249,7 @@ void* Open(const std::string& path, const std::string& mapped, const ElfFile& el
     const char* reason = dlerror();
     std::string why = reason ? reason : "unknown reason";
     if (size_t at = why.find(mapped); at != std::string::npos) why.replace(at, mapped.size(), path);
-    FailToLoad(path, Advice(why));
+    FailToLoad(path, Advice(why) + AdviceOnPlace(mapped));
   }
   // It stays mapped: what its constructors did before refers to its code.
   if (scope.error.defined()) FailToLoad(path, std::string(Error(scope.error).message()));

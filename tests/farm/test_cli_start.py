@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import socket
@@ -197,3 +199,43 @@ def test_farm_revoking_nobodys_token_is_an_error() -> None:
         error: Any = portcall("farm", "token", "--revoke", "nobody", "--farm", farm, code=1)["error"]
         assert "nobody" in error["message"]
         assert "--list" in error["next"]
+
+
+def test_farm_name_is_one_that_it_answers_to(tmp_path: Path) -> None:
+    names = ("--name", "farm.test", "--name", "boards.test")
+    with serving("--store", ":memory:", *names, "--json") as (_, line):
+        facts = json.loads(line)
+        assert facts["urls"] == [f"http://{name}:{facts['port']}" for name in ("farm.test", "boards.test")]
+        for name, status in (("farm.test", 200), ("boards.test", 200), ("other.test", 421)):
+            connection = http.client.HTTPConnection("127.0.0.1", facts["port"], timeout=30)
+            connection.request("GET", "/", headers={"Host": f"{name}:{facts['port']}"})
+            assert connection.getresponse().status == status
+            connection.close()
+
+
+@pytest.mark.parametrize("name", ["http://lab", "lab:9190", "a b", ""])
+def test_farm_name_must_be_a_name_alone(name: str) -> None:
+    done = run("farm", "--store", ":memory:", "--port", "0", "--name", name)
+    assert done.returncode == 2
+    assert "--name" in done.stderr
+
+
+def test_farm_serves_though_nobody_reads_what_it_says() -> None:
+    """Standard error is a pipe that is full from the start."""
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    os.set_blocking(full, True)
+    words = [*WORDS, "farm", "--port", "0", "--store", ":memory:"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=full, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            assert portcall("farm", "status", "--farm", address)["places"] == []
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
+            os.close(unread)
+            os.close(full)

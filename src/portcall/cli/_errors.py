@@ -50,6 +50,11 @@ class Explanation:
         }
 
 
+# The command that makes a certificate which signs itself, for the names and addresses of a machine.
+MAKE_CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN={host} -addext subjectAltName=DNS:{host} "
+    "-keyout farm.key -out farm.crt"
+)
 # What is known of errors between two processes by their ``reason``: (likely cause, next step).
 REASONS: dict[str, tuple[str, str]] = {
     "unknown-host": (
@@ -75,6 +80,10 @@ REASONS: dict[str, tuple[str, str]] = {
     "certificate-name": (
         "the certificate is for another name or address",
         "connect by the name in the certificate",
+    ),
+    "certificate-time": (
+        "it was not renewed, or the clock of a machine is wrong",
+        "on that machine make another one, and start the server again with it: " + MAKE_CERTIFICATE,
     ),
     "no-certificate": ("the server requires a client certificate", "--tls-cert FILE, with your certificate and key"),
     "no-token": ("the server was started with a token, and none was given", "--token-file FILE, or PORTCALL_TOKEN"),
@@ -108,11 +117,6 @@ FARM_REASONS: dict[str, tuple[str, str]] = {
     "taken": ("", "--place NAME"),
     "expired": ("its holder was silent for too long", "portcall farm history --last 10 shows what happened"),
 }
-# The command that makes a certificate which signs itself, for the names and addresses of a machine.
-MAKE_CERTIFICATE = (
-    "openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN={host} -addext subjectAltName=DNS:{host} "
-    "-keyout farm.key -out farm.crt"
-)
 # What the core, which has no hints, appends to messages of timeouts.
 CORE_HINT = re.compile(r"; raise (call_)?timeout= if it may take longer$")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 import socket
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 
 from portcall.cli._command import Decorated, was_written, with_options
 from portcall.cli._errors import INTERRUPTED, MAKE_CERTIFICATE, CommandError
-from portcall.cli._ready import READY_FILE, print_ready, reachable, removing
+from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, say_aside, time_warning
 
 if TYPE_CHECKING:
     from portcall.farm import FarmOptions
@@ -33,6 +34,14 @@ def read_network(ctx: click.Context, param: click.Parameter, value: tuple[str, .
     return value
 
 
+def read_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Check names of hosts; a callback of click."""
+    for text in value:
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", text):
+            raise click.BadParameter(f"'{text}' is not the name of a host alone, such as farm.example.com", ctx, param)
+    return value
+
+
 def server_options(function: Decorated) -> Decorated:
     """Add the options of the farm itself."""
     options = [
@@ -40,6 +49,9 @@ def server_options(function: Decorated) -> Decorated:
                      "machine a farm needs --tls-cert, and its users and boards need tokens."),
         click.option("--port", type=click.IntRange(0, 65535), default=9190, show_default=True, help="0 takes a free "
                      "one."),
+        click.option("--name", "names", multiple=True, metavar="NAME", callback=read_names, help="A further name under "
+                     "which browsers and others reach the farm, such as farm.example.com; it answers to its machine's "
+                     "name, localhost and IP addresses anyway. Can be repeated."),
         click.option("--store", default="farm.db", show_default=True, metavar="FILE|URL", envvar=STORE, help="Keeps "
                      "everything over a restart; ':memory:' keeps nothing; redis://HOST:PORT/0 is for a farm of "
                      "several processes. Or PORTCALL_FARM_STORE, which other users of this machine do not see."),
@@ -90,6 +102,7 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
     except ModuleNotFoundError as error:
         raise CommandError(f"a farm needs the package {error.name}", "", "pip install 'portcall[farm]'") from error
     options = make_options(given)
+    warning = time_warning(options.tls_certificate)
 
     def say_ready(address: Any, access: Any) -> None:
         token = ""
@@ -101,9 +114,10 @@ def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
         if given["json_to"] == "-":
             return
         if not options.silent:
-            click.echo(welcome(options, facts), err=True)
+            text = f"warning: {warning[0]}\n  advice: {warning[1]}\n" if warning else ""
+            say_aside(text + welcome(options, facts))
         elif token:
-            click.echo(f"made a token for the user admin, shown this once: {token}", err=True)
+            say_aside(f"made a token for the user admin, shown this once: {token}")
 
     with removing(given["ready_file"]):
         ended_by = farm.serve(options, say_ready)
@@ -116,7 +130,7 @@ def make_options(given: dict[str, Any]) -> FarmOptions:
 
     if given["tls_key"] and not given["tls_cert"]:
         raise click.UsageError("--tls-key needs --tls-cert, the certificate of this key")
-    same = ("host", "port", "store", "tls_key", "insecure", "require_tokens", "silent", "npm_package")
+    same = ("host", "port", "names", "store", "tls_key", "insecure", "require_tokens", "silent", "npm_package")
     try:
         return farm.FarmOptions(
             **{name: given[name] for name in same},
@@ -127,8 +141,8 @@ def make_options(given: dict[str, Any]) -> FarmOptions:
             webhooks=given["webhook"],
         )
     except ValueError as error:
-        alone = given["tls_cert"] or given["insecure"]
-        next_step = "" if alone else MAKE_CERTIFICATE.format(host=socket.gethostname())
+        safe = given["tls_cert"] or given["insecure"] or farm.FarmOptions(host=given["host"], insecure=True).local
+        next_step = "" if safe else MAKE_CERTIFICATE.format(host=socket.gethostname())
         raise CommandError(str(error), "", next_step, kind="ValueError") from error
 
 
@@ -137,16 +151,22 @@ def facts_of(options: FarmOptions, address: Any, token: str) -> dict[str, object
     from portcall import rpc
 
     tls = bool(options.tls_certificate)
-    if address.host not in ("0.0.0.0", "::"):
-        there = str(address)
+    if options.names:
+        places = [str(dataclasses.replace(address, host=name)) for name in options.names]
+    elif address.host not in ("0.0.0.0", "::"):
+        places = [str(address)]
     elif tls:  # whose certificate has a name
-        there = str(dataclasses.replace(address, host=socket.gethostname()))
+        places = [str(dataclasses.replace(address, host=socket.gethostname()))]
     else:
-        there = reachable(address.host, address.port)
+        places = [reachable(address.host, address.port)]
     return {
-        **rpc.ready_facts(address), "urls": [f"http{'s' if tls else ''}://{there}"],
-        "store": options.shown_store, "tls": tls, "needs_tokens": options.require_tokens or not options.local, "token": token,
-    }  # fmt: skip
+        **rpc.ready_facts(address),
+        "urls": [f"http{'s' if tls else ''}://{place}" for place in places],
+        "store": options.shown_store,
+        "tls": tls,
+        "needs_tokens": options.require_tokens or not options.local,
+        "token": token,
+    }
 
 
 def welcome(options: FarmOptions, facts: dict[str, Any]) -> str:

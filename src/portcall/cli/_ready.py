@@ -7,10 +7,14 @@ import contextlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
+
+from portcall.cli._errors import MAKE_CERTIFICATE
+from portcall.errors import printable
 
 READY_FILE = click.option("--ready-file", type=click.Path(dir_okay=False), help="Write a JSON object with the address "
                           "when ready; the file goes at the end.")  # fmt: skip
@@ -33,6 +37,29 @@ def removing(ready_file: str | None) -> Iterator[None]:
     finally:
         if ready_file:
             Path(ready_file).unlink(missing_ok=True)
+
+
+def time_warning(certificate: str) -> tuple[str, str] | None:
+    """Return a warning of a certificate to serve with that no client trusts today, and advice; None for none."""
+    if not certificate:
+        return None
+    from portcall import rpc
+
+    why = rpc.time_problem(Path(certificate).read_bytes())
+    advice = f"make another one: {MAKE_CERTIFICATE.format(host=socket.gethostname())}"
+    return (f"the certificate '{certificate}' {why}", advice) if why else None
+
+
+def say_aside(text: str) -> None:
+    """Print lines on standard error, and go on where nobody reads them: what serves must not wait for its readers."""
+
+    def write() -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{printable(text)}\n".encode())  # no lock of Python's is held meanwhile
+
+    thread = threading.Thread(target=write, name="portcall-ready", daemon=True)
+    thread.start()
+    thread.join(1)
 
 
 def reachable(host: str, port: int) -> str:

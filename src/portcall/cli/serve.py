@@ -24,7 +24,8 @@ from portcall import errors
 from portcall.bench import parse_size
 from portcall.cli._command import Command, read_duration
 from portcall.cli._errors import DEVICE, INTERRUPTED, CommandError, message_of
-from portcall.cli._ready import READY_FILE, print_ready, reachable, removing
+from portcall.cli._output import print_warning
+from portcall.cli._ready import READY_FILE, print_ready, reachable, removing, time_warning
 from portcall.cli._remote import read_token_file
 from portcall.cli._store import farm_token, server_token
 
@@ -125,6 +126,8 @@ def command(ctx: click.Context, /, json_to: str | None, ready_file: str | None, 
         os.environ["PORTCALL_VISIBLE_DEVICES"] = check_devices(given["devices"])
     if joins and ctx.get_parameter_source("port") is not click.core.ParameterSource.COMMANDLINE:
         given["port"] = 0  # the farm tells the address
+    if not given["silent"] and (warning := time_warning(given["tls_cert"])):
+        print_warning(*warning)
     options, invitation = (make_options(given, joins), "") if joins else with_token(make_options(given))
 
     def print_ready_line(address: Any) -> None:

@@ -36,3 +36,4 @@ from portcall.rpc.server._server import ready_facts as ready_facts
 from portcall.rpc.server._server import serve as serve
 from portcall.rpc.wire._address import parse_address as parse_address
 from portcall.rpc.wire._tls import TLSOptions as TLSOptions
+from portcall.rpc.wire._tls import time_problem as time_problem

@@ -13,9 +13,11 @@ import threading
 from portcall.errors import AuthenticationError, ConnectError, SessionTimeoutError
 from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import check_token
-from portcall.rpc.wire._tls import SILENCE, TLSOptions, pump, tune
+from portcall.rpc.wire._tls import SILENCE, TLSOptions, pump, time_problem, tune
 
 _WRONG_NAME = (62, 63, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, …_EMAIL_…, …_IP_ADDRESS_… of OpenSSL
+
+_WRONG_TIME = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 
 
 def open_socket(
@@ -60,12 +62,27 @@ def open_socket(
         if error.verify_code in _WRONG_NAME:
             raise AuthenticationError(text, peer=peer, reason="certificate-name",
                                       hint="TLSOptions(server_name=) has the name to expect") from None  # fmt: skip
+        if error.verify_code in _WRONG_TIME:
+            why = time_problem(_certificate_of(address, timeout)) or error.verify_message
+            raise AuthenticationError(f"the certificate of {peer} {why}", peer=peer, reason="certificate-time",
+                                      hint="make a new one there, or set the clock here") from None  # fmt: skip
         raise AuthenticationError(text, peer=peer, reason="certificate",
                                   hint="give the file of its authority: TLSOptions(ca=)") from None  # fmt: skip
     except OSError as error:
-        why = getattr(error, "reason", None) or error.strerror or error
-        raise ConnectError(f"TLS with {peer} failed: {why}", peer=peer, reason="no-tls",
+        reason = getattr(error, "reason", None) or error.strerror or error
+        raise ConnectError(f"TLS with {peer} failed: {reason}", peer=peer, reason="no-tls",
                            hint="does it speak TLS?") from None  # fmt: skip
+
+
+def _certificate_of(address: Address, timeout: float | None) -> bytes:
+    """Return a server's certificate, which is not trusted; empty where that fails."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with _connect_socket(address, timeout, 0) as sock, context.wrap_socket(sock) as secure:
+            return secure.getpeercert(binary_form=True) or b""
+    except OSError:
+        return b""
 
 
 def _connect_socket(address: Address, timeout: float | None, silence: float) -> socket.socket:

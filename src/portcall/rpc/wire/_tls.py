@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 SILENCE = 40.0  # seconds after which a machine that does not answer is given up
 _CHUNK = 256 << 10
+# The field "validity" of a certificate (RFC 5280, 4.1.2.5) in DER: a sequence of two times, each of either kind.
+_VALIDITY = re.compile(rb"\x30." + 2 * rb"(?:\x17\x0d(\d{12})|\x18\x0f(\d{14}))Z", re.DOTALL)
 _DRAIN_TIME = 5.0  # seconds for the last bytes of a connection that has ended
 
 
@@ -71,6 +75,31 @@ def naming(*paths: str) -> Iterator[None]:
         why = f" ({error.reason})" if error.reason else ""
         raise OSError(f"TLS cannot use {' with '.join(files)}{why}: it takes PEM files, of certificates and of a "
                       "private key that is not encrypted") from None  # fmt: skip
+
+
+def validity(certificate: bytes) -> tuple[datetime, datetime] | None:
+    """Return from when to when a certificate is good, given a PEM file or DER; None where that cannot be read."""
+    pem = re.search(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", certificate, re.DOTALL)
+    try:
+        found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem[0].decode("ascii")) if pem else certificate)
+        if found is None:
+            return None
+        begin, end = (
+            datetime.strptime(text.decode(), "%y%m%d%H%M%S" if len(text) == 12 else "%Y%m%d%H%M%S")
+            for text in filter(None, found.groups())
+        )
+    except ValueError:
+        return None
+    return begin.replace(tzinfo=timezone.utc), end.replace(tzinfo=timezone.utc)
+
+
+def time_problem(certificate: bytes) -> str:
+    """Return why a certificate is not good now, with the date; empty where it is, or nobody can tell."""
+    found, now = validity(certificate), datetime.now(timezone.utc)
+    if found is None or found[0] <= now <= found[1]:
+        return ""
+    what, moment = ("has expired on", found[1]) if now > found[1] else ("is not valid before", found[0])
+    return f"{what} {moment:%Y-%m-%d %H:%M} UTC; by the clock of this machine it is {now:%Y-%m-%d %H:%M} UTC"
 
 
 def tune(sock: socket.socket, silence: float = SILENCE) -> None:
