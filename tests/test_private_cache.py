@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,3 +79,20 @@ def test_cache_folder_that_is_a_link_of_another_place_is_refused(shared: Path, t
     (shared / "portcall").symlink_to(open_to_all)
     with pytest.raises(PermissionError):
         _folders.cache_folder("models")
+
+
+def test_library_in_a_folder_from_which_nothing_is_run_names_it(
+    build_native: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A file system that is mounted noexec, in a name space of its own."""
+    library, place = build_native("functions.cc"), tmp_path / "noexec"
+    place.mkdir()
+    inside = f"mount -t tmpfs -o noexec tmpfs {place} && cp {library} {place}/k.so && exec {sys.executable} -c"
+    load = f"import portcall\ntry: portcall.load_module('{place}/k.so')\nexcept OSError as error: print(error)"
+    words = ["unshare", "-rm", "sh", "-c", f"{inside} {shlex.quote(load)}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the system mounts nothing for us: {done.stderr.strip()}")
+    assert f"'{place}/'" in done.stdout
+    assert "noexec" in done.stdout
+    assert "TMPDIR" in done.stdout
