@@ -27,10 +27,10 @@ BUDGET = {
     "js/addon": 2_000,  # a binding in C; a header for each file
     "js/src": 7_900,  # sessions by the core itself, objects by value, classes of described types
     "js/src/native": 300,
-    "src/portcall": 3_510,  # with events of devices, and boards with Android
+    "src/portcall": 3_550,  # with events of devices, and boards with Android
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
-    "src/portcall/cli": 6_000,  # with what a farm says at its start
+    "src/portcall/cli": 6_050,  # with what a farm says at its start
     "src/portcall/compile": 6_730,  # with a judge that is right on every processor
     "src/portcall/farm": 7_000,  # with limits, turns that are whole whatever happens, and what people do on the page
     "src/portcall/graph": 4_850,
