@@ -233,6 +233,10 @@ FARM_HISTORIES ?= 10000
 farm-histories: venv build $(REDIS) ## random histories of a farm of two processes on Redis, one of which is killed: minutes
 	PYTHONPATH=tests $(PY) tests/farm/histories.py $(FARM_HISTORIES) 1
 
+.PHONY: farm-errors
+farm-errors: venv build ## an error at each call of the farm's code in turn, of which nothing may be left: minutes
+	PYTHONPATH=tests $(PY) -m farm.injected
+
 # Beside the version of tvm-ffi whose JSON works for apache-tvm's nodes, in a folder of its own.
 OBJECTS_PEER := build/bench/apache-tvm-ffi-0.1.14.post1
 $(OBJECTS_PEER): | venv
