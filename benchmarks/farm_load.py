@@ -79,8 +79,8 @@ class Load:
 
     async def client(self, number: int, share: float) -> None:
         """Ask, give back, and rest for so long that all clients together ask as often as is wanted."""
-        channel = await self.connect()
         await asyncio.sleep(share * (number % 997) / 997)
+        channel = await self.connect()
         while True:
             begin, secret = time.perf_counter(), f"{next(self._numbers):064}"
             view = await channel.ask("request", want=f"k{number % 10}", secret=secret, hold=15)

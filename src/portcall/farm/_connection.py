@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable
@@ -51,6 +52,7 @@ class Connection(web.RequestHandler):
         self._busy = False  # it is being answered
         self._more = False  # the next one has begun meanwhile
         self._slow = False  # it may take what is sent to it as slowly as it likes
+        self._until: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -102,12 +104,22 @@ class Connection(web.RequestHandler):
     # ---- Ends ----
 
     def _expect(self, seconds: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._late) if seconds is not None else None
+        """End the connection after so many seconds, unless this is called again; None is for ever."""
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + seconds if seconds is not None else None
+        if self._until is not None and (self._timer is None or self._timer.when() > self._until):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(self._until, self._late)
 
     def _late(self) -> None:
-        self._refuse(408, f"the request was not complete after {_REQUEST_PATIENCE:g} s")
+        """The timer, which is not moved for each request, goes on where there is time left."""
+        until, self._timer = self._until, None
+        loop = asyncio.get_running_loop()
+        if until is not None and until > loop.time():
+            self._timer = loop.call_at(until, self._late)
+        elif until is not None:
+            self._refuse(408, f"the request was not complete after {_REQUEST_PATIENCE:g} s")
 
     def _dismiss(self, why: str) -> None:
         self._refuse(503, why)
@@ -189,14 +201,15 @@ def guard(access: Access, names: frozenset[str]) -> Middleware:
             # Any site can have its name lead here, and its pages could then speak to the farm as to their own server.
             text = f"this farm does not answer to the name {host[:100]!r}: use its IP address, or start it with "
             return refusal(request, 421, f"{text}portcall farm --name {name[:100]!r}", "name")
-        known = access.caller(token_of(request) or request.cookies.get(COOKIE, ""), "page") is not None
-        most = MOST_BODY if known else _MOST_GUEST_BODY
+        token = token_of(request) or (request.cookies.get(COOKIE, "") if "Cookie" in request.headers else "")
+        known = access.caller(token, "page") is not None
+        most, size = (MOST_BODY if known else _MOST_GUEST_BODY), request.content_length
         try:
-            if (request.content_length or 0) > most:
-                raise web.HTTPRequestEntityTooLarge(most, request.content_length or 0)
-            if request.can_read_body:
+            if size is None and not known:
                 request = request.clone(client_max_size=most)
-                await request.read()
+            elif size is not None and size > most:
+                raise web.HTTPRequestEntityTooLarge(most, size)
+            await request.read()
         except web.HTTPRequestEntityTooLarge:
             return refusal(request, 413, f"the body is too large (at most {most} bytes)", "limit")
         connection.show(known)
@@ -208,6 +221,7 @@ def guard(access: Access, names: frozenset[str]) -> Middleware:
     return check
 
 
+@functools.lru_cache(1000)
 def name_of(host: str) -> str:
     """Return the name of a Host header, in lower case; empty for an IP address."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

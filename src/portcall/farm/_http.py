@@ -280,6 +280,7 @@ class Pages:
         return answer
 
 
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
 _AS_PAGE: Any = {"content_type": "text/html", "headers": HEADERS}
 
 
@@ -312,7 +313,7 @@ def _opened(request: web.Request, token: str, to: str) -> web.HTTPSeeOther:
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
-    return web.Response(text=json.dumps(value), status=status, content_type="application/json")
+    return web.Response(body=json.dumps(value).encode(), status=status, headers=_JSON)
 
 
 def _html(text: str, status: int = 200) -> web.Response:
