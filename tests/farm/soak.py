@@ -91,7 +91,9 @@ class FarmProcess:
         words = [sys.executable, "-m", "portcall", "farm", "--port", str(self.port), "--store", str(self._store)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self._log, env=self._environment)
         assert self.process.stdout is not None
-        if not self.process.stdout.readline().startswith(b"listening"):
+        with self.process.stdout as out:
+            ready = out.readline().startswith(b"listening")
+        if not ready:
             raise ChildProcessError(f"the farm did not start: it ended with {self.process.wait()}")
 
     def kill(self) -> None:

@@ -239,3 +239,10 @@ def test_farm_serves_though_nobody_reads_what_it_says() -> None:
             assert process.wait(30) == 0
             os.close(unread)
             os.close(full)
+
+
+@pytest.mark.parametrize("store", ["no/such/folder/farm.db", "."])
+def test_farm_store_that_cannot_be_opened_is_named(tmp_path: Path, store: str) -> None:
+    error: Any = portcall("farm", "--port", 0, "--store", tmp_path / store, code=1)["error"]
+    assert error["kind"] == "OSError"
+    assert str(tmp_path / store) in error["message"]

@@ -57,7 +57,11 @@ class Store:
     def __init__(self, path: str) -> None:
         self.path = shown_store(path)
         self.on_damage: Callable[[str], None] = lambda text: None
-        self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
+        try:
+            self._db = sqlite3.connect(path, timeout=2, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            hint = "is there such a folder, and may you write there?"
+            raise OSError(f"cannot open the farm's store '{self.path}': {error}; {hint}") from None
         try:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
