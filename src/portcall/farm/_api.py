@@ -291,6 +291,8 @@ class Api:
                     raise ApiError(f"the agent of {lease.place} does not answer", "agent", 503)
             finally:
                 agent.admitted.pop(key, None)
+            if lease.state != "active":
+                raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
             lease.match_key = key
         view = self.view(lease, secret=True)
         lease.match_key = ""
