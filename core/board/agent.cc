@@ -90,6 +90,7 @@ struct Order {
   std::string what, key, lease, user;
   int64_t fence = 0;
   double limit = 0;
+  bool relay = false;  // its client comes through the farm
 };
 
 // Throws ValueError for an order that cannot be carried out; what was read before is in `order`.
@@ -107,6 +108,8 @@ void ReadOrder(const Json& json, Order* order) {
   order->user = text("user");
   if (const Json* limit = json.Find("limit", "an order")) order->limit = limit->Number("limit");
   PORTCALL_CHECK(order->limit >= 0 && order->limit < 1e10, ValueError) << "its limit is no time";
+  const Json* relay = json.Find("relay", "an order");
+  order->relay = relay && relay->True();
   const bool end = order->what == "end", known = end || order->what == "offer" || order->what == "admit";
   PORTCALL_CHECK(known, ValueError) << "there is no order '" << order->what.substr(0, 40) << "'";
   const bool key = !order->key.empty() && order->key.find_first_of(" \t\r\n") == std::string::npos;
@@ -359,7 +362,7 @@ class Agent {
       if (trouble.empty()) {
         task_.fence = std::max(task_.fence, order.fence);
         Tell(message);
-        if (Relayed()) ConnectRelay(order);
+        if (order.relay || Relayed()) ConnectRelay(order);
       }
     } catch (const Error& error) {
       trouble = std::string(error.message());

@@ -86,6 +86,8 @@ class JsonReader {
       value->real_ = std::strtod(word.c_str(), &stop);
       value->kind_ = Kind::kReal;
       if (*stop) Fail("a number is expected");
+    } else {
+      value->number_ = word == "true";
     }
     at_ = end;
   }

@@ -18,6 +18,7 @@ class Json {
   static Json Parse(std::string_view text);
 
   Kind kind() const { return kind_; }
+  bool True() const { return kind_ == Kind::kOther && number_; }
   // Each throws ValueError where this is not of that kind; `what` names it.
   int64_t Integer(const char* what) const;
   double Number(const char* what) const;  // an integer or not

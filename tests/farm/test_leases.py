@@ -15,6 +15,7 @@ import pytest
 from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
+from portcall.cli._errors import explain
 from rpc import serving
 
 FUNCTIONS = "rpc.serving"
@@ -75,6 +76,16 @@ def test_lease_fails_at_once_without_match_and_keeps_its_timeout(farm: RunningFa
         with lab.lease("k"), pytest.raises(errors.SessionTimeoutError):
             lab.lease("k", wait=0.05)
         assert not farm.state.queue.size
+
+
+def test_lease_wait_that_ends_says_what_it_waited_for(farm: RunningFarm) -> None:
+    with board(farm), client(farm) as lab:
+        lab.command("maintain", place="board", why="new fan")
+        with pytest.raises(errors.SessionTimeoutError, match="new fan") as caught:
+            lab.lease("k", wait=0.05)
+        explained = explain(caught.value)
+        assert explained.cause == ""
+        assert "--wait" in explained.next_step
 
 
 def test_lease_session_refuses_guessed_and_used_keys(farm: RunningFarm) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from farm.boards import board
 from farm.running import RunningFarm, TrackerPeer, running_farm
 from farm.test_tracker_tvm import first_line, tvm
+from portcall import rpc
 
 MAGIC = 0xFF271
 MISMATCH = 0xFF273
@@ -134,7 +136,7 @@ def test_proxy_match_key_connects_once(farm: RunningFarm) -> None:
         hello(" "),
         hello(b"server:\xff\xfe"),
         hello("server:k") + b"early",
-        hello("client:k -portcall=1"),
+        hello("client:k:" + "0" * 32 + " -portcall=1"),
         hello("server:guess:00 -relay=1"),
     ],
 )
@@ -224,7 +226,7 @@ def test_proxy_connects_websocket_server_and_tcp_client(farm: RunningFarm) -> No
 def test_proxy_refusal_by_websocket_has_code_and_length(farm: RunningFarm) -> None:
     async def ask() -> bytes:
         async with websocket(farm) as socket:
-            await socket.send_bytes(hello("client:k -portcall=1"))
+            await socket.send_bytes(hello("client:k:" + "0" * 32))
             return await read(socket, 8)
 
     assert asyncio.run(ask()) == struct.pack("<ii", MISMATCH, 0)
@@ -263,6 +265,50 @@ def test_proxy_text_message_ends_the_session(farm: RunningFarm) -> None:
         assert client.partner() == "server:k"
         assert client.ended() == b""
     thread.join()
+
+
+# ---- Our own clients with a plain key ----
+
+
+@pytest.mark.parametrize("relay", [False, True], ids=["direct", "through the farm"])
+def test_proxy_leases_a_board_for_a_client_with_a_plain_key(farm: RunningFarm, relay: bool) -> None:
+    with board(farm, relay=relay):
+        for _ in range(2):  # the lease ends with the session
+            with rpc.connect(farm.host, farm.port, key="k", token="", timeout=60) as session:
+                assert session["portcall.rpc.machine"] is not None
+                assert session.machine() is not None  # which portcall alone can say
+                farm.until(lambda: [len(lease.sessions) for lease in farm.state.leases.values()] == [1])
+            farm.until(lambda: not farm.state.leases)
+
+
+def test_proxy_serves_tvms_clients_with_boards_and_clients_wait_for_one(farm: RunningFarm) -> None:
+    with Peer(farm, "client:k") as client:
+        farm.until(lambda: farm.state.queue.size)
+        with board(farm):
+            assert client.partner().startswith("server:k")
+
+
+def test_proxy_takes_one_client_and_one_agent_for_a_match_key(farm: RunningFarm) -> None:
+    def offer() -> str:
+        farm.server.hub.session_keys["k:1"] = "lease"
+        return "k:1"
+
+    key = farm.do(offer)
+    with Peer(farm, f"client:{key}") as first:
+        farm.until(lambda: farm.server.relay.early)
+        with Peer(farm, f"client:{key}") as second:
+            assert struct.unpack("<i", second.ended()) == (MISMATCH,)
+        with Peer(farm, f"server:{key} -relay=1") as agent:
+            assert agent.partner() == f"client:{key}"
+            agent.sock.sendall(b"hello")
+            assert first.receive(5) == b"hello"
+    key = farm.do(offer)
+    with Peer(farm, f"server:{key} -relay=1") as agent:
+        farm.until(lambda: farm.server.relay.waiting)
+        with Peer(farm, f"server:{key} -relay=1") as second:
+            assert struct.unpack("<i", second.ended()) == (MISMATCH,)
+        with Peer(farm, f"client:{key}"):
+            assert agent.partner() == f"client:{key}"
 
 
 # ---- TVM's own ----

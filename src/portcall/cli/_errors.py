@@ -96,6 +96,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "the farm speaks TLS, or another program is there",
         "give the certificate of the farm: --tls-ca FILE (portcall serve: --farm-ca FILE), or PORTCALL_FARM_CA",
     ),
+    "no-place": ("", "raise --wait; portcall farm status shows who has the places, and which are out of use"),
     "no-farm": (
         "no farm runs there",
         "portcall farm starts one; or name another with --farm HOST:PORT or PORTCALL_FARM",

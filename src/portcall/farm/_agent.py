@@ -63,6 +63,6 @@ class Agent:
             key = effect.key or lease.match_key
             self.orders.append(
                 {"do": effect.what, "fence": lease.fence, "lease": lease.id, "key": key, "user": lease.user,
-                 "limit": lease.ceiling}
+                 "limit": lease.ceiling, "relay": lease.relay}
             )  # fmt: skip
         self.news.tell()

@@ -208,6 +208,7 @@ class Lease(Stored):
         expires: when it ends without a further heartbeat; ``ends_at`` whatever happens, 0 for never.
         most: how many leases its user may have at once; 0 for any number.
         sessions: when each open session began, by its id.
+        relay: its holder is at the proxy, where the place meets it.
         check: it is a check, which also places out of use take.
         claimed: its holder was heard since it became active.
         reason, by, detail: of the end.
@@ -240,6 +241,7 @@ class Lease(Stored):
     ends_at: float = 0
     sessions: dict[str, float] = field(default_factory=dict)
     check: bool = False
+    relay: bool = False
     claimed: bool = field(default=False, metadata={"kept": False})
     reason: str = ""
     by: str = ""

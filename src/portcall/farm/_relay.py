@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -31,6 +32,7 @@ MOST_HELLO = 4096
 CLIENT_PATIENCE = 600.0  # seconds for which a client with a plain key waits
 HELLO_PATIENCE = 10.0
 _HEAD = 8
+_MATCH_KEY = re.compile(":[0-9a-f]{32}$")  # as the farm makes them; one that nobody waits for is no plain key
 _numbers = itertools.count(1)
 
 
@@ -158,7 +160,8 @@ class Peer:
         if partner is not None:
             partner.partner = None
             partner.end.finish()
-        self._relay.waiting.pop(self._key, None)
+        if self._relay.waiting.get(self._key) is self:
+            del self._relay.waiting[self._key]
         if self._relay.early.get(self._key) is self:
             del self._relay.early[self._key]
 
@@ -195,7 +198,7 @@ class Peer:
 
     def _greet_agent(self, key: str) -> None:
         """An agent of portcall waits for the client of one match key; what it says goes to the client as it is."""
-        if key not in self._hub.session_keys:
+        if key not in self._hub.session_keys or key in self._relay.waiting:
             self._refuse()
             return
         self._raw, self._key = True, key
@@ -211,7 +214,8 @@ class Peer:
             self._refuse()
             return
         self._key = f"{key}:{secrets.token_hex(16)}"
-        self._place = f"{key}@proxy#{next(_numbers)}"
+        free = (name for n in _numbers if (name := f"{key}@proxy#{n}") not in self._hub.state.places)
+        self._place = next(free)
         self._relay.waiting[self._key] = self
         with self._hub.turn() as state:
             state.register(self._place, [key], peer="TVM", match_key=self._key)
@@ -225,24 +229,27 @@ class Peer:
         server = self._relay.waiting.pop(hello.key, None)
         if server is not None:
             self._pair(server)
+        elif hello.key in self._relay.early:  # one client has this key already
+            self._refuse()
         elif hello.key in self._hub.session_keys:
             self._key = hello.key
             self._relay.early[hello.key] = self
             self._wait(HELLO_PATIENCE)
-        elif self._relay.allowed(self.end.address) and not hello.is_portcall:
-            self._request(hello.key)
+        elif self._relay.allowed(self.end.address) and not _MATCH_KEY.search(hello.key):
+            self._request(hello)
         else:
             self._refuse()
 
-    def _request(self, key: str) -> None:
+    def _request(self, hello: Hello) -> None:
         """A client with a plain key waits for a server of that key."""
+        user = f"{'client' if hello.is_portcall else 'tvm'}@{self.end.address}"
         self._wait(CLIENT_PATIENCE)
         try:
             with self._hub.turn() as state:
-                lease = state.request(key, f"tvm@{self.end.address}", peer="TVM", key_only=True, hopeless=True,
+                lease = state.request(hello.key, user, peer="TVM", key_only=True, hopeless=True,
                                       ceiling=state.rules.tvm_ceiling,
                                       account=f"tvm@{origin_of(self.end.address)}")  # fmt: skip
-                self._lease = lease.id
+                self._lease, lease.relay = lease.id, True
                 self._hub.holders[lease.id] = self._on_holder_effect
         except Refused:
             self._refuse()
@@ -253,10 +260,10 @@ class Peer:
             server = self._relay.waiting.pop(effect.lease.match_key, None)
             if server is not None:
                 self._pair(server)
-            elif effect.place is not None and effect.place.peer == "portcall" and not effect.place.port:
+            elif effect.place is not None and effect.place.peer == "portcall":
                 self._key = effect.lease.match_key
                 self._relay.early[self._key] = self
-            else:  # a server that only direct connections reach
+            else:  # a server of TVM's tracker, which only direct connections reach
                 self._refuse()
         elif effect.what == "ended":
             self.end.finish()
@@ -270,10 +277,16 @@ class Peer:
         self._hub.session_keys.pop(server._key, None)
         server._served = True
         self._relay.pairs += 1
-        server.end.send(client.hello)
+        server.end.send(client.hello_for(server._key) if server._raw else client.hello)
         if not server._raw:
             client.end.send(server.hello)
         self._splice(server, client)
+
+    def hello_for(self, key: str) -> bytes:
+        """Return the hello of this client, as of one that has been given a match key."""
+        _, space, options = self.text.partition(b" ")
+        text = b"client:" + key.encode() + space + options
+        return self.hello[:4] + len(text).to_bytes(4, "little") + text
 
     def _splice(self, server: Peer, client: Peer) -> None:
         """Leave the bytes of both to the kernel, where both are plain connections without anything left to send."""

@@ -112,9 +112,11 @@ class Farm:
             "hopeless": wait_for_new, "wait": 0 if wait is None else max(wait, 0.001),
         }  # fmt: skip
         view: dict[str, Any] = {}
+        why = ""
         try:
             view = self._channel.call("request", hold=_hold(until), **fields)
             while view["state"] not in ("active", "ended"):
+                why = str(view.get("why") or why)
                 if on_wait is not None and "position" in view:
                     on_wait(f"number {view['position']} in the queue: {view['why']}")
                 view = self._again("wait", hold=_hold(until), lease=view["lease"], secret=secret,
@@ -128,7 +130,7 @@ class Farm:
             raise
         if view["state"] == "ended":
             if view["reason"] == "waited too long":
-                text = f"the farm {self.address} had no place for {want!r} within {wait:g} s"
+                text = f"the farm {self.address} had no place for {want!r} within {wait:g} s{': ' if why else ''}{why}"
                 raise SessionTimeoutError(text, peer=self.address, reason="no-place")
             text = f"the farm {self.address} ended the lease for {want!r}: {said(view)}"
             raise FarmError(text, peer=self.address, reason=view["reason"])

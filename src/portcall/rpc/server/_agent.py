@@ -351,7 +351,7 @@ class Agent:
         with self._lock:
             self._fence = max(self._fence, order.fence)
         self._link.send(AdmitClient(order.key, order.fence, order.limit))
-        if self._route()[1] == 0:
+        if order.relay or self._route()[1] == 0:
             self._connect_relay(order.key, order.fence)
         return {"what": "accepted" if order.do == "offer" else "admitted", "fence": order.fence, "key": order.key}
 

@@ -22,6 +22,7 @@ class Order:
         key: what its client presents.
         lease, user: its id and who has it.
         limit: seconds that its session may last; 0 for any time.
+        relay: its client comes through the farm.
     """
 
     do: str
@@ -30,6 +31,7 @@ class Order:
     lease: str = ""
     user: str = ""
     limit: float = 0
+    relay: bool = False
 
     @classmethod
     def read(cls, said: object) -> Order:
@@ -51,7 +53,7 @@ class Order:
         key = texts["key"]
         if what != "end" and (not key or key != "".join(key.split()) or len(key.encode()) > _MOST_KEY):
             raise ValueError(f"its key {key[:40]!r} is none")
-        return cls(str(what), fence, limit=float(limit), **texts)
+        return cls(str(what), fence, limit=float(limit), relay=said.get("relay") is True, **texts)
 
 
 def fence_of(said: dict[Any, Any]) -> int | None:
