@@ -218,7 +218,8 @@ std::string AdviceOnPlace(const std::string& file) {
   struct statvfs place;
   if (statvfs(file.c_str(), &place) != 0 || (place.f_flag & ST_NOEXEC) == 0) return {};
   const std::string folder = file.substr(0, file.find_last_of('/') + 1);
-  return "; nothing in '" + folder + "' can be run, whose file system is mounted noexec: put the library into another " +
+  return "; nothing in '" + folder +
+         "' can be run, whose file system is mounted noexec: put the library into another " +
          "folder, and for temporary files, as those of sessions, set TMPDIR to one";
 }
 
