@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from farm.running import RunningFarm, running_farm
 from farm.test_cli_farm import portcall, started
 from portcall import errors
 from portcall.farm._model import Refused, Rules
+from portcall.rpc.server._hooks import run_hook
 
 # ---- The state machine ----
 
@@ -147,6 +149,18 @@ def test_hook_that_hangs_is_ended_and_named(farm: RunningFarm) -> None:
         with pytest.raises(errors.SessionTimeoutError):
             lab.lease("k", wait=3)
         assert "longer than 0.1 s" in json.dumps(farm.do(lambda: farm.server.hub.store.history(place="b1")))
+
+
+def test_hook_that_leaves_its_output_to_others_is_over_at_its_limit(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "end")
+    child = f"setsid cat {tmp_path}/end"
+    assert "longer than 0.1 s" in run_hook(f"{child} &", 0.1, {})
+    (tmp_path / "end").write_text("")  # which ends it
+
+
+def test_hook_that_says_a_lot_is_kept_to_its_last_line() -> None:
+    said = run_hook("yes | head -c 10000000; echo; printf last; false", 60, {})
+    assert said.endswith(": last")
 
 
 def test_hook_failure_in_clean_up_counts_against_the_place(farm: RunningFarm) -> None:

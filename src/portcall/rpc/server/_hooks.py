@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
+from typing import IO
 
 _MOST_WORDS = 300  # characters of what a command says that are passed on
+_MOST_SAID = 4096  # bytes of it that are kept
 
 
 def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
@@ -27,15 +31,35 @@ def run_hook(command: str, limit: float, variables: Mapping[str, str]) -> str:
         )  # fmt: skip
     except (OSError, ValueError) as error:
         return f"{command!r} does not start: {error}"
+    until = time.monotonic() + limit
     with process:
+        assert process.stdout is not None
         try:
-            said, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
+            said = _last_words(process.stdout, until)
+            process.wait(max(0.0, until - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):  # what has left its group may have its output for ever
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
             return f"{command!r} took longer than {limit:g} s"
     if not process.returncode:
         return ""
     lines = said.decode(errors="replace").strip().splitlines()
     return f"{command!r} failed with code {process.returncode}" + (f": {lines[-1][:_MOST_WORDS]}" if lines else "")
+
+
+def _last_words(output: IO[bytes], until: float) -> bytes:
+    """Return the end of what a command says.
+
+    Raises:
+        TimeoutError: it has not closed its output by that time.
+    """
+    said = b""
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    while (left := until - time.monotonic()) > 0:
+        if poll.poll(left * 1000):
+            piece = os.read(output.fileno(), 1 << 16)
+            if not piece:
+                return said
+            said = (said + piece)[-_MOST_SAID:]
+    raise TimeoutError
