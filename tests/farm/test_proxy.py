@@ -232,6 +232,17 @@ def test_proxy_refusal_by_websocket_has_code_and_length(farm: RunningFarm) -> No
     assert asyncio.run(ask()) == struct.pack("<ii", MISMATCH, 0)
 
 
+def test_proxy_keeps_little_of_a_message_before_the_hello(farm: RunningFarm) -> None:
+    with Peer(farm) as peer:
+        peer.sock.sendall(
+            f"GET /ws HTTP/1.1\r\nHost: {farm.host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode()
+        )
+        assert b" 101 " in peer.sock.recv(4096)
+        with pytest.raises(ConnectionError):
+            peer.sock.sendall(b"\x82\xff" + struct.pack(">Q", 60 << 20) + bytes(60 << 20))
+
+
 ORIGINS = [("http://evil.example", False), ("null", False), ("own", True), (None, True)]
 
 

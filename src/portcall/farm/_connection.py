@@ -69,6 +69,10 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if not self.guest.may_send(len(data)):
+            if self.transport is not None:
+                self.transport.abort()
+            return
         if self._busy:
             self._more = bool(data)
         elif data and not self._reading:
@@ -216,6 +220,7 @@ def guard(access: Access, names: frozenset[str]) -> Middleware:
         connection.begin(slow=request.path == "/ws")
         if request.path == "/ws":
             connection.guest.show(False)  # until its hello
+            connection.guest.left = _MOST_GUEST_BODY
         return await handler(request)
 
     return check

@@ -67,6 +67,7 @@ class Guest:
     Attributes:
         secure: TLS is around it.
         names: those of the machine whose process has passed the connection on, which the peer may have used.
+        left: bytes that it may still send until it has shown that it may be here; None: others look after that.
         end: ends the connection, with a reason for the peer.
     """
 
@@ -76,6 +77,7 @@ class Guest:
         self.origin = origin_of(address)
         self.secure = False
         self.names: frozenset[str] = frozenset()
+        self.left: int | None = None
         self.end = end
         guests.add(self)
 
@@ -89,8 +91,15 @@ class Guest:
         """Say whether it has shown that it may be here; what was shown may count no more."""
         if known:
             self._guests.remove(self)
+            self.left = None
         else:
             self._guests.add(self)
+
+    def may_send(self, nbytes: int) -> bool:
+        """Return whether so many bytes that have come are not too many."""
+        if self.left is not None:
+            self.left -= nbytes
+        return self.left is None or self.left >= 0
 
     def leave(self) -> None:
         """The connection has ended."""
