@@ -232,7 +232,7 @@ def test_member_sets_aside_what_it_cannot_read(url: str, raw: Any) -> None:
             raw.hset(PREFIX + table, mapping=records)
         raw.hset(PREFIX + "places", "good", json.dumps(place))
         raw.hset(PREFIX + "tokens", "good", json.dumps({"user": "ann"}))
-        raw.hset(PREFIX + "facts", mapping={"use": '{"ann": "much", "bob": [1, 2]}', "now": "NaN", "forward": "{"})
+        raw.hset(PREFIX + "facts", mapping={"use": '{"ann": "much", "bob": [1, 2]}', "now": "NaN"})
         store.resign()
     with running(url) as member:
         comes_back(member.address, "p")
@@ -322,10 +322,9 @@ def test_standby_does_not_pass_on_what_was_passed_on(url: str, raw: Any) -> None
 def test_standby_knows_the_present_secret(url: str, raw: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as leader, running(url) as member:
         raw.set(PREFIX + "number", "another")
-        raw.set(PREFIX + "leader", f"0123456789abcdef 127.0.0.1:{leader.getsockname()[1]}", px=600_000)
         host, _, port = member.address.partition(":")
         for secret in ("1" * 32, "2" * 32):
-            raw.hset(PREFIX + "facts", "forward", json.dumps(secret))
+            raw.set(PREFIX + "leader", f"{secret} 127.0.0.1:{leader.getsockname()[1]}", px=600_000)
             said = b""
             while secret.encode() not in said:
                 with socket.create_connection((host, int(port)), timeout=60) as sock:
@@ -335,6 +334,15 @@ def test_standby_knows_the_present_secret(url: str, raw: Any) -> None:
                         passed, _ = leader.accept()
                         with passed:
                             said = passed.recv(1000)
+
+
+def test_standby_passes_on_again_after_the_leaders_key_was_overwritten(url: str, raw: Any) -> None:
+    with running(url) as one, running(url) as two:
+        comes_back(two.address, "p")
+        one.until(lambda: one.leads)
+        raw.set(PREFIX + "leader", b"\xff another:1", px=600_000)
+        comes_back(two.address, "q")
+        assert one.leads
 
 
 def test_members_go_on_after_redis_lost_everything(url: str, raw: Any) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import secrets
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +39,7 @@ class Standby(Port):
     def __init__(self, listener: socket.socket, leader: Leader, log: Callable[[str, str], None]) -> None:
         super().__init__(listener, {}, log=log)
         self._leader = leader
-        self._said = FORWARDED + leader.secret.encode()
+        self._said = FORWARDED + leader.secret.encode(errors="surrogateescape")
         self._pipes = Pipes()
         self._pairs: set[Spliced] = set()
 
@@ -143,12 +142,8 @@ class Member:
                 await self._step_down(resign=False)
         elif self.store.lead():
             self._stop_standing_by()
-            secret = self.store.fact("forward", "")
-            if not secret:
-                secret = secrets.token_hex(16)
-                self.store.set_fact("forward", secret)
             listener = self._listener.dup()
-            server = Server(self.options, self.store, listener, secret, self._written)
+            server = Server(self.options, self.store, listener, self.store.secret, self._written)
             try:
                 await server.start()
             except BaseException:

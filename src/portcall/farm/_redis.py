@@ -72,10 +72,6 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 _RESIGN = "if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-_LEADER = """
-local secret = redis.pcall('HGET', KEYS[6], 'forward')
-return {redis.call('GET', KEYS[1]) or '', type(secret) == 'string' and secret or ''}
-"""
 # Arguments: the number, the next one, the most events; then for each change the key, the field and the text, which is
 # empty for a field that is gone.
 _SAVE = (
@@ -112,7 +108,10 @@ return 1
 
 @dataclass(frozen=True)
 class Leader:
-    """The process that leads, as the others see it; ``mine`` says that it is this one. Empty while none does."""
+    """The process that leads, as the others see it; ``mine`` says that it is this one. Empty while none does.
+
+    The secret, by which it knows the others, is its own: it is there again with each beat, and ends with the process.
+    """
 
     address: str
     secret: str
@@ -138,16 +137,15 @@ class RedisStore:
         self.path = shown_store(url)
         self.on_damage: Callable[[str], None] = lambda text: None
         self.address = address
-        self._name = f"{secrets.token_hex(8)} {address}"  # two processes may have one address, one after the other
+        self.secret = secrets.token_hex(16)
+        self._name = f"{self.secret} {address}"  # two processes may have one address, one after the other
         self._term, self._turns = "", 0
         try:
             self._redis: Any = redis.Redis.from_url(
                 url, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=_TIMEOUT,
                 socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0),
             )  # fmt: skip
-            self._scripts = {
-                text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _LEADER, _SAVE)
-            }
+            self._scripts = {text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _SAVE)}
             found = self.fact("format", FORMAT)
         except (ValueError, TypeError):  # the text of which may have the password
             form = "redis://user:password@host:port/0, rediss://… or unix:///path, with %40 for @ and %2F for /"
@@ -208,8 +206,9 @@ class RedisStore:
 
     def leader(self) -> Leader:
         """Return the process that leads."""
-        found, secret = self._run(_LEADER)
-        return Leader(found.partition(" ")[2], read_fact(secret or None, ""), found == self._name)
+        found = self._ask("get", _KEYS[0]) or ""
+        secret, _, address = found.partition(" ")
+        return Leader(address, secret, found == self._name)
 
     # ---- What a farm keeps ----
 
