@@ -126,6 +126,30 @@ def token(farm: RunningFarm, role: str, **more: Any) -> str:
     return farm.do(lambda: farm.server.access.make("test", user=f"a {role}", role=role, **more))
 
 
+def test_farm_history_files_have_all_events_though_few_are_in_memory(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portcall.farm._hub._PAGE", 3)
+    asked: list[int] = []
+    store = farm.server.hub.store
+    history = store.history
+
+    def count(**wanted: Any) -> Any:
+        found = history(**wanted)
+        asked.append(len(found))
+        return found
+
+    for _ in range(10):
+        farm.do(lambda: farm.server.hub.note("noted", "ann", "=1"))
+    whole = farm.do(lambda: history(limit=1000))
+    assert len(whole) >= 10
+    monkeypatch.setattr(store, "history", count)
+    assert json.loads(get(farm, "/history.json")[1])["events"] == whole
+    numbers = [int(row["number"]) for row in csv.DictReader(io.StringIO(get(farm, "/history.csv")[1]))]
+    assert numbers == [event["number"] for event in whole]
+    assert max(asked) == 3
+
+
 @pytest.mark.parametrize("path", ["/", "/history", "/history.csv", "/events", "/metrics", "/place/x"])
 def test_farm_pages_need_a_token(locked: RunningFarm, path: str) -> None:
     status, text = get(locked, path)

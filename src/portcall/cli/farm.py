@@ -178,7 +178,7 @@ def who(json_to: str | None, key: str | None, **given: Any) -> None:
 @click.option("--place", default="", help="Events of this place alone.")
 @click.option("--lease", default="", help="Events of this lease alone.")
 @click.option("--user", default="", help="Events of this user alone.")
-@click.option("--last", default=40, show_default=True, type=click.IntRange(1, 100_000), help="How many lines.")
+@click.option("--last", default=40, show_default=True, type=click.IntRange(1, 10_000), help="How many lines.")
 @click.option("--as", "form", default="table", show_default=True, type=click.Choice(["table", "csv", "jsonl"]),
               help="One line for each event, for other programs: csv, or jsonl.")  # fmt: skip
 def history(

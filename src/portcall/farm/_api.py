@@ -588,7 +588,7 @@ class Api:
 
     async def _history(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         place, lease, user = (_text(command, name, "") for name in ("place", "lease", "of"))
-        limit = int(_number(command, "limit", 100, 1, 100_000))
+        limit = int(_number(command, "limit", 100, 1, 10_000))
         if lease and not is_lease(lease):
             return {"events": []}
         return {"events": await self.hub.history(place=place, lease=lease, user=user, limit=limit)}

@@ -31,7 +31,6 @@ from portcall.farm._websocket import join
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _MOST_EVENTS = 100_000
-_PIECE = 1000  # events that are written at once
 _MOST_LIVE = 20  # live pages of one viewer
 _TO = re.compile(r"/(?![/\\])[^\s\\]*")  # where a page may lead after the login: on this farm
 
@@ -237,18 +236,27 @@ class Pages:
     async def history_file(self, request: web.Request) -> web.StreamResponse:
         """Answer with the whole history, for other programs."""
         self._viewer(request)
-        events = await self._api.hub.history(limit=_MOST_EVENTS)
         json_wanted = request.path.endswith(".json")
         answer = web.StreamResponse()
         answer.content_type = "application/json" if json_wanted else "text/csv"
         answer.charset = "utf-8"
         await answer.prepare(request)
-        for begin in range(0, max(len(events), 1), _PIECE):  # each takes the loop for a moment only
-            piece = events[begin : begin + _PIECE]
-            text = _json_piece(piece, begin) if json_wanted else _csv_piece(piece, begin)
-            await answer.write(text.encode())
-            await asyncio.sleep(0)
-        await answer.write_eof(b"]}" if json_wanted else b"")
+        out, between = io.StringIO(), ""
+        writer = csv.DictWriter(out, ["number", "time", "what", "place", "lease", "user", "detail"])
+        if json_wanted:
+            out.write('{"events": [')
+        else:
+            writer.writeheader()
+        async for page in self._api.hub.pages(_MOST_EVENTS):
+            if json_wanted and page:
+                out.write(between + json.dumps(page)[1:-1])
+                between = ", "
+            elif page:
+                writer.writerows({name: _plain(value) for name, value in event.items()} for event in page)
+            await answer.write(out.getvalue().encode())  # it waits for who does not read
+            out.seek(0)
+            out.truncate()
+        await answer.write_eof((out.getvalue() + ("]}" if json_wanted else "")).encode())
         return answer
 
     async def events(self, request: web.Request) -> web.StreamResponse:
@@ -318,20 +326,6 @@ def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
 
 def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, **_AS_PAGE)
-
-
-def _json_piece(events: list[dict[str, Any]], begin: int) -> str:
-    before = ", " if begin else '{"events": ['
-    return before + json.dumps(events)[1:-1]
-
-
-def _csv_piece(events: list[dict[str, Any]], begin: int) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, ["number", "time", "what", "place", "lease", "user", "detail"])
-    if not begin:
-        writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in event.items()} for event in events)
-    return out.getvalue()
 
 
 def _plain(value: Any) -> Any:

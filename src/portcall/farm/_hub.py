@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from portcall.farm._image import Image
@@ -195,6 +195,18 @@ class Hub:
             before, left = page[0]["number"], left - len(page)
             await asyncio.sleep(0)
         return [event for page in reversed(pages) for event in page]
+
+    async def pages(self, limit: int) -> AsyncIterator[list[dict[str, Any]]]:
+        """Give the last events in pieces, the oldest first; one piece at a time is in memory.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        newest = self.store.history(limit=1)
+        last = newest[0]["number"] if newest else 0
+        for after in range(max(0, last - limit), last, _PAGE):
+            yield self.store.history(after=after, before=min(after + _PAGE, last) + 1, limit=_PAGE)
+            await asyncio.sleep(0)
 
     def note(self, what: str, user: str, detail: str) -> None:
         """Write a line of the history that belongs to no place and no lease."""
