@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -181,6 +182,14 @@ def test_farm_reads_large_bodies_of_those_it_knows_alone() -> None:
         with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=30)) as connection:
             connection.request("POST", "/login", b"token=" + b"x" * 100_000, form)
             assert connection.getresponse().status == 413
+
+
+def test_farm_expands_no_bodies() -> None:
+    body = zlib.compress(b'{"do": "status"}')
+    with running_farm() as farm, contextlib.closing(http.client.HTTPConnection(farm.host, farm.port)) as connection:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "deflate"}
+        connection.request("POST", "/api", body, headers)
+        assert connection.getresponse().status == 400
 
 
 # ---- Names ----

@@ -8,11 +8,13 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from farm.boards import client
 from farm.running import TRACKER, RunningFarm, running_farm
+from portcall import errors
 
 BEGINNINGS = [
     b"",
@@ -102,3 +104,12 @@ def test_farm_stop_ends_connections_that_said_nothing() -> None:
             for sock in (sniffed, accepted):
                 with contextlib.suppress(ConnectionResetError):
                     assert sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("field", ["keys", "sessions"])
+def test_place_with_endless_lists_is_refused(farm: RunningFarm, field: str) -> None:
+    fields: dict[str, Any] = {"keys": ["k"], field: [str(n) for n in range(20_000)]}
+    with client(farm) as lab, pytest.raises(errors.FarmError) as caught:
+        lab._channel.call("register", place="b", **fields)
+    assert caught.value.reason == "invalid"
+    assert not farm.state.places

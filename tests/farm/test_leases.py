@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -16,6 +17,8 @@ from farm.boards import board, client
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from portcall.cli._errors import explain
+from portcall.farm._agent import Agent
+from portcall.farm._api import ApiError
 from rpc import serving
 
 FUNCTIONS = "rpc.serving"
@@ -233,3 +236,25 @@ def test_status_shows_an_unclaimed_lease_as_offered(farm: RunningFarm) -> None:
         farm.do(hear)
         found = lab.status()
         assert (found["places"][0]["state"], found["leases"][0]["state"]) == ("leased", "active")
+
+
+@pytest.mark.parametrize(
+    ("do", "more"),
+    [("renew", {}), ("extend", {"seconds": 5}), ("session", {}), ("kick", {"why": "x"}), ("checked", {})],
+)
+def test_command_for_a_lease_whose_time_is_over_just_now_says_so(
+    farm: RunningFarm, do: str, more: dict[str, Any]
+) -> None:
+    def late() -> Any:
+        with farm.server.hub.turn() as state:
+            state.register("b", ["k"])
+            lease = state.check("b", "ann", "s" * 32, ttl=5)
+            state.accepted("b", lease.fence)
+            lease.match_key = ""
+        farm.server.api._agents["b"] = Agent("one", "")
+        farm.server.hub._offset += 60
+        return farm.server.api.call({"do": do, "lease": lease.id, "secret": "s" * 32, **more}, "")
+
+    with pytest.raises(ApiError) as caught:
+        asyncio.run_coroutine_threadsafe(farm.do(late), farm._loop).result(30)
+    assert (caught.value.reason, caught.value.status) == ("ended", 410)

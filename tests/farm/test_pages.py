@@ -310,6 +310,15 @@ def test_farm_forms_of_other_sites_change_nothing(locked: RunningFarm, origin: s
     assert post(locked, "/pair", f"code={code}").status == 303  # it was not used
 
 
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data; boundary=B", "application/x-www-form-urlencoded; charset=hex", ""]
+)
+@pytest.mark.parametrize("path", ["/login", "/pair"])
+def test_farm_forms_of_other_kinds_are_refused(locked: RunningFarm, path: str, kind: str) -> None:
+    answer = post(locked, path, "--B\r\n\r\n%ff%ed%a0%80", **{"Content-Type": kind})
+    assert answer.status == (401 if path == "/login" else 403)
+
+
 @pytest.mark.parametrize("to", ["//evil.example", "/\\evil.example", "https://evil.example", "x", "/a\r\nX: y", ""])
 def test_farm_login_leads_to_its_own_pages_alone(locked: RunningFarm, to: str) -> None:
     answer = post(locked, "/login", urlencode({"token": token(locked, "viewer"), "to": to}))

@@ -110,6 +110,20 @@ def test_state_ignores_older_fences(desk: Desk) -> None:
     assert (second.state, second.sessions) == ("active", {})
 
 
+def test_state_counts_a_failed_clean_up_once_and_at_its_fence(desk: Desk) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    state.accepted("board", 1)
+    state.cleaned("board", 1, "of a lease that goes on")
+    state.release(lease.id)
+    state.cleaned("board", 0, "of an older one")
+    for _ in range(3):
+        state.cleaned("board", 1, "no space left")
+    place = state.places["board"]
+    assert (place.state, place.health, len(place.failures)) == ("idle", "suspect", 1)
+
+
 def test_state_request_without_match_names_the_nearest_place(desk: Desk) -> None:
     desk.state.register("board", ["rasp4"], BOARD)
     with pytest.raises(Refused, match=r"board \(keys rasp4\) does not meet 'ram>=8GiB'") as caught:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from farm.running import TRACKER, RunningFarm, TrackerPeer, running_farm
+from portcall.farm import _tracker
 from portcall.farm._model import Rules
+from portcall.farm._tracker_wire import message
 
 CAPTURES = Path(__file__).with_name("tracker_captures.txt")
 
@@ -162,6 +164,37 @@ def test_tracker_ignores_an_info_with_a_number_as_key(farm: RunningFarm) -> None
     with TrackerPeer(farm) as odd, TrackerPeer(farm) as other:
         odd.ask('[5, {"key": 7, "addr": [null, 1]}]')
         assert json.loads(other.ask("[6]"))[0] == 0
+
+
+def test_tracker_lets_others_go_first_after_each_moment(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tracker, "_TURN", -1.0)
+
+    def flood() -> int:
+        [tracker] = farm.server._trackers
+        tracker.data_received(message([1]) * 50 + message([3, "k"]) + message([1]))
+        return len(tracker._left)
+
+    with TrackerPeer(farm) as peer:
+        peer.ask("[1]")
+        assert farm.do(flood) == 51
+        assert [peer.receive() for _ in range(50)] == ["0"] * 50
+        assert json.loads(peer.receive())[0] == -1
+        assert peer.sock.recv(1) == b""
+
+
+def test_tracker_facts_of_a_connection_stay_small(farm: RunningFarm) -> None:
+    with TrackerPeer(farm) as peer:
+        said = [peer.ask(json.dumps([5, {"key": "server:k", "addr": [None, 1], name: "y" * 9000}])) for name in "ab"]
+    assert said[0] == "0"
+    assert json.loads(said[1])[0] == -1
+
+
+def test_tracker_shows_others_no_facts_that_stop_their_tools(farm: RunningFarm) -> None:
+    with TrackerPeer(farm) as odd, TrackerPeer(farm) as deep, TrackerPeer(farm) as other:
+        assert odd.ask('[5, {"key": "server", "addr": [null, 1]}]') == "0"  # what is after the colon they print
+        facts = f'{{"key": "server:k", "addr": [null, 1], "more": {"[" * 900 + "]" * 900}}}'
+        assert json.loads(deep.ask(f"[5, {facts}]"))[0] == -1
+        assert json.loads(other.ask("[6]"))[1]["server_info"] == []
 
 
 @pytest.mark.parametrize("priority", ["NaN", "1e400", "-1e400", "true", "-3", "2.5"])

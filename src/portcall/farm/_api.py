@@ -34,6 +34,7 @@ _NAMED = 5  # places that a waiting client hears of
 _LAST_EVENTS = 10  # of a lease, among which is its end
 _MOST_TAGS = 100
 _MOST_TEXT = 500
+_MOST_TEXTS = {"keys": 100, "sessions": 10_000}
 _NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
 _REPORTS = {
     "accepted": "",
@@ -151,6 +152,7 @@ class Api:
         job, seconds = readable(command.get("job", ""), "job"), _number(command, "seconds", 0, 0, 1e9)
         why, tolerance = readable(command.get("why", ""), "why"), _number(command, "tolerance", 1.5, 1, 1e6)
         with self.hub.turn() as state:
+            _check_lasts(lease)
             failed = state.checked(lease.id, job, seconds, why, tolerance)
         return {"failed": failed}
 
@@ -239,6 +241,7 @@ class Api:
     def _renew(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
         with self.hub.turn() as state:
+            _check_lasts(lease)
             state.heard(lease.id)
         return self.view(lease)
 
@@ -265,12 +268,14 @@ class Api:
     def _extend(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease, seconds = self._lease(command, caller), _number(command, "seconds", 0, 1, 1e9)
         with self.hub.turn() as state:
+            _check_lasts(lease)
             state.extend(lease.id, seconds, lease.ceiling)
         return self.view(lease)
 
     async def _kick(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease, why = self._lease(command, caller, others=True), _text(command, "why")
         with self.hub.turn() as state:
+            _check_lasts(lease)
             state.kick(lease.id, caller.user, why)
         return await self._ended(lease)
 
@@ -284,6 +289,7 @@ class Api:
         agent = self._agents.get(lease.place)
         if not lease.match_key and agent is not None:
             with self.hub.turn() as state:
+                _check_lasts(lease)
                 key = state.admit(lease.id)
             told = agent.admitted[key] = News()
             try:
@@ -294,6 +300,7 @@ class Api:
             if lease.state != "active":
                 raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
             lease.match_key = key
+        _check_lasts(lease)
         view = self.view(lease, secret=True)
         lease.match_key = ""
         return view
@@ -304,8 +311,7 @@ class Api:
         while not lease.match_key and lease.place not in self._agents and lease.state == "active":
             if not await self._news_of(lease, max(0.0, until - time.monotonic())):
                 raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503)
-        if lease.state != "active":
-            raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
+        _check_lasts(lease)
 
     # ---- Places ----
 
@@ -450,9 +456,7 @@ class Api:
             if place is not None:
                 place.quiet = min(fence, place.fence)
         elif what == "cleaned":
-            if why and id in state.places:
-                state.failed(id, why)
-            state.cleaned(id, fence)
+            state.cleaned(id, fence, why)
         elif what == "opened":
             state.session_opened(id, fence, session)
         elif what == "closed":
@@ -605,6 +609,16 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+def _check_lasts(lease: Lease) -> None:
+    """Check that a lease has not ended, for which a turn may have been just the time.
+
+    Raises:
+        ApiError: it has.
+    """
+    if lease.state == "ended":
+        raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
+
+
 def _token_fields(command: Mapping[str, Any]) -> dict[str, Any]:
     days = _number(command, "days", 0, 0, 36500)
     return {
@@ -626,7 +640,10 @@ def _list(command: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _texts(command: Mapping[str, Any], name: str, one: str) -> list[str]:
-    return [check_text(text, one) for text in _list(command, name)]
+    texts = _list(command, name)
+    if len(texts) > _MOST_TEXTS[name]:
+        raise ValueError(f"the field {name!r} has {len(texts)} texts (at most {_MOST_TEXTS[name]})")
+    return [check_text(text, one) for text in texts]
 
 
 def _number(command: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:

@@ -44,6 +44,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=_IDLE,
             access_log=None,  # type: ignore[arg-type]
             lingering_time=_LINGER,
+            auto_decompress=False,  # a few bytes would be a thousand times as many; nobody sends such
         )
         self.guest = guest
         self._log = log

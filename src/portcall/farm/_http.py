@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
@@ -150,8 +150,8 @@ class Pages:
     async def login(self, request: web.Request) -> web.Response:
         """Keep a token in a cookie of this browser."""
         _check_origin(request)
-        form = await request.post()
-        token, to = str(form.get("token", "")).strip(), _local(str(form.get("to", "")))
+        form = await _form(request)
+        token, to = form.get("token", "").strip(), _local(form.get("to", ""))
         caller = self._api.access.caller(token, "page")
         if caller is None or not caller.may("status"):
             raise web.HTTPUnauthorized(text=_page.login(self._why_not(token) or "there was no token", to), **_AS_PAGE)
@@ -180,7 +180,7 @@ class Pages:
         """Turn a pairing code into a token, which this browser keeps."""
         _check_origin(request)
         try:
-            token = self._api.access.redeem(str((await request.post()).get("code", "")))
+            token = self._api.access.redeem((await _form(request)).get("code", ""))
         except ValueError as error:
             return _html(_page.refused(str(error)), 403)
         raise _opened(request, token, "/")
@@ -223,7 +223,7 @@ class Pages:
         _, token = self._viewer(request)
         command = {"do": request.match_info["do"], "lease": request.match_info["lease"], "user": "page"}
         try:
-            await self._api.call({**command, "why": str((await request.post()).get("why", ""))}, token)
+            await self._api.call({**command, "why": (await _form(request)).get("why", "")}, token)
         except ApiError as error:
             return _html(_page.refused(str(error)), error.status)
         raise web.HTTPSeeOther("/")
@@ -301,6 +301,13 @@ def _check_origin(request: web.Request) -> None:
     if not same_origin(request):
         why = f"this form came from a page of another site, {request.headers['Origin'][:100]}; nothing was done"
         raise web.HTTPForbidden(text=_page.refused(why), **_AS_PAGE)
+
+
+async def _form(request: web.Request) -> dict[str, str]:
+    """Return the fields of a form, as the farm's pages send them."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        return {}
+    return dict(parse_qsl((await request.read()).decode(errors="replace"), keep_blank_values=True))
 
 
 def _wanted(request: web.Request) -> str:

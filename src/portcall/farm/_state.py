@@ -28,6 +28,7 @@ from portcall.farm._records import Records
 
 _NAMED = 3  # places that a refusal names as the nearest
 _SUFFIX_BYTES = 16  # of a match key
+_MOST_FAILURES = 100  # of a place, which are kept
 
 
 def hash_secret(secret: str) -> str:
@@ -239,17 +240,24 @@ class State(Records):
         self._set_place(place, "cleaning", why)
         self._say("end", lease, place, fence=place.fence)
 
-    def cleaned(self, id: str, fence: int) -> None:
-        """Take an agent's word that nothing of the leases up to this fence is left. It may come late."""
+    def cleaned(self, id: str, fence: int, why: str = "") -> None:
+        """Take an agent's word that nothing of the leases up to this fence is left, which may come late.
+
+        Args:
+            why: cleaning up failed nevertheless; empty where it did not.
+        """
         place = self.places.get(id)
         if place is not None and place.fence == fence and place.state in ("cleaning", "offline") and not place.lease:
+            if why:
+                self.failed(id, why)
             self._set_place(place, "idle", "cleaned up")
             self._serve(place)
 
     def failed(self, id: str, why: str, at_once: bool = False) -> None:
         """Count a failure of a place; too many of them, or one with ``at_once``, quarantine it."""
         place = self.places[id]
-        place.failures = [t for t in place.failures if t > self.now - self.rules.failure_window] + [self.now]
+        lately = [t for t in place.failures[-_MOST_FAILURES:] if t > self.now - self.rules.failure_window]
+        place.failures = [*lately, self.now]
         self.note("place failed", place=id, lease=place.lease, detail=why)
         if at_once and place.health in (*USABLE, "quarantined"):
             self.set_health(id, "quarantined", why, until=self.now + self.rules.quarantine)

@@ -14,6 +14,7 @@ _MOST = {"want": 1000, "why": 1000, "job": 1000, "secret": 1000, "host": 255, "t
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LEASE = re.compile("[0-9a-f]{16}")
 _MOST_INTEGER = 1 << 63
+_MOST_DEPTH = 32
 
 
 def check_text(value: Any, name: str, *, least: int = 1, most: int = 0) -> str:
@@ -57,15 +58,17 @@ def check_value(value: Any, name: str) -> None:
     """Check a value of JSON, with all that is in it.
 
     Raises:
-        ValueError: it has a text or a number that cannot be kept.
+        ValueError: it has a text or a number that cannot be kept, or is too deep to be a part of another value.
     """
-    left = [value]
+    left = [(value, 0)]
     while left:
-        item = left.pop()
+        item, depth = left.pop()
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"the field {name!r} has more than {_MOST_DEPTH} values in each other")
         if isinstance(item, dict):
-            left += [*item, *item.values()]
+            left += [(inner, depth + 1) for inner in (*item, *item.values())]
         elif isinstance(item, (list, tuple)):
-            left += item
+            left += [(inner, depth + 1) for inner in item]
         elif isinstance(item, str):
             check_text(item, name, least=0, most=len(item) or 1)
         elif isinstance(item, (int, float)) and not -_MOST_INTEGER < item < _MOST_INTEGER:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,7 @@ from portcall.farm._state import State
 _MOST_PLACES = 1024  # of a connection
 _MOST_REQUESTS = 1024
 _MOST_UNREAD = 4 << 20
+_TURN = 0.005  # seconds of answers before others have their turn
 _numbers = itertools.count(1)
 
 
@@ -43,6 +46,7 @@ class Tracker(asyncio.Protocol):
         self._allowed = allowed
         self._trackers = trackers
         self._reader = wire.Reader()
+        self._left: deque[Any] = deque()  # what has come and is not answered yet; an error ends the connection
         self._number = next(_numbers)
         self._made = itertools.count(1)
         self._places: dict[str, None] = {}  # ids, in the order of their PUT
@@ -84,17 +88,41 @@ class Tracker(asyncio.Protocol):
         if hasattr(socket, "TCP_QUICKACK") and self._socket is not None:
             # TVM's ends write a message in two pieces, the second of which waits for this acknowledgement.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        going = bool(self._left)
         try:
-            for request in self._reader.feed(data):
-                if request is None:
-                    self._transport.write(wire.MAGIC)
-                else:
-                    self._guest.show()
-                    self._try_to_answer(request)
+            self._left += self._reader.feed(data)
         except wire.WireError as error:
-            self._hub.log("refused", f"{self.address} at the tracker's protocol: {error}")
-            self._send([-1, str(error)])
-            self._transport.close()
+            self._left.append(error)
+        if self._left and not going:
+            self._go_on()
+
+    def _go_on(self, paused: bool = False) -> None:
+        """Answer what has come, for a moment: a peer may send thousands of requests at once, and others wait."""
+        until = time.monotonic() + _TURN
+        while self._left and not self._transport.is_closing():
+            try:
+                self._take(self._left.popleft())
+            except wire.WireError as error:
+                self._hub.log("refused", f"{self.address} at the tracker's protocol: {error}")
+                self._send([-1, str(error)])
+                self._transport.close()
+            except DeposedError:
+                self._transport.abort()
+            if self._left and time.monotonic() > until:
+                self._transport.pause_reading()
+                asyncio.get_running_loop().call_soon(self._go_on, True)
+                return
+        if paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _take(self, request: Any) -> None:
+        if isinstance(request, wire.WireError):
+            raise request
+        if request is None:
+            self._transport.write(wire.MAGIC)
+        else:
+            self._guest.show()
+            self._try_to_answer(request)
 
     def _send(self, value: Any) -> None:
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
@@ -127,7 +155,7 @@ class Tracker(asyncio.Protocol):
         elif code == wire.REQUEST:
             self._request(*wire.request_of(request))
         elif code == wire.UPDATE_INFO:
-            self.info = {**self.info, **wire.info_of(request)}
+            self.info = wire.info_of(request, self.info)
             self._send(0)
         elif code == wire.SUMMARY:
             self._send([0, summary(self._hub, self._trackers)])
@@ -240,7 +268,7 @@ def summary(hub: Hub, trackers: set[Tracker]) -> dict[str, Any]:
     for want, waiting in state.queue.sizes().items():
         queues.setdefault(want, {"free": 0, "pending": 0})["pending"] += waiting
     for tracker in trackers:
-        if str(tracker.info.get("key", "")).startswith("server"):
+        if str(tracker.info.get("key", "")).startswith("server:"):  # TVM's tools show what is after it
             address = list(tracker.info["addr"])
             address[0] = address[0] if address[0] is not None else tracker.address
             servers.append({**tracker.info, "addr": address})

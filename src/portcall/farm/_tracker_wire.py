@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from portcall.farm._texts import check_text, check_value
@@ -161,8 +161,8 @@ def request_of(request: list[Any]) -> tuple[str, str, float]:
     return text_of(request[1], "key"), user, 0.0 if priority != priority else float(max(-1e9, min(1e9, priority)))
 
 
-def info_of(request: list[Any]) -> dict[str, Any]:
-    """Return the facts of an UPDATE_INFO.
+def info_of(request: list[Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of an UPDATE_INFO, with those that were known already.
 
     Raises:
         WireError: it is of another form.
@@ -171,7 +171,8 @@ def info_of(request: list[Any]) -> dict[str, Any]:
     address = info.get("addr") if isinstance(info, dict) else None
     if not isinstance(info, dict) or not isinstance(address, (list, tuple)) or not address:
         raise WireError('UPDATE_INFO must be [5, {"key": text, "addr": [address or null, port]}]')
-    if len(json.dumps(info)) > MOST_INFO:
-        raise WireError(f"the facts of an UPDATE_INFO are too long (at most {MOST_INFO} bytes)")
     _fit(check_value, info, "info")
-    return info
+    facts = {**known, **info}
+    if len(json.dumps(facts)) > MOST_INFO:
+        raise WireError(f"the facts of a connection are too long (at most {MOST_INFO} bytes)")
+    return facts
