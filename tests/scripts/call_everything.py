@@ -55,6 +55,7 @@ RIGHT = {
 
 
 def main() -> None:
+    sys.stdout = sys.stderr  # of what is called: the names alone go to the reader
     start = sys.argv[1] if len(sys.argv) > 1 else ""
     for name in sorted(portcall.list_global_func_names()):
         if name <= start:
