@@ -326,7 +326,7 @@ def test_every_global_function_survives_what_it_does_not_expect(tmp_path: Path) 
     """None, wrong numbers and wrong kinds of arguments: each gives an answer or an error, and no signal."""
     script = Path(__file__).parent / "scripts" / "call_everything.py"
     called: list[Any] = []
-    ended_at = []
+    ended_at: list[Any] = []
     while (not called or called[-1] != ".") and len(ended_at) < 10:
         command = [sys.executable, str(script), *called[-1:]]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
