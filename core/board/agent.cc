@@ -29,7 +29,7 @@ namespace {
 
 constexpr double kTaken = 12;  // seconds for which an agent of the same name that was killed may count as there
 constexpr double kHold = 15;   // seconds for which the farm may hold an answer back
-constexpr double kFirstPause = 0.2, kLongestPause = 30;  // between attempts to reach a farm that is away
+constexpr double kFirstPause = 0.2, kLongestPause = 15;  // between attempts to reach a farm, which waits 30 s for us
 constexpr double kLook = 0.02;                           // until a hook that has closed its output is looked at again
 constexpr uint64_t kLeastDisk = 16 << 20;                // bytes that must be free for a lease
 
@@ -454,8 +454,11 @@ class Agent {
       }
       order.what = "clean";
       order.fence = message.fence;
-      if (options_.clean.empty()) waiting_.push_back(Done("cleaned", order, "why", ""));
-      else StartHook(order, {options_.clean});
+      const bool runs =
+          std::any_of(works_.begin(), works_.end(), [](const Work& w) { return w.order.what == "clean"; });
+      if (!options_.clean.empty() && message.fence > cleaned_) StartHook(order, {options_.clean});
+      else if (!runs) waiting_.push_back(Done("cleaned", order, "why", ""));
+      cleaned_ = std::max(cleaned_, message.fence);
     } else if (message.kind == GateMessage::kStop) {
       stopping_ = true;
     }
@@ -473,6 +476,7 @@ class Agent {
   std::list<Relay> relays_;
   std::list<Work> works_;
   std::map<int64_t, Order> leases_;  // what the farm said of each lease that is here, by fence
+  int64_t cleaned_ = 0;              // the fence of the last lease after which the command was started
   const double begin_ = Now();
   double after_ = 0, pause_ = kFirstPause, asked_ = 0;
   std::string said_;  // the last trouble with the farm that was logged, and when

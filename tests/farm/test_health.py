@@ -163,6 +163,30 @@ def test_hook_that_says_a_lot_is_kept_to_its_last_line() -> None:
     assert said.endswith(": last")
 
 
+def test_hook_after_a_lease_runs_once_and_keeps_the_place_though_its_agent_registers_again(
+    farm: RunningFarm, tmp_path: Path
+) -> None:
+    note, end = tmp_path / "note", tmp_path / "end"
+    os.mkfifo(end)
+    with board(farm, "b1", clean=f"echo began >> {note}; cat {end}; echo ended >> {note}"), client(farm) as lab:
+        lab.lease("k").release()
+        farm.until(note.exists)
+
+        def lose() -> None:
+            agent = farm.server.api._agents["b1"]
+            farm.server.api._lose("b1", agent, "its connection ended")
+            agent.news.tell()
+
+        farm.do(lose)
+        farm.until(lambda: farm.state.places["b1"].state == "cleaning")
+        end.write_text("")
+        with lab.lease("k"):
+            assert note.read_text().split() == ["began", "ended"]
+        end.write_text("")
+        farm.until(lambda: farm.state.places["b1"].state == "idle")
+        assert note.read_text().split() == ["began", "ended"] * 2
+
+
 def test_hook_failure_in_clean_up_counts_against_the_place(farm: RunningFarm) -> None:
     with board(farm, "b1", clean="false"), client(farm) as lab:
         with lab.lease("k"):

@@ -186,13 +186,36 @@ def test_state_agent_back_in_time_resumes_its_lease(desk: Desk) -> None:
     assert state.places["board"].state == "cleaning"
 
 
+@pytest.mark.parametrize("ends", ["while its agent is away", "before"])
+def test_state_place_is_cleaned_up_before_it_is_used_again(desk: Desk, ends: str) -> None:
+    state = desk.state
+    state.register("board", ["k"])
+    lease = state.request("k", "ann")
+    desk.answer()
+    if ends == "before":
+        state.release(lease.id)  # and it is being cleaned up
+    state.lost("board", "its connection ended")
+    state.release(lease.id)
+    desk.take()
+    state.register("board", ["k"], fence=lease.fence)
+    waiting = state.request("k", "bob")
+    assert (state.places["board"].state, waiting.state) == ("cleaning", "queued")
+    assert [(effect.what, effect.fence) for effect in desk.take()] == [("end", lease.fence)]
+    state.cleaned("board", lease.fence)
+    desk.answer()
+    assert waiting.state == "active"
+
+
 def test_state_agent_restart_ends_its_lease(desk: Desk) -> None:
     state = desk.state
     state.register("board", ["k"])
     lease = state.request("k", "ann")
     desk.answer()
     state.register("board", ["k"])
-    assert (lease.reason, state.places["board"].state) == ("agent lost", "idle")
+    assert (lease.reason, state.places["board"].state) == ("agent lost", "cleaning")
+    (end,) = (effect for effect in desk.answer() if effect.what == "end")
+    assert (end.fence, end.lease) == (lease.fence, lease)
+    assert state.places["board"].state == "idle"
 
 
 def test_state_offer_expires_without_answer(desk: Desk) -> None:

@@ -149,6 +149,7 @@ class Place(Stored):
         cycles, cycled: how often its power was cycled since it last worked, and when.
         owner: the user whose token serves it; empty where none was asked for.
         quiet: its agent says that no session of leases up to this fence is left.
+        cleaned: its agent says that nothing of leases up to this fence is left.
         not_before: when what is due is tried again, after it has failed.
     """
 
@@ -179,6 +180,7 @@ class Place(Stored):
     cycles: int = 0
     cycled: float = 0
     owner: str = ""
+    cleaned: int = 0
     quiet: int = field(default=0, metadata={"kept": False})
     armed: float = field(default=0, metadata={"kept": False})
     not_before: float = field(default=0, metadata={"kept": False})

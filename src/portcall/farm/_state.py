@@ -162,8 +162,8 @@ class State(Records):
             return
         if lease is not None:
             self._end(lease, "agent lost", detail="its agent started again")
-        if sessions:
-            self._clean_up(place, "its agent has sessions of a lease that is over")
+        if sessions or place.cleaned < place.fence:
+            self._clean_up(place, "a lease that is over was not cleaned up", lease)
             return
         self._set_place(place, "idle", "registered")
         self._serve(place)
@@ -248,6 +248,7 @@ class State(Records):
         """
         place = self.places.get(id)
         if place is not None and place.fence == fence and place.state in ("cleaning", "offline") and not place.lease:
+            place.cleaned = fence
             if why:
                 self.failed(id, why)
             self._set_place(place, "idle", "cleaned up")

@@ -50,7 +50,7 @@ from portcall.rpc.wire._address import Address
 from portcall.rpc.wire._handshake import server_reply
 
 HOLD = 15.0  # seconds for which the farm may hold an answer back
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds between attempts to reach a farm that is away
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between attempts to reach a farm, which waits 30 s for us
 RELAY_TIMEOUT = 10.0
 LEAST_DISK = 16 << 20  # bytes that must be free for a lease
 LINK_TIMEOUT = 15.0  # seconds until the end of a server is noticed at the latest
@@ -137,6 +137,7 @@ class Agent:
         self._sessions: dict[str, int] = {}  # fences
         self._waiting: dict[socket.socket, int] = {}  # relayed connections without a client, and their fences
         self._registered = ""
+        self._cleaned = 0  # the fence of the last lease after which ``clean`` was run
         self._leases: dict[int, Order] = {}  # what the farm said of each lease that is here, by fence
         self._instance = secrets.token_hex(16)
         self._server: Server | None = None
@@ -415,7 +416,8 @@ class Agent:
             with self._lock:
                 report = self._note(message)
                 over = self._ended(message.fence) if isinstance(message, LeaseEnded) else None
-            if over is not None and report is not None and self._place.clean:
+            if over is not None and report is not None and self._place.clean and report["fence"] > self._cleaned:
+                self._cleaned = report["fence"]
                 self._report({"what": "ended", "fence": report["fence"]})
                 report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
             if report is not None:
