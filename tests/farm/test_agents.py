@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farm.boards import board, place_command
+from farm.boards import agent_board, board, place_command
 from farm.fake_farm import FakeFarm, http, refusal
 
 NONSENSE = {
@@ -120,3 +121,23 @@ def test_agent_logs_a_trouble_once(fake: FakeFarm, tmp_path: Path) -> None:
         process.terminate()
         process.wait()
     assert log.read_text().count("no such thing") == 1
+
+
+@pytest.mark.parametrize("name", ["portcall-relay", "portcall-prepare"])
+def test_agent_declines_what_it_has_no_thread_for(fake: FakeFarm, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    hooks = {"prepare": "true"} if name == "portcall-prepare" else {}
+    with agent_board(fake, "board", "k", relay=True, **hooks):
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        fake.give({"do": "offer", "fence": 1, "key": "k:1"})
+        (declined,) = fake.until(fake.done)
+        assert (declined["what"], declined["fence"]) == ("declined", 1)
+        monkeypatch.undo()
+        fake.give({"do": "offer", "fence": 2, "key": "k:2"})
+        assert fake.until(lambda: fake.done()[1:])[0]["what"] == "accepted"

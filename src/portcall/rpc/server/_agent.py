@@ -326,17 +326,17 @@ class Agent:
         if order.lease:
             with self._lock:
                 self._leases[order.fence] = order
-        if order.do == "offer" and (self._place.check or self._place.prepare):
-            threading.Thread(target=self._prepare, args=(order,), name="portcall-prepare", daemon=True).start()
-            return None
         try:
+            if order.do == "offer" and (self._place.check or self._place.prepare):
+                threading.Thread(target=self._prepare, args=(order,), name="portcall-prepare", daemon=True).start()
+                return None
             if order.do != "end":
                 return self._admit(order)
             for sock in [sock for sock, of in list(self._waiting.items()) if of <= order.fence]:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
             self._link.send(EndLease(order.fence))
-        except (OSError, RPCError, ValueError) as error:
+        except (OSError, RPCError, ValueError, RuntimeError) as error:  # such as no more threads
             return {"what": "declined", "fence": order.fence, "why": str(error)} if order.do == "offer" else None
         return None
 
@@ -371,7 +371,7 @@ class Agent:
             why = why or run_hook(hook, self._place.hook_limit, self._variables(order))
         try:
             report = {"what": "declined", "fence": order.fence, "why": why} if why else self._admit(order)
-        except (OSError, RPCError, ValueError) as error:
+        except (OSError, RPCError, ValueError, RuntimeError) as error:
             report = {"what": "declined", "fence": order.fence, "why": str(error)}
         self._report(report)
 
@@ -393,7 +393,12 @@ class Agent:
         if isinstance(sock, ssl.SSLSocket):
             sock = socket.socket(fileno=as_descriptor(sock)[0])
         self._waiting[sock] = fence
-        threading.Thread(target=self._await_client, args=(sock,), name="portcall-relay", daemon=True).start()
+        try:
+            threading.Thread(target=self._await_client, args=(sock,), name="portcall-relay", daemon=True).start()
+        except RuntimeError:
+            del self._waiting[sock]
+            sock.close()
+            raise
 
     def _await_client(self, sock: socket.socket) -> None:
         """Hand a connection to the server as soon as its client says something."""
