@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import subprocess
@@ -84,6 +85,17 @@ def test_agents_word_counts_with_its_users_token_only(farm: RunningFarm) -> None
             assert caught.value.reason == "register"
         other.call("leave", place="b", agent=secret)
         assert farm.state.places["b"].state == "idle"
+
+
+def test_token_that_was_revoked_meanwhile_gets_no_answer_that_was_held_back(farm: RunningFarm) -> None:
+    shown = token(farm, "b")
+    with agent(farm, shown) as board, concurrent.futures.ThreadPoolExecutor() as pool:
+        orders = pool.submit(board.call, "next", hold=10, place="b", agent=register(board, "one"))
+        farm.until(lambda: farm.server.api._agents["b"].asking)
+        farm.do(lambda: farm.server.access.revoke("b", "admin"))
+        farm.do(lambda: farm.server.api._agents["b"].news.tell())
+        with pytest.raises(errors.AuthenticationError):
+            orders.result()
 
 
 def test_place_stays_with_its_user_over_renewed_tokens_and_restarts(tmp_path: Path) -> None:

@@ -101,7 +101,12 @@ class Api:
             raise ApiError(f"'{name}' is for {roles}, not for the role {caller.role}", "role", 403)
         try:
             answer = getattr(self, method)(command, caller)
-            return dict(await answer if asyncio.iscoroutine(answer) else answer)
+            if not asyncio.iscoroutine(answer):
+                return dict(answer)
+            found = dict(await answer)
+            if token and self.access.caller(token, "") is None:  # it counts no more since the answer was held back
+                raise ApiError(self.access.why_not(token), "token", 401)
+            return found
         except ApiError:
             raise
         except Refused as refused:
