@@ -180,3 +180,13 @@ def test_sessions_find_neither_the_token_of_their_board_nor_what_makes_it_the_pl
         agent = farm.server.api._agents["b"]
         found = found_by_others([control.pid, *family(server.pid)], shown, agent.secret, agent.instance)
         assert {(pid, word) for pid, _, word in found} == {(control.pid, shown)}
+
+
+def test_check_needs_a_token_for_a_key_of_the_place(farm: RunningFarm) -> None:
+    boss = token(farm, "boss", "operator", keys=("other",))
+    with agent(farm, token(farm, "b")) as mine, agent(farm, boss) as channel:
+        register(mine, "one")
+        with pytest.raises(errors.FarmError) as caught:
+            channel.call("check", place="b", secret="s" * 32, hold=0)
+        assert caught.value.reason == "role"
+        assert not farm.state.leases

@@ -144,6 +144,8 @@ class Api:
         place, secret = self._place(command), _text(command, "secret")
         if len(secret) < 32:
             raise ValueError("the secret of a check must have 32 characters or more")
+        if caller.keys and not set(caller.keys) & set(place.keys):
+            raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
         ttl, _, _ = _number(command, "ttl", 60, 1, 86400), _held_back(command), _seen(command)
         with self.hub.turn() as state:
             lease = state.check(place.id, caller.user, secret, ttl)
