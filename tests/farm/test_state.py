@@ -150,20 +150,24 @@ def test_state_request_with_the_same_secret_is_the_same_lease(desk: Desk) -> Non
 def test_state_lease_ends_without_heartbeat_or_claim_and_at_its_limit(desk: Desk) -> None:
     state = desk.state
     desk.claims = False
-    for id in ("a", "b", "c"):
+    for id in ("a", "b", "c", "d"):
         state.register(id, [id])
-    silent, long, unclaimed = (
+    silent, long, unclaimed, short = (
         state.request("a", "x", ttl=20),
         state.request("b", "x", ttl=20, ceiling=50),
         state.request("c", "x"),
+        state.request("d", "x", ttl=4),
     )
     desk.answer()
     state.heard(silent.id)
+    state.heard(short.id)
     for _ in range(10):
         if long.state == "active":
             state.heard(long.id)
         desk.pass_time(6)
-    assert [silent.reason, long.reason, unclaimed.reason] == ["expired", "limit", "never claimed"]
+    assert [silent.reason, long.reason, unclaimed.reason, short.reason] == [
+        "expired", "limit", "never claimed", "expired",
+    ]  # fmt: skip
     assert {p.state for p in state.places.values()} == {"idle"}
 
 

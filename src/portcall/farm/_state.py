@@ -108,7 +108,7 @@ class State(Records):
         elif lease.ends_at and lease.ends_at <= self.now:
             self._end(lease, "limit")
         else:
-            self._end(lease, "never claimed" if lease.since + self.rules.claim >= lease.expires else "expired")
+            self._end(lease, "expired" if lease.claimed else "never claimed")
 
     # ---- Places ----
 
