@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import zlib
@@ -121,6 +122,21 @@ def test_farm_serves_who_has_a_token_while_others_hold_connections_open(tmp_path
                     said.append(sock.recv(4096))
             assert any(answer.startswith(b"HTTP/1.1 503") for answer in said)
             assert not any(answer.startswith(b"HTTP/1.1 2") for answer in said)
+
+
+def test_farm_serves_who_has_a_token_while_idle_peers_of_tvm_hold_connections_open() -> None:
+    ping = b"\x71\xf2\x02\x00" + struct.pack("<i", 3) + b"[1]"
+    with contextlib.ExitStack() as stack:
+        _, facts = stack.enter_context(process(subprocess.DEVNULL, "--require-tokens"))
+        port, token = facts["port"], facts["token"]
+        for number in range(2 * DESCRIPTORS):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            sock.sendall(ping)
+            assert sock.recv(4, socket.MSG_WAITALL) == ping[:4]
+            assert sock.recv(5, socket.MSG_WAITALL) == struct.pack("<i", 1) + b"0"
+            if number % 100 == 99:
+                with rpc.connect_farm(f"127.0.0.1:{port}", token=token) as client:
+                    assert client.status()["places"] == []
 
 
 @pytest.mark.parametrize("half", HALVES[2:5])

@@ -27,6 +27,7 @@ class Guests:
         self.most_each = max(1, min(_MOST_EACH, descriptors // 8))
         self._last = descriptors - min(_RESERVE, descriptors // 8)
         self._of: dict[str, dict[Guest, None]] = {}  # by where they come from, the first first
+        self._idle: dict[Guest, None] = {}  # who may be here, but wants nothing now
         self._count = 0
 
     def add(self, guest: Guest) -> None:
@@ -40,7 +41,11 @@ class Guests:
         elif self._count > self.most:
             self.dismiss_one()
 
-    def remove(self, guest: Guest) -> None:
+    def remove(self, guest: Guest, idle: bool = False) -> None:
+        """Let one stay, as long as there are descriptors where it is idle."""
+        self._idle.pop(guest, None)
+        if idle:
+            self._idle[guest] = None
         mine = self._of.get(guest.origin, {})
         if guest in mine:
             del mine[guest]
@@ -49,12 +54,18 @@ class Guests:
                 del self._of[guest.origin]
 
     def dismiss_one(self) -> bool:
-        """Have one go, of the address that has the most; return whether there was one."""
-        if not self._of:
+        """Have one go, of the address that has the most, or an idle one if those are more; return whether one did."""
+        most = max((*self._of.values(), self._idle), key=len)
+        if not most:
             return False
-        most = max(self._of.values(), key=len)
         next(iter(most)).dismiss("the farm has too many connections")
         return True
+
+    def make_room(self) -> bool:
+        """Have two go, since the descriptor of one will not look crowded to the next who comes."""
+        went = self.dismiss_one()
+        self.dismiss_one()
+        return went
 
     def is_crowded(self, descriptor: int) -> bool:
         """Return whether a new descriptor is one of the last, which are kept free. The system gives the lowest."""
@@ -87,10 +98,10 @@ class Guest:
         self.address, self.origin = address, origin_of(address)
         self._guests.add(self)
 
-    def show(self, known: bool = True) -> None:
-        """Say whether it has shown that it may be here; what was shown may count no more."""
+    def show(self, known: bool = True, idle: bool = False) -> None:
+        """Say whether it has shown that it may be here, which may count no more; an idle one goes if none else can."""
         if known:
-            self._guests.remove(self)
+            self._guests.remove(self, idle)
             self.left = None
         else:
             self._guests.add(self)

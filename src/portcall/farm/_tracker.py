@@ -121,8 +121,8 @@ class Tracker(asyncio.Protocol):
         if request is None:
             self._transport.write(wire.MAGIC)
         else:
-            self._guest.show()
             self._try_to_answer(request)
+            self._guest.show(idle=not self._places and not self._requests)
 
     def _send(self, value: Any) -> None:
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
