@@ -89,5 +89,6 @@ def driver(
     for name, value in cuda_variables.items():
         monkeypatch.setenv(name, value)
     _cuda_of_this_process.fail(0, 0)
+    portcall.get_global_func("__tvm_set_device")(2, 0)  # kernels without host code run on the thread's device
     yield _cuda_of_this_process
     _cuda_of_this_process.fail(0, 0)
