@@ -45,5 +45,7 @@ export function isInteger(value: number): boolean {
 
 /** @throws RangeError The integer has more than 64 bits. */
 export function checkInt64(value: bigint): void {
-  if (BigInt.asIntN(64, value) !== value) throw new RangeError(`${value} does not fit 64 bits`);
+  if (BigInt.asIntN(64, value) === value) return;
+  const short = BigInt.asIntN(256, value) === value; // digits of a long one take long
+  throw new RangeError(`${short ? value : "a whole number of more than 256 bits"} does not fit 64 bits`);
 }

@@ -7,7 +7,7 @@ import fc from "fast-check";
 import { RemoteProtocolError } from "../src/errors.js";
 import { Tensor } from "../src/index.js";
 import { remoteError } from "../src/rpc/client/remote_error.js";
-import { DescribedObject, decodeValue, encodeValue, Shape } from "../src/rpc/wire/by_value.js";
+import { DescribedObject, decodeValue, encodeValue, Shape, wideInt } from "../src/rpc/wire/by_value.js";
 import { Reader, Writer } from "../src/rpc/wire/bytes.js";
 import { Code, FrameReader } from "../src/rpc/wire/frames.js";
 import { fromHex, greeting, HandshakeReader, parseGreeting, proof, toHex } from "../src/rpc/wire/handshake.js";
@@ -136,6 +136,19 @@ describe("values by value", () => {
     assert.deepEqual(decodeValue(encodeValue([line, point])), [line, point]);
     assert.deepEqual([encodeValue(point)[0], encodeValue(shared)[0]], [1, 0]);
     assert.throws(() => encodeValue([point, new DescribedObject("demo.Point", { z: 1 })]), TypeError);
+  });
+
+  test("of whole numbers have words of 64 bits, as many as a BigInt takes", () => {
+    const words = (value: bigint, count: number) =>
+      new Uint8Array(BigUint64Array.from({ length: count }, (_, i) => value >> BigInt(64 * i)).buffer);
+    const values = [2n ** 64n, -(2n ** 64n), 2n ** 127n - 1n, -(2n ** 127n), 0x0123456789abcdef0123456789abcdefn];
+    for (const value of values) for (const count of [2, 3]) assert.equal(wideInt(words(value, count)), value);
+    for (const value of [0, -1, 2 ** 53 - 1]) assert.equal(wideInt(words(BigInt(value), 2)), value);
+    assert.equal(wideInt(words(2n ** 63n - 1n, 1)), 2n ** 63n - 1n);
+    const large = new Uint8Array(2 ** 20).fill(0xab);
+    assert.equal(wideInt(large), BigInt.asIntN(8 * large.length, BigInt(`0x${"ab".repeat(large.length)}`)));
+    for (const size of [0, 7, 12, 2 ** 27 + 8]) assert.throws(() => wideInt(new Uint8Array(size)), RemoteProtocolError);
+    assert.throws(() => encodeValue([wideInt(large)]), { name: "RangeError", message: /256 bits/ });
   });
 
   test("that cannot be sent, or are damaged, are errors", () => {

@@ -5,6 +5,10 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { RemoteError, rpc } from "../src/index.js";
+import { HandshakeStream } from "../src/rpc/transport/handshake_stream.js";
+import { openTransport } from "../src/rpc/transport/open.js";
+import { parseAddress } from "../src/rpc/transport/transport.js";
+import { EXTENSION_VERSION, greeting, parseGreeting } from "../src/rpc/wire/handshake.js";
 import { testClientOfBytes } from "./bytes_suite.js";
 import { ROOT } from "./captures.js";
 import { SERVED } from "./served.js";
@@ -102,6 +106,29 @@ describe("a client in JavaScript", () => {
     await brief.close();
     await waiting;
     await assert.rejects(rpc.connect(brief.address), { reason: "refused" });
+  });
+
+  test("asks why its session ended with a secret that no other client has", async () => {
+    let note = (_: unknown) => {};
+    const over = new Promise((resolve) => {
+      note = resolve;
+    });
+    const one = await listen({ onSession: (_, ended) => ended && note(ended) });
+    const say = async (words: Record<string, string> = {}) => {
+      const transport = await openTransport(parseAddress(one.address), new AbortController().signal);
+      transport.send(greeting("client", "", Object.entries({ portcall: EXTENSION_VERSION, ...words })));
+      const message = await new HandshakeStream(transport).next();
+      return { transport, words: parseGreeting(message!.text, "server").options };
+    };
+    const [first, second] = [await say(), await say()];
+    const ask = async (secret: string) =>
+      (await say({ reason: `${first.words.get("session")}.${secret}` })).words.get("ended");
+    first.transport.abort();
+    await over;
+    assert.equal(await ask(second.words.get("secret")!), "unknown");
+    assert.equal(await ask(first.words.get("secret")!), "closed");
+    second.transport.abort();
+    await one.close();
   });
 
   test("has a session of its own beside others", async () => {

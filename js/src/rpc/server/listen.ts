@@ -2,6 +2,7 @@
 // A server that listens, in Node.
 
 import type { AddressInfo } from "node:net";
+import { encodeText } from "../../text.js";
 import { HandshakeStream } from "../transport/handshake_stream.js";
 import { type Address, addressText, parseAddress, type Transport } from "../transport/transport.js";
 import {
@@ -12,6 +13,7 @@ import {
   newNonce,
   parseGreeting,
   refusal,
+  sameBytes,
   timeoutOf,
 } from "../wire/handshake.js";
 import type { Ending } from "./served_session.js";
@@ -102,11 +104,16 @@ function addressToListen(text: string): Exclude<Address, { kind: "websocket" }> 
   return anyPort && address.kind === "tcp" ? { ...address, port: 0 } : address;
 }
 
+/** What a client asks with, later, why its session ended; no other client knows the secret. */
+interface Credential {
+  readonly id: string;
+  readonly secret: string;
+}
+
 /** Lets clients in. */
 class Door {
   readonly #settings: Settings;
-  readonly #secret = newNonce();
-  readonly #endings = new Map<string, Ending | "unknown">();
+  readonly #ended = new Map<string, { readonly secret: string; readonly how: Ending }>(); // by session
   #last = 0;
 
   constructor(settings: Settings) {
@@ -118,14 +125,14 @@ class Door {
     const stream = new HandshakeStream(transport);
     const timer = setTimeout(() => transport.abort(), HANDSHAKE_TIMEOUT);
     let hello: Greeting;
-    let id: string;
+    let session: Credential | undefined;
     try {
       const first = await stream.next(); // throws if the peer is not a client: it gets no answer
       if (!first) return undefined;
       try {
         hello = parseGreeting(first.text, "client");
         if (this.#tell(transport, hello)) return undefined;
-        id = await this.#admit(transport, stream, hello, first.bytes);
+        session = await this.#admit(transport, stream, hello, first.bytes);
       } catch {
         transport.send(refusal(MISMATCH));
         transport.close();
@@ -134,13 +141,14 @@ class Door {
     } finally {
       clearTimeout(timer);
     }
-    if (!id) {
+    if (!session) {
       transport.abort();
       return undefined;
     }
     const features = commonFeatures(this.#settings, hello);
     const ending = await serveSession(transport, this.#settings, hello, stream.rest, features, begun);
-    this.#endings.set(id, ending);
+    this.#ended.set(session.id, { secret: session.secret, how: ending });
+    if (this.#ended.size > MOST_ENDINGS) this.#ended.delete(this.#ended.keys().next().value!);
     return ending;
   }
 
@@ -148,8 +156,9 @@ class Door {
   #tell(transport: Transport, hello: Greeting): boolean {
     const question = hello.options.get("reason");
     if (question === undefined) return false;
-    const [id = "", secret] = question.split(".");
-    const ended = (secret === this.#secret && this.#endings.get(id)) || "unknown";
+    const [id = "", secret = ""] = question.split(".");
+    const known = this.#ended.get(id);
+    const ended = known && sameBytes(encodeText(known.secret), encodeText(secret)) ? known.how : "unknown";
     transport.send(
       greeting("server", this.#settings.key, [
         ["portcall", EXTENSION_VERSION],
@@ -160,9 +169,14 @@ class Door {
     return true;
   }
 
-  /** Accept a client, after a proof where there is a token; return the session's number, empty for a wrong proof.
+  /** Accept a client, after a proof where there is a token; undefined for a wrong proof.
    * @throws Error It is refused. */
-  async #admit(transport: Transport, stream: HandshakeStream, hello: Greeting, bytes: Uint8Array): Promise<string> {
+  async #admit(
+    transport: Transport,
+    stream: HandshakeStream,
+    hello: Greeting,
+    bytes: Uint8Array,
+  ): Promise<Credential | undefined> {
     const { key, token } = this.#settings;
     timeoutOf(hello);
     if (hello.key !== key) throw new Error("the client asked for another key");
@@ -173,17 +187,15 @@ class Door {
       const reply = greeting("server", key, [...words, ["auth", "token"], ["nonce", newNonce()]]);
       transport.send(reply);
       const proven = await exchangeProofs(stream, token, [bytes, reply]);
-      if (!proven) return "";
+      if (!proven) return undefined;
       words.push(proven);
     }
     this.#last += 1;
-    const id = String(this.#last);
-    if (words.length) words.push(["session", id], ["secret", this.#secret]);
+    const session = { id: String(this.#last), secret: newNonce() };
+    if (words.length) words.push(["session", session.id], ["secret", session.secret]);
     const features = commonFeatures(this.#settings, hello);
     if (features.length) words.push(["features", features.join(",")]);
-    this.#endings.set(id, "unknown");
-    if (this.#endings.size > MOST_ENDINGS) this.#endings.delete(this.#endings.keys().next().value!);
     transport.send(greeting("server", key, words));
-    return id;
+    return session;
   }
 }

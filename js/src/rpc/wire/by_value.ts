@@ -32,6 +32,8 @@ const MAGIC = [0x89, 0x70, 0x63, 0x67, 1]; // "\x89pcg", version 1
 const CHECKSUM = 8; // bytes
 const DEEPEST = 500; // containers in each other
 const MOST_NODES = 1 << 20;
+const MOST_WIDE = 2 ** 27; // bytes of a whole number: V8's BigInt has 2^30 bits at most
+const PIECE = 2 ** 15; // bytes of it that become digits at once
 
 const Node = { Array: 0, List: 1, Map: 2, Dict: 3, Tensor: 4, Contents: 5, FirstType: 8 } as const;
 const Tag = {
@@ -420,9 +422,25 @@ class Decoder {
   }
 }
 
-/** A whole number of any size: words of 64 bits in two's complement, least significant first. */
-function wideInt(bytes: Uint8Array): bigint {
-  let value = 0n;
-  for (let at = bytes.length - 1; at >= 0; --at) value = (value << 8n) | BigInt(bytes[at]!);
-  return BigInt.asIntN(8 * bytes.length, value);
+/** A whole number of any size: words of 64 bits in two's complement, least significant first.
+ * @throws RemoteProtocolError The bytes are no words, or more than a BigInt has. */
+export function wideInt(bytes: Uint8Array): number | bigint {
+  if (!bytes.length || bytes.length % 8 || bytes.length > MOST_WIDE) {
+    throw new RemoteProtocolError(`a value has a whole number of ${bytes.length} bytes`);
+  }
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const pieces = ["0x"]; // a BigInt is made at once, of digits: one that grows word by word is copied for each word
+  for (let end = bytes.length; end > 0; end -= PIECE) {
+    const words: string[] = [];
+    for (let at = end - 8; at >= Math.max(0, end - PIECE); at -= 8) {
+      words.push(view.getBigUint64(at, true).toString(16).padStart(16, "0"));
+    }
+    pieces.push(words.join(""));
+  }
+  try {
+    const value = BigInt.asIntN(8 * bytes.length, BigInt(pieces.join("")));
+    return Number.isSafeInteger(Number(value)) ? Number(value) : value;
+  } catch {
+    throw new RemoteProtocolError(`a value has a whole number of ${bytes.length} bytes, more than a BigInt has here`);
+  }
 }
