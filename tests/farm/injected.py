@@ -99,8 +99,8 @@ class FakeEnd(End):
     def send(self, data: bytes | memoryview) -> None:
         self.sent += bytes(data)
 
-    def full(self) -> bool:
-        return False
+    def left(self) -> int:
+        return 0
 
     def stop_reading(self, stop: bool) -> None:
         pass

@@ -183,6 +183,28 @@ def test_proxy_stops_reading_while_the_other_side_takes_nothing(farm: RunningFar
             assert b"the end" in server.ended()[-40:]
 
 
+@pytest.mark.parametrize("reader", [Peer, WebSocketPeer])
+@pytest.mark.parametrize("writer", [Peer, WebSocketPeer])
+def test_proxy_ends_a_pair_whose_source_was_reset_while_the_sink_takes_nothing(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch, writer: type[Peer], reader: type[Peer]
+) -> None:
+    monkeypatch.setattr("portcall.farm._splice.PATIENCE", 0.1)
+    if reader is WebSocketPeer:
+        monkeypatch.setattr("portcall.farm._websocket.PING", 2)
+    with reader(farm, "server:k"):
+        joined(farm)
+        with writer(farm, "client:k") as client:
+            farm.until(lambda: farm.server.relay.pairs)
+            block = bytes(1 << 20)
+            if writer is WebSocketPeer:
+                block = struct.pack(">BBQ4x", 0x82, 0x80 | 127, len(block)) + block
+            client.sock.settimeout(0.2)
+            with contextlib.suppress(TimeoutError):
+                client.sock.sendall(block * 64)
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        farm.until(lambda: not farm.server.relay.peers and not farm.state.places)
+
+
 # ---- WebSocket ----
 
 

@@ -22,7 +22,7 @@ from portcall.errors import RemoteProtocolError
 from portcall.farm._guests import Guest, origin_of
 from portcall.farm._hub import Hub
 from portcall.farm._model import Effect, Refused
-from portcall.farm._splice import Pipes, Spliced
+from portcall.farm._splice import HasDescriptor, Pipes, Spliced, Stall
 from portcall.farm._state import State
 from portcall.farm._texts import check_text
 from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, refusal
@@ -46,13 +46,18 @@ class End:
 
     address = ""
     padding = b""
+    _stall: Stall | None = None
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send bytes, which may change afterwards unless ``full`` is true then."""
+        """Send bytes, which may change afterwards unless some are ``left`` then."""
         raise NotImplementedError
 
-    def full(self) -> bool:
-        """Return whether something is left to be sent."""
+    def left(self) -> int:
+        """Return how much is left to be sent; 0 for nothing."""
+        raise NotImplementedError
+
+    def source(self) -> HasDescriptor | None:
+        """Return the socket of the peer; None once it is closed."""
         raise NotImplementedError
 
     def stop_reading(self, stop: bool) -> None:
@@ -63,9 +68,22 @@ class End:
         """Close, after what is left was sent."""
         raise NotImplementedError
 
+    def abort(self) -> None:
+        """Close at once."""
+        raise NotImplementedError
+
     def show(self) -> None:
         """The peer has shown that it may be here, unless it was refused."""
         raise NotImplementedError
+
+    def limit_end(self) -> None:
+        """Close at once where the peer no longer takes what is left; ``closed`` says that the connection has ended."""
+        if self.left() and self._stall is None:
+            self._stall = Stall(None, self.left, self.abort)
+
+    def closed(self) -> None:
+        if self._stall is not None:
+            self._stall.over()
 
 
 class Relay:
@@ -110,6 +128,7 @@ class Peer:
         self._raw = False
         self._served = False
         self._timer: asyncio.TimerHandle | None = None
+        self._stall: Stall | None = None
         self._wait(HELLO_PATIENCE)
 
     def _wait(self, seconds: float | None) -> None:
@@ -125,9 +144,11 @@ class Peer:
         """Take bytes of the peer."""
         if self.partner is not None:
             self._relay.passed += len(data)
-            self.partner.end.send(data)
-            if self.partner.end.full():
+            sink = self.partner.end
+            sink.send(data)
+            if sink.left():
                 self.end.stop_reading(True)
+                self._stall = self._stall or Stall(self.end.source(), sink.left, self.end.finish)
             return
         self.hello += bytes(data)
         if len(self.hello) < _HEAD:
@@ -148,7 +169,17 @@ class Peer:
     def drained(self) -> None:
         """The transport has sent all that was left."""
         if self.partner is not None:
-            self.partner.end.stop_reading(False)
+            self.partner._go_on()
+
+    def _go_on(self) -> None:
+        """Its sink takes more."""
+        self._end_stall()
+        self.end.stop_reading(False)
+
+    def _end_stall(self) -> None:
+        stall, self._stall = self._stall, None
+        if stall is not None:
+            stall.over()
 
     def lost(self) -> None:
         """The connection has ended."""
@@ -156,6 +187,7 @@ class Peer:
         self._hub.ensure(self._leave)
         self._relay.peers.discard(self)
         self._wait(None)
+        self._end_stall()
         partner, self.partner = self.partner, None
         if partner is not None:
             partner.partner = None
@@ -319,7 +351,6 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         self._guest = guest
         self.address = guest.address
         self._buffer = bytearray(4096)
-        self._paused = False
         self.spliced: Spliced | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -337,29 +368,30 @@ class TcpEnd(End, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._peer.feed(memoryview(self._buffer)[:nbytes])
-        if self._peer.partner is not None and self._peer.partner.end.full():
+        if self._peer.partner is not None and self._peer.partner.end.left():
             self._buffer = bytearray(PIECE)  # the transport may still read from the old one
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.closed()
         self._guest.leave()
         self._peer.lost()
 
-    def pause_writing(self) -> None:
-        self._paused = True
-
     def resume_writing(self) -> None:
-        self._paused = False
         self._peer.drained()
 
     def send(self, data: bytes | memoryview) -> None:
         if not self._transport.is_closing():
             self._transport.write(bytes(data) if self._secure else data)
 
-    def full(self) -> bool:
-        return self._paused or self._transport.get_write_buffer_size() > 0
+    def left(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def source(self) -> HasDescriptor | None:
+        sock: HasDescriptor | None = self._transport.get_extra_info("socket")
+        return sock
 
     def stop_reading(self, stop: bool) -> None:
         if not self._transport.is_closing():
@@ -371,8 +403,12 @@ class TcpEnd(End, asyncio.BufferedProtocol):
     def finish(self) -> None:
         if self.spliced is not None:
             self.spliced.close()
-        else:
-            self._transport.close()
+            return
+        self._transport.close()
+        self.limit_end()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def show(self) -> None:
         if not self._transport.is_closing():
@@ -380,7 +416,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
 
     def is_plain(self) -> bool:
         """Return whether the bytes of the socket are those of the peer, and all that was sent has left."""
-        return not self._secure and not self.full() and not self._transport.is_closing()
+        return not self._secure and not self.left() and not self._transport.is_closing()
 
     def detach(self) -> socket.socket:
         """Return the socket, and do nothing more with it."""

@@ -11,14 +11,59 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
 PIECE = 1 << 20
+PATIENCE = 60.0  # seconds for which a sink may take nothing of what a source that has gone has left
 _ROUNDS = 4  # pieces that a direction passes on before others have their turn
 _KEPT_PIPES = 4
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which Python 3.10 does not name
 _FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
+
+
+class HasDescriptor(Protocol):
+    """A socket, or what asyncio shows of one; negative once it is closed."""
+
+    def fileno(self) -> int: ...
+
+
+class Stall:
+    """A sink that takes nothing for now, so nobody reads its source, and nobody would notice that that has gone.
+
+    Parameters:
+        source: None where it is known to have gone.
+        left: returns how many bytes the sink is to take.
+        end: called once the source has gone and the sink takes nothing.
+    """
+
+    def __init__(self, source: HasDescriptor | None, left: Callable[[], int], end: Callable[[], None]) -> None:
+        self._source, self._left, self._end = source, left, end
+        self._wait()
+
+    def _wait(self) -> None:
+        self._before = self._left()
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look)
+
+    def _look(self) -> None:
+        if self._left() == self._before and self._has_gone():
+            self._end()
+        else:
+            self._wait()
+
+    def _has_gone(self) -> bool:
+        """Return whether the source was reset, or sends no more."""
+        if self._source is None or self._source.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._source, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def over(self) -> None:
+        """The sink takes something, or has ended."""
+        self._timer.cancel()
 
 
 class Pipes:
@@ -86,9 +131,10 @@ class _Direction:
     def __init__(self, pair: Spliced, source: socket.socket, sink: socket.socket) -> None:
         self._pair = pair
         self._loop = asyncio.get_running_loop()
-        self._source, self._sink = source.fileno(), sink.fileno()
+        self._from, self._source, self._sink = source, source.fileno(), sink.fileno()
         self._pipe: tuple[int, int] | None = None
         self._pending = 0
+        self._stall: Stall | None = None
         self._loop.add_reader(self._source, self._read)
 
     def _read(self) -> None:
@@ -104,6 +150,7 @@ class _Direction:
                 if not self._flush():
                     self._loop.remove_reader(self._source)
                     self._loop.add_writer(self._sink, self._go_on)
+                    self._stall = Stall(self._from, lambda: self._pending, self._pair.close)
                     return
         except BlockingIOError:
             self._drop_pipe()
@@ -124,10 +171,16 @@ class _Direction:
         """The sink takes more."""
         try:
             if self._flush():
+                self._end_stall()
                 self._loop.remove_writer(self._sink)
                 self._loop.add_reader(self._source, self._read)
         except OSError:
             self._pair.close()
+
+    def _end_stall(self) -> None:
+        stall, self._stall = self._stall, None
+        if stall is not None:
+            stall.over()
 
     def _drop_pipe(self) -> None:
         pipe, self._pipe = self._pipe, None
@@ -137,4 +190,5 @@ class _Direction:
     def close(self) -> None:
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._sink)
+        self._end_stall()
         self._drop_pipe()

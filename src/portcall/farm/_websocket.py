@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 
 from portcall.farm._guests import Guest
 from portcall.farm._relay import PIECE, End, Peer, Relay
+from portcall.farm._splice import HasDescriptor
 
 PING = 20.0
 LAST_WORDS = 2.0  # seconds for the peer to say that it closes, too
@@ -22,7 +23,8 @@ class WebSocketEnd(End):
 
     padding = b"\0\0\0\0"  # web-runtime reads eight bytes before it looks at the code
 
-    def __init__(self, relay: Relay, socket: web.WebSocketResponse, guest: Guest) -> None:
+    def __init__(self, relay: Relay, socket: web.WebSocketResponse, request: web.Request, guest: Guest) -> None:
+        self._request = request
         self._guest = guest
         self.address = guest.address
         self._socket = socket
@@ -38,8 +40,12 @@ class WebSocketEnd(End):
         self._left.extend(whole[n : n + PIECE] for n in range(0, len(whole), PIECE))
         self._news.set()
 
-    def full(self) -> bool:
-        return bool(self._left)
+    def left(self) -> int:
+        return len(self._left)
+
+    def source(self) -> HasDescriptor | None:
+        transport = self._request.transport
+        return transport and transport.get_extra_info("socket")
 
     def stop_reading(self, stop: bool) -> None:
         if stop:
@@ -51,6 +57,11 @@ class WebSocketEnd(End):
         self._closing = True
         self._may_read.set()
         self._news.set()
+        self.limit_end()
+
+    def abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
     def show(self) -> None:
         if not self._closing:
@@ -81,6 +92,7 @@ class WebSocketEnd(End):
                 self._peer.feed(message.data)
 
     def lost(self) -> None:
+        self.closed()
         self._peer.lost()
 
 
@@ -88,11 +100,12 @@ async def join(relay: Relay, request: web.Request, guest: Guest) -> web.StreamRe
     """Let a peer join, and return once it has ended."""
     socket = web.WebSocketResponse(timeout=LAST_WORDS, max_msg_size=MOST_MESSAGE, heartbeat=PING, compress=False)
     await socket.prepare(request)
-    end = WebSocketEnd(relay, socket, guest)
+    end = WebSocketEnd(relay, socket, request, guest)
     writing = asyncio.create_task(end.write())
     try:
         await end.read()
-        if end.full():  # what was sent to it before its end, such as a refusal
+        if end.left():  # what was sent to it before its end, such as a refusal
+            end.limit_end()
             await writing
     except ConnectionError:
         pass
