@@ -22,6 +22,7 @@ import trustme
 
 from farm.running import TRACKER, RunningFarm, running_farm
 from portcall import rpc
+from portcall.farm._guests import Guest, Guests
 
 UPGRADE = (
     b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -137,6 +138,28 @@ def test_farm_serves_who_has_a_token_while_idle_peers_of_tvm_hold_connections_op
             if number % 100 == 99:
                 with rpc.connect_farm(f"127.0.0.1:{port}", token=token) as client:
                     assert client.status()["places"] == []
+
+
+def test_farm_has_as_many_guests_go_as_descriptors_are_in_use_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda what: (1024, 1024))
+    guests, gone = Guests(), list[Guest]()
+    last = 1024 - 64
+
+    def come(number: int) -> Guest:
+        guest = Guest(guests, f"10.0.0.{number}", lambda why: gone.append(guest))
+        return guest
+
+    for number in range(12):
+        come(number)
+    for descriptor, count in ((last - 1, 0), (last, 1), (last, 1), (last + 1, 2)):
+        assert guests.make_room(descriptor)
+        assert len(gone) == count
+    for guest in gone:
+        guest.leave()
+        guest.leave()  # as some do
+    assert guests.make_room(last + 1)
+    assert len(gone) == 4
+    assert not guests.make_room(last + 100)
 
 
 @pytest.mark.parametrize("half", HALVES[2:5])

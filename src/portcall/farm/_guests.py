@@ -29,6 +29,7 @@ class Guests:
         self._of: dict[str, dict[Guest, None]] = {}  # by where they come from, the first first
         self._idle: dict[Guest, None] = {}  # who may be here, but wants nothing now
         self._count = 0
+        self._going = 0  # who were told to go, and whose descriptors are not free yet
 
     def add(self, guest: Guest) -> None:
         """Let one more in; another one may have to go for it."""
@@ -61,15 +62,18 @@ class Guests:
         next(iter(most)).dismiss("the farm has too many connections")
         return True
 
-    def make_room(self) -> bool:
-        """Have two go, since the descriptor of one will not look crowded to the next who comes."""
-        went = self.dismiss_one()
-        self.dismiss_one()
-        return went
+    def make_room(self, descriptor: int) -> bool:
+        """Let a new connection in, and one go for each descriptor that is in use beyond those that may be.
 
-    def is_crowded(self, descriptor: int) -> bool:
-        """Return whether a new descriptor is one of the last, which are kept free. The system gives the lowest."""
-        return descriptor >= self._last
+        The system gives the lowest descriptor, so all below a new one are in use. Return whether there is room.
+        """
+        while descriptor - self._going >= self._last:
+            if not self.dismiss_one():
+                return False
+        return True
+
+    def count_going(self, step: int) -> None:
+        self._going += step
 
 
 class Guest:
@@ -90,11 +94,12 @@ class Guest:
         self.names: frozenset[str] = frozenset()
         self.left: int | None = None
         self.end = end
+        self._going = False
         guests.add(self)
 
     def move(self, address: str) -> None:
         """Say where it really comes from."""
-        self.leave()
+        self._guests.remove(self)
         self.address, self.origin = address, origin_of(address)
         self._guests.add(self)
 
@@ -115,9 +120,14 @@ class Guest:
     def leave(self) -> None:
         """The connection has ended."""
         self._guests.remove(self)
+        self._guests.count_going(-self._going)
+        self._going = False
 
     def dismiss(self, why: str) -> None:
-        self.leave()
+        """Have it go: its connection ends."""
+        self._guests.remove(self)
+        self._guests.count_going(1 - self._going)
+        self._going = True
         self.end(why)
 
 

@@ -143,7 +143,7 @@ class Port:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 tune(sock)
-            if self.guests.is_crowded(sock.fileno()) and not self.guests.make_room():
+            if not self.guests.make_room(sock.fileno()):
                 with contextlib.suppress(OSError):
                     sock.send(_FULL % (len(_FULL_TEXT), _FULL_TEXT))
                 sock.close()
