@@ -141,6 +141,32 @@ def test_operator_takes_a_place_back_with_a_reason(browser: Browser, locked: Run
     assert "demo at ten" in ended[0]["detail"]
 
 
+@pytest.mark.parametrize("path", ["/history", "/place/b%20%252F%2F"])
+def test_history_is_paged(browser: Browser, path: str) -> None:
+    with running_farm() as farm:
+
+        def happen() -> None:
+            with farm.server.hub.turn() as state:
+                state.register("b %2F/", ["k"])
+                for number in range(118):
+                    state.note(f"event {number}", place="b %2F/")
+
+        farm.do(happen)
+        rows = "[...document.querySelectorAll('table:not(.facts) tbody tr')].map((row) => row.cells[1].textContent)"
+        browser.open(url(farm))
+        browser.press("main a" if path != "/history" else "header > a")
+        for first, last in ((117, 68), (67, 18)):
+            browser.until(f"{rows}[0] === 'event {first}'")
+            assert browser.evaluate(rows)[-1] == f"event {last}"
+            assert len(browser.evaluate(rows)) == 50
+            assert browser.evaluate("location.pathname") == path
+            browser.press(".pages a:last-child")
+        browser.until(f"{rows}.at(-1) === 'place registered'")
+        assert browser.evaluate("document.querySelectorAll('.pages a').length") == 1
+        browser.press(".pages a")
+        browser.until(f"{rows}[0] === 'event 117'")
+
+
 def test_page_of_a_farm_without_tokens_needs_no_login(browser: Browser) -> None:
     with running_farm() as farm:
         browser.ask("Network.setCookie", name="portcall-farm", value="of-another-farm", url=url(farm))

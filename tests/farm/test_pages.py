@@ -69,6 +69,32 @@ def test_farm_page_shows_places_leases_and_queue_escaped(farm: RunningFarm) -> N
     assert "lease queued" in get(farm, "/history")[1]
 
 
+@pytest.mark.parametrize(("want", "unmet"), [
+    ("k & ram>=64GiB & gpu", ["'ram>=64GiB'"]), ("none & k", ["'none'"]), ("arm64 & k", ["arm64 & k"]),
+])  # fmt: skip
+def test_farm_says_which_clause_no_place_meets(farm: RunningFarm, want: str, unmet: list[str]) -> None:
+    assert "registered" in command(farm, "request", want=want, secret="t" * 32, hopeless=True, hold=0)["why"]
+    command(farm, "register", place="a", keys=["k"], tags={"gpu": "mali"})
+    command(farm, "register", place="b", keys=["arm64"])
+    why = command(farm, "request", want=want, secret="s" * 32, hopeless=True, hold=0)["why"]
+    assert all(clause in why for clause in unmet)
+    assert "'k'" not in why
+    assert "'gpu'" not in why
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_farm_refuses_names_of_places_that_no_link_reaches(farm: RunningFarm, name: str) -> None:
+    with pytest.raises(errors.FarmError) as caught:
+        command(farm, "register", place=name, keys=["k"])
+    assert caught.value.reason == "invalid"
+
+
+@pytest.mark.parametrize("before", ["-1", "x", "²", "٣", "9" * 400, "1e3", ""])
+def test_farm_history_begins_where_a_number_says(farm: RunningFarm, before: str) -> None:
+    fill(farm)
+    assert get(farm, f"/history?{urlencode({'before': before})}")[0] == 200
+
+
 def test_farm_page_receives_changes(farm: RunningFarm) -> None:
     with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
         connection.request("GET", "/events")

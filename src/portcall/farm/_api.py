@@ -548,11 +548,15 @@ class Api:
         state = self.hub.state
         if state.queue.is_blocked(lease):
             return f"{lease.user} has {lease.most} leases already, which is the limit"
-        matching = state.queue.line(lease.key_only, lease.want, state.places).places
-        taken = [state.places[id] for id in sorted(matching) if not state.places[id].free]
+        line = state.queue.line(lease.key_only, lease.want, state.places)
+        if not line.places:
+            unmet = line.constraint.unmet((place.keys, place.tags) for place in state.places.values())
+            named = " and ".join(f"'{clause}'" for clause in unmet) or f"all of {lease.want!r} at once"
+            return f"no place meets {named}" if state.places else "no place has registered yet"
+        taken = [state.places[id] for id in sorted(line.places) if not state.places[id].free]
         said = [self._why_not(place) for place in taken[:_NAMED]]
         more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
-        return ("; ".join(said) + more) or "no place of this kind is there yet"
+        return "; ".join(said) + more
 
     def _why_not(self, place: Place) -> str:
         """Say why a place is not handed out now."""

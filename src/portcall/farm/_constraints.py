@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,15 @@ class Constraint:
     def missing(self, keys: tuple[str, ...], tags: Mapping[str, Tag]) -> list[Clause]:
         """Return the clauses that such a place does not meet."""
         return [clause for clause in self.clauses if not clause.holds(keys, tags)]
+
+    def unmet(self, places: Iterable[tuple[tuple[str, ...], Mapping[str, Tag]]]) -> list[Clause]:
+        """Return the clauses that none of these places meets, each of which is keys and tags."""
+        left = list(self.clauses)
+        for keys, tags in places:
+            left = [clause for clause in left if not clause.holds(keys, tags)]
+            if not left:
+                break
+        return left
 
 
 def parse_constraint(text: str) -> Constraint:

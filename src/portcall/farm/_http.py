@@ -31,6 +31,7 @@ from portcall.farm._websocket import join
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
 _QUIET = 10.0  # seconds after which a page hears that the farm is there, though nothing happened
 _MOST_EVENTS = 100_000
+_SHOWN_EVENTS = 50  # on a page
 _MOST_LIVE = 20  # live pages of one viewer
 _TO = re.compile(r"/(?![/\\])[^\s\\]*")  # where a page may lead after the login: on this farm
 
@@ -202,11 +203,11 @@ class Pages:
         caller, token = self._viewer(request)
         id = request.match_info["place"]
         hub = self._api.hub
-        events = await hub.history(place=id, limit=200)
+        history = await self._history(request, place=id)
         if id not in hub.state.places:
             return _html(_page.refused(f"there is no place {id!r}"), 404)
-        main = _page.place_page(self._api.view_place(hub.state.places[id]), events, hub.now())
-        return self._page(caller, token, f"{id}: portcall farm", main)
+        main = _page.place_page(self._api.view_place(hub.state.places[id]), hub.now())
+        return self._page(caller, token, f"{id}: portcall farm", main + history)
 
     async def lease(self, request: web.Request) -> web.Response:
         caller, token = self._viewer(request)
@@ -230,8 +231,15 @@ class Pages:
 
     async def history(self, request: web.Request) -> web.Response:
         caller, token = self._viewer(request)
-        main = _page.history(await self._api.hub.history(limit=500))
-        return self._page(caller, token, "history: portcall farm", main)
+        return self._page(caller, token, "history: portcall farm", await self._history(request))
+
+    async def _history(self, request: web.Request, **wanted: str) -> str:
+        """Return a page of the history, up to the number that the request may give."""
+        given = request.query.get("before", "")[:15]
+        before = int(given) if given.isdecimal() else 0
+        events = await self._api.hub.history(limit=_SHOWN_EVENTS + 1, before=before, **wanted)
+        older = len(events) > _SHOWN_EVENTS
+        return _page.history(events[older:], events[1]["number"] if older else 0, before > 0)
 
     async def history_file(self, request: web.Request) -> web.StreamResponse:
         """Answer with the whole history, for other programs."""

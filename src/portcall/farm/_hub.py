@@ -179,14 +179,17 @@ class Hub:
             self.log("error", f"a turn failed, and is tried again: {type(error).__name__}: {error}")
             asyncio.get_running_loop().call_later(_AGAIN, self.ensure, act)
 
-    async def history(self, *, limit: int, **wanted: Any) -> list[dict[str, Any]]:
+    async def history(self, *, limit: int, before: int = 0, **wanted: Any) -> list[dict[str, Any]]:
         """Return the last events, the oldest first, of one ``place``, ``lease`` or ``user``; others go on meanwhile.
+
+        Parameters:
+            before: the number that all of them are below; 0 for the last of all.
 
         Raises:
             StoreError: they cannot be read.
         """
         pages: list[list[dict[str, Any]]] = []
-        before, left = 0, limit
+        left = limit
         while left > 0:
             page = self.store.history(**wanted, before=before, limit=min(left, _PAGE))
             if not page:

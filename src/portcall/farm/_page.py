@@ -195,8 +195,8 @@ def lease_page(lease: Mapping[str, Any], may_release: bool, may_kick: bool) -> s
     )
 
 
-def place_page(place: Mapping[str, Any], events: Sequence[Mapping[str, Any]], now: float) -> str:
-    """Return all that is known of a place, and what happened to it."""
+def place_page(place: Mapping[str, Any], now: float) -> str:
+    """Return all that is known of a place, but what happened to it."""
     lease = place["lease"]
     facts = {
         "keys": escape(", ".join(place["keys"])),
@@ -213,7 +213,7 @@ def place_page(place: Mapping[str, Any], events: Sequence[Mapping[str, Any]], no
     facts["health"] = f"{escape(place['health'])} {facts['health']}"
     for name, value in place["tags"].items():
         facts[f"tag {name}"] = escape(_shown(name, value))
-    return f"<h2>{escape(place['place'])}</h2>" + _facts(facts) + history(events)
+    return f"<h2>{escape(place['place'])}</h2>" + _facts(facts)
 
 
 def _facts(facts: Mapping[str, str]) -> str:
@@ -221,15 +221,25 @@ def _facts(facts: Mapping[str, str]) -> str:
     return table((), rows, "", "facts")
 
 
-def history(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return what happened, the latest first."""
+def history(events: Sequence[Mapping[str, Any]], older: int = 0, past: bool = False) -> str:
+    """Return what happened, the latest first.
+
+    Parameters:
+        older: the number of the first event, if there are others before it.
+        past: there are later ones.
+    """
+    links = '<a href="?">newest</a>' * past + f'<a href="?before={older}">older</a>' * bool(older)
     rows = (
         f'<td><span class="num dim">{clock(e["time"])}</span></td><td>{escape(e["what"])}</td>'
         f"<td>{_to_place(e['place']) if e['place'] else ''}</td><td>{escape(e['user'])}</td>"
         f'<td class="wide dim">{escape(e["detail"])}</td>'
         for e in reversed(events)
     )
-    return "<h2>History</h2>" + table(("time", "what", "place", "user", "why"), rows, "nothing has happened yet")
+    return (
+        "<h2>History</h2>"
+        + table(("time", "what", "place", "user", "why"), rows, "nothing more" if past else "nothing has happened yet")
+        + f'<p class="pages">{links}</p>'
+    )
 
 
 def tag_words(tags: Mapping[str, Any]) -> list[str]:

@@ -52,7 +52,7 @@ b.state::before { content: ""; display: inline-block; width: .55rem; height: .55
 b.free::before { background: var(--free) } b.used::before { background: var(--used) }
 b.warn, .warn { color: var(--warn) } b.warn::before { background: var(--warn) }
 b.bad, .bad { color: var(--bad) } b.bad::before { background: var(--bad) }
-.stale main { opacity: .5 }
+.pages { display: flex; gap: 1.1rem } .stale main { opacity: .5 }
 @media (max-width: 640px) {
   body { padding: .7rem .8rem 2rem } header .who { margin-left: 0 }
   table { border: 0; background: none } thead { display: none } tbody { display: grid; gap: .5rem }

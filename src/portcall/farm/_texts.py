@@ -21,7 +21,7 @@ def check_text(value: Any, name: str, *, least: int = 1, most: int = 0) -> str:
     """Return a text that is fit to be kept; its longest length goes by its name.
 
     Raises:
-        ValueError: it is none; the message names it.
+        ValueError: it is none, or names a place by what browsers take for a folder; the message names it.
     """
     most = most or _MOST.get(name, _USUAL)
     if not isinstance(value, str) or not least <= len(value) <= most:
@@ -29,6 +29,8 @@ def check_text(value: Any, name: str, *, least: int = 1, most: int = 0) -> str:
     found = _UNFIT.search(value)
     if found:
         raise ValueError(f"the field {name!r} has the character {found[0]!a}: leave control characters out")
+    if name == "place" and value in (".", ".."):
+        raise ValueError(f"invalid name {value!r} of a place: no page can be called so")
     return value
 
 
