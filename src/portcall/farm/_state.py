@@ -88,14 +88,6 @@ class State(Records):
             return
         self._arm(place)
 
-    def _lease_deadline(self, lease: Lease) -> float:
-        due: list[float] = []
-        if lease.state == "queued":
-            due = [lease.wait_until, lease.expires]
-        elif lease.state == "active":
-            due = [lease.expires, lease.ends_at]
-        return min(filter(None, due), default=0.0)
-
     def _lease_is_due(self, lease: Lease) -> None:
         due = due_of_lease(lease)
         if lease.state == "ended" or not due or due > self.now:

@@ -45,7 +45,8 @@ class WebSocketEnd(End):
 
     def source(self) -> HasDescriptor | None:
         transport = self._request.transport
-        return transport and transport.get_extra_info("socket")
+        sock: HasDescriptor | None = transport.get_extra_info("socket") if transport is not None else None
+        return sock
 
     def stop_reading(self, stop: bool) -> None:
         if stop:
