@@ -21,7 +21,7 @@ from farm.test_cli_farm import started
 from portcall.farm import _member
 from portcall.farm._member import Member
 from portcall.farm._model import Event, Place, rows_of
-from portcall.farm._port import FORWARDED
+from portcall.farm._port import FORWARDED, NONCE, proof_of
 from portcall.farm._redis import RedisStore
 from portcall.farm._server import FarmOptions, Server
 from portcall.farm._store import StoreError
@@ -325,15 +325,18 @@ def test_standby_knows_the_present_secret(url: str, raw: Any) -> None:
         host, _, port = member.address.partition(":")
         for secret in ("1" * 32, "2" * 32):
             raw.set(PREFIX + "leader", f"{secret} 127.0.0.1:{leader.getsockname()[1]}", px=600_000)
-            said = b""
-            while secret.encode() not in said:
+            proved = False
+            while not proved:
                 with socket.create_connection((host, int(port)), timeout=60) as sock:
                     sock.sendall(b"x")
                     leader.settimeout(1)
                     with contextlib.suppress(TimeoutError):
                         passed, _ = leader.accept()
-                        with passed:
-                            said = passed.recv(1000)
+                        with passed, passed.makefile("rb") as said:
+                            passed.sendall(b"n" * NONCE)
+                            assert said.read(len(FORWARDED)) == FORWARDED
+                            proof, size = said.read(32), said.read(1)
+                            proved = proof == proof_of(secret.encode(), b"n" * NONCE, said.read(ord(size or b"\0")))
 
 
 def test_standby_passes_on_again_after_the_leaders_key_was_overwritten(url: str, raw: Any) -> None:

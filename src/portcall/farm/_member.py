@@ -14,7 +14,7 @@ from portcall.farm._access import Access
 from portcall.farm._guests import Guest
 from portcall.farm._hub import DeposedError
 from portcall.farm._log import FarmLog
-from portcall.farm._port import FORWARDED, Port, listen
+from portcall.farm._port import FORWARDED, NONCE, Port, listen, proof_of
 from portcall.farm._redis import Leader, RedisStore
 from portcall.farm._server import FarmOptions, Server
 from portcall.farm._splice import Pipes, Spliced
@@ -39,7 +39,6 @@ class Standby(Port):
     def __init__(self, listener: socket.socket, leader: Leader, log: Callable[[str, str], None]) -> None:
         super().__init__(listener, {}, log=log)
         self._leader = leader
-        self._said = FORWARDED + leader.secret.encode(errors="surrogateescape")
         self._pipes = Pipes()
         self._pairs: set[Spliced] = set()
 
@@ -53,8 +52,7 @@ class Standby(Port):
             info = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             out = socket.socket(info[0][0], socket.SOCK_STREAM)
             out.setblocking(False)
-            await asyncio.wait_for(self._loop.sock_connect(out, info[0][4]), _CONNECT_TIMEOUT)
-            await self._loop.sock_sendall(out, self._said + bytes([len(peer)]) + peer)
+            await self._introduce(out, info[0][4], peer)
             if self._socket.fileno() < 0:
                 raise ConnectionAbortedError("another process leads by now")
         except BaseException as error:
@@ -68,6 +66,23 @@ class Standby(Port):
             guest.leave()  # the process that leads counts it
         pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
         self._pairs.add(pair)
+
+    async def _introduce(self, out: socket.socket, address: Any, peer: bytes) -> None:
+        """Connect to the process that leads, and prove that who says whose connection this is knows its secret."""
+
+        async def introduce() -> None:
+            await self._loop.sock_connect(out, address)
+            await self._loop.sock_sendall(out, FORWARDED)
+            nonce = await self._read(out, NONCE)
+            secret = self._leader.secret.encode(errors="surrogateescape")
+            await self._loop.sock_sendall(out, proof_of(secret, nonce, peer) + bytes([len(peer)]) + peer)
+
+        try:
+            await asyncio.wait_for(introduce(), _CONNECT_TIMEOUT)
+        except (TimeoutError, asyncio.TimeoutError):
+            text = f"the process that leads, {self._leader.address}, does not answer: it hangs, or has another version"
+            self._log("standby", text)
+            raise
 
     def close(self) -> None:
         super().close()
@@ -176,7 +191,7 @@ class Member:
         if leader != self._leader or self._standby is None:
             self._stop_standing_by()
             self._leader = leader
-            self._standby = Standby(self._listener.dup(), leader, self._written)
+            self._standby = Standby(self._listener.dup(), leader, self._log)
 
     def _stop_standing_by(self) -> None:
         if self._standby is not None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import hmac
+import secrets
 import socket
 import ssl
 from collections.abc import Callable
@@ -31,6 +32,7 @@ _FULL_TEXT = b"this farm has no room for more connections\n"
 Maker = Callable[[Guest], asyncio.BaseProtocol]
 
 FORWARDED = b"\x01portcall"  # begins a connection that another process of the same farm passes on
+NONCE, _PROOF = 16, 32  # bytes
 
 
 class Sniffer(asyncio.Protocol):
@@ -192,12 +194,16 @@ class Port:
         """Return what another process of this farm says in front: the peer's address, and a name of its machine.
 
         Raises:
-            ConnectionError: it does not know the secret.
+            ConnectionError: it does not prove that it knows the secret.
         """
-        head = await self._read(sock, len(FORWARDED) + len(self._secret) + 1)
-        if not hmac.compare_digest(head[:-1], FORWARDED + self._secret):
-            raise ConnectionAbortedError("it passed a connection on without the secret of this farm")
-        return (await self._read(sock, head[-1])).decode("ascii", "replace")
+        begin = await self._read(sock, len(FORWARDED))
+        nonce = secrets.token_bytes(NONCE)
+        await self._loop.sock_sendall(sock, nonce)
+        head = await self._read(sock, _PROOF + 1)
+        peer = await self._read(sock, head[-1])
+        if begin != FORWARDED or not hmac.compare_digest(head[:-1], proof_of(self._secret, nonce, peer)):
+            raise ConnectionAbortedError("it passes a connection on, but does not know this farm's secret, or its version")
+        return peer.decode("ascii", "replace")
 
     async def _read(self, sock: socket.socket, size: int) -> bytes:
         data = b""
@@ -227,6 +233,11 @@ class Port:
             task.cancel()
         for transport in list(self._silent):
             transport.abort()
+
+
+def proof_of(secret: bytes, nonce: bytes, peer: bytes) -> bytes:
+    """Return what proves that a process of the farm has said whose connection it passes on, now and there only."""
+    return hmac.digest(secret, nonce + peer, "sha256")
 
 
 def listen(host: str, port: int) -> socket.socket:
