@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose token may serve a place."""
+"""Whose token may serve a place, or get one."""
 
 from __future__ import annotations
 
@@ -190,3 +190,63 @@ def test_check_needs_a_token_for_a_key_of_the_place(farm: RunningFarm) -> None:
             channel.call("check", place="b", secret="s" * 32, hold=0)
         assert caught.value.reason == "role"
         assert not farm.state.leases
+
+
+def asked(channel: rpc.FarmChannel, want: str = "k & other", secret: str = "s" * 32) -> dict[str, Any]:
+    return channel.call("request", want=want, secret=secret, hold=0, hopeless=True)
+
+
+def serve(farm: RunningFarm, place: str, key: str, **tags: Any) -> rpc.FarmChannel:
+    """Register a place that accepts its first offer."""
+    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token(farm, "boss"))
+    secret = channel.call("register", place=place, keys=[key], tags=tags)["agent"]
+    for order in channel.call("next", place=place, agent=secret, hold=0.01)["orders"]:
+        done = {"what": "accepted", "fence": order["fence"]}
+        channel.call("report", place=place, agent=secret, done=[done])
+    return channel
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_token_for_a_key_gets_no_place_that_has_it_as_a_tag_only(tmp_path: Path, restart: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        options = {"require_tokens": True, "store": str(tmp_path / "farm.db")}
+        farm = stack.enter_context(running_farm(**options))
+        shown = token(farm, "ann", "user", keys=("k", "k2"))
+        ann = stack.enter_context(agent(farm, shown))
+        stack.enter_context(contextlib.closing(serve(farm, "tagged", "other", k=True)))
+        with pytest.raises(errors.FarmError, match="key of your token") as caught:
+            ann.call("request", want="k & other", secret="s" * 32, hold=0)
+        assert "tagged" not in str(caught.value)
+        for want in ("k & other", "other & k", "place=tagged"):
+            view = asked(ann, want, want.ljust(32))
+            assert (view["state"], "tagged" in view["why"]) == ("queued", False)
+        if restart:
+            farm.stop()
+            farm = stack.enter_context(running_farm(**options))
+            ann = stack.enter_context(agent(farm, shown))
+            stack.enter_context(contextlib.closing(serve(farm, "tagged", "other", k=True)))
+            assert farm.state.places["tagged"].free
+        stack.enter_context(contextlib.closing(serve(farm, "mine", "k2", k=True, other=True)))
+        assert asked(ann, "k & other", "k & other".ljust(32))["place"] == "mine"
+
+
+def test_token_gets_nothing_that_was_asked_for_with_one_for_other_keys(farm: RunningFarm) -> None:
+    with contextlib.ExitStack() as stack:
+        with agent(farm, token(farm, "ann", "user", keys=("k", "other"))) as ann:
+            lease = asked(ann, "k")["lease"]
+        farm.do(lambda: farm.server.access.revoke("ann", "boss"))
+        new = stack.enter_context(agent(farm, token(farm, "ann", "user", keys=("other",))))
+        again: dict[str, dict[str, Any]] = {
+            "wait": {"lease": lease}, "request": {"want": "k", "secret": "s" * 32}, "session": {"lease": lease},
+        }  # fmt: skip
+
+        def are_refused(*commands: str) -> None:
+            for name in commands:
+                with pytest.raises(errors.FarmError) as caught:
+                    new.call(name, hold=0, **again[name])
+                assert caught.value.reason == "role"
+
+        are_refused("wait", "request")
+        stack.enter_context(contextlib.closing(serve(farm, "b", "k")))
+        farm.until(lambda: farm.state.leases[lease].state == "active")
+        are_refused("wait", "request", "session")

@@ -50,7 +50,9 @@ def test_constraint_holds_for_keys_and_tags(text: str, holds: bool) -> None:
     assert parse_constraint(text).holds(("rasp4",), BOARD) is holds
 
 
-@pytest.mark.parametrize("text", ["", "&", "a &", "a & & b", "a b", "a >= ", "=3", "a=b=c", '"a', "x" * 2000])
+@pytest.mark.parametrize(
+    "text", ["", "&", "a &", "a & & b", "a b", "a >= ", "=3", "a=b=c", '"a', "x" * 2000, "&".join("x" * 65)]
+)
 def test_parse_constraint_refuses_malformed_text(text: str) -> None:
     with pytest.raises(ValueError, match="constraint"):
         parse_constraint(text)
@@ -438,6 +440,18 @@ def test_state_failed_offer_serves_all_who_may_have_a_place_now(desk: Desk) -> N
     state.effects.clear()
     state.advance(state.now + desk.state.rules.offer)  # the agent does not answer
     assert states(desk, first, second) == ["offered", "offered"]
+
+
+def test_queue_forgets_the_lines_that_nobody_is_in(desk: Desk) -> None:
+    waiting = [desk.state.request(f"k & x{n}", "ann", hopeless=True) for n in range(300)]
+    for n in range(300):
+        with pytest.raises(Refused):
+            desk.state.request(f"k & y{n}", "ann")
+    for lease in waiting[:290]:
+        desk.state.release(lease.id)
+    assert len(desk.state.queue._lines) < 300
+    desk.state.register("board", ["k"], {f"x{n}": True for n in range(300)})
+    assert waiting[290].state == "offered"
 
 
 def test_state_keeps_nothing_of_leases_that_ended(desk: Desk) -> None:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.machine import Desk
 from portcall.farm._constraints import parse_constraint
+from portcall.farm._deadlines import due_of_lease
 from portcall.farm._model import CLASSES, Lease, Place, Refused, Rules
 
 PLACES = ("p1", "p2", "p3")
@@ -240,7 +241,7 @@ class FarmHistories(RuleBasedStateMachine):
     def what_is_to_happen_has_a_deadline(self) -> None:
         due = self.state.next_deadline()
         for lease in self.state.leases.values():
-            when = self.state._lease_deadline(lease)
+            when = due_of_lease(lease)
             assert not when or (due is not None and due <= when)
 
     def teardown(self) -> None:

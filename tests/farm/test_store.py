@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from farm.machine import Desk
-from portcall.farm._model import Event, rows_of
+from portcall.farm import _constraints
+from portcall.farm._model import Event, Lease, rows_of
+from portcall.farm._state import State
 from portcall.farm._store import Store, StoreError
 
 WRITER = """
@@ -49,6 +52,32 @@ def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     store.save(rows_of([], ["board"]), [], 6.0, None)
     assert store.load()[0] == []
     store.close()
+
+
+def test_store_loads_the_lease_of_a_check(tmp_path: Path) -> None:
+    desk = Desk()
+    desk.state.register("board", ["k"])
+    lease = desk.state.check("board", "ann", "s" * 32)
+    with contextlib.closing(Store(str(tmp_path / "farm.db"))) as store:
+        store.save(rows_of(desk.state.changed, []), [], 0.0, None)
+        assert [loaded.id for loaded in store.load()[1]] == [lease.id]
+
+
+def test_store_and_state_read_each_constraint_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [Lease(f"{n:016x}", "ann", want) for n, want in enumerate(("k & a", "k & b", "k & a"))]
+    state, read = State(), list[str]()
+    parse = _constraints.parse_constraint
+
+    def count(text: str) -> _constraints.Constraint:
+        read.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(_constraints, "parse_constraint", count)
+    with contextlib.closing(Store(str(tmp_path / "farm.db"))) as store:
+        store.save(rows_of(leases, []), [], 0.0, None)
+        state.load(*store.load(), {}, 0.0)
+    assert state.queue.sizes() == {"k & a": 2, "k & b": 1}
+    assert sorted(read) == ["k & a", "k & b"]
 
 
 def test_store_keeps_ended_leases_in_the_history_only(tmp_path: Path) -> None:

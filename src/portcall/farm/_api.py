@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portcall.farm._access import Access, Token, roles_for
@@ -84,22 +84,19 @@ class Api:
         Raises:
             ApiError: it is refused; the message says why.
         """
-        name = command.get("do")
-        if name == "redeem":
-            return self._redeem(command)
+        name = str(command.get("do"))
         try:
+            if name == "redeem":
+                return self._redeem(command)
             caller = self.access.caller(token, _text(command, "user", ""))
-        except ValueError as error:
-            raise ApiError(str(error), "invalid") from None
-        if caller is None:
-            raise ApiError(self.access.why_not(token), "token", 401)
-        method = _COMMANDS.get(str(name))
-        if method is None:
-            raise ApiError(f"there is no command {str(name)[:40]!r}", "invalid")
-        if not caller.may(str(name)):
-            roles = " and ".join(roles_for(str(name)))
-            raise ApiError(f"'{name}' is for {roles}, not for the role {caller.role}", "role", 403)
-        try:
+            if caller is None:
+                raise ApiError(self.access.why_not(token), "token", 401)
+            method = _COMMANDS.get(name)
+            if method is None:
+                raise ApiError(f"there is no command {name[:40]!r}", "invalid")
+            if not caller.may(name):
+                roles = " and ".join(roles_for(name))
+                raise ApiError(f"'{name}' is for {roles}, not for the role {caller.role}", "role", 403)
             answer = getattr(self, method)(command, caller)
             if not asyncio.iscoroutine(answer):
                 return dict(answer)
@@ -119,16 +116,12 @@ class Api:
     # ---- Leases ----
 
     async def _request(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
-        want, secret = _text(command, "want"), _text(command, "secret")
-        if len(secret) < 32:
-            raise ValueError("the secret of a request must have 32 characters or more")
+        want, secret = _text(command, "want"), _secret(command)
         class_ = _text(command, "class", "normal")
         if class_ not in CLASSES:
             raise ValueError(f"invalid class {class_!r} (must be one of {', '.join(CLASSES)})")
         if CLASSES.index(class_) < CLASSES.index(caller.top_class):
             raise ApiError(f"the class {class_} is not for you; the most urgent is {caller.top_class}", "role", 403)
-        if caller.keys and want.partition("&")[0].strip() not in caller.keys:
-            raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
         times: dict[str, Any] = {
             "ttl": _number(command, "ttl", 60, 1, 86400), "ceiling": _number(command, "limit", 0, 0, 1e9),
             "wait": _number(command, "wait", 0, 0, 1e9), "priority": _number(command, "priority", 0, -10, 10),
@@ -136,20 +129,17 @@ class Api:
         _held_back(command), _seen(command)  # refused before it waits
         with self.hub.turn() as state:
             lease = state.request(want, caller.user, secret=secret, class_=class_, most=caller.most_leases,
-                                  hopeless=bool(command.get("hopeless", False)), **times)  # fmt: skip
-        return await self._wait_for(lease, command)
+                                  keys=caller.keys, hopeless=bool(command.get("hopeless", False)), **times)  # fmt: skip
+        return await self._wait_for(lease, command, caller)
 
     async def _check(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Lease a place for a check, whatever its health."""
-        place, secret = self._place(command), _text(command, "secret")
-        if len(secret) < 32:
-            raise ValueError("the secret of a check must have 32 characters or more")
-        if caller.keys and not set(caller.keys) & set(place.keys):
-            raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
+        place, secret = self._place(command), _secret(command)
+        _check_keys(caller, place.keys)
         ttl, _, _ = _number(command, "ttl", 60, 1, 86400), _held_back(command), _seen(command)
         with self.hub.turn() as state:
             lease = state.check(place.id, caller.user, secret, ttl)
-        return await self._wait_for(lease, command)
+        return await self._wait_for(lease, command, caller)
 
     def _checked(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Take the result of a check, and answer with why the place failed it."""
@@ -165,10 +155,13 @@ class Api:
 
     async def _wait(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
-        return await (self._wait_for_end(lease, command) if command.get("end") else self._wait_for(lease, command))
+        if command.get("end"):
+            return await self._wait_for_end(lease, command)
+        return await self._wait_for(lease, command, caller)
 
-    async def _wait_for(self, lease: Lease, command: Mapping[str, Any]) -> dict[str, Any]:
+    async def _wait_for(self, lease: Lease, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         """Answer a client that waits for its place. One that is gone for a while does not want it any more."""
+        self._check_keys(lease, caller)
         gone = self._gone.pop(lease.id, None)
         if gone is not None:
             gone.cancel()
@@ -210,8 +203,6 @@ class Api:
                 break
             look = max(LOOK, self.hub.state.queue.size / _LOOKS)
             await self._news_of(lease, min(left, look, lease.ttl / 2))
-        if lease.state == "ended":
-            self._news.pop(lease.id, None)
         if lease.state == "active":
             lease.match_key = ""  # it is for one session
         return view
@@ -244,6 +235,11 @@ class Api:
         if not (proven or owner or others or caller.role == "admin"):
             raise ApiError(f"the lease {id} is of {lease.user}", "role", 403)
         return lease
+
+    def _check_keys(self, lease: Lease, caller: Token) -> None:
+        """Check that a token is for the place of a lease, or for all that a request may get. Raises: ApiError."""
+        place = self.hub.state.places.get(lease.place) if lease.state == "active" else None
+        _check_keys(caller, lease.keys if place is None else place.keys, whole=place is None)
 
     def _renew(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:
         lease = self._lease(command, caller)
@@ -291,6 +287,7 @@ class Api:
         lease = self._lease(command, caller)
         if lease.state != "active":
             raise ApiError(f"the lease {lease.id} is {lease.state}", lease.state, 409)
+        self._check_keys(lease, caller)
         if not lease.match_key:
             await self._for_next_session(lease, _number(command, "hold", HOLD, 0, HOLD))
         agent = self._agents.get(lease.place)
@@ -304,8 +301,6 @@ class Api:
                     raise ApiError(f"the agent of {lease.place} does not answer", "agent", 503)
             finally:
                 agent.admitted.pop(key, None)
-            if lease.state != "active":
-                raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
             lease.match_key = key
         _check_lasts(lease)
         view = self.view(lease, secret=True)
@@ -318,7 +313,6 @@ class Api:
         while not lease.match_key and lease.place not in self._agents and lease.state == "active":
             if not await self._news_of(lease, max(0.0, until - time.monotonic())):
                 raise ApiError(f"{lease.place} is not ready for another session yet", "agent", 503)
-        _check_lasts(lease)
 
     # ---- Places ----
 
@@ -350,8 +344,7 @@ class Api:
         id, keys, tags = _text(command, "place"), _texts(command, "keys", "key"), command.get("tags", {})
         if not keys:
             raise ValueError("a place needs at least one key")
-        if caller.keys and not set(keys) <= set(caller.keys):
-            raise ApiError(f"your token serves the keys {', '.join(caller.keys)} only", "role", 403)
+        _check_keys(caller, keys, whole=True)
         _check_tags(tags)
         what: dict[str, Any] = {
             "host": _text(command, "host", ""), "port": int(_number(command, "port", 0, 0, 65535)),
@@ -519,8 +512,6 @@ class Api:
             return {"token": self.access.redeem(_text(command, "code"))}
         except ValueError as error:
             raise ApiError(str(error), "code", 403) from None
-        except StoreError:
-            raise ApiError(_NOT_STORED, "store", 503) from None
 
     # ---- Seeing ----
 
@@ -548,11 +539,12 @@ class Api:
         state = self.hub.state
         if state.queue.is_blocked(lease):
             return f"{lease.user} has {lease.most} leases already, which is the limit"
-        line = state.queue.line(lease.key_only, lease.want, state.places)
+        line = state.queue.line(lease, state.places)
         if not line.places:
-            unmet = line.constraint.unmet((place.keys, place.tags) for place in state.places.values())
-            named = " and ".join(f"'{clause}'" for clause in unmet) or f"all of {lease.want!r} at once"
-            return f"no place meets {named}" if state.places else "no place has registered yet"
+            known = [(place.keys, place.tags) for place in state.places.values() if line.allows(place)]
+            named = " and ".join(f"'{clause}'" for clause in line.constraint.unmet(known))
+            named = named or f"all of {lease.want!r} at once"
+            return f"no {line.kind} meets {named}" if known else f"no {line.kind} has registered yet"
         taken = [state.places[id] for id in sorted(line.places) if not state.places[id].free]
         said = [self._why_not(place) for place in taken[:_NAMED]]
         more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
@@ -630,6 +622,13 @@ def _check_lasts(lease: Lease) -> None:
         raise ApiError(f"the lease {lease.id} is over: {lease.reason}", "ended", 410)
 
 
+def _check_keys(caller: Token, keys: Sequence[str], whole: bool = False) -> None:
+    """Check that a token is for one of these keys, or for the ``whole`` of them, if there are any. Raises: ApiError."""
+    mine, wanted = set(caller.keys), set(keys)
+    if mine and not (wanted and wanted <= mine if whole else wanted & mine):
+        raise ApiError(f"your token is for the keys {', '.join(caller.keys)} only", "role", 403)
+
+
 def _token_fields(command: Mapping[str, Any]) -> dict[str, Any]:
     days = _number(command, "days", 0, 0, 36500)
     return {
@@ -641,6 +640,13 @@ def _token_fields(command: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(command: Mapping[str, Any], name: str, default: str | None = None) -> str:
     return check_text(command.get(name, default), name, least=int(default is None))
+
+
+def _secret(command: Mapping[str, Any]) -> str:
+    secret = _text(command, "secret")
+    if len(secret) < 32:
+        raise ValueError(f"the secret of a request must have 32 characters or more, not {len(secret)}")
+    return secret
 
 
 def _list(command: Mapping[str, Any], name: str) -> list[Any]:

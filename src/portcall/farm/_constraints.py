@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import operator
 import re
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from portcall.bench import parse_size
 
@@ -33,11 +34,10 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-MOST_CHARACTERS = 1000
+_MOST_CHARACTERS, _MOST_CLAUSES = 1000, 64
 
 
-@dataclass(frozen=True)
-class Clause:
+class Clause(NamedTuple):
     """One condition; ``compare`` is empty where only the presence of ``name`` counts."""
 
     name: str
@@ -80,14 +80,25 @@ class Constraint:
         return left
 
 
+_used: weakref.WeakValueDictionary[tuple[bool, str], Constraint] = weakref.WeakValueDictionary()
+
+
+def constraint_of(want: str, key_only: bool) -> Constraint:
+    """Return what a request asks for: one constraint for all that ask for the same. Raises: ValueError."""
+    found = _used.get((key_only, want))
+    if found is None:
+        found = _used[key_only, want] = key_constraint(want) if key_only else parse_constraint(want)
+    return found
+
+
 def parse_constraint(text: str) -> Constraint:
     """Read a constraint.
 
     Raises:
         ValueError: the text is empty, too long, or has a clause of another form; the message shows where.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"the constraint has {len(text)} characters (at most {MOST_CHARACTERS})")
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"the constraint has {len(text)} characters (at most {_MOST_CHARACTERS})")
     clauses = []
     position = 0
     while True:
@@ -98,10 +109,12 @@ def parse_constraint(text: str) -> Constraint:
                 f"cannot read the constraint {text!r} at {rest!r}: write it as 'rasp4 & ram>=4GiB & !flaky'"
             )
         negated, name, compare, value = found.groups()
-        if value and _is_too_large(value):
+        if value and math.isinf(_number(value)):
             raise ValueError(f"the constraint {text!r} has a number that is too large: {value[:40]!r}")
         clauses.append(Clause(name.strip('"'), compare or "", (value or "").strip('"'), bool(negated)))
         position = found.end() + 1
+        if len(clauses) > _MOST_CLAUSES:
+            raise ValueError(f"the constraint {text[:40]!r}… has more than {_MOST_CLAUSES} clauses")
         if found.end() >= len(text):
             return Constraint(text, tuple(clauses))
 
@@ -117,38 +130,23 @@ def key_constraint(key: str) -> Constraint:
     return Constraint(key, clauses + parse_constraint(rest).clauses if mark else clauses)
 
 
-def _is_too_large(text: str) -> bool:
-    """Return whether a text is a number that no float can hold; ``inf`` is a word."""
-    try:
-        return text[-1:].isdigit() and math.isinf(float(text))
-    except ValueError:
-        pass
-    try:
-        return math.isinf(float(parse_size(text)))
-    except OverflowError:
-        return True
-    except ValueError:
-        return False
-
-
-def _number(value: Tag) -> float | None:
-    """Return a finite number; None for any other value."""
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    except ValueError:
+def _number(value: Tag) -> float:
+    """Return the number of a value, infinite where no float can hold it; NaN for what is none, such as the word inf."""
+    for read in (float, parse_size):
         try:
-            number = float(parse_size(str(value)))
-        except (ValueError, OverflowError):
-            return None
-    return number if math.isfinite(number) else None
+            number = float(read(value))  # type: ignore[arg-type]
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            continue
+        return number if math.isfinite(number) or re.search(r"\d", str(value)) else math.nan
+    return math.nan
 
 
 def _compare(tag: Tag, compare: str, value: str) -> bool:
     if isinstance(tag, bool):
         return _COMPARE[compare](str(tag).lower(), value.lower()) if compare in ("=", "!=") else False
     left, right = _number(tag), _number(value)
-    if left is not None and right is not None:
+    if math.isfinite(left) and math.isfinite(right):
         return _COMPARE[compare](left, right)
     return _COMPARE[compare](str(tag), value) if compare in ("=", "!=") else False

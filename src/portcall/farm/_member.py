@@ -43,7 +43,7 @@ class Standby(Port):
         self._pairs: set[Spliced] = set()
 
     async def _begin(self, sock: socket.socket, guest: Guest) -> None:
-        out = None
+        out = pair = None
         try:
             target = parse_address(self._leader.address if self._leader.secret else "")
             if await self._first_byte(sock) == FORWARDED[:1]:
@@ -55,17 +55,15 @@ class Standby(Port):
             await self._introduce(out, info[0][4], peer)
             if self._socket.fileno() < 0:
                 raise ConnectionAbortedError("another process leads by now")
-        except BaseException as error:
-            sock.close()
-            if out is not None:
-                out.close()
-            if isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError, ValueError)):
-                return  # it is gone; the peer tries again
-            raise
+            pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
+            self._pairs.add(pair)
+        except (OSError, TimeoutError, asyncio.TimeoutError, ValueError):
+            pass  # it is gone; the peer tries again
         finally:
             guest.leave()  # the process that leads counts it
-        pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
-        self._pairs.add(pair)
+            for end in (sock, out) if pair is None else ():
+                if end is not None:
+                    end.close()
 
     async def _introduce(self, out: socket.socket, address: Any, peer: bytes) -> None:
         """Connect to the process that leads, and prove that who says whose connection this is knows its secret."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from portcall.farm._constraints import Tag
+from portcall.farm._constraints import Constraint, Tag, constraint_of
 
 PlaceState = Literal["offline", "idle", "offered", "leased", "cleaning"]
 Health = Literal["good", "unknown", "suspect", "quarantined", "bad", "maintenance", "retired"]
@@ -203,6 +203,7 @@ class Lease(Stored):
         secret_hash: SHA-256 of what its holder shows; empty for TVM's clients.
         account: whom its use and its waiting are counted for; empty where that is the user.
         want: the constraint, as it was written; ``key_only`` says that it is a TVM client's key.
+        keys: the place must have one of them, for which its token is; empty: any place.
         rank: the moment at which it counts as having come; the smallest is served first.
         ttl: seconds without a heartbeat until it ends.
         ceiling: seconds that it may last in all; 0 for any time.
@@ -249,8 +250,19 @@ class Lease(Stored):
     by: str = ""
     detail: str = ""
     account: str = ""
+    keys: tuple[str, ...] = ()
     armed: float = field(default=0, metadata={"kept": False})
     not_before: float = field(default=0, metadata={"kept": False})
+
+    @functools.cached_property
+    def constraint(self) -> Constraint:
+        """What it asks for. Raises: ValueError: that cannot be read."""
+        return constraint_of(self.want, self.key_only)
+
+    @property
+    def line(self) -> tuple[bool, str, tuple[str, ...]]:
+        """Who has the same waits in the same line."""
+        return self.key_only, self.want, self.keys
 
     @property
     def payer(self) -> str:

@@ -202,7 +202,7 @@ class Port:
         head = await self._read(sock, _PROOF + 1)
         peer = await self._read(sock, head[-1])
         if begin != FORWARDED or not hmac.compare_digest(head[:-1], proof_of(self._secret, nonce, peer)):
-            raise ConnectionAbortedError("it passes a connection on, but does not know this farm's secret, or its version")
+            raise ConnectionAbortedError("it passes a connection on without a proof, or in another version's way")
         return peer.decode("ascii", "replace")
 
     async def _read(self, sock: socket.socket, size: int) -> bytes:

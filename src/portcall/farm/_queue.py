@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is served next: waiting requests in lines, one for each constraint, ordered by rank. No I/O here.
+"""Who is served next: waiting requests in lines, one for each thing asked for, ordered by rank. No I/O here.
 
 The rank is the moment at which a request counts as having come: its arrival, earlier for its class and priority, later
 for the recent use of its user and for each request that the same user has waiting already. The smallest rank is served
@@ -14,21 +14,30 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 
-from portcall.farm._constraints import Constraint, key_constraint, parse_constraint
 from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules, fits
 
 _KEPT_LINES = 256  # without anybody in them
+Name = tuple[bool, str, tuple[str, ...]]  # of a line
 
 
 class Line:
-    """The requests with one constraint, and the places that match it."""
+    """The requests that ask for the same, and the places that match."""
 
-    def __init__(self, constraint: Constraint) -> None:
-        self.constraint = constraint
+    def __init__(self, first: Lease) -> None:
+        self.keys, self.constraint = first.keys, first.constraint
         # By -rank, -number and, for what was stored wrong, id: the first to serve is the last.
         self._leases: list[tuple[float, int, str, Lease]] = []
         self.waiting = 0  # those that are set aside, too
         self.places: set[str] = set()
+
+    def allows(self, place: Place) -> bool:
+        """Return whether the tokens of these requests are for the place, whatever they ask for."""
+        return not self.keys or not set(self.keys).isdisjoint(place.keys)
+
+    @property
+    def kind(self) -> str:
+        """What these requests may be given, whatever they ask for, in words."""
+        return "place" + (f" with a key of your token ({', '.join(self.keys)})" if self.keys else "")
 
     def insert(self, lease: Lease) -> None:
         bisect.insort(self._leases, (-lease.rank, -lease.number, lease.id, lease))
@@ -101,8 +110,9 @@ class Queue:
 
     def clear(self) -> None:
         """Forget all requests and lines; what users have used, and the numbers of requests, go on."""
-        self._lines: dict[tuple[bool, str], Line] = {}
-        self._of_place: dict[str, set[tuple[bool, str]]] = {}
+        self._lines: dict[Name, Line] = {}
+        self._idle: dict[Name, None] = {}  # lines without anybody in them
+        self._of_place: dict[str, set[Name]] = {}
         self._waiting: Counter[str] = Counter()
         self._standing: defaultdict[str, Counter[tuple[int, float]]] = defaultdict(Counter)
         self._blocked: defaultdict[str, deque[Lease]] = defaultdict(deque)
@@ -113,14 +123,16 @@ class Queue:
     def rank(self, lease: Lease, now: float) -> float:
         """Return when a request counts as having come."""
         own = self._standing.get(lease.payer, Counter())
-        urgency = (-CLASSES.index(lease.class_), lease.priority)
+        class_ = CLASSES.index(lease.class_)  # urgent is served earlier, batch later
+        urgency = (-class_, lease.priority)
         ahead = sum(count for standing, count in own.items() if standing >= urgency)
         later = self.use.of(lease.payer, now) + ahead * self._rules.charge
-        return lease.created + later - lease.priority * self._rules.priority + urgency_of_class(lease, self._rules)
+        return lease.created + later - lease.priority * self._rules.priority + (class_ - 1) * self._rules.class_
 
     def enter(self, lease: Lease) -> None:
         """Let a request wait; one that has waited before stands where it stood."""
-        line = self._lines[lease.key_only, lease.want]
+        line = self._lines[lease.line]
+        self._idle.pop(lease.line, None)
         lease.number = lease.number or self._number + 1
         self._number = max(self._number, lease.number)
         line.insert(lease)
@@ -129,9 +141,11 @@ class Queue:
 
     def leave(self, lease: Lease) -> None:
         """Forget a request; its state is no longer ``queued``."""
-        line = self._lines[lease.key_only, lease.want]
+        line = self._lines[lease.line]
         line.remove(lease)
         line.waiting -= 1
+        if not line.waiting:
+            self._rest(lease.line)
         self._count(lease, -1)
         if lease in self._blocked.get(lease.payer, ()):
             self._blocked[lease.payer].remove(lease)
@@ -153,19 +167,19 @@ class Queue:
 
     def block(self, lease: Lease) -> None:
         """Set the head of a line aside, until its user has one lease less."""
-        self._lines[lease.key_only, lease.want].remove(lease)
+        self._lines[lease.line].remove(lease)
         self._blocked[lease.payer].append(lease)
 
     def unblock(self, user: str) -> list[Lease]:
         """Put back into line what waited for one of its user's leases to end; return it."""
         back = list(self._blocked.pop(user, ()))
         for lease in back:
-            self._lines[lease.key_only, lease.want].insert(lease)
+            self._lines[lease.line].insert(lease)
         return back
 
     def position(self, lease: Lease) -> int:
         """Return the place in line, from 1 on, among the requests with the same constraint."""
-        return self._lines[lease.key_only, lease.want].position(lease)
+        return self._lines[lease.line].position(lease)
 
     def is_blocked(self, lease: Lease) -> bool:
         """Return whether only its user's own leases keep a request waiting."""
@@ -173,33 +187,38 @@ class Queue:
 
     def sizes(self) -> dict[str, int]:
         """Return how many wait for each constraint."""
-        return {line.constraint.text: line.waiting for line in self._lines.values() if line.waiting}
+        sizes: Counter[str] = Counter()
+        for line in self._lines.values():
+            sizes[line.constraint.text] += line.waiting
+        return {text: size for text, size in sizes.items() if size}
 
     # ---- Lines and places ----
 
-    def line(self, key_only: bool, want: str, places: Mapping[str, Place]) -> Line:
-        """Return the line for a constraint.
+    def line(self, lease: Lease, places: Mapping[str, Place]) -> Line:
+        """Return the line for a request.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: its constraint cannot be read.
         """
-        line = self._lines.get((key_only, want))
+        line = self._lines.get(lease.line)
         if line is None:
-            constraint = key_constraint(want) if key_only else parse_constraint(want)
-            self._drop_lines()
-            line = self._lines[key_only, want] = Line(constraint)
+            line = self._lines[lease.line] = Line(lease)
             for place in places.values():
-                self._try_line(place, (key_only, want), line)
+                self._try_line(place, lease.line, line)
+            self._rest(lease.line)
         return line
 
-    def _drop_lines(self) -> None:
-        if len(self._lines) >= _KEPT_LINES:
-            for name in [name for name, line in self._lines.items() if not line.waiting]:
-                for place in self._lines.pop(name).places:
-                    self._of_place[place].discard(name)
+    def _rest(self, name: Name) -> None:
+        """Keep a line that nobody is in; where those are many, the one goes that has been so for longest."""
+        self._idle[name] = None
+        if len(self._idle) > _KEPT_LINES:
+            name = next(iter(self._idle))
+            del self._idle[name]
+            for place in self._lines.pop(name).places:
+                self._of_place[place].discard(name)
 
-    def _try_line(self, place: Place, name: tuple[bool, str], line: Line) -> None:
-        if line.constraint.holds(place.keys, place.tags):
+    def _try_line(self, place: Place, name: Name, line: Line) -> None:
+        if line.allows(place) and line.constraint.holds(place.keys, place.tags):
             line.places.add(place.id)
             self._of_place.setdefault(place.id, set()).add(name)
 
@@ -219,11 +238,6 @@ class Queue:
             head = self._lines[name].head()
             if head is not None:
                 yield head
-
-
-def urgency_of_class(lease: Lease, rules: Rules) -> float:
-    """Return by how much a class moves the rank: urgent is served earlier, batch later."""
-    return (CLASSES.index(lease.class_) - 1) * rules.class_
 
 
 def settle_priority(value: float) -> float:

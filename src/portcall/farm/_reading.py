@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from portcall.farm._constraints import key_constraint, parse_constraint
 from portcall.farm._model import Event, Lease, Place, fits, read_fields
 
 R = TypeVar("R")
@@ -43,7 +42,8 @@ def read_lease(name: str, values: Any) -> Lease:
     lease = Lease.from_dict(values)
     if lease.id != name:
         raise ValueError(f"its id is {lease.id!r}")
-    (key_constraint if lease.key_only else parse_constraint)(lease.want)
+    if not lease.check:
+        _ = lease.constraint  # raises where it cannot be read
     return lease
 
 

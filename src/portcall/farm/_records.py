@@ -108,7 +108,7 @@ class Records:
                 self._held[lease.payer] = self._held.get(lease.payer, 0) + 1
         for lease in sorted(self.leases.values(), key=lambda lease: (-lease.rank, -lease.number)):
             if lease.state == "queued":
-                self.queue.line(lease.key_only, lease.want, self.places)
+                self.queue.line(lease, self.places)
                 self.queue.enter(lease)
                 if lease.most and self._held.get(lease.payer, 0) >= lease.most:
                     self.queue.block(lease)

@@ -286,7 +286,7 @@ class State(Records):
     def request(
         self, want: str, user: str, *, peer: Peer = "portcall", secret: str = "", priority: float = 0,
         class_: Class = "normal", ttl: float = 60, ceiling: float = 0, wait: float = 0, most: int = 0,
-        key_only: bool = False, hopeless: bool = False, account: str = "",
+        key_only: bool = False, hopeless: bool = False, account: str = "", keys: Sequence[str] = (),
     ) -> Lease:  # fmt: skip
         """Ask for a place; the lease is offered at once where a place is free. The same secret gives the same lease.
 
@@ -296,6 +296,7 @@ class State(Records):
             most: how many leases the user may have at once; further requests wait. 0: any number.
             hopeless: wait even where no known place could ever match.
             account: whom it is counted for, where the user's name is one that anybody can give.
+            keys: the place must have one of them; empty: any place.
 
         Raises:
             Refused: it can never be fulfilled, or the queue is full.
@@ -303,19 +304,20 @@ class State(Records):
         hashed = hash_secret(secret) if secret else ""
         if hashed in self._by_secret:
             return self.leases[self._by_secret[hashed]]
+        lease = Lease(self._random(8), user, want, peer, key_only, hashed, settle_priority(priority), class_)
+        lease.ttl, lease.ceiling, lease.most, lease.created, lease.account = ttl, ceiling, most, self.now, account
+        lease.keys = tuple(sorted(set(keys)))
         try:
-            line = self.queue.line(key_only, want, self.places)
+            line = self.queue.line(lease, self.places)
         except ValueError as error:
             raise Refused(str(error), "invalid") from None
         if self.draining:
             raise Refused("the farm takes no new requests, since it is about to stop", "draining")
-        own = self.queue.waiting_of(account or user)
+        own = self.queue.waiting_of(lease.payer)
         if self.queue.size >= self.rules.most_waiting or own >= self.rules.most_waiting_of_user:
-            raise Refused(f"too many requests wait already ({self.queue.size}, of {account or user} {own})", "full")
+            raise Refused(f"too many requests wait already ({self.queue.size}, of {lease.payer} {own})", "full")
         if not hopeless and all(self.places[id].health == "retired" for id in line.places):
-            raise Refused(self.why_none(want, key_only), "no-match")
-        lease = Lease(self._random(8), user, want, peer, key_only, hashed, settle_priority(priority), class_)
-        lease.ttl, lease.ceiling, lease.most, lease.created, lease.account = ttl, ceiling, most, self.now, account
+            raise Refused(self._why_none(lease), "no-match")
         lease.wait_until = self.now + wait if wait else 0
         lease.expires = self.now + ttl if peer == "portcall" else 0
         lease.rank = self.queue.rank(lease, self.now)
@@ -378,18 +380,17 @@ class State(Records):
             self.set_health(place.id, "good", "passed a check")
         return ""
 
-    def why_none(self, want: str, key_only: bool = False) -> str:
+    def _why_none(self, lease: Lease) -> str:
         """Say why no known place could match, and which come nearest."""
-        constraint = self.queue.line(key_only, want, self.places).constraint
-        near = sorted(
-            (len(constraint.missing(p.keys, p.tags)), p.id) for p in self.places.values() if p.health != "retired"
-        )
+        line = self.queue.line(lease, self.places)
+        constraint, known = line.constraint, (p for p in self.places.values() if p.health != "retired")
+        near = sorted((len(constraint.missing(p.keys, p.tags)), p.id) for p in known if line.allows(p))
         said = []
         for _, id in near[:_NAMED]:
             place = self.places[id]
             lacks = " and ".join(f"'{clause}'" for clause in constraint.missing(place.keys, place.tags))
             said.append(f"{id} (keys {', '.join(place.keys)}) does not meet {lacks}")
-        return f"no place could ever match {want!r}; " + ("; ".join(said) or "none is registered")
+        return f"no {line.kind} could ever match {lease.want!r}; " + ("; ".join(said) or "none is registered")
 
     def _free(self, id: str) -> Place | None:
         place = self.places[id]
@@ -449,11 +450,11 @@ class State(Records):
         place.lease = lease.place = lease.match_key = ""
         self._give_back(lease)
         lease.fence, lease.expires = 0, self.now + lease.ttl if lease.peer == "portcall" else 0
-        self.queue.line(lease.key_only, lease.want, self.places)
+        self.queue.line(lease, self.places)
         self._set_lease(lease, "queued", why)
         self.queue.enter(lease)
         self._say("requeued", lease)
-        line = self.queue.line(lease.key_only, lease.want, self.places)
+        line = self.queue.line(lease, self.places)
         for other in sorted(filter(None, map(self._free, line.places)), key=self._preference):
             if other is not place:
                 self._serve(other)
@@ -463,7 +464,7 @@ class State(Records):
         if not self._held[lease.payer]:
             del self._held[lease.payer]
         for back in self.queue.unblock(lease.payer):
-            line = self.queue.line(back.key_only, back.want, self.places)
+            line = self.queue.line(back, self.places)
             for place in filter(None, map(self._free, sorted(line.places))):
                 self._serve(place)
 
@@ -574,7 +575,6 @@ class State(Records):
         for place in kept.values():
             if place.lease and getattr(self.leases.get(place.lease), "place", "") != place.id:
                 place.lease = ""
-            self.queue.add_place(place)
             self._arm(place)
         for place in places:
             if place.id not in kept:
@@ -596,7 +596,7 @@ class State(Records):
                 place.lease = ""
             lease.place, lease.fence, lease.match_key = "", 0, ""
             lease.expires = self.now + grace
-            self.queue.line(lease.key_only, lease.want, self.places)
+            self.queue.line(lease, self.places)
             self._set_lease(lease, "queued", "the farm started again")
             return self.queue.enter(lease)
         lease.expires = max(lease.expires, self.now) + grace if lease.expires else 0
