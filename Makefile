@@ -289,6 +289,11 @@ test-board: venv build ## the tests of `portcall serve` against the server witho
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m slow tests/compile
 
+FUZZ_MODELS ?= 20000
+.PHONY: fuzz-models
+fuzz-models: venv build ## random models beside onnxruntime, from where the last run stopped; 20,000 take hours
+	$(PY) tests/compile/random_models.py --count $(FUZZ_MODELS) --record tests/compile/random_models.json
+
 test-onnx: venv build ## the node tests of onnx, compiled and run; the list of those that pass is kept
 	$(PY) tests/compile/node_tests.py --write
 

@@ -175,6 +175,18 @@ class ModelError(PortcallError, ValueError):
         self.problems, self.hint = tuple(problems), hint
 
 
+class WrongResultsError(ModelError):
+    """A model that was just compiled gives other values than onnxruntime: a bug of the compiler.
+
+    Attributes:
+        made: what was compiled, for a report.
+    """
+
+    def __init__(self, message: str, made: object, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.made = made
+
+
 class GraphError(PortcallError, ValueError):
     """A graph, or a plan made of one, is invalid.
 

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
+from onnx import helper
 
 import portcall
 from compile import encoder
 from compile.reference import check, make
 from compile.test_models import branches, random
+from portcall.cli import cli
 from portcall.compile import _math, _verify
-from portcall.errors import ModelError
+from portcall.errors import ModelError, WrongResultsError
 
 pytestmark = pytest.mark.peers
 
@@ -99,6 +102,55 @@ def test_from_onnx_refuses_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ModelError, match="shares"):
         portcall.compile.from_onnx(model)
     portcall.compile.from_onnx(model, check=False)
+
+
+def test_compile_onnx_goes_to_no_other_runtime_after_a_wrong_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = branches()
+    right = _math.exp
+    monkeypatch.setitem(_math._FLOAT32, "exp", lambda x: right(x) * _math._c(1.5) + _math._c(1.0))
+    with pytest.raises(WrongResultsError) as caught:
+        portcall.compile.compile_onnx(model)
+    assert isinstance(caught.value.made, portcall.compile.CompiledModel)
+    onnx.save(model, tmp_path / "m.onnx")
+    result = CliRunner().invoke(cli, ["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.so")])
+    assert result.exit_code == 1
+    assert [path.name for path in tmp_path.glob("*.so")] == ["m.wrong.so"]
+    assert "portcall verify" in result.stderr
+
+
+def test_a_model_says_whether_it_was_compared() -> None:
+    model = branches()
+    assert portcall.compile.from_onnx(model).unchecked == ""
+    assert portcall.compile.from_onnx(model, check=False).unchecked != ""
+    assert portcall.compile.from_onnx(model, "riscv64-linux-gnu").unchecked != ""
+    assert portcall.compile.from_onnx(model, "x86_64-linux-gnu:x86-64").unchecked == ""
+
+
+def test_inputs_of_integers_have_the_range_of_what_reads_them() -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["ids", "axis"], ["more"]),
+        helper.make_node("Gather", ["table", "more"], ["rows"]),
+        helper.make_node("OneHot", ["kinds", "depth", "values"], ["hot"]),
+        helper.make_node("Cast", ["bytes"], ["floats"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Clip", ["floats", "", "most"], ["clipped"]),
+        helper.make_node("Cast", ["mask"], ["kept"], to=onnx.TensorProto.FLOAT),
+    ]
+    constants = {"axis": np.array([0]), "table": random(50, 4), "depth": np.array(257), "values": random(2),
+                 "most": np.float32(7)}  # fmt: skip
+    names = ("ids", "kinds", "bytes", "mask")
+    model = make(nodes, dict.fromkeys(names, (64,)), ["rows", "hot", "clipped", "kept"], constants, dtype="int64")
+    assert _verify.integer_limits(model) == {"ids": 50, "kinds": 257, "bytes": 8}
+    found = _verify.random_inputs(dict.fromkeys(names, (64,)), dict.fromkeys(names, "int64"), 0, model)
+    assert 2 < found["ids"].max() < 50
+    assert found["mask"].max() == 1
+
+
+def test_results_near_zero_are_compared_with_what_rounding_leaves() -> None:
+    small, other = np.array([5.7e-7], "float32"), np.array([6.2e-7], "float32")
+    assert _verify.compare([small], {"y": other}, _verify.TOLERANCE).ok
+    assert not _verify.compare([small * 1000], {"y": other * 1000}, _verify.TOLERANCE).ok
 
 
 def test_from_onnx_transformer_encoder() -> None:

@@ -307,7 +307,7 @@ def test_proxy_text_message_ends_the_session(farm: RunningFarm) -> None:
 def test_proxy_leases_a_board_for_a_client_with_a_plain_key(farm: RunningFarm, relay: bool) -> None:
     with board(farm, relay=relay):
         for _ in range(2):  # the lease ends with the session
-            with rpc.connect(farm.host, farm.port, key="k", token="", timeout=60) as session:
+            with rpc.connect(farm.host, farm.port, key="k", token="", timeout=300) as session:
                 assert session["portcall.rpc.machine"] is not None
                 assert session.machine() is not None  # which portcall alone can say
                 farm.until(lambda: [len(lease.sessions) for lease in farm.state.leases.values()] == [1])
@@ -353,7 +353,7 @@ def test_proxy_serves_tvms_server_and_client_repeatedly(farm: RunningFarm) -> No
         assert first_line(server) == "ready"
         joined(farm)
         with tvm(farm, "client", "phone", 3) as client:
-            assert client.wait(60) == 0
+            assert client.wait(300) == 0
         joined(farm)
 
 
@@ -362,6 +362,6 @@ def test_proxy_serves_tvms_websocket_server(farm: RunningFarm) -> None:
     with tvm(farm, "websocket", "phone") as server:
         joined(farm)
         with tvm(farm, "client", "phone", 1) as client:
-            assert client.wait(60) == 0
-        assert server.wait(60) == 0  # it serves one session
+            assert client.wait(300) == 0
+        assert server.wait(300) == 0  # it serves one session
     farm.until(lambda: not farm.state.places and not farm.state.leases)

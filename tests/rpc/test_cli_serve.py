@@ -37,7 +37,9 @@ def command(*words: object) -> list[str]:
 
 @contextmanager
 def started(*words: object) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Under nohup the tests, and what they start, ignore SIGHUP.
+    line = ["env", "--default-signal=HUP", *command(*words)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -78,7 +80,7 @@ def test_serve_exits_with_the_code_of_the_signal(tmp_path: Path, number: signal.
     with started("serve", "--port", "0", "--silent", "--ready-file", place) as process:
         first_line(process)
         process.send_signal(number)
-        output, errors = process.communicate()
+        output, errors = process.communicate(timeout=60)
         assert (process.returncode, output, errors) == (code, "", "")
     assert not place.exists()
 

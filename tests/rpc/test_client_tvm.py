@@ -17,7 +17,7 @@ pytestmark = pytest.mark.peers
 
 @pytest.fixture
 def remote(tvm_port: int) -> Iterator[rpc.Session]:
-    with rpc.connect("127.0.0.1", tvm_port, key="k", call_timeout=60) as session:
+    with rpc.connect("127.0.0.1", tvm_port, key="k", call_timeout=300) as session:
         yield session
 
 

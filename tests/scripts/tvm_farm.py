@@ -32,7 +32,7 @@ def use(host: str, port: int, key: str, count: int) -> None:
     tracker = rpc.connect_tracker(host, port)
     start = time.perf_counter()
     for number in range(count):
-        session = tracker.request(key, priority=1, session_timeout=60)
+        session = tracker.request(key, priority=1, session_timeout=300)
         check = session.get_function("runtime.GetDeviceAttr")
         assert check is not None
         del check, session

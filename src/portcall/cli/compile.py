@@ -20,7 +20,7 @@ from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
 from portcall.cli._remote import open_session
 from portcall.cli._store import read_remotes
-from portcall.errors import KeyMismatchError
+from portcall.errors import KeyMismatchError, ModelError, WrongResultsError
 
 if TYPE_CHECKING:
     from portcall.compile import CompiledExecutable, CompiledModel
@@ -102,7 +102,12 @@ def compile_model(path: str, output: str, target: str, options: dict[str, Any], 
 
     toolchain.check_output(output)  # before any long work
     with steps(path) as step:
-        made = compile.compile_onnx(path, target, progress=step, **options)
+        try:
+            made = compile.compile_onnx(path, target, progress=step, **options)
+        except WrongResultsError as error:
+            wrong: Any = error.made
+            kept = wrong.save(Path(output).with_suffix(".wrong.so"))
+            raise ModelError(str(error), hint=f"to see more: {verify_words(kept, path)}") from error
     with StatusLine() as status, status.expect(f"linking {output}", 0):
         nbytes = made.save(output).stat().st_size
     if isinstance(made, compile.CompiledModel):
@@ -111,11 +116,16 @@ def compile_model(path: str, output: str, target: str, options: dict[str, Any], 
         report_executable(made, output, nbytes, json_to)
 
 
+def verify_words(library: Path, model: str) -> str:
+    """Return the command that compares a compiled model with its ONNX model, node by node."""
+    return shlex.join(["portcall", "verify", os.path.relpath(library), "--against", model])
+
+
 def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_to: str | None) -> None:
     if json_to is not None:
         print_json({
             "library": output, "runtime": "vm", "reason": made.reason, "nbytes": nbytes, "target": made.target,
-            "inputs": dict(made.inputs), "steps_s": dict(made.steps),
+            "inputs": dict(made.inputs), "steps_s": dict(made.steps), "unchecked": made.unchecked,
         }, json_to)  # fmt: skip
         return
     if made.reason:
@@ -127,7 +137,9 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
 
 
 def print_next(made: CompiledModel | CompiledExecutable, output: str, words: list[str]) -> None:
-    """Print how to run a model, which for another machine is done on a server."""
+    """Print what was not compared, and how to run a model, which for another machine is done on a server."""
+    if made.unchecked:
+        print_line(f"not compared with onnxruntime: {made.unchecked}", "note", "yellow")
     elsewhere = ["--rpc=HOST:PORT"] if made.triple else []
     print_line(f"next: {shlex.join(['portcall', 'run', output, *words, *elsewhere])}")
 
@@ -138,7 +150,7 @@ def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -
     if json_to is not None:
         print_json({
             "bundle": output, "nbytes": nbytes, "target": made.target, "inputs": inputs, "steps_s": dict(made.steps),
-            "kernels": dict(made.kernels), "metadata": dict(made.graph.metadata),
+            "kernels": dict(made.kernels), "metadata": dict(made.graph.metadata), "unchecked": made.unchecked,
         }, json_to)  # fmt: skip
         return
     rules = ", ".join(f"{count} {rule}" for rule, count in made.kernels.items())

@@ -49,6 +49,7 @@ class CompiledModel:
         objects: the machine code, as the bytes of an object file.
         steps: what was done, and the seconds that it took.
         kernels: how many kernels each rule wrote.
+        unchecked: why it was not compared with onnxruntime; empty if it was.
     """
 
     graph: Graph
@@ -58,6 +59,7 @@ class CompiledModel:
     objects: bytes
     steps: Mapping[str, float] = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)
+    unchecked: str = "it was not asked for"
 
     def __repr__(self) -> str:
         nbytes = len(self.objects) + sum(each.nbytes for each in self.params.values())
@@ -163,10 +165,11 @@ def from_onnx(
         "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
     }  # fmt: skip
     compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps)
-    if check and _verify.can_check(target):
-        with steps.step("check"):
-            _verify.check(lambda: _verify.verify(compiled.load(), given, tolerance=_verify.checked(given)))
-    return compiled
+    if not check:
+        return compiled
+    with steps.step("check"):
+        return _verify.check(compiled, machine, lambda made: _verify.verify(
+            made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
 
 
 def check_options(winograd: str, threads: int) -> None:

@@ -82,7 +82,8 @@ class _Kernel:
         self._value([*indices, begin + number * lanes + lane], analyzer, open_conditions)
         parts = [list(walk(condition)) for condition in open_conditions]
         return any(
-            any(part.same_as(lane) for part in each) and not any(type(part).__name__ == "TensorLoad" for part in each)
+            any(type(part).__name__ == "Var" and part.same_as(lane) for part in each)
+            and not any(type(part).__name__ == "TensorLoad" for part in each)
             for each in parts
         )
 

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from portcall.compile._constants import FoldWithNumPy
+from portcall.compile._products import is_product
 from portcall.compile._target import Target
 
-_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}  # which makes the channels, the vector axis, lie in a row
+_DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, lie in a row
+_LAYOUT = {"relax.nn.conv2d": [_DATA, _WEIGHTS]}
+_CONVOLUTION = tvm.ir.Op.get("relax.nn.conv2d")
+_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+_BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
 
 
 def lower(module: Any, target: Target) -> Any:
@@ -22,7 +29,7 @@ def lower(module: Any, target: Target) -> Any:
     """
     transform = relax.transform
     fold = [FoldWithNumPy(), transform.FoldConstant()]
-    layout = [transform.ConvertLayout(_LAYOUT), transform.Normalize(), *fold] if _has_convolution(module) else []
+    layout = [ConvertLayout(), transform.Normalize(), *fold] if _has_convolution(module) else []
     passes = [
         transform.CanonicalizeBindings(),
         transform.FoldBatchnormToConv2D(),
@@ -35,6 +42,7 @@ def lower(module: Any, target: Target) -> Any:
         transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
+        KeepSmallProducts(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.RewriteDataflowReshape(),
@@ -48,12 +56,80 @@ def lower(module: Any, target: Target) -> Any:
         return tvm.transform.Sequential(passes)(module)
 
 
+def ConvertLayout() -> Any:
+    """Return a pass that lets convolutions have the layout that is wanted, and what is around them as far as TVM can.
+
+    Where it cannot, as with values of five axes, each convolution is put between two changes of the layout.
+    """
+
+    def run(module: Any, context: Any) -> Any:
+        try:
+            return relax.transform.ConvertLayout(_LAYOUT)(module)
+        except Exception:  # TVM's class for it is not public
+            module.update_func(module.get_global_var("main"), _Layout(module).visit_expr(module["main"]))
+            return module
+
+    return tvm.transform.module_pass(run, opt_level=0, name="ConvertLayout")
+
+
+@mutator
+class _Layout(PyExprMutator):  # type: ignore[misc]
+    """Changes the layout in front of each convolution, and back after it."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op != _CONVOLUTION or (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCHW", "OIHW"):
+            return call
+        data, weights = (
+            self.builder_.emit(relax.op.permute_dims(part, order))
+            for part, order in zip(call.args, ([0, 2, 3, 1], [2, 3, 1, 0]), strict=True)
+        )
+        numbers = (list(map(int, each)) for each in (call.attrs.strides, call.attrs.padding, call.attrs.dilation))
+        made = relax.op.nn.conv2d(
+            data, weights, *numbers, int(call.attrs.groups), _DATA, _WEIGHTS, out_dtype=call.attrs.out_dtype
+        )
+        return relax.op.permute_dims(self.builder_.emit(made), [0, 3, 1, 2])
+
+
+def KeepSmallProducts() -> Any:
+    """Return a pass that keeps what follows a product, and is smaller than its reader, out of that reader.
+
+    FuseOps would put both into one function, where no rule for products finds its sums in the places of the result:
+    the gate of each channel in all pixels.
+    """
+
+    def run(module: Any, context: Any) -> Any:
+        makers: dict[Any, Any] = {}  # the function that makes what follows a product, by its variable
+        small: set[Any] = set()
+        for binding in (binding for block in module["main"].body.blocks for binding in block.bindings):
+            call, variable = binding.value, binding.var
+            if not isinstance(call, relax.Call) or call.op != _CALL_TIR:
+                continue
+            name, following = call.args[0], [part for part in call.args[1] if part in makers]
+            small.update(makers[part] for part in following if _size(part) < _size(variable))
+            one_by_one = int(module[name].attrs.get("op_pattern", _OPAQUE)) <= _BROADCAST
+            if following if one_by_one else is_product(module[name]):
+                makers[variable] = name
+        for name in small:
+            module.update_func(name, module[name].with_attr("op_pattern", _OPAQUE))
+        return module
+
+    return tvm.transform.module_pass(run, opt_level=0, name="KeepSmallProducts")
+
+
+def _size(e: Any) -> int:
+    """Return how many elements a tensor has; none of anything else."""
+    shape = getattr(e.ty, "shape", None)
+    extents = list(shape) if isinstance(shape, relax.ShapeExpr) else [0]
+    return prod(int(extent) if isinstance(extent, tirx.IntImm) else 0 for extent in extents)
+
+
 def _has_convolution(module: Any) -> bool:
     """Tell whether there is anything to choose a layout for: without it the pass fails on some operators."""
     found: list[bool] = []
 
     def visit(e: Any) -> None:
-        found.append(isinstance(e, relax.Call) and isinstance(e.op, tvm.ir.Op) and e.op.name == "relax.nn.conv2d")
+        found.append(isinstance(e, relax.Call) and e.op == _CONVOLUTION)
 
     relax.analysis.post_order_visit(module["main"], visit)
     return any(found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_index, shape_of
 from portcall.compile._writer import Buffer, Expr, Index, at_least, at_most, floordiv, floormod
@@ -115,6 +116,16 @@ class Product:
         picture = self.stage.kinds == "SSSSRRR"
         return epilogue(self.reading, self.stage, buffers, total, place, picture=picture)
 
+    def checked(self) -> Product:
+        """Return the product itself.
+
+        Raises:
+            NotThisKindError: what follows the sums cannot be computed from the sum of its place alone.
+        """
+        place = Place(*(tirx.Var(name, "int32") for name in ("pixel", "n", "h", "w", "channel")))
+        self.value(self.reading.buffers(), tirx.Var("total", str(self.stage.buffer.dtype)), place)
+        return self
+
 
 def epilogue(
     reading: Reading, stage: Stage, buffers: Mapping[str, Buffer], total: Expr, place: Place, *, picture: bool = True
@@ -201,7 +212,8 @@ def read_convolution(reading: Reading) -> Product:
     )  # fmt: skip
     if c != group_channels * groups:
         raise NotThisKindError("channels that are left out")
-    return Product(reading, window, reading.names.index(source.name), reading.names.index(w.source.name), stage)
+    product = Product(reading, window, reading.names.index(source.name), reading.names.index(w.source.name), stage)
+    return product.checked()
 
 
 def read_product(reading: Reading) -> Product:
@@ -224,7 +236,8 @@ def read_product(reading: Reading) -> Product:
     rows = int(np.prod(stage.extents[:-2], dtype="int64"))
     columns, channels = stage.extents[-2], stage.extents[-1]
     window = Window(1, 1, rows, channels, 1, rows, columns, 1, 1)
-    return Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
+    product = Product(reading, window, reading.names.index(x.source.name), reading.names.index(w.source.name), stage)
+    return product.checked()
 
 
 def _only_reduction(reading: Reading, kinds: str) -> Stage:
@@ -242,6 +255,15 @@ def factors(stage: Stage) -> tuple[Any, Any]:
     if type(x).__name__ != "TensorLoad" or type(w).__name__ != "TensorLoad":
         raise NotThisKindError("factors that are computed")
     return x, w
+
+
+def is_product(function: Any) -> bool:
+    """Tell whether a function sums up products of two tensors."""
+    try:
+        parts = [factors(stage) for stage in Reading(function).reductions]
+    except NotThisKindError:
+        return False
+    return any(x.source.name != w.source.name for x, w in parts)
 
 
 def _groups(channel_of: Callable[[int], int], outputs: int, group_channels: int) -> int:

@@ -91,7 +91,8 @@ _ON_NUMBERS: Mapping[str, Callable[[int, int], Any]] = {
     "And": lambda a, b: bool(a and b), "Or": lambda a, b: bool(a or b),
 }  # fmt: skip
 _CALLS = {"exp", "tanh", "sqrt", "erf", "sigmoid", "log", "fabs", "floor", "ceil", "rsqrt", "round", "nearbyint",
-          "trunc", "sin", "cos", "tan", "isnan", "isinf", "pow", "fmod"}  # fmt: skip
+          "trunc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "isnan",
+          "isinf", "pow", "fmod"}  # fmt: skip
 
 
 class Reading:
@@ -120,6 +121,8 @@ class Reading:
         self.inlined = {stage.buffer.name: stage for stage in self.stages if "R" not in stage.kinds}
         if len({stage.buffer.name for stage in self.stages}) != len(self.stages):
             raise NotThisKindError("a buffer that is written twice")
+        if any(stage.buffer.name in self.names[:-1] for stage in self.stages):
+            raise NotThisKindError("several results")
 
     @property
     def result(self) -> Any:

@@ -28,6 +28,7 @@ _MACHINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "riscv64": ("riscv64-linux-gnu", "generic-rv64", {"mattr": ["+m", "+a", "+f", "+d", "+c"], "mabi": "lp64d"}),
     "wasm32": ("wasm32-unknown-unknown-wasm", "generic", {"mattr": ["+simd128"], "vector-width": 128}),
 }
+_TUNING = ("fast-", "slow-", "false-deps-", "prefer-")  # with which LLVM's names of what is only faster begin
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv7": "arm"}
 
 
@@ -54,6 +55,20 @@ class Target:
     registers: int
     l2_nbytes: int
     tvm: Any
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this machine, with its system and processor, runs what is compiled for the target."""
+        if self.name == "native":
+            return True
+        here = platform.machine().lower()
+        if self.triple not in ("", _MACHINES.get(_ALIASES.get(here, here), ("",))[0]):
+            return False
+        native = tvm.target.Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+        needed = {str(each) for each in codegen.llvm_get_cpu_features(self.tvm)}
+        return {each for each in needed if not each.startswith(_TUNING)} <= set(
+            map(str, codegen.llvm_get_cpu_features(native))
+        )
 
     @property
     def accumulators(self) -> int:

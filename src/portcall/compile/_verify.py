@@ -14,8 +14,8 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -24,20 +24,23 @@ from onnx import numpy_helper
 from portcall.compile._model import bind_shapes, inputs_of, load
 from portcall.compile._quantized import is_quantized
 from portcall.compile._simplify import decompose
-from portcall.errors import ModelError
+from portcall.compile._target import Target
+from portcall.errors import ModelError, WrongResultsError
 from portcall.graph import GraphModule, GraphModuleDebug
 
 Array = Any
+Made = TypeVar("Made", bound=Any)  # a CompiledModel or a CompiledExecutable
 TOLERANCE = 1e-4  # of the largest value
 # What rounding may do to a model of random inputs; in quantized models each layer enlarges what differs before it.
 _CHECKED, _CHECKED_BYTES = 1e-3, 0.2
 _OF_HALVES = 2e-2
 _OF_BYTES = 2e-2  # a sum that lies between two steps of quantization is rounded up or down
-_SMALLEST = 1e-30
+_SMALLEST = 1e-3  # what smaller results are compared with: of values near 1, a sigmoid's 1e-7 has two right digits
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
 _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
-_INTEGERS = (0, 2)  # what inputs of integers get: indices of most things
+_INTEGERS = 2  # below which inputs of integers are, where nothing says more: masks, and indices of most things
+_PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
 # Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
 _PRODUCTS = {"MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5)}
 _SIGN = 128  # by how much a byte without a sign is larger than the same byte with one
@@ -52,7 +55,7 @@ class OutputError:
     """How a result differs.
 
     Attributes:
-        error: the largest difference, relative to the largest value.
+        error: the largest difference, relative to the largest value, or to 0.001 where that is smaller.
         ok: it is within the tolerance.
     """
 
@@ -122,7 +125,7 @@ def verify(
         if name in shapes and tuple(array.shape) != tuple(shapes[name]):
             raise ModelError(f"the input '{name}' has the shape {list(shapes[name])}, the array {list(array.shape)}")
     bind_shapes(proto, {name: shape for name, shape in shapes.items() if name in theirs})
-    feeds = {**random_inputs(shapes, types, seed), **(inputs or {})}
+    feeds = {**random_inputs(shapes, types, seed, proto), **(inputs or {})}
     expected = reference(proto, feeds)
     executor.run(**{name: array for name, array in feeds.items() if name in shapes})
     made = compare([executor.get_output(number).numpy() for number in range(len(expected))], expected, tolerance)
@@ -138,25 +141,34 @@ def checked(model: Any) -> float:
     return _CHECKED_BYTES if is_quantized(model) else _CHECKED
 
 
-def can_check(target: str) -> bool:
-    """Tell whether a model for a target can be compared with onnxruntime here."""
-    return target == "native" and importlib.util.find_spec("onnxruntime") is not None
+def why_unchecked(target: Target) -> str:
+    """Return why a model for a target cannot be compared with onnxruntime here; empty if it can."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return "onnxruntime is not installed"
+    return "" if target.runs_here else f"this machine does not run {target.name}"
 
 
-def check(run: Callable[[], Verification]) -> None:
-    """Refuse a model that was just compiled if onnxruntime, where it can run it, says something else.
+def check(made: Made, target: Target, run: Callable[[Made], Verification]) -> Made:
+    """Return a model that was just compiled; refuse it if onnxruntime, where it can run it, says something else.
+
+    What could not be compared says why, in ``unchecked``.
 
     Raises:
-        ModelError: they differ.
+        WrongResultsError: they differ.
     """
+    why = why_unchecked(target)
+    if why:
+        return replace(made, unchecked=why)
     try:
-        found = run()
-    except ReferenceFailedError:
-        return
+        found = run(made)
+    except ReferenceFailedError as error:
+        return replace(made, unchecked=str(error))
     if not found.ok:
         where = f", beginning in the node '{found.first}'" if found.first else ""
         text = f"the compiled model gives other values than onnxruntime (by {found.worst:.2g} of the largest{where})"
-        raise ModelError(text, hint="it is a bug of the compiler, which check=False and --no-check leave unnoticed")
+        hint = "it is a bug of the compiler, which check=False and --no-check leave unnoticed"
+        raise WrongResultsError(text, made, hint=hint)
+    return replace(made, unchecked="")
 
 
 def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: float) -> Verification:
@@ -168,21 +180,25 @@ def compare(values: Sequence[Array], expected: Mapping[str, Array], tolerance: f
     return Verification(tuple(found))
 
 
-def random_inputs(shapes: Mapping[str, Sequence[int]], types: Mapping[str, Any], seed: int) -> dict[str, Array]:
-    """Return normally distributed numbers, of integers small ones."""
+def random_inputs(
+    shapes: Mapping[str, Sequence[int]], types: Mapping[str, Any], seed: int, model: Any = None
+) -> dict[str, Array]:
+    """Return normally distributed numbers, and integers from 0 to below what the model says, or 2."""
     generator = np.random.default_rng(seed)
+    limits = {} if model is None else integer_limits(model)
     found = {}
     for name, shape in shapes.items():
         dtype = np.dtype(str(types[name]))
         if dtype.kind in "biu":
-            found[name] = generator.integers(*_INTEGERS, shape).astype(dtype)
+            most = min(limits.get(name, _INTEGERS), int(np.iinfo(dtype).max)) if dtype.kind != "b" else _INTEGERS
+            found[name] = generator.integers(0, most, shape).astype(dtype)
         else:
             found[name] = generator.standard_normal(shape).astype(dtype)
     return found
 
 
 def relative_error(got: Array, expected: Array) -> float:
-    """Return the largest difference, relative to the largest value; infinite where shapes or NaN differ."""
+    """Return the largest difference, relative to the largest value or 0.001; infinite where shapes or NaN differ."""
     if got.shape != expected.shape:
         return float("inf")
     got, expected = got.astype("float64"), expected.astype("float64")
@@ -194,6 +210,36 @@ def relative_error(got: Array, expected: Array) -> float:
         return 0.0
     size = np.abs(expected[np.isfinite(expected)]).max(initial=_SMALLEST)
     return float(np.abs(got[rest] - expected[rest]).max() / size)
+
+
+def integer_limits(model: Any) -> dict[str, int]:
+    """Return below what the integers of inputs are, where a table, a Clip or a OneHot that they reach says so."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= {
+        node.output[0]: a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute if a.t
+    }
+    origin = {value.name: value.name for value in inputs_of(model)}
+    found: dict[str, int] = {}
+
+    def limit(node: Any, name: str) -> int | None:
+        if node.op_type == "Gather" and name == node.input[1] and node.input[0] in constants:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            extents = [int(extent) for extent in constants[node.input[0]].dims]
+            return extents[int(axis)]
+        bound = {"OneHot": 1, "Clip": 2}.get(node.op_type, 0)
+        if bound and name == node.input[0] and node.input[bound:][:1] and node.input[bound] in constants:
+            last = float(numpy_helper.to_array(constants[node.input[bound]]).reshape(-1)[0])
+            return int(last) + int(node.op_type == "Clip") if np.isfinite(last) else None
+        return None
+
+    for node in model.graph.node:
+        for name in {name for name in node.input if name in origin}:
+            known = limit(node, name)
+            if known is not None:
+                found[origin[name]] = max(1, min(known, found.get(origin[name], known)))
+            if node.op_type in _PASSED_ON and name == node.input[0]:
+                origin[node.output[0]] = origin[name]
+    return found
 
 
 def _allowed(expected: Array, tolerance: float) -> float:

@@ -26,7 +26,7 @@ from portcall.compile._importer import import_model
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
-from portcall.errors import ModelError
+from portcall.errors import ModelError, WrongResultsError
 from portcall.vm import VirtualMachine, create
 
 Runtime = Literal["auto", "graph", "vm"]
@@ -45,6 +45,7 @@ class CompiledExecutable:
         parts: machine code and executable: object files and C sources, by name.
         steps: what was done, and the seconds that it took.
         reason: why it is not a graph; empty where the VM was asked for.
+        unchecked: why it was not compared with onnxruntime; empty if it was.
     """
 
     name: str
@@ -54,6 +55,7 @@ class CompiledExecutable:
     parts: Mapping[str, bytes]
     steps: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    unchecked: str = "it was not asked for"
 
     def __repr__(self) -> str:
         return f"<CompiledExecutable {self.name}: {format_size(sum(map(len, self.parts.values())))}, {self.target}>"
@@ -108,7 +110,7 @@ def compile_onnx(
         return for_vm(model, target, **common)
     try:
         return from_onnx(model, target, threads=threads, winograd=winograd, **common)
-    except InvalidModelError:
+    except (InvalidModelError, WrongResultsError):
         raise
     except ModelError as error:
         if runtime == "graph":
@@ -173,10 +175,11 @@ def for_vm(
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)
-    if check and given is not None and _verify.can_check(target):
-        with steps.step("check"):
-            _verify.check(lambda: verify_executable(made.load(), given, tolerance=_verify.checked(given)))
-    return made
+    if not check or given is None:
+        return made
+    with steps.step("check"):
+        return _verify.check(made, machine, lambda made: verify_executable(
+            made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
 
 
 def verify_executable(
@@ -203,7 +206,7 @@ def verify_executable(
     known = inputs_of(proto)
     sizes = {value.name: [_extent(dim) for dim in value.type.tensor_type.shape.dim] for value in known}
     types = {v.name: onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in known}
-    feeds = {**_verify.random_inputs(sizes, types, seed), **(inputs or {})}
+    feeds = {**_verify.random_inputs(sizes, types, seed, proto), **(inputs or {})}
     expected = _verify.reference(proto, feeds)
     returned = machine(*(feeds[value.name] for value in known))
     values = returned if isinstance(returned, tuple) else (returned,)

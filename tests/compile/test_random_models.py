@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random models, and the smallest of those that were once wrong. ``make fuzz-models`` tries thousands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from compile import random_models
+from compile.reference import check, make
+from compile.test_models import random
+from portcall.errors import ModelError
+
+pytestmark = pytest.mark.peers
+
+PARTS, PER_PART = 4, 20
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_models_are_right(part: int) -> None:
+    found = {
+        seed: random_models.judge(random_models.model_of(seed), seed)
+        for seed in range(part * PER_PART, (part + 1) * PER_PART)
+    }
+    assert {seed: verdict for seed, verdict in found.items() if verdict.startswith("wrong")} == {}
+    refused = [seed for seed, verdict in found.items() if verdict.startswith("refused")]
+    assert len(refused) * 5 <= PER_PART  # of many it is one in ten
+
+
+def test_a_wrong_model_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(k for k in range(100) if _has(random_models.model_of(k), "Sigmoid", more_than=2))
+    model = random_models.model_of(seed)
+    monkeypatch.setattr(
+        random_models, "judge", lambda given, seed: "wrong" if _has(given, "Sigmoid", more_than=0) else "right"
+    )
+    small = random_models.smaller(model, seed)
+    assert [node.op_type for node in small.graph.node] == ["Sigmoid"]
+
+
+def _has(model: Any, operator: str, more_than: int) -> bool:
+    nodes = [node.op_type for node in model.graph.node]
+    return operator in nodes and len(nodes) > more_than
+
+
+@pytest.mark.parametrize("first", ["Relu", "Transpose", "Reshape", "Concat"])
+def test_element_wise_functions_with_several_results(first: str) -> None:
+    constants: dict[str, Any] = {"sizes": np.array([3, 5])}
+    if first == "Reshape":
+        constants["shape"] = np.array([1, 8, 6])
+    inputs = {"Reshape": ["x", "shape"], "Concat": ["x", "x"]}.get(first, ["x"])
+    every: dict[str, dict[str, Any]] = {"Transpose": {"perm": [0, 2, 1]}, "Concat": {"axis": 2}}
+    words = every.get(first, {})
+    shape = (1, 6, 8) if first in ("Transpose", "Reshape") else (1, 8, 6)
+    nodes = [
+        helper.make_node(first, inputs, ["v"], **words),
+        helper.make_node("Split", ["v", "sizes"], ["a", "b"], axis=1),
+    ]
+    check(make(nodes, {"x": shape}, ["a", "b"], constants), {"x": random(*shape)})
+
+
+def test_products_are_not_fused_with_larger_values() -> None:
+    nodes = [helper.make_node("MatMul", ["s", "w"], ["p"]), helper.make_node("Mul", ["x", "p"], ["y"])]
+    made = check(
+        make(nodes, {"x": (6, 8), "s": (1, 8)}, ["y"], {"w": random(8, 8)}), {"x": random(6, 8), "s": random(1, 8)}
+    )
+    assert made.kernels == {"matrix product": 1, "element-wise": 1}
+
+
+@pytest.mark.parametrize("gate", ["Sigmoid", "Tanh", "HardSigmoid"])
+def test_gates_of_channels(gate: str) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["mean"]),
+        helper.make_node("Conv", ["mean", "b", "bias"], ["h"]),
+        helper.make_node(gate, ["h"], ["g"]),
+        helper.make_node("Mul", ["c", "g"], ["y"]),
+    ]
+    constants = {"a": random(8, 8, 3, 3), "b": random(8, 8, 1, 1), "bias": random(8)}
+    made = check(make(nodes, {"x": (1, 8, 9, 9)}, ["y"], constants), {"x": random(1, 8, 9, 9)})
+    assert made.kernels.get("default", 0) == 0
+
+
+def test_functions_that_only_tvm_writes_follow_products() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Atan", ["p"], ["y"])]
+    check(make(nodes, {"x": (5, 4)}, ["y"], {"w": random(4, 4)}), {"x": random(5, 4)})
+
+
+def test_convolutions_beside_values_of_five_axes() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Unsqueeze", ["x", "axis"], ["u"]),
+        helper.make_node("Relu", ["u"], ["v"]),
+    ]
+    constants = {"w": random(4, 4, 3, 3), "axis": np.array([1])}
+    made = check(make(nodes, {"x": (1, 4, 9, 9)}, ["c", "v"], constants), {"x": random(1, 4, 9, 9)})
+    assert made.kernels["convolution"] == 1
+
+
+def test_normalization_of_several_axes_with_weights() -> None:
+    nodes = [helper.make_node("LayerNormalization", ["x", "scale", "bias"], ["y"], axis=1)]
+    check(make(nodes, {"x": (2, 3, 5)}, ["y"], {"scale": random(3, 5), "bias": random(3, 5)}), {"x": random(2, 3, 5)})
+
+
+def test_a_model_that_is_refused_is_no_wrong_one() -> None:
+    model = make([helper.make_node("NonZero", ["x"], ["y"])], {"x": (3, 4)}, ["y"])
+    assert random_models.judge(model).startswith("refused")
+    with pytest.raises(ModelError):
+        check(model, {"x": random(3, 4)})
