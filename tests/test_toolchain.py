@@ -47,8 +47,8 @@ PORTCALL_EXPORT_TYPED(size, [](portcall::TensorView x) { return static_cast<int6
 
 @pytest.fixture
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
+    for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 pytestmark = pytest.mark.usefixtures("no_variables")
@@ -111,6 +111,44 @@ def test_create_shared_options_win_over_defaults(tmp_path: Path) -> None:
     function = ctypes.CDLL(str(made)).f
     function.restype = ctypes.c_long
     assert function() == 42_000_000 + 202002
+
+
+def test_create_shared_optimizes_for_any_processor() -> None:
+    flags = toolchain.find_compiler().flags()
+    assert "-O3" in flags
+    assert not any(flag.startswith("-march") for flag in flags)
+
+
+def test_create_shared_reads_cflags_and_cxxflags_before_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CFLAGS", "-DA=1 -DB=1")
+    monkeypatch.setenv("CXXFLAGS", "-std=c++20 '-DC=1' -DD=1")
+    of_c = write(tmp_path, "a.c", "int of_c(void) { return 10 * A + B; }")
+    of_cpp = write(tmp_path, "b.cc", 'extern "C" int of_cpp() { return 10 * C + D + (__cplusplus >= 202002); }')
+    options = ["-UB", "-DB=2", "-UD", "-DD=2"]
+    library = ctypes.CDLL(str(toolchain.create_shared([of_c, of_cpp], tmp_path / "o.so", options=options)))
+    assert (library.of_c(), library.of_cpp()) == (12, 13)
+    monkeypatch.setenv("CFLAGS", "'no end")
+    with pytest.raises(CompileError, match=r"\$CFLAGS is ''no end'"):
+        toolchain.create_shared(of_c, tmp_path / "o.so")
+
+
+def test_create_shared_links_libraries_of_its_options(tmp_path: Path) -> None:
+    toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "libtwice.so")
+    user = write(tmp_path, "b.c", "int twice(int); int four(int x) { return twice(twice(x)); }")
+    options = ["-Werror", f"-L{tmp_path}", "-ltwice", f"-Wl,-rpath,{tmp_path}"]
+    assert ctypes.CDLL(str(toolchain.create_shared(user, tmp_path / "b.so", options=options))).four(3) == 12
+
+
+def test_create_shared_ends_a_compiler_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = write(tmp_path, "slow", "#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr(toolchain, "STEP_LIMIT", 0.1)
+    with pytest.raises(CompileError, match="no end after") as caught:
+        toolchain.create_shared(write(tmp_path, "a.c", PLAIN_C), tmp_path / "a.so")
+    assert caught.value.command[0] == str(slow)
 
 
 def test_create_shared_replaces_a_loaded_library(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -111,6 +111,7 @@ def build_server(
     output: str | os.PathLike[str],
     linked: Sequence[str | os.PathLike[str]] = (),
     ndk: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Make the program for a machine; return its absolute path.
 
@@ -120,6 +121,7 @@ def build_server(
             loads no libraries.
         ndk: the folder of Android's NDK, for ``aarch64-linux-android`` and ``x86_64-linux-android``; a number at the
             end is the API level of the oldest version of Android that the program runs on.
+        progress: called with how many sources are compiled and how many there are, first with none.
 
     Raises:
         CompileError: ziglang is missing, or does not know the target; or a target of Android has no NDK.
@@ -159,8 +161,13 @@ def build_server(
                 os.replace(new, made)
         return made
 
+    objects: list[str] = []
+    tell = progress or (lambda done, of: None)
+    tell(0, len(sources))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = [str(made) for made in pool.map(compile_one, sources)]
+        for made in pool.map(compile_one, sources):
+            objects.append(str(made))
+            tell(len(objects), len(sources))
     with folder_beside(place) as folder:
         new = Path(folder, place.name)
         form = link_options(target, bool(linked))

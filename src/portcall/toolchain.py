@@ -5,7 +5,8 @@ Rules:
 
 * This machine's code is compiled by the system compiler: ``$CXX`` or ``$CC`` where set, else the first of the usual
   names on PATH. Code for another machine, or on a machine without a compiler, is compiled by the ``ziglang`` package.
-* C sources are compiled as C11, C++ sources as C++17, both with ``-O2 -fPIC``; the caller's options come last and win.
+* C sources are compiled as C11, C++ sources as C++17, both with ``-O3 -fPIC`` and for any processor of the machine's
+  kind. The words of ``$CFLAGS`` or ``$CXXFLAGS`` follow, then the caller's options: the last of them wins.
 * A library links nothing of portcall's: its ``TVMFFI*``, ``TVMBackend*`` and ``Portcall*`` symbols stay undefined and
   are bound when it is loaded, those of ``portcall/ir.h`` too. ELF libraries are linked for lazy
   binding, which leaves the loader every way to do so.
@@ -13,7 +14,8 @@ Rules:
   undefined as well; the core has those of kernels. Its code uses vectors (simd128), which every engine has.
 * A program links the core, and ``libportcall_ir`` if it calls that.
 * An output appears whole or not at all: it is made in a folder beside its place and then renamed.
-* Every failure of a compiler is a CompileError with the command and all that the compiler wrote.
+* Every failure of a compiler is a CompileError with the command and all that the compiler wrote. A step that does not
+  end within ``STEP_LIMIT`` is one.
 """
 
 from __future__ import annotations
@@ -61,8 +63,10 @@ WASM_LINKING = (
 SUFFIXES = (*LANGUAGE_OF_SUFFIX, *LINKED_SUFFIXES, ".tar")
 SYSTEM_NAMES: dict[Language, tuple[str, ...]] = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 ENVIRONMENT: dict[Language, str] = {"c": "CC", "c++": "CXX"}
+ENVIRONMENT_FLAGS: dict[Language, str] = {"c": "CFLAGS", "c++": "CXXFLAGS"}
 ZIG_COMMAND: dict[Language, str] = {"c": "cc", "c++": "c++"}
 STANDARD: dict[Language, str] = {"c": "-std=gnu11", "c++": "-std=c++17"}
+STEP_LIMIT = 1200.0  # seconds; zig's first build of a C++ library takes minutes on a small board
 INSTALL_HINT = "install one (Debian: apt install g++) or the ziglang package (pip install 'portcall[zig]')"
 
 
@@ -75,12 +79,17 @@ class Compiler:
         command: the program and its fixed arguments, such as ``("/usr/bin/c++",)``.
         origin: where it comes from: ``$CXX``, ``PATH`` or ``ziglang``.
         target: the machine it compiles for, such as ``aarch64-linux-gnu``; empty means this one.
+        name: its program's name: ``c++``, ``zig``.
     """
 
     language: Language
     command: tuple[str, ...]
     origin: str
     target: str = ""
+
+    @property
+    def name(self) -> str:
+        return "zig" if self.origin == "ziglang" else Path(self.command[0]).name
 
     def version(self) -> str:
         """Return the first line of ``--version``, or a note in brackets when the program does not answer."""
@@ -95,8 +104,8 @@ class Compiler:
         return f"zig {first}" if self.origin == "ziglang" else first
 
     def flags(self) -> tuple[str, ...]:
-        """Return what each compile step gets beside the caller's options."""
-        flags = [STANDARD[self.language], "-O2", "-fPIC"]
+        """Return what each compile step gets before the words of the environment and the caller's options."""
+        flags = [STANDARD[self.language], "-O3", "-fPIC"]
         if self.origin == "ziglang":
             flags.append("-fno-sanitize=undefined")  # on by default there, where a caller asks for -O0
         if self.target.startswith("wasm"):
@@ -145,8 +154,9 @@ def create_shared(
         target: another machine, such as ``aarch64-linux-gnu`` or ``riscv64-linux-gnu``; ``wasm32`` is a tab or
             Node, for sources in C (docs/javascript.md); None is this one.
             The first C++ library for a new machine takes a minute, because zig first builds a C++ runtime.
-        options: further words for each compile step and for the link step, such as ``("-O3", "-march=native")``; for
-            ``wasm32`` for the compile steps only.
+        options: further words for each compile step and for the link step, those that begin with ``-l`` for the link
+            step only; for ``wasm32`` for the compile steps only. ``("-march=native",)`` makes faster code that runs on
+            processors like this one only, so that it is not for libraries that are sent to other machines.
         language: as what to link; ``"c"`` needs no C++ library. By default C++, unless all sources are C.
 
     Raises:
@@ -158,10 +168,10 @@ def create_shared(
     with folder_beside(place) as folder:
         plan = check_sources(sources, folder)
         linker = find_compiler(language or link_language(plan), target)
-        extra = Flags(tuple(options), linker.shared_flags(), (*options, "-lm"))
+        extra = Flags(compile_options(options), linker.shared_flags(), (*linked_with(plan, linker), *options, "-lm"))
         if target == WASM:
             linker = Compiler("c", (*zig_program(), "wasm-ld"), "ziglang", WASM)
-            extra = Flags(tuple(options), linker.shared_flags(), ())
+            extra = Flags(compile_options(options), linker.shared_flags(), ())
         return build(plan, place, folder, linker, extra)
 
 
@@ -173,10 +183,12 @@ def create_executable(sources: StrPath | Iterable[StrPath], output: StrPath, opt
     """
     place, core = check_output(output), library_path()
     ir = ("-Wl,--as-needed", str(core.with_name("libportcall_ir.so")), "-Wl,--no-as-needed")
-    extra = Flags(tuple(options), (), (*options, *ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread"))
+    libraries = (*ir, str(core), f"-Wl,-rpath,{core.parent}", "-lm", "-lpthread")
     with folder_beside(place) as folder:
         plan = check_sources(sources, folder)
-        return build(plan, place, folder, find_compiler(link_language(plan)), extra)
+        linker = find_compiler(link_language(plan))
+        extra = Flags(compile_options(options), (), (*linked_with(plan, linker), *options, *libraries))
+        return build(plan, place, folder, linker, extra)
 
 
 def find_compiler(language: Language = "c++", target: str | None = None) -> Compiler:
@@ -219,6 +231,28 @@ class Flags:
     compiling: tuple[str, ...]
     before_objects: tuple[str, ...]
     after_objects: tuple[str, ...]
+
+
+def words_of(variable: str) -> list[str]:
+    """Return the words of a variable of the environment, split as a shell does.
+
+    Raises:
+        CompileError: a quote in it has no end.
+    """
+    try:
+        return shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise CompileError(f"${variable} is '{os.environ[variable]}': {error}; correct it or unset it") from error
+
+
+def compile_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of the compile steps: all but libraries, of which some compilers warn there."""
+    return tuple(option for option in options if not option.startswith("-l"))
+
+
+def linked_with(sources: Sources, linker: Compiler) -> list[str]:
+    """Return the environment's words for the link step: what compiling got, such as -fsanitize=, linking needs too."""
+    return words_of(ENVIRONMENT_FLAGS[linker.language]) if sources.compiled else []
 
 
 def unpack(archive: Path, folder: Path) -> Iterator[Path]:
@@ -282,7 +316,8 @@ def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, ext
     for number, (source, language) in enumerate(sources.compiled):
         compiler = find_compiler(language, linker.target or None)
         made = str(Path(folder, f"{number}-{source.stem}.o"))
-        flags = (*compiler.flags(), f"-I{include_dir()}", *extra.compiling)
+        given = (*words_of(ENVIRONMENT_FLAGS[language]), *extra.compiling)
+        flags = (*compiler.flags(), f"-I{include_dir()}", *given)
         execute((*compiler.command, *flags, "-c", str(source), "-o", made), f"compiling '{source}'")
         objects.append(made)
     objects += map(str, sources.linked)
@@ -296,10 +331,14 @@ def build(sources: Sources, output: Path, folder: StrPath, linker: Compiler, ext
 def execute(command: Sequence[str], action: str) -> None:
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+            timeout=STEP_LIMIT,
+        )  # fmt: skip
     except OSError as error:
         raise CompileError(f"{action} failed: '{command[0]}' does not start: {error}", command=command) from error
+    except subprocess.TimeoutExpired as error:
+        text = f"{action} failed: no end after {STEP_LIMIT:g} s.\nThe command was:\n  {shlex.join(command)}"
+        raise CompileError(text, command=command) from error
     if done.returncode != 0:
         raise CompileError(
             f"{action} failed (exit {done.returncode}):\n{done.stdout}\nThe command was:\n  {shlex.join(command)}",
@@ -311,7 +350,7 @@ def execute(command: Sequence[str], action: str) -> None:
 def system_compilers(language: Language) -> list[Compiler]:
     """Return the system's compilers of a language: the one that the environment names alone, or all on PATH."""
     variable = ENVIRONMENT[language]
-    words = shlex.split(os.environ.get(variable, ""))
+    words = words_of(variable)
     if words:
         program = shutil.which(words[0])
         if program is None:

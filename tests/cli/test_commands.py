@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shlex
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from click.testing import Result
 
 from portcall import graph, opencl, toolchain
+from portcall.cli import _progress
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -89,14 +92,59 @@ def test_doctor_reports_a_variable_that_names_a_missing_compiler(
 def test_demo_compiles_checks_and_times_kernels(shell: Shell, tmp_path: Path) -> None:
     done = shell("demo")
     assert done.returncode == 0, done.stderr
-    for text in ("compiled portcall-demo/demo_kernels.cc", "matmul", "equal to NumPy", "raises", "Now you:"):
+    for text in ("compiled portcall-demo/kernels.cc", "matmul", "equal to NumPy", "raises", "Now you:"):
         assert text in done.stdout
     # What it says to type works as it stands.
     for line in done.stdout.partition("Now you:")[2].split("\n"):
         words = shlex.split(line)
         if words[:1] == ["portcall"]:
             assert shell(*words[1:]).returncode == 0
-    assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"demo_kernels.cc", "demo_kernels.so"}
+    assert {path.name for path in (tmp_path / "portcall-demo").iterdir()} == {"kernels.cc", "kernels.so"}
+
+
+def test_demo_leaves_what_the_first_snippet_of_the_readme_loads(shell: Shell, tmp_path: Path) -> None:
+    assert shell("demo").returncode == 0
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    snippet = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", snippet], cwd=tmp_path / "portcall-demo", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for line in re.findall(
+        r"^    portcall (\w+ kernels\.so.*?)(?: {2,}#.*)?$", page.partition("\n## From C++")[0], re.MULTILINE
+    ):
+        done = subprocess.run(f"{sys.executable} -m portcall {line}", shell=True, cwd=tmp_path / "portcall-demo",
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0, (line, done.stderr)
+
+
+def test_compile_passes_its_flags_on(invoke_json: InvokeJson, invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "a.h").write_text("#define A 3")
+    (tmp_path / "a.c").write_text('#include "a.h"\n#include <math.h>\nint f(int x) { return A * B + (int)sqrt(x); }')
+    words = ("compile", tmp_path / "a.c", "-o", tmp_path / "a.so")
+    flags = ("-I", tmp_path / "include", "--option=-DB=1", "--option=-UB", "--option", "-DB=5", "-lm")
+    assert invoke(*words, *flags).exit_code == 0
+    assert ctypes.CDLL(str(tmp_path / "a.so")).f(4) == 17
+    assert invoke(*words, "--target", "wasm32", "-lm").exit_code == 2
+    (tmp_path / "m.onnx").touch()
+    for option in ("-Iinclude", "-lm", "--option=-O1"):
+        assert invoke("compile", tmp_path / "m.onnx", option).exit_code == 2
+    assert invoke_json(*words, "--option=-DA", code=1)["error"]["kind"] == "CompileError"
+
+
+def test_compile_without_a_compiler_says_that_zig_takes_its_place(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    (tmp_path / "a.c").write_text("int f(void) { return 1; }")
+    made = invoke("compile", tmp_path / "a.c", "-o", tmp_path / "a.so")
+    assert made.exit_code == 0, made.output
+    assert "by zig" in made.stderr
+    monkeypatch.setattr(toolchain, "zig_is_installed", lambda: False)
+    refused = invoke("demo", "--folder", tmp_path / "tour")
+    assert (refused.exit_code, "pip install 'portcall[zig]'" in refused.stderr) == (1, True)
 
 
 def test_demo_tables_fit_80_columns(on_terminal: OnTerminal, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_doctor_remote_examines_a_server(invoke: Invoke, invoke_json: InvokeJson
     here = this_machine()
     facts = dict(re.split(r" {2,}", line, maxsplit=1) for line in result.stdout.splitlines()[:-1])
     assert facts["machine"] == str(here)
-    assert facts["compile for it"] == f"portcall.toolchain.create_shared(…, target='{here.target}')"
+    assert facts["compile for it"] == f"portcall compile FILES --target {here.target}"
     assert facts["portcall there"] == f"{here.portcall}, loads modern, modern 0.21, classic libraries"
     answer = invoke_json("doctor", server.address, "--key", "k")
     assert (answer["server"], answer["kind"]) == (server.address, "portcall")
@@ -278,6 +278,16 @@ def test_doctor_remote_examines_a_server(invoke: Invoke, invoke_json: InvokeJson
     assert all(
         answer[name] > 0 for name in ("connect_s", "round_trip_s", "copy_to_bytes_per_s", "copy_from_bytes_per_s")
     )
+
+
+def test_doctor_of_a_remote_says_how_to_compile_for_it(invoke: Invoke, server: rpc.Server, tmp_path: Path) -> None:
+    assert invoke("remote", "add", "rasp", server.address, "--key", "k").exit_code == 0
+    advice = re.search(r"portcall (compile .*)", invoke("doctor", "rasp").stdout)
+    assert advice is not None
+    assert "--for rasp" in advice[1]
+    (tmp_path / "k.c").write_text("int f(void) { return 1; }\n")
+    made = invoke(*advice[1].replace("FILES", str(tmp_path / "k.c")).split(), "-o", tmp_path / "k.so")
+    assert made.exit_code == 0, made.output
 
 
 def test_demo_remote_starts_a_server(shell: Shell) -> None:

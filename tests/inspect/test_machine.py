@@ -60,7 +60,7 @@ def test_unmet_reports_another_machine_with_the_target(build: Build, said: str) 
     (problem,) = there(dataclasses.replace(LIBRARY, build=build))
     assert problem == (
         f"it is made for {said} and that machine is aarch64 (64-bit, little-endian), linux, glibc 2.31: compile it "
-        "with portcall.toolchain.create_shared(…, target='aarch64-linux-gnu')"
+        "with portcall compile … --target aarch64-linux-gnu"
     )
 
 
@@ -77,7 +77,7 @@ def test_unmet_reports_an_old_libc_with_a_target() -> None:
     (problem,) = there(versions={"libc.so.6": ("GLIBC_2.34", "GLIBC_2.38")})
     assert problem == (
         "it needs GLIBC_2.34, GLIBC_2.38 of libc.so.6 and that machine has glibc 2.31: compile it with "
-        "portcall.toolchain.create_shared(…, target='aarch64-linux-gnu.2.31')"
+        "portcall compile … --target aarch64-linux-gnu.2.31"
     )
     assert there(versions={"libstdc++.so.6": ("GLIBCXX_3.4.32",)}) == [
         "it needs GLIBCXX_3.4.32 of libstdc++.so.6, which is older there: build it on a system as old as that"
@@ -89,9 +89,9 @@ def test_unmet_reports_an_old_libc_with_a_target() -> None:
     [
         ("libfoo.so", "glibc", "install it there, or upload it first and link with -Wl,-rpath,$ORIGIN"),
         ("libtvm_ffi.so", "glibc", "pip install apache-tvm-ffi"),
-        ("libc.so", "glibc", "it is the C library of another system; compile it with portcall.toolchain."),
+        ("libc.so", "glibc", "it is the C library of another system; compile it with portcall compile"),
         ("libc.musl-aarch64.so.1", "glibc", "it is the C library of another system; compile it with"),
-        ("libc.so.6", "musl", "it is the C library of another system; compile it with portcall.toolchain."),
+        ("libc.so.6", "musl", "it is the C library of another system; compile it with portcall compile"),
     ],
 )
 def test_unmet_reports_a_missing_library(library: str, libc: str, said: str) -> None:

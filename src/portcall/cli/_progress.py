@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from portcall.bench import format_size
 from portcall.cli._output import echo_error
 from portcall.errors import printable
+from portcall.toolchain import find_compiler
 
 if TYPE_CHECKING:
     from portcall.rpc import Session
@@ -36,7 +37,7 @@ class Bar:
     """How far something is.
 
     Attributes:
-        total: bytes, or seconds where ``timed``; 0 if unknown.
+        total: bytes, seconds where ``timed``, or so many of what is ``counted``, such as files; 0 if unknown.
         done: of them; counted by the clock where ``timed``.
         in_pieces: each request of the session is a piece; what is sent of the present one counts, too.
     """
@@ -45,14 +46,18 @@ class Bar:
     total: float
     timed: bool = False
     in_pieces: bool = False
+    counted: str = ""
     done: float = 0
     since: float = field(default_factory=time.monotonic)
 
     def line(self, in_request: int) -> str:
         seconds = time.monotonic() - self.since
-        if self.timed and not self.total:
+        if not self.total:
             return f"{self.text}  {seconds:.1f} s"
-        if self.timed:
+        if self.counted:
+            share = self.done / self.total
+            figures = f"{self.done:g} of {self.total:g} {self.counted}, {seconds:.1f} s"
+        elif self.timed:
             share = min(seconds / self.total, 1)
             figures = f"{seconds:.1f} of {self.total:.1f} s"
         else:
@@ -65,13 +70,13 @@ class Bar:
 
 
 class StatusLine:
-    """Says what is under way: a line that goes again on a terminal; elsewhere one line of words now and then."""
+    """Says what is under way: a line that goes again on a terminal; elsewhere one line of words for each thing."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
         self._text, self._since = "", time.monotonic()
         self._bar: Bar | None = None
-        self._lines, self._shown, self._printed = 0, False, 0
+        self._told, self._shown, self._printed = "", False, 0
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._terminal = sys.stderr.isatty()
@@ -101,6 +106,17 @@ class StatusLine:
         """Show the progress of work with this expected duration; 0 if unknown."""
         with self._show_bar(Bar(text, seconds, timed=True)):
             yield
+
+    @contextlib.contextmanager
+    def count(self, text: str, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show how many things are done; what is returned takes how many are, and how many there are in all."""
+        bar = Bar(text, 0, counted=what)
+
+        def advance(done: int, of: int) -> None:
+            bar.done, bar.total = done, of
+
+        with self._show_bar(bar):
+            yield advance
 
     @contextlib.contextmanager
     def transfer(self, text: str, total: int, in_pieces: bool = False) -> Iterator[Callable[[int, int], None] | None]:
@@ -141,34 +157,45 @@ class StatusLine:
 
     def _refresh(self) -> None:
         with self._lock:
-            text, seconds = self._now()
+            text, about = self._now()
             if self._terminal and (text or self._shown):
                 self._write(text)
-            elif text and seconds >= PATIENCE * 4**self._lines:
-                self._lines += 1
+            elif text and about != self._told:
+                self._told = about
                 echo_error(text)
-            if not text:
-                self._lines = 0
 
-    def _now(self) -> tuple[str, float]:
-        """Return the status text and its age in seconds; an empty text while there is nothing to explain."""
+    def _now(self) -> tuple[str, str]:
+        """Return the status text, and what it is about in words that do not change; empty where none is needed."""
         activity = self._session.activity() if self._session and not self._text else None
-        bar = self._bar
+        bar, now = self._bar, time.monotonic()
         if bar is not None and self._terminal:
-            return bar.line(activity.sent if activity else 0), 0
-        if bar is not None and bar.timed and not bar.total:  # elsewhere a line now and then is enough
-            return bar.text, time.monotonic() - bar.since
-        if self._text:
-            text, seconds = self._text, time.monotonic() - self._since
+            return bar.line(activity.sent if activity else 0), bar.text
+        if bar is not None and (bar.counted or (bar.timed and not bar.total)):
+            about, seconds, text = bar.text, now - bar.since, bar.text
+        elif self._text:
+            about, seconds, text = self._text, now - self._since, f"waiting for {self._text}"
+        elif activity:
+            about, seconds, text = activity.what, activity.seconds, f"waiting for {activity}"
         else:
-            text, seconds = (str(activity), activity.seconds) if activity else ("", 0.0)
-        return (f"waiting for {text}", seconds) if seconds >= PATIENCE else ("", seconds)
+            return "", ""
+        return (text, about) if seconds >= PATIENCE else ("", "")
 
     def _write(self, text: str) -> None:
         """Replace the line with a text; an empty one removes it."""
         sys.stderr.write(f"\r{printable(text)[: columns() - 1]}\x1b[K")
         sys.stderr.flush()
         self._shown = bool(text)
+
+
+def compiling(files: Sequence[str], target: str | None = None) -> str:
+    """Return what is under way while the toolchain compiles sources.
+
+    Raises:
+        CompileError: there is no compiler for the target.
+    """
+    compiler = find_compiler("c" if all(file.endswith(".c") for file in files) else "c++", target)
+    slow = ", a minute the first time" if compiler.origin == "ziglang" else ""
+    return f"compiling {', '.join(files)} by {compiler.name}{slow}"
 
 
 def columns() -> int:

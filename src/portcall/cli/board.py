@@ -11,7 +11,8 @@ from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine
 
 EXAMPLES = """
-portcall board build --target aarch64-linux-gnu                   for a Raspberry Pi: ./portcall-server
+portcall board build                                              for machines like this: ./portcall-server
+portcall board build --target aarch64-linux-gnu                   for a Raspberry Pi
 portcall board build --target x86_64-linux-musl -o server         for Alpine or OpenWrt
 portcall board build --target arm-linux-musleabihf --with k.o     static, with kernels linked in
 portcall board build --target aarch64-linux-android --ndk DIR     for a phone
@@ -19,20 +20,23 @@ portcall board build --target aarch64-linux-android --ndk DIR     for a phone
 
 
 @click.command("build", cls=Command, examples=EXAMPLES)
-@click.option("--target", required=True, metavar="TRIPLE", help="The board: x86_64-, aarch64- or riscv64-linux-gnu or "
-              "-linux-musl, arm-linux-gnueabihf or arm-linux-musleabihf, or another one that zig knows.")  # fmt: skip
+@click.option("--target", metavar="TRIPLE", help="The board: x86_64-, aarch64- or riscv64-linux-gnu or -linux-musl, "
+              "arm-linux-gnueabihf or arm-linux-musleabihf, or another one that zig knows; by default a machine like "
+              "this one.")  # fmt: skip
 @click.option("--output", "-o", default="portcall-server", show_default=True, type=click.Path(dir_okay=False),
               help="The file to write.")  # fmt: skip
 @click.option("--with", "linked", multiple=True, type=click.Path(), metavar="FILE.o",
               help="Link kernels in, which clients find by system_lib. Can be repeated.")  # fmt: skip
 @click.option("--ndk", type=click.Path(file_okay=False), metavar="DIR", help="The folder of Android's NDK, for "
               "aarch64-linux-android and x86_64-linux-android.")  # fmt: skip
-def build(target: str, output: str, linked: tuple[str, ...], ndk: str | None, json_to: str | None) -> None:
+def build(target: str | None, output: str, linked: tuple[str, ...], ndk: str | None, json_to: str | None) -> None:
     """The server is one file, which needs neither Python nor portcall. The first build for a target takes minutes."""
     from portcall import board
+    from portcall.inspect import this_machine
 
-    with StatusLine() as status, status.expect(f"compiling the server for {target}", 0):
-        made = board.build_server(target, output, linked, ndk)
+    target = target or this_machine().target
+    with StatusLine() as status, status.count(f"compiling the server for {target}", "files") as advance:
+        made = board.build_server(target, output, linked, ndk, progress=advance)
     facts = {"path": str(made), "target": target, "nbytes": made.stat().st_size}
     if json_to is not None:
         print_json(facts, json_to)

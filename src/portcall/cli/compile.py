@@ -17,7 +17,7 @@ from portcall.cli._command import Command
 from portcall.cli._errors import DEVICE, CommandError, message_of
 from portcall.cli._onnx import SUFFIX, shape_option, steps
 from portcall.cli._output import print_json, print_line
-from portcall.cli._progress import StatusLine
+from portcall.cli._progress import StatusLine, compiling
 from portcall.cli._remote import open_session
 from portcall.cli._store import read_remotes
 from portcall.errors import KeyMismatchError, ModelError, WrongResultsError
@@ -32,6 +32,8 @@ portcall compile m.onnx -o m.so --target aarch64-linux-gnu         for another m
 portcall compile bert.onnx -o bert.so --runtime vm                 for TVM's Relax VM, its shapes not fixed
 portcall compile kernels.cc -o kernels.so                          C or C++
 portcall compile kernels.cc -o kernels.so --for pi.local:9090      for the machine of a server
+portcall compile kernels.cc -o kernels.so --option=-march=native   faster, for processors like this one only
+portcall compile kernels.cc -I include -l blas --option=-L/opt/lib
 portcall run resnet50.so --input data=@x.npy                       what to do with it
 """
 NO_OPTIONS = {"tls_ca": None, "tls_cert": None, "token_file": None, "connect_timeout": 10.0}  # of a session
@@ -52,15 +54,20 @@ RUNTIMES = ("auto", "graph", "vm")
 @click.option("--runtime", default="auto", show_default=True, type=click.Choice(RUNTIMES),
               help="graph: fixed shapes, fast; vm: TVM's Relax VM; auto: vm for what a graph cannot hold.")  # fmt: skip
 @click.option("--no-check", is_flag=True, help="Do not compare the compiled model with onnxruntime.")
+@click.option("--option", "flags", multiple=True, metavar="FLAG", help="A word for compiler and linker, after those of "
+              "CFLAGS or CXXFLAGS: --option=-march=native. Can be repeated; the last wins.")  # fmt: skip
+@click.option("-I", "folders", multiple=True, metavar="DIR", help="A folder of headers. Can be repeated.")
+@click.option("-l", "libraries", multiple=True, metavar="LIB", help="A library to link. Can be repeated.")
 @click.option("--winograd", default="auto", show_default=True, type=click.Choice(ALGORITHMS),
               help="For 3x3 convolutions: less work, larger weights, more rounding.")  # fmt: skip
 def command(
     files: tuple[str, ...], output: str | None, target: str, server: str | None, no_check: bool, json_to: str | None,
-    **options: Any,
+    flags: tuple[str, ...], folders: tuple[str, ...], libraries: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
     """MODEL is an ONNX file; what it becomes, a bundle, has graph, kernels and weights in it. Shapes that are not
     fixed, or depend on values, are for the Relax VM: the file is then a library with an executable. SOURCES are .c,
-    .cc, .cpp, .cxx, and .o, .a and .tar files to link.
+    .cc, .cpp, .cxx, and .o, .a and .tar files to link. They are compiled with -O3, for any processor of the machine's
+    kind; CXX and CC name the compiler, and without one ziglang takes its place.
     """
     for path in files:
         check_exists(path)
@@ -69,14 +76,17 @@ def command(
             raise click.UsageError("--for and --target both say for which machine: give one")
         target = target_for(server)
     output = output or f"{Path(files[0]).stem}.so"
+    words = (*(f"-I{folder}" for folder in folders), *flags, *(f"-l{library}" for library in libraries))
     if any(path.endswith(SUFFIX) for path in files):
         if len(files) > 1:
             raise click.UsageError("a model is compiled by itself: give one ONNX file")
+        if words:
+            raise click.UsageError("--option, -I and -l are for sources")
         compile_model(files[0], output, target, {**options, "check": not no_check}, json_to)
     else:
         if options != {"shapes": {}, "threads": 1, "winograd": "auto", "runtime": "auto"}:
             raise click.UsageError("--shape, --threads, --winograd and --runtime are for ONNX models")
-        compile_sources(files, output, target, json_to)
+        compile_sources(files, output, target, words, json_to)
 
 
 def target_for(place: str) -> str:
@@ -159,7 +169,9 @@ def report(made: CompiledModel, output: str, nbytes: int, json_to: str | None) -
     print_next(made, output, [f"--input={name}=random" for name in inputs])
 
 
-def compile_sources(files: tuple[str, ...], output: str, target: str, json_to: str | None) -> None:
+def compile_sources(
+    files: tuple[str, ...], output: str, target: str, words: tuple[str, ...], json_to: str | None
+) -> None:
     from portcall import toolchain
 
     wrong = [path for path in files if Path(path).suffix not in toolchain.SUFFIXES]
@@ -167,8 +179,11 @@ def compile_sources(files: tuple[str, ...], output: str, target: str, json_to: s
         raise click.UsageError(
             f"'{wrong[0]}' is neither an ONNX model ({SUFFIX}) nor one of {' '.join(toolchain.SUFFIXES)}"
         )
-    with StatusLine() as status, status.expect(f"compiling {', '.join(files)}", 0):
-        made = toolchain.create_shared(files, output, None if target == "native" else target)
+    if target == toolchain.WASM and any(word.startswith("-l") for word in words):
+        raise click.UsageError("-l is not for wasm32, whose libraries link nothing but the core")
+    triple = None if target == "native" else target
+    with StatusLine() as status, status.expect(compiling(files, triple), 0):
+        made = toolchain.create_shared(files, output, triple, words)
     if json_to is not None:
         print_json({"library": output, "nbytes": made.stat().st_size, "target": target}, json_to)
         return

@@ -17,7 +17,7 @@ from portcall.bench import BenchmarkResult, format_duration
 from portcall.cli._command import Command
 from portcall.cli._errors import CommandError
 from portcall.cli._output import console, print_json, print_line, table
-from portcall.cli._progress import StatusLine
+from portcall.cli._progress import StatusLine, compiling
 from portcall.toolchain import create_shared, find_compiler
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 EXAMPLES = """
 portcall demo
 portcall demo --rpc                 the same on a server, which is started for it
-portcall demo --folder tour        writes tour/demo_kernels.cc and tour/demo_kernels.so
+portcall demo --folder tour        writes tour/kernels.cc and tour/kernels.so
 """
 SOURCE = Path(__file__).with_name("demo_kernels.cc")
-OPTIONS = ("-O3", "-march=native")
 ELEMENTS = 1_000_000
 SIDE = 256
 REPEATS = 15
@@ -55,11 +54,11 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
     """Takes a few seconds; needs a C++ compiler, or the ziglang package."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    source = place / SOURCE.name
+    source = place / "kernels.cc"
     source.write_bytes(SOURCE.read_bytes())
     start = time.perf_counter()
-    with StatusLine() as status, status.expect(f"compiling {source}", 0):
-        library = create_shared(source, place / "demo_kernels.so", options=OPTIONS)
+    with StatusLine() as status, status.expect(compiling([str(source)]), 0):
+        library = create_shared(source, place / "kernels.so")
     compiled = time.perf_counter() - start
     kernels = portcall.load_module(str(library))
     lines = measure(kernels)
@@ -184,8 +183,7 @@ def error_of_wrong_call(kernels: portcall.Module) -> str:
 
 
 def show(source: Path, library: Path, compiled: float, lines: list[Line], refused: str, remote: list[Line]) -> None:
-    compiler = Path(find_compiler().command[0]).name
-    print_line(f"compiled {source} with {compiler} in {format_duration(compiled)}: {library}\n")
+    print_line(f"compiled {source} with {find_compiler().name} in {format_duration(compiled)}: {library}\n")
     print_table("from Python, on NumPy arrays", lines)
     print_line(f"\nA wrong argument is an error, not a crash: add_one(float64 array, …) raises\n  {refused}")
     if remote:

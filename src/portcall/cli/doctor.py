@@ -84,7 +84,7 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
         return
     facts = [
         ("server", f"{peer}, of {kind}"),
-        *(described_machine(machine) if machine else ()),
+        *(described_machine(machine, server, given) if machine else ()),
         ("open", format_duration(seconds["connect"])),
         *([("queue", format_duration(seconds["queue"]))] if seconds["queue"] else []),
         ("round trip", f"{format_duration(round_trip)} (median of {CALLS} calls)"),
@@ -97,9 +97,10 @@ def examine_server(json_to: str | None, server: str, given: dict[str, Any]) -> N
     print_line("the server works", "ok", "green")
 
 
-def described_machine(machine: Machine) -> Iterator[tuple[str, str]]:
+def described_machine(machine: Machine, server: str, given: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "machine", str(machine)
-    yield "compile for it", f"portcall.toolchain.create_shared(…, target='{machine.target}')"
+    named = server and not any(given[name] for name in ("key", "token_file", "tls_ca", "tls_cert"))
+    yield "compile for it", f"portcall compile FILES {f'--for {server}' if named else f'--target {machine.target}'}"
     yield "portcall there", f"{machine.portcall}, loads {', '.join(machine.abis) or 'no'} libraries"
 
 

@@ -293,7 +293,7 @@ def problems_of(needs: Needs, machine: Machine, unmet: Unmet, *, here: bool) -> 
 
 
 def compile_for(target: str) -> str:
-    return f"compile it with portcall.toolchain.create_shared(…, target='{target}')"
+    return f"compile it with portcall compile … --target {target}"
 
 
 def remedy(library: str, machine: Machine, here: bool) -> str:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status line where standard error is no terminal: one line for each thing that is under way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from portcall.cli import _progress
+from portcall.cli._progress import Bar, StatusLine
+
+Later = Callable[[StatusLine], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Let hours pass, in which a line is refreshed; its thread does not run."""
+
+    def refresh(status: StatusLine) -> None:
+        for hours in (1, 2, 3):
+            now = time.monotonic() + 3600 * hours
+            with monkeypatch.context() as patch:
+                patch.setattr(_progress.time, "monotonic", partial(float, now))
+                status._refresh()
+
+    return refresh
+
+
+def test_status_line_prints_each_stage_once(later: Later, capsys: pytest.CaptureFixture[str]) -> None:
+    status = StatusLine()
+    for stage in ("loading", "tuning"):
+        with status.expect(stage, 0):
+            later(status)
+    with status.count("compiling", "files") as advance:
+        for done in range(3):
+            advance(done, 3)
+            later(status)
+    assert capsys.readouterr().err.splitlines() == ["loading", "tuning", "compiling"]
+
+
+def test_status_line_prints_what_is_waited_for_when_it_changes(
+    later: Later, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = StatusLine()
+    for place in (2, 2, 1):
+        status.wait_for(f"place {place} of the queue")
+        later(status)
+    assert capsys.readouterr().err.splitlines() == [
+        "waiting for place 2 of the queue",
+        "waiting for place 1 of the queue",
+    ]
+
+
+def test_bar_counts_things() -> None:
+    bar = Bar("compiling", total=0, counted="files")
+    assert bar.line(0).startswith("compiling  0.")
+    bar.done, bar.total = 30, 120
+    assert "[#####...............]  30 of 120 files, " in bar.line(0)
