@@ -106,7 +106,7 @@ HOUSE = [
     (
         "cli",
         "_arguments _counts _errors",
-        "_output _ready _store",
+        "_inputs _output _ready _store",
         "_command _progress",
         "_devices _isolate _remote _graph_report _onnx _vm_arguments _vm_report",
         "_call _farm_check _farm_start _params_report",

@@ -27,10 +27,10 @@ BUDGET = {
     "js/addon": 2_000,  # a binding in C; a header for each file
     "js/src": 7_900,  # sessions by the core itself, objects by value, classes of described types
     "js/src/native": 300,
-    "src/portcall": 3_550,  # with events of devices, and boards with Android
+    "src/portcall": 3_600,  # with events of devices, boards with Android, flags of the environment
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
-    "src/portcall/cli": 6_050,  # with what a farm says at its start
+    "src/portcall/cli": 6_250,  # with what a farm says at its start, and one language for inputs
     "src/portcall/compile": 6_730,  # with a judge that is right on every processor
     "src/portcall/farm": 7_280,  # turns that are whole, keys of tokens, proofs, what people do on the page
     "src/portcall/graph": 4_850,

@@ -39,6 +39,10 @@ def read() -> Reader:
         ("str:", ""),
         ("str:3:4", "3:4"),
         ("none", None),
+        ("int64:-3", -3),
+        ("float16:2.5", 2.5),
+        ("bfloat16:2.5", 2.5),
+        ("uint8:255", 255),
         ("9223372036854775807", 2**63 - 1),
     ],
 )
@@ -123,6 +127,9 @@ def test_read_value_names_a_damaged_npy_file(read: Reader, tmp_path: Path) -> No
     [
         ("hello", "cannot read the argument 'hello'; arguments look like random:float32"),
         ("int:2.5", "cannot read the argument 'int:2.5'"),
+        ("int64:2.5", "2.5 is no int64"),
+        ("uint8:-1", "-1 is no uint8"),
+        ("int65:1", "unknown element type 'int65'"),
         ("bool:yes", "cannot read the argument 'bool:yes'"),
         ("float:x", "cannot read the argument"),
         ("", "cannot read the argument ''"),

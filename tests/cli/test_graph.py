@@ -167,6 +167,19 @@ def test_run_model_fills_missing_inputs(invoke_json: InvokeJson, files: Files, p
     assert answer["outputs"] == invoke_json("run", *words, *place)["outputs"]  # the seed is the same
 
 
+@pytest.mark.parametrize(
+    ("spec", "value"), [("3", 3), ("float32:2.5", 2.5), ("-1e1", -10), ("ones", 1), ("range:float32[1]", 0)]
+)
+def test_run_model_takes_a_number_for_an_input_of_one_element(
+    invoke_json: InvokeJson, kernels: str, tmp_path: Path, spec: str, value: float
+) -> None:
+    builder = graph.GraphBuilder()
+    builder.output(builder.call("add_one", [builder.input("x", (1,))], (1,)))
+    (tmp_path / "m.json").write_text(builder.to_json())
+    answer = invoke_json("run", tmp_path / "m.json", kernels, "--input", f"x={spec}")
+    assert next(iter(answer["outputs"].values()))["max"] == value + 1
+
+
 def test_run_model_accepts_odd_input_and_output_names(invoke: Invoke, files: Files, tmp_path: Path) -> None:
     m = Model()
     a = m.input("a=b", (2, 2))
@@ -413,8 +426,11 @@ FAILURES: list[tuple[tuple[str, ...], str, str, str]] = [
     ((*MLP, "--input", "x=ones:float99[3]"), "ValueError", "the input 'x': unknown element type 'float99'", ""),
     ((*MLP, "--input", "x={m_params}.npy"), "FileNotFoundError", "m.params.npy", ""),
     ((*MLP, "--input", "x=@{m_params}"), "ValueError", "the input 'x': ", ""),
-    ((*MLP, "--input", "x=nonsense"), "ValueError", "for the input 'x', 'nonsense'", "random, zeros"),
-    ((*MLP, "--input", "x=3"), "ValueError", "for the input 'x', '3'", "random, zeros"),
+    ((*MLP, "--input", "x=nonsense"), "ValueError", "the input 'x': cannot read 'nonsense'", "random, zeros"),
+    ((*MLP, "--input", "x=str:3"), "ValueError", "the input 'x': cannot read 'str:3'", "random, zeros"),
+    ((*MLP, "--input", "x=3"), "GraphError", "'x' has shape [4, 16], got []", "x=random"),
+    ((*MLP, "--input", "x=int64:3"), "ArgumentError", "'x' is of float32, got int64", "x=random"),
+    ((*MLP, "--input", "x=int8:300"), "ValueError", "the input 'x': 300 is no int8", ""),
     ((*MLP, "--input", "x=random:float32[4,17]"), "GraphError", "'x' has shape [4, 16], got [4, 17]", "x=random"),
     ((*MLP, "--input", "x=random:int8[4,16]"), "ArgumentError", "'x' is of float32, got int8", "--input x=random"),
     ((*MLP, "--input", "x={x64_npy}"), "ArgumentError", "'x' is of float32, got float64", ".astype('float32')"),

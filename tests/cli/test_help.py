@@ -56,8 +56,9 @@ def test_help_loads_neither_numpy_nor_rich(words: list[str]) -> None:
 
 
 def test_version_prints_one_line(shell: Shell, invoke_json: Callable[..., dict[str, str]]) -> None:
-    done = shell("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{portcall.__version__}\n", "")
+    for option in ("--version", "-V"):
+        done = shell(option)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{portcall.__version__}\n", "")
     facts = invoke_json("version")
     assert facts["version"] == portcall.__version__
     assert re.fullmatch(r"([0-9a-f]{12,}(-dirty)?)?", facts["commit"])
@@ -109,6 +110,15 @@ def test_shell_completion_offers_commands_and_options(shell: Shell, shell_name: 
     assert "portcall" in shell(_PORTCALL_COMPLETE=f"{shell_name}_source").stdout
     words = {"COMP_WORDS": "portcall run --sa", "COMP_CWORD": "--sa" if shell_name == "fish" else "2"}
     assert "--save" in shell(_PORTCALL_COMPLETE=f"{shell_name}_complete", **words).stdout
+
+
+def test_help_ends_with_the_line_for_completion(invoke: Invoke) -> None:
+    line = invoke("--help").output.rstrip().splitlines()[-1].strip()
+    assert line in (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    words = ["bash", "-c", f"{line}; complete -p portcall"]
+    place = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(words, env=place, capture_output=True, text=True, check=False)
+    assert done.stdout.rstrip().endswith(" portcall"), done.stderr
 
 
 def test_ctrl_c_before_the_command_begins_exits_like_any_other(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

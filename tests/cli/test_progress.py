@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from portcall.cli import _progress
 from portcall.cli._progress import Bar, StatusLine
 
 Later = Callable[[StatusLine], None]
@@ -23,7 +22,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
         for hours in (1, 2, 3):
             now = time.monotonic() + 3600 * hours
             with monkeypatch.context() as patch:
-                patch.setattr(_progress.time, "monotonic", partial(float, now))
+                patch.setattr(time, "monotonic", partial(float, now))
                 status._refresh()
 
     return refresh

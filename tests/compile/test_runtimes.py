@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 import portcall
+from compile.reference import make
 from portcall import compile, errors
 from portcall.cli import cli
 
@@ -186,3 +188,34 @@ def test_compile_command_compiles_verifies_and_runs(tmp_path: Path, monkeypatch:
     facts = command("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.so", "--shape", "x=2x4")
     assert facts["inputs"] == ["x"]
     assert CliRunner().invoke(cli, ["compile", str(tmp_path / "m.onnx"), "--runtime", "graph"]).exit_code != 0
+
+
+@pytest.mark.parametrize("runtime", ["graph", "vm"])
+def test_verify_takes_inputs_as_run_and_bench_do(tmp_path: Path, runtime: str) -> None:
+    model = make([helper.make_node("Add", ["x", "y"], ["z"])], {"x": (2, 3), "y": (1,)}, ["z"])
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
+    portcall.compile.compile_onnx(model, runtime=runtime).save(tmp_path / "m.so")
+    ends = {"verify": ("--against", tmp_path / "m.onnx"), "run": (), "bench": ("--number", 1, "--repeat", 1)}
+
+    def command(name: str, x: str, y: str) -> Result:
+        words = (name, tmp_path / "m.so", "--input", f"x={x}", "--input", f"y={y}", *ends[name])
+        return CliRunner().invoke(cli, [str(word) for word in words])
+
+    for name in ends:
+        for x, y in ((f"@{tmp_path}/x.npy", "3"), ("random", "float32:3"), ("ones:float32[2,3]", "random")):
+            assert command(name, x, y).exit_code == 0
+        for x in ("nonsense", "str:3"):
+            refused = command(name, x, "3")
+            assert refused.exit_code == 1
+            assert "'x'" in refused.stderr
+            assert "int64:3" in refused.stderr
+
+
+def test_compile_advises_inputs_that_run(tmp_path: Path) -> None:
+    model = make([helper.make_node("Add", ["x", "y"], ["z"])], {"x": ("n", 3), "y": (1,)}, ["z"])
+    onnx.save(model, tmp_path / "m.onnx")
+    for words in ((), ("--shape", "x=2x3")):
+        made = CliRunner().invoke(cli, ["compile", f"{tmp_path}/m.onnx", "-o", f"{tmp_path}/m.so", *words])
+        advice = shlex.split(made.stdout.splitlines()[-1].removeprefix("next: portcall "))
+        assert CliRunner().invoke(cli, advice).exit_code == 0

@@ -25,7 +25,7 @@ portcall demo                                              a first tour, in seco
 portcall inspect kernels.so                                what is in it, its needs
 portcall run kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
 portcall bench kernels.so add_one --arg 'random:float32[8]' --out 'float32[8]'
-portcall run m.json kernels.so --params m.params --input x=x.npy --output y.npz      a compiled model
+portcall run m.json kernels.so --params m.params --input x=@x.npy --output y.npz      a compiled model
 portcall run resnet50.onnx --input data=@x.npy                                       an ONNX model
 portcall doctor                                            versions, compilers, devices
 """

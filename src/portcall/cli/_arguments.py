@@ -5,6 +5,7 @@
     zeros:float32[4]  ones:float32[4]  range:int32[10]                       float32[]       has no dimension
     @x.npy  @data.npz:key                                                    from a file; the @ may be left out
     3  -7  2.5  1e-3  int:3  float:3  bool:true  str:hello  none             one value
+    int64:3  float16:2.5                                                     a number of a type
 
 Arrays become tensors on the device of the call, local or remote: their memory is aligned, and no call copies it.
 """
@@ -12,6 +13,7 @@ Arrays become tensors on the device of the call, local or remote: their memory i
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import zipfile
 import zlib
@@ -26,12 +28,20 @@ if TYPE_CHECKING:
 
 ARRAY = re.compile(r"(random|zeros|ones|range|out):([a-z0-9_]+)\[([0-9 ,]*)\]")
 FILLS = ("random", "zeros", "ones", "range")
+TYPED = re.compile(r"((?:u?int|float|bfloat)[0-9]\w*|bool):([+-]?[0-9.]\S*|[+-]?(?:inf|nan))")
 INTEGER = re.compile(r"[+-]?[0-9]+")
 NUMPY_MARKS = (b"\x93NUMPY", b"PK")
 BOOLEANS = {"true": True, "false": False}
-EXAMPLES = "random:float32[4,8], zeros:int32[10], @x.npy, @data.npz:key, 3, 2.5, str:hello, bool:true or none"
+EXAMPLES = "random:float32[4,8], zeros:int32[10], @x.npy, @data.npz:key, 3, 2.5, int64:3, str:hello, bool:true or none"
 # Random whole numbers are below this, so that sums and products of a few of them stay small.
 RANDOM_INTEGERS = 100
+
+
+class UnreadableError(ValueError):
+    """A text has none of the forms above."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"cannot read the argument '{text}'; arguments look like {EXAMPLES}")
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,18 @@ def read_value(text: str, generator: np.random.Generator) -> Any:
         return make_array(array[1], array[2], shape, generator)
     if names_file(text):
         return read_array(text.removeprefix("@"))
-    return read_scalar(text)
+    number = typed_number(text)
+    return read_scalar(text) if number is None else number.item()
+
+
+def typed_number(text: str) -> np.ndarray[Any, Any] | None:
+    """Return the number in ``int64:3``, as an array without dimensions; None for a text of another form.
+
+    Raises:
+        ValueError: the type is not known, or does not have the number.
+    """
+    found = TYPED.fullmatch(text)
+    return None if found is None else to_type(read_scalar(found[2]), found[1])
 
 
 def names_file(text: str) -> bool:
@@ -192,4 +213,22 @@ def read_scalar(text: str) -> bool | int | float | str | None:
             return float(number)
         except ValueError:
             pass
-    raise ValueError(f"cannot read the argument '{text}'; arguments look like {EXAMPLES}")
+    raise UnreadableError(text)
+
+
+def to_type(value: Any, dtype: str) -> np.ndarray[Any, Any]:
+    """Return a number as an array without dimensions.
+
+    Raises:
+        ValueError: the type does not have the number.
+    """
+    import numpy as np
+
+    wanted = element_type(dtype) if dtype else np.asarray(value).dtype
+    if wanted.kind in "iub":
+        limits = (0, 1) if wanted.kind == "b" else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
+        if not math.isfinite(value) or value != int(value) or not limits[0] <= value <= limits[1]:
+            raise ValueError(f"{value} is no {wanted}")
+        value = int(value)
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(wanted)

@@ -21,6 +21,9 @@ from portcall.cli._errors import explain
 from portcall.cli._output import drop_unwritten, print_json, print_problem
 
 HELP_WIDTH = 100
+COMPLETION = """Completion by the Tab key: a line in ~/.bashrc, the same with zsh_source in ~/.zshrc:
+  eval "$(_PORTCALL_COMPLETE=bash_source {name})"
+"""
 # An empty word mostly comes of "$NAME" in a script, and --rpc "" must not mean this machine.
 MAY_BE_EMPTY = ("key",)
 
@@ -150,7 +153,7 @@ class LazyGroup(Group):
         settings = {"max_content_width": HELP_WIDTH, "help_option_names": ["--help", "-h"]}
         super().__init__(name, examples, context_settings=settings, **options)
         self.params.append(
-            click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+            click.Option(["--version", "-V"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
                          help="Print the version and exit.")
         )  # fmt: skip
         self.commands_table = commands_table
@@ -161,6 +164,10 @@ class LazyGroup(Group):
 
     def summaries(self) -> list[tuple[str, str]]:
         return [(name, summary) for name, (_, summary) in self.commands_table.items()]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        formatter.write(COMPLETION.format(name=self.name))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = self.aliases.get(cmd_name, cmd_name)

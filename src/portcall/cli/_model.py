@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models on the command line: a graph with its kernels and parameters, opened, given inputs, and run.
 
-An input is ``NAME=SPEC``: random, zeros, ones or range (of the graph's type and shape), random:TYPE[SHAPE] and the
-like, or a file: x.npy, data.npz:key, or either after an @.
+``_inputs`` says what an input may be.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portcall.cli._arguments import ARRAY, FILLS, element_type, make_array, names_file, read_array
+from portcall.cli._arguments import FILLS, element_type, make_array
 from portcall.cli._call import Place, isolate_here, open_place
 from portcall.cli._command import Decorated, with_options
 from portcall.cli._errors import CommandError
 from portcall.cli._graph_report import NO_PARAMS, explained_graph_errors
+from portcall.cli._inputs import FORMS, read_input, split_inputs
 from portcall.cli._output import print_warning
 from portcall.cli._progress import StatusLine
 from portcall.errors import ArgumentError, GraphError, RemoteError, RPCError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from portcall.graph import Graph, GraphModule, ParamFile, Value
 
-FORMS = "random, zeros, ones, range, random:float32[2,3], @x.npy or @data.npz:key"
 _UNSET = 0  # in what get_input_states returns
 _FEW = 4
 DO_NOT_FIT = "a kernel and the graph do not fit"
@@ -43,7 +42,7 @@ def model_options(function: Decorated) -> Decorated:
     """Add the options that give a model its inputs and parameters."""
     options = [
         click.option("--params", type=click.Path(), metavar="FILE", help="The parameters of a model."),
-        click.option("--input", "inputs", multiple=True, metavar="NAME=SPEC", help="An input of a model."),
+        click.option("--input", "inputs", multiple=True, metavar="NAME=SPEC", help=f"An input of a model: {FORMS}."),
         click.option("--fill", type=click.Choice(FILLS), help="Value of all other inputs and parameters of a model."),
         click.option("--allow-nan", is_flag=True, help="Accept inputs of a model with NaN in them."),
     ]
@@ -143,22 +142,6 @@ def ports(model: Graph) -> dict[str, Value]:
     return {model.nodes[number].name: model.values[model.nodes[number].outputs[0]] for number in model.inputs}
 
 
-def split_inputs(texts: tuple[str, ...], model: Graph) -> Iterator[tuple[str, str]]:
-    """Yield the names and what is written for them. A name may have an = in it."""
-    seen = set()
-    names = ports(model)
-    for text in texts:
-        places = [k for k, character in enumerate(text) if character == "="]
-        if not places:
-            raise CommandError(f"'{text}' does not name its input", "", f"--input NAME={text}", kind="ValueError")
-        place = next((k for k in places if text[:k] in names), places[0])
-        name = text[:place]
-        if name in seen:
-            raise CommandError(f"the input '{name}' is given twice", kind="ValueError")
-        seen.add(name)
-        yield name, text[place + 1 :]
-
-
 def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
     """Return the inputs that are given, of the graph's shapes and types.
 
@@ -171,30 +154,14 @@ def read_inputs(model: Graph, given: dict[str, Any]) -> dict[str, Input]:
     known = ports(model)
     generator = np.random.default_rng(given["seed"])
     inputs = {}
-    for name, spec in split_inputs(given["inputs"], model):
+    for name, spec in split_inputs(given["inputs"], list(known)):
         value = known.get(name)
         if value is None:
             raise no_input(name, list(known), given["named"])
-        try:
-            inputs[name] = Input(spec, read_spec(name, spec, value, generator))
-        except ValueError as error:
-            raise CommandError(f"the input '{name}': {error}", kind="ValueError") from error
+        inputs[name] = Input(spec, read_input(name, spec, str(value.dtype), value.shape, generator))
         check_fits(name, inputs[name], value)
         check_finite(name, inputs[name], given["allow_nan"])
     return inputs
-
-
-def read_spec(name: str, spec: str, value: Value, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    array = ARRAY.fullmatch(spec)
-    if spec in FILLS:
-        return make_array(spec, str(value.dtype), value.shape, generator)
-    if array is not None and array[1] in FILLS:
-        shape = tuple(int(word) for word in array[3].replace(",", " ").split())
-        return make_array(array[1], array[2], shape, generator)
-    if names_file(spec):
-        return read_array(spec.removeprefix("@"))
-    raise CommandError(f"cannot read what is given for the input '{name}', '{spec}'", "", f"give {FORMS}",
-                       kind="ValueError")  # fmt: skip
 
 
 def no_input(name: str, names: list[str], path: str) -> CommandError:
@@ -211,7 +178,8 @@ def check_fits(name: str, given: Input, value: Value) -> None:
     wanted = element_type(str(value.dtype))
     if array.dtype != wanted:
         file = spec.removeprefix("@").partition(".npz:")
-        next_step = f"--input {name}={spec.partition(':')[0]}"
+        kind = spec.partition(":")[0]
+        next_step = f"--input {name}={kind if kind in FILLS else 'random'}"
         if os.path.exists(file[0]) and not file[1]:
             next_step = (
                 f"python -c \"import numpy as np; np.save('{file[0]}', np.load('{file[0]}').astype('{wanted}'))\""

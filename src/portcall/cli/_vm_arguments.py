@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from portcall.cli._arguments import FILLS, Argument, make_array, read_value
 from portcall.cli._errors import CommandError
+from portcall.cli._inputs import read_input, split_inputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,10 +63,7 @@ def assigned(function: Function, names: list[str], given: dict[str, Any]) -> dic
             f"got {len(given['args'])}", kind="TypeError",
         )  # fmt: skip
     texts = dict(zip(names, given["args"], strict=False))
-    for word in given["inputs"]:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise CommandError(f"'{word}' does not name its input", "", f"--input NAME={word}", kind="ValueError")
+    for name, text in split_inputs(given["inputs"], names):
         if name not in names:
             raise unknown(function, name, names)
         if name in texts:
@@ -99,6 +97,8 @@ def read(leaf: Parameter, text: str, generator: np.random.Generator) -> Any:
             raise CommandError(f"cannot read the shape '{text}' for '{leaf.name}'", "", f"--input '{leaf.name}=[2,3]'",
                                kind="ValueError")  # fmt: skip
         return tuple(map(int, words))
+    if leaf.kind == "tensor":
+        return read_input(leaf.name, text, leaf.dtype, leaf.shape, generator)
     return read_value(text, generator)
 
 

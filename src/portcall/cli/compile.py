@@ -143,7 +143,15 @@ def report_executable(made: CompiledExecutable, output: str, nbytes: int, json_t
     inputs = ", ".join(f"{name}: {text}" for name, text in made.inputs.items())
     print_line(f"{output}: {format_size(nbytes)}, main({inputs})")
     print_line(", ".join(f"{name} {format_duration(seconds)}" for name, seconds in made.steps.items()))
-    print_next(made, output, [f"--input={name}=@{name}.npy" for name in made.inputs])
+    print_next(made, output, [f"--input={name}={example(text)}" for name, text in made.inputs.items()])
+
+
+def example(text: str) -> str:
+    """Return what can be given for an input of a type such as ``float32[n,4]``: 2 for what is not fixed."""
+    dtype, _, extents = text.removesuffix("]").partition("[")
+    words = [word.strip() for word in extents.split(",") if word.strip()]
+    sizes = ",".join(word if word.isdigit() else "2" for word in words)
+    return "random" if all(word.isdigit() for word in words) else f"random:{dtype}[{sizes}]"
 
 
 def print_next(made: CompiledModel | CompiledExecutable, output: str, words: list[str]) -> None:

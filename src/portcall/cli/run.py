@@ -43,9 +43,9 @@ portcall run kernels.so matmul --arg @a.npy --arg @b.npy --out 'float32[64,64]' 
 portcall run kernels.so matmul --arg @in.npz:a --arg @in.npz:b --out 'float32[64,64]' --check out.npz
 portcall run kernels.so add --arg 3 --arg 4 --json
 portcall run kernels.so add_one --rpc board.local:9090 --key rasp --arg 'random:float32[1024]' --out 'float32[1024]'
-portcall run m.so --arg @x.npy --output y.npz                a model of TVM's Relax VM; its function main
-portcall run m.so decode --input ids=@ids.npy --fill random  another function, arguments by name
-portcall run m.json kernels.so --params m.params --input data=x.npy --output y.npz
+portcall run m.so --arg @x.npy --output y.npz                               a model of TVM's Relax VM; its function main
+portcall run m.so decode --input ids=@ids.npy --input n=3 --fill random     another function, arguments by name
+portcall run m.json kernels.so --params m.params --input data=@x.npy --output y.npz
 portcall run resnet50.onnx --input data=@x.npy --output y.npz
 portcall run bundle.so --input data=@x.npy --check y.npz --rpc board.local:9090 --key rasp
 """
@@ -65,15 +65,15 @@ SHOWN = 4
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     """Arguments (SPEC): random:TYPE[SHAPE], zeros:, ones:, range:, out:TYPE[SHAPE]; @x.npy, @data.npz:key; 3, 2.5,
-    float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
+    int64:3, float:3, str:hello, bool:true, none. Outputs are called out0, out1, …; a returned array is called result.
 
     A library with an executable of TVM's Relax VM is called like any other; its function is main, unless you name one.
     Its arguments go by position (--arg) or by name (--input NAME=SPEC, --fill). Items of a tuple are called t.0, t.1,
     …, those of a result result.0, result.1, ….
 
     A model is a graph (JSON) with the library of its kernels, a file that holds both, or an ONNX file, which is
-    compiled into a cache first. Its inputs are NAME=SPEC: random, zeros, ones, range, random:TYPE[SHAPE], @x.npy,
-    @data.npz:key. Its outputs have names of their own.
+    compiled into a cache first. Its inputs are NAME=SPEC: NAME=@x.npy, NAME=random, NAME=3, NAME=int64:3 and the
+    like. Its outputs have names of their own.
     """
     given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"], given["target"])
     done = (run_model if is_model(given) else run_function)(ctx, given)

@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from portcall.cli._command import Command
-from portcall.cli._errors import USER_ERROR, CommandError
+from portcall.cli._errors import USER_ERROR
+from portcall.cli._inputs import FORMS, read_input, split_inputs
 from portcall.cli._onnx import explained
 from portcall.cli._output import console, print_json, print_line, table
 
 if TYPE_CHECKING:
     from portcall.compile import Verification
+    from portcall.vm import VirtualMachine
+
+Types = Mapping[str, tuple[str, Sequence[int] | None]]  # dtype and shape of inputs
 
 EXAMPLES = """
 portcall verify resnet50.so --against resnet50.onnx
-portcall verify resnet50.so --against resnet50.onnx --input data=x.npy --tolerance 1e-3
+portcall verify resnet50.so --against resnet50.onnx --input data=@x.npy --tolerance 1e-3
+portcall verify bert.so --against bert.onnx --input ids=random:int64[1,128] --input length=3
 """
 
 
@@ -25,7 +31,8 @@ portcall verify resnet50.so --against resnet50.onnx --input data=x.npy --toleran
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False), metavar="BUNDLE")
 @click.option("--against", required=True, type=click.Path(exists=True, dir_okay=False), metavar="MODEL",
               help="The ONNX model.")  # fmt: skip
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input; random by default.")
+@click.option("--input", "inputs", multiple=True, metavar="NAME=SPEC",
+              help=f"An input, random by default: {FORMS}.")  # fmt: skip
 @click.option("--tolerance", default=1e-4, show_default=True, type=click.FloatRange(min=0),
               help="How far values may differ, relative to the largest.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of random inputs.")
@@ -41,13 +48,17 @@ def command(
     import portcall
     from portcall import compile, graph, vm
 
-    arrays = dict(read_input(text) for text in inputs)
     with explained(against):
         made = portcall.load_module(bundle)
         if vm.read_embedded(bundle) is not None:
-            found = compile.verify_executable(vm.create(made), against, arrays, tolerance=tolerance, seed=seed)
+            machine = vm.create(made)
+            arrays = read_inputs(inputs, of_executable(machine), seed)
+            found = compile.verify_executable(machine, against, arrays, tolerance=tolerance, seed=seed)
         else:
             executor = graph.GraphModule(made[graph.read_bundle(bundle).name](portcall.cpu()))
+            shapes, types = executor.get_input_info()
+            known = {name: (str(types[name]), tuple(shape)) for name, shape in shapes.items()}
+            arrays = read_inputs(inputs, known, seed)
             found = compile.verify(executor, against, arrays, tolerance=tolerance, seed=seed)
     if json_to is not None:
         print_json({"bundle": bundle, "against": against, **found.to_dict()}, json_to)
@@ -57,16 +68,23 @@ def command(
         ctx.exit(USER_ERROR)
 
 
-def read_input(text: str) -> tuple[str, Any]:
+def of_executable(machine: VirtualMachine) -> Types:
+    """Return the types and shapes of the inputs; dimensions that are not fixed have 2 elements."""
+    return {
+        each.name: (each.dtype, None if each.shape is None else [n if isinstance(n, int) else 2 for n in each.shape])
+        for each in machine.signature().parameters
+    }
+
+
+def read_inputs(texts: Sequence[str], known: Types, seed: int) -> dict[str, Any]:
+    """Return the arrays that are written. Of inputs that only the model has, neither type nor shape is known."""
     import numpy as np
 
-    name, equals, path = text.partition("=")
-    if not equals:
-        raise click.BadParameter(f"'{text}' is not of the form NAME=FILE.npy")
-    try:
-        return name, np.load(path.removeprefix("@"))
-    except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read the input '{text}': {error}", "", "--input NAME=FILE.npy") from error
+    generator = np.random.default_rng(seed)
+    return {
+        name: read_input(name, text, *known.get(name, ("", None)), generator)
+        for name, text in split_inputs(texts, list(known))
+    }
 
 
 def show(found: Verification, bundle: str) -> None:

@@ -17,7 +17,7 @@ from portcall.toolchain import library_path
 EXAMPLES = """
 portcall version
 portcall version --json
-portcall --version            the version alone
+portcall -V                   the version alone
 """
 
 
