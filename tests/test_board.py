@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from portcall import board, toolchain
+from portcall.cli import cli
 from portcall.errors import CompileError
+from portcall.inspect import this_machine
 
 
 @pytest.fixture
@@ -36,6 +41,27 @@ def test_build_server_compiles_each_source_once(commands: list[tuple[str, ...]],
     commands.clear()
     board.build_server("aarch64-linux-gnu", tmp_path / "again")
     assert len(commands) == 1  # the objects are kept
+
+
+def test_build_command_is_for_this_machine_and_counts_files(
+    commands: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counts: list[tuple[int, int]] = []
+    build: Any = board.build_server
+
+    def counted(*given: Any, progress: Callable[[int, int], None], **named: Any) -> Path:
+        def both(done: int, of: int) -> None:
+            counts.append((done, of))
+            progress(done, of)
+
+        return build(*given, progress=both, **named)
+
+    monkeypatch.setattr(board, "build_server", counted)
+    made = CliRunner().invoke(cli, ["board", "build", "-o", str(tmp_path / "server"), "--json"])
+    assert made.exit_code == 0, made.output
+    assert json.loads(made.stdout)["target"] == this_machine().target
+    files = len(commands) - 1
+    assert counts == [(done, files) for done in range(files + 1)]
 
 
 def test_build_server_with_kernels_for_musl_is_static(commands: list[tuple[str, ...]], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -191,7 +191,7 @@ def test_compile_command_compiles_verifies_and_runs(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("runtime", ["graph", "vm"])
-def test_verify_takes_inputs_as_run_and_bench_do(tmp_path: Path, runtime: str) -> None:
+def test_verify_takes_inputs_as_run_and_bench_do(tmp_path: Path, runtime: Literal["graph", "vm"]) -> None:
     model = make([helper.make_node("Add", ["x", "y"], ["z"])], {"x": (2, 3), "y": (1,)}, ["z"])
     onnx.save(model, tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.ones((2, 3), "float32"))
