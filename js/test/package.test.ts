@@ -3,7 +3,9 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { load, ModuleLoadError } from "../src/index.js";
@@ -76,6 +78,33 @@ test("the package of a platform has the addon and the core, and nothing else", (
   const needed = ["libportcall.so", "libportcall_graph.so", "libportcall_ir.so", "package.json", "portcall.node"];
   assert.deepEqual(names.filter((name) => name !== "LICENSE").sort(), needed);
   assert(!readFileSync(`${PLATFORM}portcall.node`).includes(fileURLToPath(ROOT)), "it tells a path of this machine");
+});
+
+test("npm installs what the package is developed with, without an option", () => {
+  const words = ["install", "--dry-run", "--offline", "--no-package-lock", "--no-audit", "--no-fund"];
+  execFileSync("npm", words, { cwd: HERE, stdio: "pipe" }); // throws where npm refuses
+});
+
+test("the packed packages work in an empty folder", () => {
+  const folder = mkdtempSync(join(tmpdir(), "portcall-installed-"));
+  try {
+    const words = ["--ignore-scripts", "--silent", "--pack-destination", folder];
+    const packed = execFileSync("npm", ["pack", ...words, HERE, PLATFORM])
+      .toString()
+      .trim()
+      .split("\n");
+    writeFileSync(join(folder, "package.json"), "{}");
+    const install = ["install", "--offline", "--no-audit", "--no-fund", ...packed.map((name) => join(folder, name))];
+    execFileSync("npm", install, { cwd: folder, stdio: "pipe" });
+    writeFileSync(
+      join(folder, "first.mjs"),
+      'import { load } from "portcall"; const core = await load({ backend: "native" });' +
+        'core.registerFunc("demo.add", (a, b) => a + b); console.log(core.getGlobalFunc("demo.add")(1, 2));',
+    );
+    assert.equal(execFileSync(process.execPath, ["first.mjs"], { cwd: folder }).toString(), "3\n");
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test("without core.wasm the error says how to make it", async () => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native core in Node: libportcall.so, by the addon of the package for this platform.
 
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
@@ -107,10 +107,13 @@ let runtime: Runtime | undefined;
  * @throws ModuleLoadError The package for this platform is missing, or does not run on this machine. */
 export function loadNative(): Runtime {
   if (runtime) return runtime;
-  const name = `@portcall/${process.platform}-${process.arch}`;
+  const platform = `${process.platform}-${process.arch}`;
+  const name = `@portcall/${platform}`;
+  const built = fileURLToPath(new URL(`../../../platform/${platform}`, import.meta.url)); // in a clone, by make addon
   const require = createRequire(import.meta.url);
   try {
-    runtime = new NativeRuntime(require(name), dirname(require.resolve(name)));
+    const place = existsSync(join(built, "portcall.node")) ? built : name;
+    runtime = new NativeRuntime(require(place), dirname(require.resolve(place)));
   } catch (error) {
     throw new ModuleLoadError(`the package ${name} cannot be loaded: ${(error as Error).message}`, { cause: error });
   }
