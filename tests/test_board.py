@@ -54,7 +54,8 @@ def test_build_command_is_for_this_machine_and_counts_files(
             counts.append((done, of))
             progress(done, of)
 
-        return build(*given, progress=both, **named)
+        made: Path = build(*given, progress=both, **named)
+        return made
 
     monkeypatch.setattr(board, "build_server", counted)
     made = CliRunner().invoke(cli, ["board", "build", "-o", str(tmp_path / "server"), "--json"])

@@ -17,7 +17,7 @@ NINJA = "for n in 1 2 3 4; do echo \"[$n/4] Building CXX object $n.o\"; done; ec
 @pytest.mark.parametrize("code", [0, 3])
 def test_count_files_shows_how_many_are_compiled(tmp_path: Path, code: int) -> None:
     log = tmp_path / "build" / "log"
-    words = [sys.executable, SCRIPTS / "count_files.py", log, "sh", "-c", f"{NINJA}{code}"]
+    words = [sys.executable, str(SCRIPTS / "count_files.py"), str(log), "sh", "-c", f"{NINJA}{code}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert re.findall(r"(\d) of 4", done.stdout) == ["1", "2", "3", "4"]
