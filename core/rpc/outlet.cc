@@ -45,8 +45,8 @@ void CallRecord::Begin(std::string_view name, const TVMFFIAny* args, size_t num_
   num_args_ = static_cast<uint32_t>(num_args);
   for (size_t i = 0; i < std::min(num_args, std::size(args_)); ++i) {
     Argument& arg = args_[i];
+    arg = {};  // what an earlier call had there
     arg.type = args[i].type_index;
-    arg.ndim = 0;
     const DLTensor* tensor = TryDLTensor(args[i]);
     if (!tensor) continue;
     arg.dtype = tensor->dtype;

@@ -60,6 +60,12 @@ def server() -> Iterator[Serving]:
         yield running
 
 
+@pytest.fixture(scope="module", params=["python", "board"])
+def either(request: pytest.FixtureRequest) -> Iterator[Serving]:
+    with serving(functions=PRINTING, program=request.param) as running:
+        yield running
+
+
 class Printed(list[tuple[str, str]]):
     """Collects lines."""
 
@@ -186,6 +192,14 @@ def test_remote_crash_error_of_an_exit_has_the_call(server: Serving) -> None:
             remote["demo.exit"](3)
         assert raised.value.call == "demo.exit(int)"
         assert raised.value.stderr == ""
+
+
+def test_remote_crash_error_has_the_types_of_its_call_alone(either: Serving) -> None:
+    with rpc.connect(either.address) as remote:
+        remote["demo.fill"](remote.tensor(np.zeros((3, 4), "float32")), 1.0)
+        with pytest.raises(errors.RemoteCrashError) as raised:
+            remote["demo.exit"](3)
+        assert raised.value.call == "demo.exit(int)"
 
 
 @given(st.binary(min_size=PROGRESS_BYTES, max_size=PROGRESS_BYTES) | st.binary(max_size=100))
