@@ -82,7 +82,7 @@ class OwnedMemory {
 // A reference that a caller gives, and that may be None: to use that is an error.
 template <typename NodeType> class Given : public ObjectRef {
  public:
-  using Node = NodeType;
+  using NodeClass = NodeType;
   Given() noexcept = default;
   Given(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   NodeType* operator->() const {

@@ -30,7 +30,7 @@ struct EventObj : Object {
 
 class Event : public ObjectRef {
  public:
-  using Node = EventObj;
+  using NodeClass = EventObj;
   Event() noexcept = default;
   Event(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
   EventObj* operator->() const {

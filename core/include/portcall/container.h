@@ -232,7 +232,7 @@ inline int MapErase(TVMFFIObjectHandle* container, const TVMFFIAny& key, int* er
 
 class Shape : public ObjectRef {
  public:
-  using Node = ShapeObj;
+  using NodeClass = ShapeObj;
   using OwnTraits = void;
   Shape() : Shape(nullptr, 0) {}     // (), the shape of a scalar
   Shape(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
@@ -270,7 +270,7 @@ inline ErrorText& operator<<(ErrorText& out, const Shape& shape) { return out <<
 
 template <typename T = Any> class Array : public ObjectRef {
  public:
-  using Node = ArrayObj;
+  using NodeClass = ArrayObj;
   using OwnTraits = void;
   Array() { ptr_ = detail::NewContainer<ArrayObj>(); }
   Array(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
@@ -335,7 +335,7 @@ struct ListObj final : Object {
 // A sequence that changes, for everybody who holds it. Not to be changed while another thread is at it.
 template <typename T = Any> class List : public Array<T> {
  public:
-  using Node = ListObj;
+  using NodeClass = ListObj;
   List() : List(std::vector<T>()) {}
   List(std::nullptr_t) noexcept : Array<T>(nullptr) {}  // NOLINT(google-explicit-constructor)
   template <typename Iter> List(Iter first, Iter last) : List(std::vector<T>(first, last)) {}
@@ -397,7 +397,7 @@ inline constexpr ItemCheck kItemCheck{[](const TVMFFIAny& item) { return Read<T>
 
 template <typename K = Any, typename V = Any> class Map : public ObjectRef {
  public:
-  using Node = MapObj;
+  using NodeClass = MapObj;
   using OwnTraits = void;
   Map() { ptr_ = detail::NewContainer<MapObj>(); }
   Map(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
@@ -473,7 +473,7 @@ struct DictObj final : Object {
 // A map that changes, for everybody who holds it. Not to be changed while another thread is at it.
 template <typename K = Any, typename V = Any> class Dict : public Map<K, V> {
  public:
-  using Node = DictObj;
+  using NodeClass = DictObj;
   Dict() : Dict(std::vector<std::pair<K, V>>()) {}
   Dict(std::nullptr_t) noexcept : Map<K, V>(nullptr) {}  // NOLINT(google-explicit-constructor)
   template <typename Iter, typename = decltype(std::declval<Iter&>()->second)>

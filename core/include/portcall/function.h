@@ -214,7 +214,7 @@ class PackedFunc : public ObjectRef {
 // that is not an R is a TypeError that names the function.
 template <typename R, typename... A> class TypedPackedFunc<R(A...)> : public PackedFunc {
  public:
-  using Node = FunctionObj;
+  using NodeClass = FunctionObj;
   using OwnTraits = void;
   TypedPackedFunc() noexcept = default;
   TypedPackedFunc(std::nullptr_t) noexcept {}                        // NOLINT(google-explicit-constructor)
@@ -302,23 +302,15 @@ class Registry {
 #endif
   }
   template <typename F> Registry& set_body_typed(F body) { return set_body(detail::Unpack(std::move(body))); }
-  // A method of a value type or of a reference class: the object is the first argument.
-  template <typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...)) {
-    return set_body_typed(
-        [method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
+  // A method of a value type or of a reference class: the object is the first argument. A method of a node is called
+  // through its reference class: set_body_method<Counter>(&CounterObj::Add).
+  template <typename Self = void, typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...)) {
+    return SetMethod<std::conditional_t<std::is_void_v<Self>, T, Self>, T, R, A...>(method);
   }
-  template <typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...) const) {
-    return set_body_typed(
-        [method](Receiver<T> self, A... args) -> R { return (Deref(self).*method)(std::forward<A>(args)...); });
-  }
-  // The same for a method of a node, called through its reference class: set_body_method<Counter>(&CounterObj::Add).
-  template <typename Ref, typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...)) {
-    return set_body_typed(
-        [method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
-  }
-  template <typename Ref, typename T, typename R, typename... A> Registry& set_body_method(R (T::*method)(A...) const) {
-    return set_body_typed(
-        [method](Ref self, A... args) -> R { return (NodeOf(self)->*method)(std::forward<A>(args)...); });
+  template <typename Self = void, typename T, typename R, typename... A>
+  Registry& set_body_method(R (T::*method)(A...) const) {
+    return SetMethod<std::conditional_t<std::is_void_v<Self>, T, Self>, T, R, A...>(method);
   }
   // The function returns in well under a microsecond: interpreters may keep their lock. Say so before the body.
   Registry& set_short() {
@@ -346,16 +338,14 @@ class Registry {
     return *this;
   }
 
-  template <typename T> using Receiver = T;
-  template <typename T> static T& Deref(T& self) {
-    if constexpr (std::is_base_of_v<ObjectRef, T>) {
-      PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
-    }
-    return self;
-  }
-  template <typename Ref> static typename Ref::Node* NodeOf(const Ref& self) {
-    PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
-    return self.node();
+  template <typename Self, typename T, typename R, typename... A, typename Method> Registry& SetMethod(Method method) {
+    return set_body_typed([method](Self self, A... args) -> R {
+      if constexpr (std::is_base_of_v<ObjectRef, Self>) {
+        PORTCALL_CHECK(self.defined(), TypeError) << "the object of a method call is None";
+      }
+      if constexpr (std::is_base_of_v<T, Self>) return (self.*method)(std::forward<A>(args)...);
+      else return (self.node()->*method)(std::forward<A>(args)...);
+    });
   }
 
   std::string name_;

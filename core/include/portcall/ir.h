@@ -49,7 +49,7 @@ template <typename... A> Any Call(const char* name, A&&... args) {
   PORTCALL_CHECK(func.defined(), RuntimeError) << "'" << name << "' is not in libportcall_ir " << PortcallIrVersion();
   return func(std::forward<A>(args)...);
 }
-template <typename Ref> String KeyOf() { return TypeKeyOf(TypeIndexOf<typename Ref::Node>()); }
+template <typename Ref> String KeyOf() { return TypeKeyOf(TypeIndexOf<typename Ref::NodeClass>()); }
 }  // namespace operations
 
 // map_free_variables: variables that are defined nowhere are matched where they first occur.

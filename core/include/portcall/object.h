@@ -67,7 +67,7 @@ inline bool IsInstance(int32_t index, int32_t base) noexcept {
 }
 
 // Base of every node. A node class states `static constexpr const char* kTypeKey` and, unless its parent is Object,
-// `using Parent = ...`; its index is given by the table at first use. The nodes of the ABI state kTypeIndex and are final.
+// `using ParentClass = ...`; its index is given by the table at first use. The nodes of the ABI state kTypeIndex and are final.
 struct Object : TVMFFIObject {
   static constexpr const char* kTypeKey = "ffi.Object";
 };
@@ -83,8 +83,8 @@ struct StaticIndex<T, std::void_t<decltype(T::kTypeIndex)>> : std::integral_cons
 template <typename T, typename = void> struct ParentOf {
   using type = Object;
 };
-template <typename T> struct ParentOf<T, std::void_t<typename T::Parent>> {
-  using type = typename T::Parent;
+template <typename T> struct ParentOf<T, std::void_t<typename T::ParentClass>> {
+  using type = typename T::ParentClass;
 };
 }  // namespace detail
 
@@ -163,7 +163,7 @@ template <typename T, typename... A> T* NewNode(A&&... args) {
 // A reference to any object, or null.
 class ObjectRef {
  public:
-  using Node = Object;
+  using NodeClass = Object;
 
   ObjectRef() noexcept = default;
   ObjectRef(std::nullptr_t) noexcept {}  // NOLINT(google-explicit-constructor)
@@ -258,14 +258,14 @@ class WeakRef {
 // A user's reference class: `class Foo : public ObjectRef { PORTCALL_OBJECT_REF(Foo, FooObj) };`
 #define PORTCALL_OBJECT_REF(RefType, NodeType)                                  \
  public:                                                                        \
-  using Node = NodeType;                                                        \
+  using NodeClass = NodeType;                                                   \
   RefType() noexcept = default;                                                 \
   RefType(std::nullptr_t) noexcept {} /* NOLINT(google-explicit-constructor) */ \
   NodeType* node() const noexcept { return static_cast<NodeType*>(ptr_); }      \
   NodeType* operator->() const noexcept { return node(); }
 
 template <typename Ref, typename... A> Ref Make(A&&... args) {
-  return ObjectRef::Steal<Ref>(NewNode<typename Ref::Node>(std::forward<A>(args)...));
+  return ObjectRef::Steal<Ref>(NewNode<typename Ref::NodeClass>(std::forward<A>(args)...));
 }
 
 }  // namespace portcall

@@ -119,14 +119,15 @@ inline ObjectRef CreateObject(std::string_view type_key, const std::vector<Any>&
 
 // The same object as a more special reference; null stays null. TypeError when it is something else.
 template <typename Ref> Ref Downcast(const ObjectRef& ref) {
-  PORTCALL_CHECK(!ref.defined() || ref.as<typename Ref::Node>(), TypeError)
-      << "expected " << DescribeType(TypeIndexOf<typename Ref::Node>()) << ", got " << DescribeType(ref.type_index());
+  PORTCALL_CHECK(!ref.defined() || ref.as<typename Ref::NodeClass>(), TypeError)
+      << "expected " << DescribeType(TypeIndexOf<typename Ref::NodeClass>()) << ", got "
+      << DescribeType(ref.type_index());
   return ObjectRef::Borrow<Ref>(ref.get());
 }
 
 // The node, to be changed: *ref becomes a copy first when somebody else holds the object too.
-template <typename Ref> typename Ref::Node* CopyOnWrite(Ref* ref) {
-  using Node = typename Ref::Node;
+template <typename Ref> typename Ref::NodeClass* CopyOnWrite(Ref* ref) {
+  using Node = typename Ref::NodeClass;
   PORTCALL_CHECK(ref->defined(), TypeError) << "the object to change is None";
   PORTCALL_CHECK(ref->type_index() == TypeIndexOf<Node>(), TypeError)
       << "an object of type '" << ref->type_key() << "' cannot be copied as a '" << Node::kTypeKey << "'";
@@ -259,7 +260,7 @@ template <typename T> class Description {
 
  private:
   template <typename F> static int32_t DeclaredType() {
-    if constexpr (std::is_base_of_v<ObjectRef, F>) return TypeIndexOf<typename F::Node>();
+    if constexpr (std::is_base_of_v<ObjectRef, F>) return TypeIndexOf<typename F::NodeClass>();
     else return detail::DeclaredTypeIndex<F>();
   }
   static T* NodeOf(const ObjectRef& self) {
@@ -282,7 +283,7 @@ template <typename T> class Description {
 #define PORTCALL_OBJECT(NodeType, ParentType, key) \
   static constexpr const char* kTypeKey = key;     \
   static constexpr bool kHoldsObjects = true;      \
-  using Parent = ParentType;
+  using ParentClass = ParentType;
 
 // After it, in one source file: describes it to everybody when the library is loaded.
 #define PORTCALL_REGISTER_OBJECT(NodeType)                                                    \

@@ -582,13 +582,13 @@ template <typename T> struct TypeTraits<T, std::enable_if_t<detail::kPlainRefere
     if constexpr (std::is_same_v<T, ObjectRef>) {
       return "object";
     } else {
-      return DescribeType(TypeIndexOf<typename T::Node>());
+      return DescribeType(TypeIndexOf<typename T::NodeClass>());
     }
   }
   static std::optional<T> TryFrom(const TVMFFIAny& value) {
     if (value.type_index == kTVMFFINone) return T();
     if (value.type_index == kTVMFFIObjectRValueRef) return Take(static_cast<TVMFFIObject**>(value.v_ptr));
-    if (!IsObject(value) || !IsInstance(value.type_index, TypeIndexOf<typename T::Node>())) return std::nullopt;
+    if (!IsObject(value) || !IsInstance(value.type_index, TypeIndexOf<typename T::NodeClass>())) return std::nullopt;
     return ObjectRef::Borrow<T>(value.v_obj);
   }
   static void To(T value, TVMFFIAny* out) {
@@ -601,7 +601,7 @@ template <typename T> struct TypeTraits<T, std::enable_if_t<detail::kPlainRefere
   // The caller allows us to move from its variable.
   static std::optional<T> Take(TVMFFIObject** variable) {
     if (!*variable) return T();
-    if (!IsInstance((*variable)->type_index, TypeIndexOf<typename T::Node>())) return std::nullopt;
+    if (!IsInstance((*variable)->type_index, TypeIndexOf<typename T::NodeClass>())) return std::nullopt;
     return ObjectRef::Steal<T>(std::exchange(*variable, nullptr));
   }
 };

@@ -138,7 +138,7 @@ class Box : public ObjectRef {
 
 struct LidBoxObj : BoxObj {
   static constexpr const char* kTypeKey = "test_object.LidBox";
-  using Parent = BoxObj;
+  using ParentClass = BoxObj;
   LidBoxObj() : BoxObj(7) {}
 };
 class LidBox : public Box {
