@@ -3,10 +3,12 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <functional>
 
 #include "board/directories.h"
 
@@ -15,11 +17,20 @@ namespace {
 
 constexpr int kCountEvery = 1000;  // milliseconds
 
-void DeleteApart(const std::string& directory) {  // it may hold a million files
-  const pid_t pid = fork();
+// Deletes in a process of its own, which ends with this one: there may be a million files.
+void Apart(const std::function<void()>& deletion) {
+  const pid_t keeper = getpid(), pid = fork();
   if (pid > 0) return;
-  DeleteTree(directory);
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (getppid() != keeper) _exit(0);
+  }
+  deletion();
   if (pid == 0) _exit(0);
+}
+
+void DeleteApart(const std::string& directory) {
+  Apart([&] { DeleteTree(directory); });
 }
 
 }  // namespace
@@ -56,7 +67,7 @@ int Keeper::Receive() {
 
 void RunKeeper(const Descriptor& link, KeeperTask task) {
   signal(SIGCHLD, SIG_IGN);  // children of its own are not waited for
-  DeleteAbandonedDirectories(task.place);
+  Apart([&] { DeleteAbandonedDirectories(task.place); });
   for (const std::string& directory : task.left) DeleteApart(directory);
   for (;;) {
     pollfd event{link.get(), POLLIN, 0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process that takes care of the sessions' directories: it deletes them, counts what lies in them, and once the
-// server is gone, killed or not, it ends what the sessions started and deletes the rest.
+// server is gone, killed or not, it ends what the sessions started and deletes the rest. A server that is stopped gives it
+// little time for that; what is left, the keeper of the next one deletes.
 #ifndef PORTCALL_BOARD_KEEPER_H_
 #define PORTCALL_BOARD_KEEPER_H_
 

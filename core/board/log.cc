@@ -69,6 +69,15 @@ std::string Quoted(std::string_view text) {
   return quoted + "\"";
 }
 
+std::string ReadRest(int pipe) {
+  char text[4096];
+  std::string rest;
+  for (ssize_t n; rest.size() < kMostRest && (n = read(pipe, text, sizeof(text))) > 0;) {
+    rest.append(text, static_cast<size_t>(n));
+  }
+  return rest;
+}
+
 std::string Log::Format(const char* event, const std::string& text, int session, const Facts& facts) const {
   timeval now{};
   gettimeofday(&now, nullptr);

@@ -18,6 +18,10 @@ std::string Quoted(std::string_view text);
 // A text in which control characters, such as those that steer a terminal, and bytes that are not UTF-8 are escapes.
 std::string Printable(std::string_view text);
 
+// Text that waits in a pipe, which does not block; there are processes that print forever.
+constexpr size_t kMostRest = 1 << 20;  // bytes
+std::string ReadRest(int pipe);
+
 class Log {
  public:
   explicit Log(LogStyle style) : style_(style) {}

@@ -15,11 +15,12 @@
 namespace portcall::board {
 namespace {
 
-constexpr double kKillAgain = 1;    // seconds after which a session that should have ended is killed again
-constexpr double kLinger = 5;       // for a client to read the last message
-constexpr double kLostGrace = 10;   // that a session may go on after its client has gone
-constexpr double kStopTimeout = 5;  // for the processes of sessions to end
-constexpr double kLookAgain = 10;   // between two looks for clients that are gone without a word
+constexpr double kKillAgain = 1;      // seconds after which a session that should have ended is killed again
+constexpr double kLinger = 5;         // for a client to read the last message
+constexpr double kLostGrace = 10;     // that a session may go on after its client has gone
+constexpr double kStopTimeout = 5;    // for the processes of sessions to end
+constexpr double kDeleteTimeout = 3;  // for the keeper to delete what is left
+constexpr double kLookAgain = 10;     // between two looks for clients that are gone without a word
 constexpr int kLongestWait = 3600;
 
 sigset_t OurSignals() {
@@ -40,14 +41,6 @@ void WriteWhole(const std::string& path, const std::string& text) {
   const int error = errno;
   unlink(beside.c_str());
   throw SystemError("cannot write '" + path + "'", error);
-}
-
-// Text that a session wrote and nobody read.
-std::string ReadRest(int pipe) {
-  char text[4096];
-  std::string rest;
-  for (ssize_t n; (n = read(pipe, text, sizeof(text))) > 0;) rest.append(text, static_cast<size_t>(n));
-  return rest;
 }
 
 }  // namespace
@@ -141,7 +134,7 @@ void Supervisor::Announce() {
   fflush(stdout);
 }
 
-// Ends all sessions and waits for their processes; the keeper deletes what they left.
+// Ends all sessions and waits for their processes; the keeper deletes what they left, or the next server's.
 void Supervisor::ShutDown() {
   size_t sessions = Count(State::kServing, State::kServing);
   if (sessions)
@@ -160,9 +153,25 @@ void Supervisor::ShutDown() {
   lingering_.clear();
   OnOutput();
   log_.EndOutput();
-  keeper_.Close();
-  waitpid(keeper_.pid(), nullptr, 0);
+  EndKeeper();
   log_.Write("stopped", "stopped");
+}
+
+void Supervisor::EndKeeper() {
+  keeper_.Close();
+  const double until = Now() + kDeleteTimeout;
+  while (keeper_.pid() && waitpid(keeper_.pid(), nullptr, WNOHANG) == 0) {
+    pollfd ended{signals_.get(), POLLIN, 0};
+    poll(&ended, 1, static_cast<int>(1000 * std::max(0.0, until - Now())) + 1);
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof(info)) > 0) {
+    }
+    if (Now() < until) continue;
+    kill(keeper_.pid(), SIGKILL);
+    waitpid(keeper_.pid(), nullptr, 0);
+    log_.Write("left", "files are left in " + base_.path + "; the next server in this place deletes them");
+    return;
+  }
 }
 
 // In a child: closes all that is the supervisor's, and forgets the other clients.
@@ -244,7 +253,7 @@ void Supervisor::OnSignal() {
 
 void Supervisor::OnOutput() {
   char data[16 << 10];
-  for (ssize_t n; (n = read(output_read_.get(), data, sizeof(data))) > 0;) {
+  for (ssize_t left = kMostRest, n; left > 0 && (n = read(output_read_.get(), data, sizeof(data))) > 0; left -= n) {
     log_.Output({data, static_cast<size_t>(n)});
     if (n < static_cast<ssize_t>(sizeof(data))) break;
   }

@@ -77,6 +77,7 @@ class Supervisor {
   void Announce();
   void StartKeeper();
   void ShutDown();
+  void EndKeeper();
   // Events
   void Step();
   void Guard(int number, const std::function<void()>& action);

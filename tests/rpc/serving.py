@@ -118,24 +118,30 @@ def command_of(program: Program, functions: Path) -> list[str]:
 
 @contextlib.contextmanager
 def serving(
-    *words: object, functions: str = FUNCTIONS, program: Program | None = None, **environment: str
+    *words: object,
+    functions: str = FUNCTIONS,
+    program: Program | None = None,
+    work: Path | None = None,
+    **environment: str,
 ) -> Iterator[Serving]:
     """Run a server on a free port with the functions above; stopped and checked at the end.
 
     Parameters:
         program: ``portcall serve``, or the server without Python; by default the one that this run of tests is for.
+        work: where its directory is made; by default in a place of its own.
     """
     program = program or ("board" if board.under_test() else "python")
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (place / "work").mkdir()
+        work = work or place / "work"
+        work.mkdir(exist_ok=True)
         (place / "functions.py").write_text(functions)
         errors = stack.enter_context((place / "log").open("w"))
         given = list(map(str, words))
         if not {"--port", "--unix"} & set(given):
             given += ["--port", "0"]
         command = [*command_of(program, place / "functions.py"), "--json", "--log-json", *given]
-        command += ["--work-dir", str(place / "work")]
+        command += ["--work-dir", str(work)]
         process = stack.enter_context(
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **environment}
@@ -146,7 +152,7 @@ def serving(
             line = process.stdout.readline()
             assert line, (place / "log").read_text()
             log = stack.enter_context((place / "log").open())
-            running = Serving(process, json.loads(line), place / "work", _log=follow(log, process))
+            running = Serving(process, json.loads(line), work, _log=follow(log, process))
             yield running
             if not running.stopped:
                 assert process.poll() is None, "the server ended by itself"

@@ -13,8 +13,9 @@ import pytest
 from portcall.rpc.server import _directories, _files
 from portcall.rpc.server._directories import MOST_DEPTH, delete_tree, disk_usage
 from portcall.rpc.server._directory_process import DirectoryProcess
-from rpc.raw_client import RETURN, RawClient, integer
-from rpc.serving import FUNCTIONS, serving
+from rpc.processes import children_of, command_of
+from rpc.raw_client import RETURN, RawClient, integer, text
+from rpc.serving import FUNCTIONS, Program, Serving, serving
 from rpc.test_files import archive
 
 DEEP = 1100  # more than Python's stack takes; the path is longer than the system takes
@@ -123,7 +124,10 @@ def test_directory_process_deletes_and_counts(tmp_path: Path) -> None:
         events.step()
     assert list(events.counts) == [str(tmp_path)]
     events.process.delete(str(tmp_path / "a"))
-    events.process.finish()
+    while (tmp_path / "a").exists():
+        events.step()
+    (tmp_path / "base" / "contents").mkdir(parents=True)
+    assert events.process.finish(str(tmp_path / "base"))
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -140,17 +144,20 @@ def test_directory_process_killed_is_restarted_with_its_orders(tmp_path: Path) -
         events.step()
     while list(tmp_path.iterdir()):
         events.step()
-    events.process.finish()
+    assert events.process.finish(str(tmp_path))
+    assert not tmp_path.exists()
 
 
-def test_directory_process_failing_leaves_deletion_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_process_failing_leaves_all_to_the_next_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_directories, "__file__", str(tmp_path / "missing.py"))
     place = tmp_path / "place"
     (place / "inner").mkdir(parents=True)
     events = Events()
     events.process.delete(str(place))
-    events.process.finish()
-    assert list(tmp_path.iterdir()) == []
+    assert not events.process.finish(str(tmp_path))
+    assert list(tmp_path.iterdir()) == [place]
 
 
 # ---- In a server ---------------------------------------------------------------------------------------------------
@@ -164,12 +171,36 @@ def dig(depth):
 """
 
 
+def await_deletion(server: Serving) -> None:
+    while any(path.name.startswith("session-") for path in server.directories()):
+        pass
+
+
 def test_server_deletes_deep_folders_of_a_session(tmp_path: Path) -> None:
     with serving(functions=FUNCTIONS + DIGGING) as server:
         for _ in range(2):
             with RawClient(server.address).open() as client:
                 assert client.call("demo.dig", integer(DEEP))[0] == RETURN
-        # which is checked when it has stopped: nothing is left, and its exit code is 0
+        await_deletion(server)
+
+
+@pytest.mark.parametrize("program", ["python", "board"])
+def test_server_that_is_stopped_ends_before_all_is_deleted_and_the_next_one_goes_on(program: Program) -> None:
+    with serving(program=program) as first:
+        children = children_of(first.process.pid)
+        (pid,) = [child for child in children if program == "board" or b"_directories" in command_of(child)]
+        with RawClient(first.address).open() as client:
+            assert client.call("tvm.rpc.server.upload", text("file"), text("hello"))[0] == RETURN
+            os.kill(pid, signal.SIGSTOP)
+            name = client.name
+        first.ended(name)
+        assert first.stop() == 0
+        (left,) = first.directories()
+        assert (left / "files" / "file").read_text() == "hello"
+        assert not command_of(pid)
+        with serving(program=program, work=first.work):
+            while left.parent.exists():
+                pass
 
 
 def test_disk_limit_counts_files_below_the_longest_path() -> None:
@@ -179,3 +210,4 @@ def test_disk_limit_counts_files_below_the_longest_path() -> None:
     ):
         client.call("demo.dig", integer(DEEP))
         assert server.ended(client.name)["how"] == "disk"
+        await_deletion(server)

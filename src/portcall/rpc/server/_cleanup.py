@@ -71,9 +71,18 @@ class Cleanup:
             lambda: self._remove(connection.directory),
         )
 
-    def close(self) -> None:
-        """Close connections that still linger, and wait until all directories are deleted."""
-        run_all(*(sock.close for sock in self._lingering.values()), self._directories.finish)
+    def close(self, base: str) -> None:
+        """Close connections that still linger, and have all directories deleted, as far as that goes soon.
+
+        Parameters:
+            base: the server's directory, which those of the sessions are in.
+        """
+
+        def delete() -> None:
+            if not self._directories.finish(base):
+                self._log.write("left", f"files are left in {base}; the next server in this place deletes them")
+
+        run_all(*(sock.close for sock in self._lingering.values()), delete)
 
     def _log_end(self, connection: Connection, ending: Ending, progress: Progress) -> None:
         if connection.serving:

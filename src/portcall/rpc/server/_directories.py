@@ -158,7 +158,8 @@ def main() -> None:
     The only argument is the descriptor of a socket. Orders are ``DIRECTORY_ORDERS``, reports ``DIRECTORY_REPORTS`` in
     ``_messages``, one a packet.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which stop the server, and its end is ours
+        signal.signal(number, signal.SIG_IGN)
     os.nice(10)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 from portcall.rpc.server import _directories
@@ -20,7 +22,7 @@ from portcall.rpc.server._messages import (
 )
 from portcall.rpc.server._options import public_environment
 
-REPORT_TIMEOUT = 60.0  # seconds without a report at the end of the server, after which the process is given up
+FINISH_TIMEOUT = 3.0  # seconds for what is left to be deleted at the end of the server
 
 
 class DirectoryProcess:
@@ -62,24 +64,36 @@ class DirectoryProcess:
         """Have a directory's files counted, unless that is under way; counting ends once it is more than ``enough``."""
         self._order(("count", directory), CountDirectory(directory, enough))
 
-    def finish(self) -> None:
-        """Wait until all directories are deleted, and end the process."""
-        if self._link is not None:
-            self._link.set_timeout(REPORT_TIMEOUT)
-            with contextlib.suppress(OSError):
-                self._send()
-            self._link.end_sending()
+    def finish(self, base: str) -> bool:
+        """Have the server's own directory deleted after all others, and end the process; return whether that was done
+        within ``FINISH_TIMEOUT``. A server that is stopped ends soon: what is left, the next one deletes.
+        """
+        until = time.monotonic() + FINISH_TIMEOUT
+        if self._await_deletions(until):
             try:
-                while self._take(self._link):
-                    pass
-            except TimeoutError:  # somebody has stopped it
-                if self._process is not None:
-                    self._process.kill()
-            self._end()
-        for order in self._orders.values():  # nobody else does it any more
-            if isinstance(order, DeleteDirectory):
-                _directories.delete_tree(order.directory)
+                os.rmdir(base)
+            except OSError:
+                self.delete(base)
+        deleted = self._await_deletions(until)
         self._orders.clear()
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+        return deleted
+
+    def _await_deletions(self, until: float) -> bool:
+        """Wait for all deletions, until some time; return whether they are done."""
+
+        def left() -> bool:
+            return any(isinstance(order, DeleteDirectory) for order in self._orders.values())
+
+        with contextlib.suppress(TimeoutError):
+            while left() and self._link is not None:
+                self._link.set_timeout(max(0.001, until - time.monotonic()))
+                self._send()
+                if not self._take(self._link):
+                    break
+        return not left()
 
     def _start(self) -> None:
         ours, theirs = Link.pair()

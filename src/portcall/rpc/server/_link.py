@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Sequence
@@ -66,11 +65,6 @@ class Link:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
-
-    def end_sending(self) -> None:
-        """Let the other end receive what was sent, and then the end; ``receive`` goes on."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._sock.close()

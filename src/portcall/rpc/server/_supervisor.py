@@ -30,7 +30,6 @@ from portcall._folders import abandoned_folders, make_locked_folder
 from portcall.rpc.server._admission import Admission
 from portcall.rpc.server._cleanup import Cleanup
 from portcall.rpc.server._connections import Connection, Connections
-from portcall.rpc.server._directories import delete_tree
 from portcall.rpc.server._ended_sessions import EndedSessions
 from portcall.rpc.server._gate import Gate
 from portcall.rpc.server._link import Link
@@ -196,7 +195,7 @@ class Supervisor:
         self._log.write("error", f"{text} ({os.path.basename(place.filename)}, line {place.lineno})")
 
     def _shut_down(self) -> None:
-        """End all sessions, wait for their processes, and delete what they left."""
+        """End all sessions, wait for their processes, and have what they left deleted."""
 
         def unlink_socket() -> None:
             if self._options.unix:
@@ -216,8 +215,7 @@ class Supervisor:
             unlink_socket,
             self._zygote.stop,
             finish_all,
-            self._cleanup.close,
-            lambda: delete_tree(self._base),
+            lambda: self._cleanup.close(self._base),
             lambda: os.close(self._lock),
             *(sock.close for sock in self._signals),
             self._forget_program,
