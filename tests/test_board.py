@@ -72,6 +72,17 @@ def test_build_server_with_kernels_for_musl_is_static(commands: list[tuple[str, 
     assert str(tmp_path / "k.o") in commands[-1]
 
 
+def test_build_with_the_vm_links_its_machine_in(commands: list[tuple[str, ...]], tmp_path: Path) -> None:
+    words = ["board", "build", "--target", "x86_64-linux-musl", "-o", str(tmp_path / "server")]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    commands.clear()
+    assert CliRunner().invoke(cli, [*words, "--with", "vm"]).exit_code == 0
+    *compiled, linked = commands
+    machine = {path.name for path in (board.source_folder() / "vm").glob("*.cc")}
+    assert {Path(words[words.index("-c") + 1]).name for words in compiled} == machine  # the others are kept
+    assert "-static" not in linked  # it loads libraries as before
+
+
 def test_build_server_refuses_missing_files(commands: list[tuple[str, ...]], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.o"):
         board.build_server("aarch64-linux-gnu", tmp_path / "server", ["none.o"])

@@ -13,7 +13,7 @@ SUFFIXES = {".c", ".py", ".pyx", ".pxi", ".pyi", ".cc", ".h", ".ts"}
 # Lines, comments included. A folder stands for all below it, without those that have a budget themselves.
 BUDGET = {
     "core/bytes": 223,  # messages came from core/graph, for core/vm too; the machine, for loader, board and web
-    "core/board": 6_140,  # a whole server: sockets, processes, files, log, libraries, graphs, contents; a farm; ends soon
+    "core/board": 6_140,  # a whole server: sockets, processes, files, log, libraries, graphs, contents; a farm
     "core/classic": 1_150,
     "core/devices": 2_420,  # OpenCL with images, CUDA, binaries on disk
     "core/graph": 2_220,

@@ -47,6 +47,14 @@ constexpr const char* kOffered[] = {
     "cache_flush_cpu_non_first_arg",
 };
 
+// Asked for what is not linked in, where it is no library beside the core either.
+PORTCALL_REGISTER_GLOBAL("portcall.FindPlugin").set_body_typed([](std::string kind) {
+  PORTCALL_CHECK(kind != "relax.VMExecutable", ModuleLoadError)
+      << "this server has no virtual machine for models of Relax; one that has it is made by "
+         "`portcall board build --with vm`, or use `portcall serve`";
+  return std::string();
+});
+
 // A name as a pattern that matches nothing else.
 std::string Exactly(const std::string& name) {
   std::string pattern;

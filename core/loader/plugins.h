@@ -11,8 +11,9 @@ namespace portcall::loader {
 // load throws each time.
 //
 //   1. PORTCALL_DEVICES=kind=path:kind=path …
-//   2. the libraries that come with the core
-//   3. the global function portcall.FindPlugin(kind), with which a front end names the path of an installed one, or ""
+//   2. the libraries that come with the core, unless it is a part of the program: they need it as a library
+//   3. the global function portcall.FindPlugin(kind), with which a front end names the path of an installed one, or "", or
+//      throws what to do
 void LoadPlugin(const std::string& kind);
 
 }  // namespace portcall::loader

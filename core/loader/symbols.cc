@@ -138,10 +138,10 @@ std::string IrLibraryFor(const std::vector<std::string>& undefined) {
 
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }
 
-// Whether the core is a part of the program: its names are then in the scope that every library looks into first.
-static bool IsPartOfProgram() {
-  constexpr uintptr_t kPage = 4096;  // the program's headers are in its first one
-  return (getauxval(AT_PHDR) & -kPage) == reinterpret_cast<uintptr_t>(OwnImage().dli_fbase);
+bool IsPartOfProgram() {
+  constexpr uintptr_t kPage = 4096;        // the program's headers are in its first one
+  const void* own = OwnImage().dli_fbase;  // null in a static program
+  return !own || (getauxval(AT_PHDR) & -kPage) == reinterpret_cast<uintptr_t>(own);
 }
 
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {

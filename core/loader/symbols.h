@@ -19,6 +19,9 @@ bool IsRuntimeSymbol(std::string_view name);
 // Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library);
 
+// Whether the core is a part of the program: its names are then in the scope that every library looks into first.
+bool IsPartOfProgram();
+
 // The path of a library in the core's folder.
 std::string BesideCore(const char* library);
 

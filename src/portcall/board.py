@@ -26,8 +26,8 @@ from portcall.errors import CompileError
 FOLDERS = ("runtime", "classic", "loader", "rpc", "graph", "board")
 # Of the library for graphs of objects: their binary form, in which they are arguments and results.
 BY_VALUE = tuple(f"ir/{name}.cc" for name in ("binary_read", "binary_write", "enum", "load", "text", "types", "walk"))
-HEADERS = ("bytes", "include", "ir")  # that these include, too
-ABOVE = ("ir", "board")  # what the other folders do not include
+HEADERS = ("bytes", "include", "ir", "vm")  # that these include, too
+ABOVE = ("ir", "vm", "board")  # what the other folders do not include
 __all__ = ["TARGETS", "build_server"]
 
 # With the oldest C library that the program runs on, where that is not the oldest one that zig knows.
@@ -112,6 +112,8 @@ def build_server(
     linked: Sequence[str | os.PathLike[str]] = (),
     ndk: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    vm: bool = False,
 ) -> Path:
     """Make the program for a machine; return its absolute path.
 
@@ -122,6 +124,7 @@ def build_server(
         ndk: the folder of Android's NDK, for ``aarch64-linux-android`` and ``x86_64-linux-android``; a number at the
             end is the API level of the oldest version of Android that the program runs on.
         progress: called with how many sources are compiled and how many there are, first with none.
+        vm: whether the program has the machine that runs models of TVM's Relax VM.
 
     Raises:
         CompileError: ziglang is missing, or does not know the target; or a target of Android has no NDK.
@@ -139,7 +142,8 @@ def build_server(
     compiler = compiler_for(target, ndk)
     flags = (*compiler.command, *FLAGS, *wide, *whole, f'-DPORTCALL_VERSION="{__version__}"', f"-I{core}",
              f"-I{core}/include", f"-I{toolchain.include_dir()}")  # fmt: skip
-    sources = [path for folder in FOLDERS for path in sorted((core / folder).glob("*.cc"))]
+    folders = (*FOLDERS, "vm") if vm else FOLDERS
+    sources = [path for folder in folders for path in sorted((core / folder).glob("*.cc"))]
     sources += [core / name for name in BY_VALUE]
     made_by = "\0".join((*flags, compiler.version())).encode()
     headers = [path for folder in (*FOLDERS, *HEADERS) for path in sorted((core / folder).rglob("*.h"))]

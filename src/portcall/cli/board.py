@@ -15,6 +15,7 @@ portcall board build                                              for machines l
 portcall board build --target aarch64-linux-gnu                   for a Raspberry Pi
 portcall board build --target x86_64-linux-musl -o server         for Alpine or OpenWrt
 portcall board build --target arm-linux-musleabihf --with k.o     static, with kernels linked in
+portcall board build --target aarch64-linux-gnu --with vm         with the machine for models of TVM's Relax VM
 portcall board build --target aarch64-linux-android --ndk DIR     for a phone
 """
 
@@ -25,8 +26,9 @@ portcall board build --target aarch64-linux-android --ndk DIR     for a phone
               "this one.")  # fmt: skip
 @click.option("--output", "-o", default="portcall-server", show_default=True, type=click.Path(dir_okay=False),
               help="The file to write.")  # fmt: skip
-@click.option("--with", "linked", multiple=True, type=click.Path(), metavar="FILE.o",
-              help="Link kernels in, which clients find by system_lib. Can be repeated.")  # fmt: skip
+@click.option("--with", "linked", multiple=True, type=click.Path(), metavar="FILE.o|vm",
+              help="Link kernels in, which clients find by system_lib; or, with the word vm, the machine for models of "
+              "TVM's Relax VM. Can be repeated.")  # fmt: skip
 @click.option("--ndk", type=click.Path(file_okay=False), metavar="DIR", help="The folder of Android's NDK, for "
               "aarch64-linux-android and x86_64-linux-android.")  # fmt: skip
 def build(target: str | None, output: str, linked: tuple[str, ...], ndk: str | None, json_to: str | None) -> None:
@@ -35,8 +37,9 @@ def build(target: str | None, output: str, linked: tuple[str, ...], ndk: str | N
     from portcall.inspect import this_machine
 
     target = target or this_machine().target
+    files = [path for path in linked if path != "vm"]
     with StatusLine() as status, status.count(f"compiling the server for {target}", "files") as advance:
-        made = board.build_server(target, output, linked, ndk, progress=advance)
+        made = board.build_server(target, output, files, ndk, progress=advance, vm="vm" in linked)
     facts = {"path": str(made), "target": target, "nbytes": made.stat().st_size}
     if json_to is not None:
         print_json(facts, json_to)
