@@ -27,7 +27,7 @@ BUDGET = {
     "js/addon": 2_000,  # a binding in C; a header for each file
     "js/src": 7_900,  # sessions by the core itself, objects by value, classes of described types
     "js/src/native": 300,
-    "src/portcall": 3_600,  # with events of devices, boards with Android, flags of the environment
+    "src/portcall": 3_610,  # with events of devices, boards with Android or the VM, flags of the environment
     "src/portcall/_core": 3_100,
     "src/portcall/bench": 350,
     "src/portcall/cli": 6_250,  # with what a farm says at its start, and one language for inputs
