@@ -369,7 +369,11 @@ soak-farm: venv build ## a farm with 20 boards and 200 clients that are killed, 
 soak-board: venv build ## the same with the server without Python
 	PORTCALL_TEST_SERVER=board $(PY) tests/rpc/soak.py --sessions 200 --seconds $(SOAK_SECONDS)
 
-wheel: $(VENV)/dev.txt ## a wheel for the running Python, in dist/
+.PHONY: man
+man: build ## the manual page of the command, build/man/portcall.1, which wheels have
+	$(PY) scripts/man_page.py build/man/portcall.1
+
+wheel: $(VENV)/dev.txt man ## a wheel for the running Python, in dist/
 	rm -rf build/wheel
 	$(PY) -m build --wheel --no-isolation --outdir build/wheel
 	$(PY) -m auditwheel repair --wheel-dir dist build/wheel/*.whl
