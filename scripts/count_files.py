@@ -18,9 +18,9 @@ SHOWN = 60  # lines of a failure
 def run(log: Path, command: list[str]) -> int:
     """Run the command and return its exit status."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    terminal, start, told = sys.stdout.isatty(), time.monotonic(), -1
+    terminal, start, told = sys.stdout.isatty(), time.monotonic(), 0
     with (
-        log.open("w", errors="replace") as file,
+        log.open("w", buffering=1, errors="replace") as file,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as made,
@@ -34,11 +34,12 @@ def run(log: Path, command: list[str]) -> int:
             done, total = int(found[1]), int(found[2])
             text = f"compiled {done} of {total} files, {time.monotonic() - start:.0f} s"
             if terminal:
+                told = done
                 print(f"\r{text}\x1b[K", end="", flush=True)
             elif done * TENTHS // total > told:
                 told = done * TENTHS // total
                 print(text, flush=True)
-    if terminal and STEP.search(log.read_text(errors="replace")):
+    if terminal and told:
         print()
     if made.returncode != 0:
         print("".join(log.read_text(errors="replace").splitlines(keepends=True)[-SHOWN:]), end="", file=sys.stderr)

@@ -124,7 +124,8 @@ void Supervisor::Announce() {
   if (!options_.Local() && !secrets_->has_token() && options_.farm.empty()) {
     log_.Write("insecure", "--insecure: anyone who reaches " + listener_.address + " can run any code as this user");
   }
-  log_.Write("listening", "serving on " + listener_.address + ", key '" + options_.key + "'");
+  log_.Write("listening", "ready for clients with the key '" + options_.key + "'", 0,
+             {{"address", Quoted(listener_.address)}});
   const std::string host = listener_.host.empty() ? listener_.address : listener_.host;
   const std::string facts = "{\"host\": " + Quoted(host) + ", \"port\": " + std::to_string(listener_.port) +
                             ", \"address\": " + Quoted(listener_.address) + ", \"pid\": " + std::to_string(getpid()) +

@@ -61,8 +61,8 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @model_options
 @shape_option
 @target_option
-@click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; by default as many as take 0.1 s.")
-@click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; by default 20, of slow calls 3.")
+@click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; chosen where it is not given.")
+@click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; chosen where it is not given.")
 @click.option(
     "--min-repeat-ms",
     default=0,
@@ -77,7 +77,7 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
     """After a warm-up each repeat is the mean of so many calls, measured in the core, without Python. Without --number
-    and --repeat, counts are chosen that take about 2 s in all. Arguments and inputs (SPEC) as in: portcall run --help.
+    and --repeat, counts are chosen that take about 2 s in all: 20 repeats, fewer of slow calls. Arguments and inputs (SPEC) as in: portcall run --help.
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """

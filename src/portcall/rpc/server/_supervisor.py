@@ -149,7 +149,8 @@ class Supervisor:
         if 0 < len(self._options.token) < SHORT_TOKEN:
             text = f"the token has {len(self._options.token)} characters, and may be guessed; openssl rand -hex 32"
             self._log.write("weak-token", f"{text} makes a better one")
-        self._log.write("listening", f"serving on {self._address}, key {self._options.key!r}")
+        text = f"ready for clients with the key {self._options.key!r}"  # the first line of stdout has the address
+        self._log.write("listening", text, address=str(self._address))
         self._on_ready(self._address)
 
     def _catch_signals(self, numbers: Iterable[int]) -> None:
