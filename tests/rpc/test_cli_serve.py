@@ -204,6 +204,7 @@ def test_serve_log_is_text_unless_json_is_chosen() -> None:
             re.MULTILINE,
         )
         assert r"\x1b[31mred" in errors
+        assert address not in errors  # the first line on stdout has it
         assert "\x1b" not in errors
 
 
