@@ -95,7 +95,7 @@ FAILURES: list[tuple[tuple[str, ...], int, str, str]] = [
     (("add", "--arg", "3"), 1, "ArgumentError", "expected 2 arguments, got 1"),
     (("add", "--arg", "str:x", "--arg", "1"), 1, "ArgumentError", "argument #0: expected int, got str"),
     (("refuse",), 1, "ValueError", "refuse raised ValueError: refused by the kernel"),
-    (("add", "--arg", "nonsense"), 1, "ValueError", "cannot read the argument 'nonsense'"),
+    (("add", "--arg", "nonsense"), 1, "ValueError", "cannot read 'nonsense'"),
     (("add", "--arg", "@missing.npy"), 1, "FileNotFoundError", "'missing.npy': No such file or directory"),
     (("add", "--arg", __file__ + ".npy"), 1, "FileNotFoundError", "test_run.py.npy"),
     (("add", "--arg", f"@{__file__}"), 1, "ValueError", "test_run.py' is neither a .npy nor a .npz file"),

@@ -37,13 +37,6 @@ EXAMPLES = "random:float32[4,8], zeros:int32[10], @x.npy, @data.npz:key, 3, 2.5,
 RANDOM_INTEGERS = 100
 
 
-class UnreadableError(ValueError):
-    """A text has none of the forms above."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(f"cannot read the argument '{text}'; arguments look like {EXAMPLES}")
-
-
 @dataclass(frozen=True)
 class Argument:
     """One argument of a call.
@@ -99,7 +92,13 @@ def make_arguments(
     return arguments
 
 
-def read_value(text: str, generator: np.random.Generator) -> Any:
+def read_value(text: str, generator: np.random.Generator, forms: str = EXAMPLES) -> Any:
+    """Return what a text means; ``forms`` is what an error proposes to give.
+
+    Raises:
+        ValueError: it means nothing.
+        OSError: a file cannot be read.
+    """
     array = ARRAY.fullmatch(text)
     if array is not None:
         shape = tuple(int(word) for word in array[3].replace(",", " ").split())
@@ -107,7 +106,7 @@ def read_value(text: str, generator: np.random.Generator) -> Any:
     if names_file(text):
         return read_array(text.removeprefix("@"))
     number = typed_number(text)
-    return read_scalar(text) if number is None else number.item()
+    return read_scalar(text, forms) if number is None else number.item()
 
 
 def typed_number(text: str) -> np.ndarray[Any, Any] | None:
@@ -197,7 +196,7 @@ def load_arrays(path: str, key: str = "") -> np.ndarray[Any, Any] | dict[str, np
             raise ValueError(f"cannot read '{path}': {error}") from error
 
 
-def read_scalar(text: str) -> bool | int | float | str | None:
+def read_scalar(text: str, forms: str = EXAMPLES) -> bool | int | float | str | None:
     kind, colon, rest = text.partition(":")
     if text == "none":
         return None
@@ -213,7 +212,7 @@ def read_scalar(text: str) -> bool | int | float | str | None:
             return float(number)
         except ValueError:
             pass
-    raise UnreadableError(text)
+    raise ValueError(f"cannot read '{text}': give {forms}")
 
 
 def to_type(value: Any, dtype: str) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from portcall.cli._arguments import FILLS, UnreadableError, make_array, read_value, to_type, typed_number
+from portcall.cli._arguments import FILLS, make_array, read_value, to_type, typed_number
 from portcall.cli._errors import CommandError
 
 if TYPE_CHECKING:
@@ -60,14 +60,11 @@ def read_input(
         if text in FILLS:
             return fill_input(text, dtype, shape, generator)
         number = typed_number(text)
-        value = read_value(text, generator) if number is None else number
+        value = read_value(text, generator, FORMS) if number is None else number
         if isinstance(value, (int, float)):
             value = number = to_type(value, dtype)
         if not isinstance(value, np.ndarray) or text.startswith("out:"):
-            raise UnreadableError(text)
-    except UnreadableError as error:
-        what = f"the input '{name}': cannot read '{text}'"
-        raise CommandError(what, "", f"give {FORMS}", kind="ValueError") from error
+            raise ValueError(f"cannot read '{text}': give {FORMS}")
     except ValueError as error:
         raise CommandError(f"the input '{name}': {error}", kind="ValueError") from error
     if number is not None and shape is not None and all(extent == 1 for extent in shape if isinstance(extent, int)):

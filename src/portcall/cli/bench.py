@@ -77,7 +77,8 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @click.pass_context
 def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: Any) -> None:
     """After a warm-up each repeat is the mean of so many calls, measured in the core, without Python. Without --number
-    and --repeat, counts are chosen that take about 2 s in all: 20 repeats, fewer of slow calls. Arguments and inputs (SPEC) as in: portcall run --help.
+    and --repeat, counts are chosen that take about 2 s in all: 20 repeats, fewer of slow calls. Arguments and inputs
+    (SPEC) as in: portcall run --help.
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
