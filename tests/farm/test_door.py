@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import os
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -160,6 +162,30 @@ def test_farm_has_as_many_guests_go_as_descriptors_are_in_use_beyond_its_limit(m
     assert guests.make_room(last + 1)
     assert len(gone) == 4
     assert not guests.make_room(last + 100)
+
+
+def test_farm_keeps_nothing_of_tls_handshakes_that_were_given_up(tmp_path: Path) -> None:
+    (tmp_path / "farm.pem").write_bytes(trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.bytes())
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    hello = out.read()
+
+    def live() -> int:
+        return sum(type(thing).__name__ == "SSLProtocol" for thing in gc.get_objects())
+
+    gc.disable()
+    try:
+        with running_farm(tls_certificate=str(tmp_path / "farm.pem")) as farm, contextlib.ExitStack() as stack:
+            farm.server._port.guests.most_each = 10
+            for number in range(40):
+                sock = stack.enter_context(socket.create_connection((farm.host, farm.port), timeout=30))
+                sock.sendall(hello[: None if number % 2 else 100])
+            farm.until(lambda: 0 < live() <= 10)  # without help of the garbage collector
+            stack.close()
+            farm.until(lambda: not live())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("half", HALVES[2:5])

@@ -49,8 +49,10 @@ def test_store_loads_places_leases_history_and_tokens(tmp_path: Path) -> None:
     assert store.tokens(lambda hash, record: record) == {"hash": {"user": "ann"}}
     assert store.fact("now", 0) == 5.0
     assert [e["what"] for e in store.history(lease=lease.id)][:2] == ["lease queued", "lease offered"]
-    store.save(rows_of([], ["board"]), [], 6.0, None)
-    assert store.load()[0] == []
+    store.save(rows_of([], ["board"]), [Event(6.0, "place forgotten")], 6.0, None)
+    assert (store.load()[0], store.time()) == ([], 6.0)
+    store.save({}, [], 7.0, None)
+    assert store.time() == 7.0
     store.close()
 
 

@@ -118,7 +118,8 @@ class Guest:
         return self.left is None or self.left >= 0
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """The connection has ended. What was made for it is freed now: it refers to its guest, which did to it."""
+        self.end = _nothing
         self._guests.remove(self)
         self._guests.count_going(-self._going)
         self._going = False
@@ -129,6 +130,10 @@ class Guest:
         self._guests.count_going(1 - self._going)
         self._going = True
         self.end(why)
+
+
+def _nothing(why: str) -> None:
+    """End what has ended."""
 
 
 def origin_of(address: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from portcall.farm import _page
 from portcall.farm._access import Token
@@ -36,10 +37,28 @@ _MOST_LIVE = 20  # live pages of one viewer
 _TO = re.compile(r"/(?![/\\])[^\s\\]*")  # where a page may lead after the login: on this farm
 
 
-def make_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "") -> web.Application:
-    """Return the application; ``names`` are those that it answers to."""
-    app = web.Application(client_max_size=MOST_BODY, middlewares=[guard(api.access, names)])
-    pages = Pages(api, relay)
+async def start_app(api: Api, relay: Relay, names: frozenset[str], npm_package: str = "") -> web.AppRunner:
+    """Return what runs the application; ``names`` are those that it answers to."""
+    check, pages = guard(api.access, names), Pages(api, relay)
+    runner = web.AppRunner(_make_app(check, pages, npm_package), handler_cancellation=True, shutdown_timeout=0.5)
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    routed = server.request_handler
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        """Answer commands, which are most requests, without looking for the one of many pages that is wanted."""
+        if request.path == "/api" and request.method == "POST" and "Expect" not in request.headers:
+            assert isinstance(request, web.Request)
+            return await check(request, pages.call)
+        return await routed(request)
+
+    server.request_handler = handle
+    return runner
+
+
+def _make_app(check: Middleware, pages: Pages, npm_package: str) -> web.Application:
+    app = web.Application(client_max_size=MOST_BODY, middlewares=[check])
     app.router.add_post("/api", pages.call)
     app.router.add_get("/ws", pages.websocket)
     app.router.add_get("/healthz", pages.healthy)

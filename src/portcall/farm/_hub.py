@@ -88,7 +88,7 @@ class Hub:
     def _load(self) -> None:
         """Take over what was stored. Where it is of a later time, the clock was wrong then: all of it moves back."""
         now = time.time()
-        ahead = float(self.store.fact("now", 0.0)) - now
+        ahead = self.store.time() - now
         places, leases = self.store.load()
         if ahead > 0:
             self.store.set_clock_back(now, ahead)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -37,7 +38,8 @@ class Stored:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are to be kept, all of them values of JSON."""
         record: Any = type(self)
-        return {name: getattr(self, name) for name in _kept_names(record)}
+        names, values = _kept(record)
+        return dict(zip(names, values(self), strict=True))
 
     def go_back(self, text: str) -> None:
         """Be again what ``encode`` returned; what is not kept stays."""
@@ -79,8 +81,10 @@ class Stored:
 
 
 @functools.cache
-def _kept_names(record: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(record) if f.metadata.get("kept", True))
+def _kept(record: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Return the names of the fields that are kept, and what gets their values."""
+    names = tuple(f.name for f in fields(record) if f.metadata.get("kept", True))
+    return names, operator.attrgetter(*names)
 
 
 @functools.cache

@@ -189,6 +189,7 @@ class Port:
         except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # of this peer: it left, or does not speak TLS
             sock.close()
             self._log("refused", f"a connection of {guest.address} ended before it said anything: {error}")
+            error.__traceback__ = None  # its frames have a future that has it: all of TLS would stay for long
 
     async def _forwarded(self, sock: socket.socket) -> str:
         """Return what another process of this farm says in front: the peer's address, and a name of its machine.

@@ -278,6 +278,10 @@ class RedisStore:
         """Keep the records of tokens by their hashes, all or none; None removes one."""
         self._write([("tokens", hash, "" if r is None else json.dumps(r)) for hash, r in records.items()])
 
+    def time(self) -> float:
+        """Return the time of the last turn; 0 where there was none."""
+        return float(self.fact("now", 0.0))
+
     def fact(self, name: str, default: Any) -> Any:
         try:
             return read_fact(self._ask("hget", _PREFIX + "facts", name), default)

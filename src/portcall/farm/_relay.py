@@ -376,6 +376,7 @@ class TcpEnd(End, asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed()
+        self._buffer = bytearray()
         self._guest.leave()
         self._peer.lost()
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +16,8 @@ from portcall.farm._access import Access
 from portcall.farm._log import FarmLog
 from portcall.farm._server import FarmOptions, Server
 from portcall.rpc.wire._address import Address
+
+_TLS_BUFFER = 32 << 10  # bytes of each connection; asyncio's own are 256 KiB, and filled with zeros
 
 
 async def start(options: FarmOptions, log: FarmLog) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
@@ -60,4 +64,7 @@ def serve(options: FarmOptions, on_ready: Callable[[Address, Access | None], Any
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if options.store != ":memory:" and not options.shared:
         os.umask(os.umask(0o077) | 0o077)  # the store has secrets of leases, as hashes, and who did what
+    setattr(sslproto.SSLProtocol, "max_size", _TLS_BUFFER)  # noqa: B010 (it is declared as final)
+    gc.freeze()  # what was imported stays, and thousands of peers make few cycles
+    gc.set_threshold(20_000)
     return asyncio.run(run())

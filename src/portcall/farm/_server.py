@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from portcall.farm import _tracker_wire
 from portcall.farm._access import Access
 from portcall.farm._api import Api
 from portcall.farm._connection import Connection
 from portcall.farm._device_page import PAGE
 from portcall.farm._guests import Guest, names_of
-from portcall.farm._http import make_app
+from portcall.farm._http import start_app
 from portcall.farm._hub import Hub
 from portcall.farm._log import FarmLog
 from portcall.farm._model import Effect, Rules
@@ -158,9 +156,7 @@ class Server:
         self.api = Api(self.hub, self.access)
         self.relay = Relay(self.hub, self.may_be_tvm)
         names = names_of(socket.gethostname()) | {"localhost", *map(str.lower, (options.host, *options.names))}
-        app = make_app(self.api, self.relay, names, options.npm_package)
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.5)
-        await self._runner.setup()
+        self._runner = await start_app(self.api, self.relay, names, options.npm_package)
         self._http = self._runner.server
         assert self._http is not None
         try:

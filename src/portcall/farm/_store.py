@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from portcall.farm._model import Event, Lease, Place, Rows
+from portcall.farm._model import Event, Lease, Place, Rows, fits
 from portcall.farm._reading import Read, damage, read_fact, read_lease, read_place, read_rows
 from portcall.farm._shown import shown_store
 
@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS damaged (kept TEXT NOT NULL, name, value, why TEXT NO
 FORMAT = 1
 _MOST_EVENTS = 1_000_000
 _TRIM_EVERY = 10_000
+_LOG_PAGES = 4000  # of 4 KiB in the write-ahead log, whose records go to the file then, with what the disk needs
 
 
 class StoreError(OSError):
@@ -66,6 +67,7 @@ class Store:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
             self._db.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
         except sqlite3.Error as error:
             self._db.close()
@@ -137,7 +139,8 @@ class Store:
             if self._since_trim >= _TRIM_EVERY:
                 self._since_trim = 0
                 db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_MOST_EVENTS,))
-            self._set_fact("now", now)
+            if not events or events[-1].time != now:  # which ``time`` looks at, too
+                self._set_fact("now", now)
             if use is not None:
                 self._set_fact("use", use)
 
@@ -190,6 +193,11 @@ class Store:
                     db.execute("DELETE FROM tokens WHERE hash = ?", (hash,))
                 else:
                     db.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?)", (hash, json.dumps(record)))
+
+    def time(self) -> float:
+        """Return the time of the last turn; 0 where there was none."""
+        row = self._db.execute("SELECT CAST(time AS REAL) FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        return float(max(self.fact("now", 0.0), row[0] if row and fits(row[0], float) else 0.0))
 
     def fact(self, name: str, default: Any) -> Any:
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
