@@ -27,8 +27,9 @@ import numpy as np
 import pytest
 
 from graph.models import array, close, mlp, mlp_json, mlp_params
-from portcall import board, errors, graph, rpc, toolchain
+from portcall import board, errors, graph, rpc, toolchain, vm
 from scripts.needed_glibc import check
+from vm.compiled import Compiled, compile_with, same
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("cross_board.json")
@@ -40,11 +41,12 @@ TOKEN = "a token that is long enough"
 
 @dataclass(frozen=True)
 class Form:
-    """A target, where the C library of its machine is here, and whether kernels are linked in."""
+    """A target, where the C library of its machine is here, and whether kernels or the Relax VM are linked in."""
 
     target: str
     libraries: Path
     static: bool = False
+    vm: bool = False
 
     def command(self, program: Path) -> list[str]:
         machine = self.target.partition("-")[0]
@@ -56,6 +58,7 @@ FORMS = {
     **{name: Form(name, Path("/usr", name)) for name in ("aarch64-linux-gnu", "arm-linux-gnueabihf")},
     "riscv64-linux-gnu": Form("riscv64-linux-gnu", Path("/usr/riscv64-linux-gnu")),
     "x86_64-linux-gnu": Form("x86_64-linux-gnu", Path("/")),
+    "x86_64-linux-gnu, vm": Form("x86_64-linux-gnu", Path("/"), vm=True),
     **{name: Form(name, ROOT / "build" / "cross" / "musl" / package) for name, package in MUSL.items()},
     **{f"{name}, static": Form(name, Path("/"), static=True) for name in (*MUSL, "riscv64-linux-musl")},
 }  # fmt: skip
@@ -128,6 +131,17 @@ def use_library(session: rpc.Session, library: Path, bits: int) -> None:
     assert crash.value.signal == "SIGABRT"
 
 
+def use_model(session: rpc.Session, models: Compiled, with_vm: bool) -> None:
+    """Run a model of the Relax VM, where the program has the machine."""
+    if not with_vm:
+        with pytest.raises(errors.RemoteError, match="--with vm"):
+            load(session, models.path("branch"))
+        return
+    function, calls, results = models.calls("branch")
+    run = vm.create(load(session, models.path("branch")), session.cpu())[function]
+    assert all(same(run(*arguments), result) for arguments, result in zip(calls, results, strict=True))
+
+
 def load(session: rpc.Session, library: Path) -> Any:
     return session.load_module(session.upload(library))
 
@@ -152,7 +166,8 @@ def try_form(form: Form, folder: Path) -> dict[str, Any]:
     """Build the program, use it with both clients, and return its size."""
     target = form.target
     subprocess.run([sys.executable, TVM_KERNELS, target, folder], check=True)
-    program = board.build_server(target, folder / "portcall-server", [folder / "linked.o"] if form.static else [])
+    linked = [folder / "linked.o"] if form.static else []
+    program = board.build_server(target, folder / "portcall-server", linked, vm=form.vm)
     if target in board.OLDEST:
         check(target, program)
     exported = program.read_bytes().split(b"\0")
@@ -168,6 +183,8 @@ def try_form(form: Form, folder: Path) -> dict[str, Any]:
             with pytest.raises(errors.ModuleLoadError, match="static" if form.static else "made for"):
                 load(session, kernels if form.static else foreign_library(form, folder))
             use_kernels(session, session.system_lib(PREFIX) if form.static else load(session, kernels))
+            if form.libraries == Path("/") and not form.static:  # apache-tvm compiles for this machine
+                use_model(session, compile_with(sys.executable, folder / "models", "branch"), form.vm)
             if not form.static:
                 use_library(session, library, 32 if target.startswith("arm") else 64)
     with serving(form, program) as address:

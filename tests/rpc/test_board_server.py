@@ -7,6 +7,7 @@ import resource
 
 import pytest
 
+from portcall import errors, rpc
 from rpc.raw_client import EXCEPTION, RETURN, RawClient, text
 from rpc.serving import serving
 from rpc.soak import soak
@@ -16,6 +17,13 @@ def test_board_leaves_nothing_behind_after_sessions_that_are_killed(monkeypatch:
     monkeypatch.setenv("PORTCALL_TEST_SERVER", "board")
     count = soak(32, 0, at_once=8)
     assert count["sessions"] == 32
+
+
+def test_board_without_the_vm_says_how_to_get_one() -> None:
+    with serving("--expose", "portcall.FindPlugin", program="board") as server, rpc.connect(server.address) as remote:
+        with pytest.raises(errors.RemoteError, match="ModuleLoadError: .* --with vm"):
+            remote["portcall.FindPlugin"]("relax.VMExecutable")
+        assert remote["portcall.FindPlugin"]("opencl") == ""
 
 
 def test_board_without_room_for_a_file_refuses_it_and_goes_on() -> None:
