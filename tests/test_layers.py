@@ -48,7 +48,7 @@ HOUSE = [
         "_model",
         "_reading _tiles _constants _resize _operators _importer",
         "_simplify",
-        "_products",
+        "_products _branches",
         "_registers _rows _elementwise _chain _default _lower",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_kernels _verify",

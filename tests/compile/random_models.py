@@ -414,6 +414,8 @@ def pooling(m: Maker) -> None:
     op = m.one(("MaxPool", "AveragePool"))
     window = [m.one((1, 2, 3)), m.one((1, 2, 3))]
     pads = [int(m.rng.integers(k)) for k in (*window, *window)] if m.chance(0.5) else [0] * 4
+    if any(k > extent for k, extent in zip(window, x.shape[2:], strict=True)):
+        raise NotPossibleError  # what the result then is, is not said
     m.node(op, [x.name], exact=x.exact and op == "MaxPool", kernel_shape=window, strides=[m.one((1, 2))] * 2, pads=pads)
 
 
@@ -513,9 +515,7 @@ def judge(model: Any, seed: int = 0) -> str:
     try:
         session = session_of(model)
         expected = session.run(None, feeds)
-        nudged = session.run(
-            None, {k: np.asarray(a * (1 + a.dtype.type(NUDGE))) if a.dtype.kind == "f" else a for k, a in feeds.items()}
-        )
+        nudged = session.run(None, {name: _nudged(array) for name, array in feeds.items()})
     except Exception as error:
         return f"unknown: {str(error).splitlines()[0][:120]}"
     try:
@@ -534,6 +534,13 @@ def judge(model: Any, seed: int = 0) -> str:
         if difference:
             return f"wrong: result {number} {difference}"
     return "right"
+
+
+def _nudged(array: Any) -> Any:
+    if array.dtype.kind != "f":
+        return array
+    signs = np.random.default_rng(0).choice([-1, 1], array.shape)
+    return np.asarray(array * (1 + NUDGE * signs), array.dtype)
 
 
 def _difference(mine: Any, theirs: Any, nudged: Any) -> str:

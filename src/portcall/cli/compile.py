@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from portcall.bench import format_duration, format_size
 from portcall.cli._call import check_exists
 from portcall.cli._command import Command
 from portcall.cli._errors import DEVICE, CommandError, message_of
+from portcall.cli._inputs import read_input
 from portcall.cli._onnx import SUFFIX, shape_option, steps
 from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine, compiling
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 portcall compile resnet50.onnx -o resnet50.so                      a model, for this machine
 portcall compile bert.onnx -o bert.so --shape ids=1x128 --threads 4
+portcall compile vad.onnx -o vad.so --shape input=1x512 --constant sr=16000
 portcall compile m.onnx -o m.so --target aarch64-linux-gnu         for another machine
 portcall compile bert.onnx -o bert.so --runtime vm                 for TVM's Relax VM, its shapes not fixed
 portcall compile kernels.cc -o kernels.so                          C or C++
@@ -41,6 +44,21 @@ ALGORITHMS = ("auto", "off", "f2", "f4")
 RUNTIMES = ("auto", "graph", "vm")
 
 
+def read_constants(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``NAME=3`` and ``NAME=@file.npy``; a callback of click."""
+    if not texts:
+        return {}
+    import numpy as np
+
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"'{text}' is not of the form NAME=VALUE", ctx, param)
+        found[name] = read_input(name, value, "", None, np.random.default_rng(0))
+    return found
+
+
 @click.command("compile", cls=Command, examples=EXAMPLES)
 @click.argument("files", type=click.Path(), nargs=-1, required=True, metavar="MODEL|SOURCES...")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="The file to write; by default NAME.so.")
@@ -49,6 +67,8 @@ RUNTIMES = ("auto", "graph", "vm")
 @click.option("--for", "server", metavar="REMOTE|HOST:PORT|TRIPLE",
               help="Compile for the machine of this server, which is asked for it; or for a target.")  # fmt: skip
 @shape_option
+@click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=read_constants,
+              help="An input of an ONNX model that never changes, such as sr=16000. Can be repeated.")  # fmt: skip
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
               help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
 @click.option("--runtime", default="auto", show_default=True, type=click.Choice(RUNTIMES),
@@ -84,8 +104,8 @@ def command(
             raise click.UsageError("--option, -I and -l are for sources")
         compile_model(files[0], output, target, {**options, "check": not no_check}, json_to)
     else:
-        if options != {"shapes": {}, "threads": 1, "winograd": "auto", "runtime": "auto"}:
-            raise click.UsageError("--shape, --threads, --winograd and --runtime are for ONNX models")
+        if options != {"shapes": {}, "constants": {}, "threads": 1, "winograd": "auto", "runtime": "auto"}:
+            raise click.UsageError("--shape, --constant, --threads, --winograd and --runtime are for ONNX models")
         compile_sources(files, output, target, words, json_to)
 
 

@@ -12,7 +12,7 @@ from onnx.external_data_helper import uses_external_data
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from portcall.compile._quantized import OPERATORS
-from portcall.compile._rewriting import ONNX_DOMAINS, name_of, opset_of
+from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of
 from portcall.errors import ModelError
 
 Model = Any
@@ -157,7 +157,10 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
         if (node.domain, node.op_type) in functions:
             continue
         name = name_of(node, number)
-        if graph and node.op_type in _NOT_IN_GRAPHS:
+        if graph and node.op_type == "If" and (behind := inputs_behind(model, node.input[0])):
+            values = " ".join(f"--constant {name}=VALUE" for name in behind)
+            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {values} would decide it"
+        elif graph and node.op_type in _NOT_IN_GRAPHS:
             yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
         elif node.op_type == "Dropout" and _trains(node, model):
             yield f"{name}: Dropout: training, and a mask that is used, are not supported"

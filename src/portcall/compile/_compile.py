@@ -19,6 +19,7 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
+from portcall.compile._branches import inline_branches
 from portcall.compile._checks import check_operators
 from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
@@ -154,7 +155,7 @@ def from_onnx(
         fixed = bind_shapes(proto, shapes or {})
         given = onnx.ModelProto()
         given.CopyFrom(proto)
-        proto = decompose(proto)
+        proto = decompose(inline_branches(proto))
         check_operators(proto)
     with steps.step("simplify"):
         proto = simplify(proto)

@@ -24,6 +24,7 @@ from portcall.errors import ModelError
 Model = Any
 Source = Any  # a path, bytes, or a ModelProto
 _BLOCK = 1 << 20
+_USUAL = (224, 128, 640, 1)  # extents of pictures and of sequences
 _INFERENCE = re.compile(r"\(op_type:\s*(\w+)(?:, node name:\s*(.*?))?\):\s*(?:\[\w+\]\s*)?(.*)")
 
 
@@ -45,14 +46,24 @@ def fix_inputs(model: Model, constants: Mapping[str, Any]) -> None:
     """Make inputs constants of these values, in place.
 
     Raises:
-        ModelError: there is no such input.
+        ModelError: there is no such input, or it has another type.
     """
     for name, array in constants.items():
         place = next((k for k, value in enumerate(model.graph.input) if value.name == name), None)
         if place is None:
-            raise ModelError(f"the model has no input '{name}' that could be constant")
+            known = ", ".join(value.name for value in inputs_of(model)) or "none"
+            raise ModelError(f"the model has no input '{name}' that could be constant; its inputs are {known}")
+        model.graph.initializer.append(numpy_helper.from_array(_constant(model.graph.input[place], array), name))
         del model.graph.input[place]
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+
+
+def _constant(value: Any, array: Any) -> Any:
+    """Return an array in the type of an input, a number also in its shape."""
+    given, tensor = np.asarray(array), value.type.tensor_type
+    made = given.astype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if made.dtype.kind in "biu" and not np.array_equal(made, given):
+        raise ModelError(f"the input '{value.name}' is {made.dtype}, which {given.tolist()} is not")
+    return made.reshape([1] * len(tensor.shape.dim)) if given.ndim == 0 else made
 
 
 def load(source: Source) -> Loaded:
@@ -85,7 +96,27 @@ def load(source: Source) -> Loaded:
         except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the model's folder
             raise InvalidModelError(f"the weights of {shown} cannot be read: {error}", hint="export it again") from None
     check_form(model, shown)
-    return Loaded(model, name or model.graph.name or "model", digest)
+    return Loaded(_with_unknown_extents(model), name or model.graph.name or "model", digest)
+
+
+def _with_unknown_extents(model: Model) -> Model:
+    """Return the model with extents that it says to be -1 or 0, as some exporters write what they do not know, as such.
+
+    What has no elements is said by its shape when it is compiled, or found by inference.
+    """
+
+    def wrong(graph: Any) -> list[Any]:
+        values = (*graph.input, *graph.value_info, *graph.output)
+        dims = (dim for value in values for dim in value.type.tensor_type.shape.dim)
+        return [dim for dim in dims if dim.WhichOneof("value") == "dim_value" and dim.dim_value <= 0]
+
+    if not wrong(model.graph):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for dim in wrong(changed.graph):
+        dim.Clear()
+    return changed
 
 
 def external_files(model: Model, path: Path) -> list[Path]:
@@ -168,11 +199,37 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: boo
             found[name] = tuple(known)
         elif fixed:
             problems.append(f"input '{name}' has the shape {_text(said)}, which is not fixed")
-            options.append(f"--shape {name}=" + "x".join(str(e) if isinstance(e, int) else "1" for e in said or [1]))
+            options.append(name)
+    if problems and options:
+        options = [f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in _likely(model, options).items()]
     if problems:
         raise ModelError(
             "; ".join(problems), problems=problems, hint=f"give it, such as: {' '.join(options)}" if options else ""
         )
+    return found
+
+
+def _likely(model: Model, names: Sequence[str]) -> dict[str, list[int]]:
+    """Return shapes that inputs may have: the first of some usual sizes for which shapes can be inferred."""
+    for size in _USUAL:
+        tried = onnx.ModelProto()
+        tried.CopyFrom(model)
+        found = {}
+        for value in tried.graph.input:
+            if value.name not in names:
+                continue
+            extents = [
+                e if isinstance(e, int) else 1 if not place else size for place, e in enumerate(_said(value) or [1])
+            ]
+            found[value.name] = extents
+            value.type.tensor_type.shape.ClearField("dim")
+            for extent in extents:
+                value.type.tensor_type.shape.dim.add().dim_value = extent
+        try:
+            shape_inference.infer_shapes(tried, strict_mode=True, data_prop=True)
+            break
+        except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+            continue
     return found
 
 

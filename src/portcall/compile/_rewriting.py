@@ -135,3 +135,21 @@ def refusal(node: Any, number: int, reason: object) -> ModelError:
 
 def attribute_of(node: Any, name: str, default: Any) -> Any:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+def inputs_behind(model: Model, name: str) -> list[str]:
+    """Return the inputs of a model that a value depends on by more than their shapes."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    inputs = {value.name for value in model.graph.input} - {tensor.name for tensor in model.graph.initializer}
+    found: dict[str, None] = {}
+    seen, left = {name}, [name]
+    while left:
+        current = left.pop()
+        if current in inputs:
+            found[current] = None
+        node = makers.get(current)
+        for other in () if node is None or node.op_type in ("Shape", "Size") else node.input:
+            if other not in seen:
+                seen.add(other)
+                left.append(other)
+    return list(found)

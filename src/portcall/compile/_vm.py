@@ -20,6 +20,7 @@ from portcall import toolchain
 from portcall._folders import working_folder
 from portcall.bench import format_size
 from portcall.compile import _verify
+from portcall.compile._branches import inline_branches
 from portcall.compile._checks import InvalidModelError, check_operators
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
 from portcall.compile._importer import import_model
@@ -168,7 +169,7 @@ def for_vm(
             fix_inputs(given, constants or {})
             bind_shapes(given, shapes or {}, fixed=False)
             name, inputs = loaded.name, {value.name: type_text(value) for value in inputs_of(given)}
-            proto = decompose(given)
+            proto = decompose(inline_branches(given))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
             module = import_model(proto, {}, own=False)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches (If) of an ONNX model: where the condition is known one of them stays, and both where they cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._simplify import fold_constants
+
+Model = Any
+_CHEAP = 8  # nodes of a branch that may be computed in vain
+_ROUNDS = 64  # branches in branches
+
+
+def inline_branches(model: Model) -> Model:
+    """Return the model without the Ifs that are not needed.
+
+    A condition is known if it depends on constants and fixed shapes alone. Where it is not, both branches are computed,
+    if they have few nodes and results of the same shapes, and one is chosen.
+    """
+    for _ in range(_ROUNDS):
+        if not any(node.op_type == "If" for node in model.graph.node):
+            return model
+        changed = Graph(_inferred(model))
+        folded = fold_constants(changed)
+        places = [place for place, node in enumerate(changed.nodes) if node.op_type == "If"]
+        for place in places:
+            node = changed.nodes[place]
+            known = changed.constants.get(node.input[0])
+            made = _one(changed, node, bool(known)) if known is not None else _both(changed, node)
+            if made is not None:
+                changed.nodes[place : place + 1] = made
+                break
+        else:
+            return changed.model() if folded else model
+        model = changed.model()
+    return model
+
+
+def _inferred(model: Model) -> Model:
+    try:
+        return shape_inference.infer_shapes(model, data_prop=True)
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        return model  # what is wrong with it is said later
+
+
+def _one(graph: Graph, node: Any, condition: bool) -> list[Any]:
+    nodes, results = _copied(graph, attribute_of(node, "then_branch" if condition else "else_branch", None))
+    return [*nodes, *(helper.make_node("Identity", [a], [b]) for a, b in zip(results, node.output, strict=True))]
+
+
+def _both(graph: Graph, node: Any) -> list[Any] | None:
+    """Return the nodes of both branches and the choice; None if that is not possible, or costs much."""
+    branches = [attribute_of(node, name, None) for name in ("then_branch", "else_branch")]
+    nodes_of = [each for branch in branches for each in branch.node]
+    if any(len(branch.node) > _CHEAP for branch in branches) or any(each.op_type == "If" for each in nodes_of):
+        return None
+    constants = dict(graph.constants)
+    (first, yes), (second, no) = (_copied(graph, branch) for branch in branches)
+    before, graph.nodes = graph.nodes, [*graph.nodes, *first, *second]
+    candidate = graph.model()
+    graph.nodes = before
+    candidate.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys([*yes, *no]))
+    inferred = Graph(_inferred(candidate))
+    for a, b in zip(yes, no, strict=True):
+        if inferred.shape(a) is None or (inferred.shape(a), inferred.dtype(a)) != (
+            inferred.shape(b),
+            inferred.dtype(b),
+        ):
+            graph.constants = constants
+            return None
+    chosen = zip(yes, no, node.output, strict=True)
+    return [*first, *second, *(helper.make_node("Where", [node.input[0], a, b], [c]) for a, b, c in chosen)]
+
+
+def _copied(graph: Graph, branch: Any) -> tuple[list[Any], list[str]]:
+    """Return the nodes of a branch with names that the graph has not, and its results; its constants are added."""
+    names: dict[str, str] = {}
+    for tensor in branch.initializer:
+        names[tensor.name] = graph.constant(tensor.name, numpy_helper.to_array(tensor))
+    for node in branch.node:
+        names.update({name: graph.name(name) for name in node.output if name})
+    nodes = [_renamed(node, names) for node in branch.node]
+    return nodes, [names.get(value.name, value.name) for value in branch.output]
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """Return a node, with what is in it, that reads and gives values of other names."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    _rename(made, names)
+    return made
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> None:
+    for part in (node.input, node.output):
+        for place, name in enumerate(part):
+            part[place] = names.get(name, name)
+    graphs: Iterable[Any] = (g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs))
+    for inner in graphs:
+        own = {tensor.name for tensor in inner.initializer} | {value.name for value in inner.input}
+        outer = {old: new for old, new in names.items() if old not in own}
+        for each in inner.node:
+            _rename(each, outer)
+        for value in inner.output:
+            value.name = outer.get(value.name, value.name)
