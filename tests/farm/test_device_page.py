@@ -40,6 +40,7 @@ def test_farm_serves_the_device_page_and_its_scripts_alone(tmp_path: Path) -> No
             "build/src/../../outside.js",
             "..%2foutside.js",
             "page/no.html",
+            f"page/{300 * 'a'}.html",
         ):
             assert get(farm, f"/device/{name}").status == 404
 

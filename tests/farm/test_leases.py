@@ -258,3 +258,47 @@ def test_command_for_a_lease_whose_time_is_over_just_now_says_so(
     with pytest.raises(ApiError) as caught:
         asyncio.run_coroutine_threadsafe(farm.do(late), farm._loop).result(30)
     assert (caught.value.reason, caught.value.status) == ("ended", 410)
+
+
+def test_agents_last_question_counts_though_the_one_before_is_open(farm: RunningFarm) -> None:
+    api = farm.server.api
+
+    async def ask() -> None:
+        agent = (await api.call({"do": "register", "place": "b", "keys": ["k"]}, ""))["agent"]
+        question = {"do": "next", "place": "b", "agent": agent}
+        before = [asyncio.create_task(api.call(question, "")) for _ in range(2)]
+        await asyncio.sleep(0)
+        last = asyncio.create_task(api.call(question, ""))
+        assert await before[0] == {"orders": []}
+        before[1].cancel()  # its connection ends only now
+        await asyncio.wait(before)
+        assert farm.state.places["b"].state == "idle"
+        silence = api._agents["b"].silence
+        assert silence is not None
+        assert silence.cancelled()  # nothing ends a place whose agent waits for an answer
+        request = asyncio.create_task(api.call({"do": "request", "want": "k", "secret": "s" * 32}, ""))
+        assert [order["do"] for order in (await last)["orders"]] == ["offer"]
+        request.cancel()
+        await asyncio.wait([request])
+
+    asyncio.run_coroutine_threadsafe(ask(), farm._loop).result(30)
+
+
+def test_lease_keeps_a_thousand_sessions_and_match_keys(farm: RunningFarm) -> None:
+    api, hub = farm.server.api, farm.server.hub
+
+    def fill() -> None:
+        with hub.turn() as state:
+            state.register("b", ["k"])
+            lease = state.request("k", "ann", ttl=1000)
+            state.accepted("b", lease.fence)
+        with hub.turn() as state:
+            for number in range(2000):
+                api._report(state, "b", "opened", lease.fence, str(number), "")
+                state.admit(lease.id)
+
+    farm.do(fill)
+    (lease,) = farm.state.leases.values()
+    assert len(lease.sessions) == len(hub.session_keys) == 1000
+    farm.do(lambda: hub.ensure(lambda state: state.release(lease.id)))
+    assert not hub.session_keys

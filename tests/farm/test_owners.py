@@ -91,7 +91,7 @@ def test_token_that_was_revoked_meanwhile_gets_no_answer_that_was_held_back(farm
     shown = token(farm, "b")
     with agent(farm, shown) as board, concurrent.futures.ThreadPoolExecutor() as pool:
         orders = pool.submit(board.call, "next", hold=10, place="b", agent=register(board, "one"))
-        farm.until(lambda: farm.server.api._agents["b"].asking)
+        farm.until(lambda: farm.server.api._agents["b"].asked)
         farm.do(lambda: farm.server.access.revoke("b", "admin"))
         farm.do(lambda: farm.server.api._agents["b"].news.tell())
         with pytest.raises(errors.AuthenticationError):

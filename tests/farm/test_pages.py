@@ -10,6 +10,7 @@ import io
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -314,6 +315,27 @@ def test_pairing_page_uses_its_code_only_when_confirmed(locked: RunningFarm) -> 
     assert get(locked, "/", Cookie=cookie)[0] == 200
 
 
+def test_pairing_page_keeps_a_code_that_cannot_be_stored(locked: RunningFarm) -> None:
+    code = command(locked, "pair", token(locked, "admin"), **{"for": "phone", "role": "viewer"})["code"]
+    store: Any = locked.server.hub.store
+    for value, status in (("on", 503), ("off", 303)):
+        locked.do(partial(store._db.execute, f"PRAGMA query_only = {value}"))
+        assert post(locked, "/pair", f"code={code}").status == status
+
+
+@pytest.mark.parametrize("revoked", ["eve", "phone"])
+def test_pairing_code_ends_with_the_tokens_of_its_maker_or_of_its_user(locked: RunningFarm, revoked: str) -> None:
+    admin = token(locked, "admin")
+    eve = command(locked, "token-make", admin, **{"for": "eve", "role": "admin"})["token"]
+    code = command(locked, "pair", eve, **{"for": "phone", "role": "admin"})["code"]
+    other = command(locked, "pair", admin, **{"for": "ann"})["code"]
+    assert command(locked, "token-revoke", admin, **{"token-of": revoked})["revoked"] == 1 + (revoked == "eve")
+    with pytest.raises(errors.FarmError) as caught:
+        command(locked, "redeem", code=code)
+    assert caught.value.reason == "code"
+    assert command(locked, "redeem", code=other)["token"]
+
+
 def post(farm: RunningFarm, path: str, body: str = "", **headers: str) -> http.client.HTTPResponse:
     with contextlib.closing(http.client.HTTPConnection(farm.host, farm.port, timeout=20)) as connection:
         form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -323,7 +345,7 @@ def post(farm: RunningFarm, path: str, body: str = "", **headers: str) -> http.c
         return answer
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "http://\xff"])
 def test_farm_forms_of_other_sites_change_nothing(locked: RunningFarm, origin: str) -> None:
     ann = token(locked, "user")
     lease = command(locked, "request", ann, want="k", secret="s" * 32, hopeless=True)["lease"]

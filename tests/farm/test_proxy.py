@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import http.client
 import json
+import os
 import socket
 import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -365,3 +369,39 @@ def test_proxy_serves_tvms_websocket_server(farm: RunningFarm) -> None:
             assert client.wait(300) == 0
         assert server.wait(300) == 0  # it serves one session
     farm.until(lambda: not farm.state.places and not farm.state.leases)
+
+
+def test_proxy_serves_a_pair_for_which_there_are_no_descriptors(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [os.dup]
+
+    def dup(descriptor: int) -> int:
+        if not left:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return left.pop()(descriptor)
+
+    with Peer(farm, "server:k") as server:
+        joined(farm)
+        monkeypatch.setattr("portcall.farm._relay.os.dup", dup)
+        with Peer(farm, "client:k") as client:
+            assert client.partner() == "server:k"
+            assert server.partner() == "client:k"
+            client.sock.sendall(b"there")
+            assert server.receive(5) == b"there"
+        assert server.ended() == b""
+    farm.until(lambda: not farm.state.places and not farm.state.leases)
+
+
+def test_proxy_refuses_keys_that_no_link_could_have(farm: RunningFarm) -> None:
+    for length, taken in ((601, False), (600, True)):
+        with Peer(farm, f"server:{length * chr(0x1F600)}") as server:
+            if not taken:
+                assert struct.unpack("<i", server.receive(4)) == (MISMATCH,)
+                continue
+            joined(farm)
+            (id,) = farm.state.places
+            connection = http.client.HTTPConnection(farm.host, farm.port, timeout=20)
+            connection.request("GET", f"/place/{quote(id, safe='')}")
+            assert connection.getresponse().status == 200
+            connection.close()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from farm.running import TRACKER, RunningFarm, TrackerPeer, running_farm
+from portcall import errors, rpc
 from portcall.farm import _tracker
 from portcall.farm._model import Rules
 from portcall.farm._tracker_wire import message
@@ -264,3 +266,20 @@ def test_tracker_port_answers_http(farm: RunningFarm) -> None:
 def test_farm_port_in_use_is_an_error(farm: RunningFarm) -> None:
     with pytest.raises(OSError, match="--port 0"):
         RunningFarm(port=farm.port)
+
+
+def test_tracker_clients_leases_are_waited_for_by_their_connections_alone(farm: RunningFarm) -> None:
+    with TrackerPeer(farm) as ann, TrackerPeer(farm) as server:
+        ann.send('[4, "k", "ann", 1]')
+        lease = farm.until(lambda: list(farm.state.leases))[0]
+        for state in ("queued", "active"):
+            assert farm.state.leases[lease].state == state
+            with contextlib.closing(rpc.FarmChannel(f"{farm.host}:{farm.port}", "")) as other:
+                for what in ("wait", "renew", "session"):
+                    with pytest.raises(errors.FarmError) as caught:
+                        other.call(what, lease=lease, seen=1, hold=0.01)
+                    assert caught.value.reason == "invalid"
+            if state == "queued":
+                server.ask('[3, "k", [9090, "k:1"], null]')
+                assert json.loads(ann.receive())[0] == 0
+            assert farm.state.leases[lease].expires == 0

@@ -137,6 +137,8 @@ class Access:
     def revoke(self, hint: str, by: str) -> int:
         """End the tokens that begin with ``hint``, or belong to the user of that name; return how many.
 
+        Pairing codes that the user has made, or that are for the user, end as well.
+
         Raises:
             StoreError: this cannot be stored; all of them still count.
         """
@@ -144,12 +146,16 @@ class Access:
         if gone:
             self._store.set_tokens(dict.fromkeys(gone))
         revoked = [self._tokens.pop(hashed) for hashed in gone]
+        users = {hint, *(token.user for token in revoked)}
+        codes = [self._codes.pop(c) for c, t in list(self._codes.items()) if not users.isdisjoint((t.user, t.by))]
         self._revoked |= dict.fromkeys(gone)
         for old in list(self._revoked)[:-_REMEMBERED]:
             del self._revoked[old]
         for token in revoked:
             self._note("token revoked", by, _described(token))
-        return len(gone)
+        for token in codes:
+            self._note("pairing code revoked", by, _described(token))
+        return len(gone) + len(codes)
 
     def pair(self, **what: Any) -> str:
         """Return a code that becomes a token once, within ten minutes."""
@@ -171,7 +177,7 @@ class Access:
         wanted = self._codes.get(hashed)
         if wanted is None or wanted.made + PAIR_SECONDS <= time.time():
             self._codes.pop(hashed, None)
-            raise ValueError("this pairing code is wrong, was used already, or is older than ten minutes")
+            raise ValueError("this pairing code is wrong, was used already or revoked, or is older than ten minutes")
         token = self.make(wanted.by, **{n: v for n, v in asdict(wanted).items() if n not in ("made", "by", "hint")})
         self._codes.pop(hashed, None)
         return token

@@ -44,7 +44,7 @@ class Agent:
     def __init__(self, instance: str, user: str) -> None:
         self.secret = secrets.token_hex(16)
         self.instance, self.user = instance, user
-        self.asking = 0
+        self.asked = 0  # questions, the last of which counts
         self.orders: list[dict[str, Any]] = []
         self.news = News()
         self.silence: asyncio.TimerHandle | None = None

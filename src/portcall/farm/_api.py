@@ -19,9 +19,9 @@ from portcall.farm._agent import Agent, News
 from portcall.farm._hub import Hub
 from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._page import age
-from portcall.farm._state import State, hash_secret
+from portcall.farm._state import MOST_SESSIONS, State, hash_secret
 from portcall.farm._store import StoreError
-from portcall.farm._texts import check_number, check_text, check_value, is_lease, readable
+from portcall.farm._texts import check_number, check_tags, check_text, is_lease, readable
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
@@ -32,10 +32,8 @@ GONE = 5.0  # seconds for a waiting client to come back after its connection has
 END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
 _NAMED = 5  # places that a waiting client hears of
 _LAST_EVENTS = 10  # of a lease, among which is its end
-_MOST_TAGS = 100
-_MOST_TEXT = 500
-_MOST_TEXTS = {"keys": 100, "sessions": 10_000}
-_NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
+_MOST_TEXTS = {"keys": 100, "sessions": MOST_SESSIONS}
+NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
 _REPORTS = {
     "accepted": "",
     "declined": "",
@@ -109,7 +107,7 @@ class Api:
         except Refused as refused:
             raise ApiError(str(refused), refused.reason, 409) from None
         except StoreError:
-            raise ApiError(_NOT_STORED, "store", 503) from None
+            raise ApiError(NOT_STORED, "store", 503) from None
         except (ValueError, TypeError) as error:
             raise ApiError(str(error), "invalid") from None
 
@@ -230,6 +228,8 @@ class Api:
             if ended:
                 raise ApiError(f"the lease {id} is over: {ended[-1]['detail']}", "ended", 410)
             raise ApiError(f"there is no lease {id!r}", "unknown", 404)
+        if lease.peer == "TVM" and command.get("do") in ("wait", "renew", "session"):  # its client hears by itself
+            raise ApiError(f"the lease {id} is held by a connection of TVM's protocol", "invalid")
         proven = secret and hmac.compare_digest(hash_secret(secret), lease.secret_hash)
         owner = self.access.required and caller.user == lease.user
         if not (proven or owner or others or caller.role == "admin"):
@@ -345,7 +345,7 @@ class Api:
         if not keys:
             raise ValueError("a place needs at least one key")
         _check_keys(caller, keys, whole=True)
-        _check_tags(tags)
+        check_tags(tags)
         what: dict[str, Any] = {
             "host": _text(command, "host", ""), "port": int(_number(command, "port", 0, 0, 65535)),
             "fence": int(_number(command, "fence", 0, 0, 1e15)), "sessions": _texts(command, "sessions", "session"),
@@ -431,17 +431,20 @@ class Api:
         self._take_report(command, caller)
         if agent.silence is not None:
             agent.silence.cancel()
-        agent.asking += 1
+        agent.asked += 1
+        mine = agent.asked
+        agent.news.tell()  # a question of before, whose connection may be dead, gets nothing
         try:
             if not agent.orders:
                 await agent.news.wait(hold)
         except asyncio.CancelledError:  # its connection ended
-            self._lose(id, agent, "its connection ended")
+            if agent.asked == mine:
+                self._lose(id, agent, "its connection ended")
             raise
-        finally:
-            agent.asking -= 1
         if self._agents.get(id) is not agent:
             raise ApiError(f"the place {id!r} was registered again", "register", 409)
+        if agent.asked != mine:
+            return {"orders": []}
         self._expect(id, agent)
         orders, agent.orders = agent.orders, []
         return {"orders": orders}
@@ -675,18 +678,6 @@ def _held_back(command: Mapping[str, Any]) -> float:
 def _seen(command: Mapping[str, Any]) -> int:
     """Return the place in the queue of which a client knows."""
     return int(_number(command, "seen", 0, 0, 1e9))
-
-
-def _check_tags(tags: Any) -> None:
-    if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
-        raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
-    for name, value in tags.items():
-        check_text(name, "tag")
-        if not isinstance(value, (str, int, float, bool)):
-            raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
-        check_value(value, f"tag {name[:40]}")
-        if len(str(value)) + len(name) > _MOST_TEXT:
-            raise ValueError(f"the tag {name[:40]!r} is too long (at most {_MOST_TEXT} characters)")
 
 
 def _read_report(report: Any) -> tuple[str, int, str, str]:

@@ -6,6 +6,7 @@ Browsers let a page open connections to its own host only, so it is the proxy's 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def add_device_page(app: web.Application, package: str) -> None:
             raise web.HTTPNotFound(text="this farm has no page for devices: portcall farm --npm-package FOLDER\n")
         name = request.match_info["name"]
         path = folder / name
-        if not _SERVED.fullmatch(name) or not path.is_file():
+        if not _SERVED.fullmatch(name) or not os.path.isfile(path):  # False for names that no file can have, too
             raise web.HTTPNotFound(text=f"there is no file {name!r}\n")
         return web.FileResponse(path, headers={**_HEADERS, "Content-Type": _TYPES[path.suffix]})
 

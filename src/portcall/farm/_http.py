@@ -20,13 +20,14 @@ from aiohttp.typedefs import Middleware
 from portcall.farm import _page
 from portcall.farm._access import Token
 from portcall.farm._agent import News
-from portcall.farm._api import Api, ApiError
+from portcall.farm._api import NOT_STORED, Api, ApiError
 from portcall.farm._connection import COOKIE, MOST_BODY, Connection, guard, same_origin, token_of
 from portcall.farm._device_page import add_device_page
 from portcall.farm._figures import Figures
 from portcall.farm._model import Event
 from portcall.farm._page_style import HEADERS
 from portcall.farm._relay import Relay
+from portcall.farm._store import StoreError
 from portcall.farm._websocket import join
 
 _REFRESH = 0.5  # seconds between two pictures of the farm on a page
@@ -203,6 +204,8 @@ class Pages:
             token = self._api.access.redeem((await _form(request)).get("code", ""))
         except ValueError as error:
             return _html(_page.refused(str(error)), 403)
+        except StoreError:
+            return _html(_page.refused(NOT_STORED), 503)
         raise _opened(request, token, "/")
 
     def _page(self, caller: Token, token: str, title: str, main: str, live: bool = False) -> web.Response:
@@ -326,7 +329,7 @@ def _check_origin(request: web.Request) -> None:
         HTTPForbidden: it is one; nothing has changed.
     """
     if not same_origin(request):
-        why = f"this form came from a page of another site, {request.headers['Origin'][:100]}; nothing was done"
+        why = f"this form came from a page of another site, {request.headers['Origin'][:100]!r}; nothing was done"
         raise web.HTTPForbidden(text=_page.refused(why), **_AS_PAGE)
 
 

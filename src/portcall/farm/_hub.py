@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from portcall.farm._image import Image
 from portcall.farm._model import Effect, Event, Refused, Rules
-from portcall.farm._state import State
+from portcall.farm._state import MOST_SESSIONS, State
 from portcall.farm._store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Hub:
         self.holders: dict[str, Listener] = {}
         self.power: Listener | None = None
         self.session_keys: dict[str, str] = {}
-        self._keys_of: dict[str, list[str]] = {}
+        self._keys_of: dict[str, deque[str]] = {}
         self.watchers: list[Callable[[list[Event]], None]] = []
         self.store_error = ""
         self.deposed = False
@@ -279,7 +279,10 @@ class Hub:
         if effect.what in ("offer", "admit") and effect.lease is not None:
             key = effect.key or effect.lease.match_key
             self.session_keys[key] = effect.lease.id
-            self._keys_of.setdefault(effect.lease.id, []).append(key)
+            keys = self._keys_of.setdefault(effect.lease.id, deque())
+            keys.append(key)
+            if len(keys) > MOST_SESSIONS:  # which one was used without the proxy is not known
+                self.session_keys.pop(keys.popleft(), None)
         elif effect.what in ("ended", "requeued") and effect.lease is not None:
             for key in self._keys_of.pop(effect.lease.id, ()):
                 self.session_keys.pop(key, None)

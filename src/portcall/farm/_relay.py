@@ -29,6 +29,7 @@ from portcall.rpc.wire._handshake import MAGIC, MISMATCH, Hello, parse_words, re
 
 PIECE = 256 << 10
 MOST_HELLO = 4096
+MOST_KEY = 600  # characters: a link to the page of its place is 8190 bytes at most
 CLIENT_PATIENCE = 600.0  # seconds for which a client with a plain key waits
 HELLO_PATIENCE = 10.0
 _HEAD = 8
@@ -212,7 +213,7 @@ class Peer:
         try:
             role = "server" if self.text.startswith(b"server:") else "client"
             hello = parse_words(self.text, role)
-            check_text(hello.key, "key", most=MOST_HELLO)
+            check_text(hello.key, "key", most=MOST_KEY)
         except (RemoteProtocolError, ValueError) as error:
             self._hub.log("refused", f"{self.end.address} at the proxy: {error}")
             self._refuse()
@@ -322,8 +323,15 @@ class Peer:
 
     def _splice(self, server: Peer, client: Peer) -> None:
         """Leave the bytes of both to the kernel, where both are plain connections without anything left to send."""
-        ends = [peer.end for peer in (server, client)]
-        if not all(isinstance(end, TcpEnd) and end.is_plain() for end in ends):
+        ends = [end for end in (server.end, client.end) if isinstance(end, TcpEnd) and end.is_plain()]
+        if len(ends) < 2:
+            return
+        copies: list[socket.socket] = []
+        try:
+            copies += (end.copy() for end in ends)
+        except OSError:  # no descriptors are left: the bytes go through this process
+            for copy in copies:
+                copy.close()
             return
 
         def passed(nbytes: int) -> None:
@@ -333,10 +341,10 @@ class Peer:
             server.lost()
             client.lost()
 
-        one, two = (end.detach() for end in ends if isinstance(end, TcpEnd))
-        spliced = Spliced(self._relay.pipes, one, two, passed, ended)
         for end in ends:
-            assert isinstance(end, TcpEnd)
+            end.detach()
+        spliced = Spliced(self._relay.pipes, copies[0], copies[1], passed, ended)
+        for end in ends:
             end.spliced = spliced
 
     def _is_client(self) -> bool:
@@ -419,11 +427,14 @@ class TcpEnd(End, asyncio.BufferedProtocol):
         """Return whether the bytes of the socket are those of the peer, and all that was sent has left."""
         return not self._secure and not self.left() and not self._transport.is_closing()
 
-    def detach(self) -> socket.socket:
-        """Return the socket, and do nothing more with it."""
+    def copy(self) -> socket.socket:
+        """Return a second descriptor of the socket. Raises: OSError: there is none left."""
         sock = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
         sock.setblocking(False)
+        return sock
+
+    def detach(self) -> None:
+        """Do nothing more with the socket, of which there is a copy."""
         self._guest.show()
         self._transport.set_protocol(asyncio.Protocol())
-        self._transport.abort()  # of the connection there is a second descriptor now
-        return sock
+        self._transport.abort()

@@ -29,6 +29,7 @@ from portcall.farm._records import Records
 _NAMED = 3  # places that a refusal names as the nearest
 _SUFFIX_BYTES = 16  # of a match key
 _MOST_FAILURES = 100  # of a place, which are kept
+MOST_SESSIONS = 1000  # of a lease
 
 
 def hash_secret(secret: str) -> str:
@@ -513,7 +514,7 @@ class State(Records):
     def session_opened(self, id: str, fence: int, session: str) -> None:
         """Take an agent's word that a session of its lease began."""
         lease = self._lease_at(id, fence)
-        if lease is not None:
+        if lease is not None and len(lease.sessions) < MOST_SESSIONS:
             lease.sessions[session] = self.now
             if lease.peer == "TVM":
                 lease.expires = 0  # it lasts as long as the session

@@ -15,6 +15,7 @@ _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LEASE = re.compile("[0-9a-f]{16}")
 _MOST_INTEGER = 1 << 63
 _MOST_DEPTH = 32
+_MOST_TAGS = 100
 
 
 def check_text(value: Any, name: str, *, least: int = 1, most: int = 0) -> str:
@@ -75,6 +76,23 @@ def check_value(value: Any, name: str) -> None:
             check_text(item, name, least=0, most=len(item) or 1)
         elif isinstance(item, (int, float)) and not -_MOST_INTEGER < item < _MOST_INTEGER:
             raise ValueError(f"the field {name!r} has the number {str(item)[:40]} (must be within -2^63 and 2^63)")
+
+
+def check_tags(tags: Any) -> None:
+    """Check the tags of a place.
+
+    Raises:
+        ValueError: they cannot be kept; the message names the one that is wrong.
+    """
+    if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
+        raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
+    for name, value in tags.items():
+        check_text(name, "tag")
+        if not isinstance(value, (str, int, float, bool)):
+            raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
+        check_value(value, f"tag {name[:40]}")
+        if len(str(value)) + len(name) > _MOST["tag"]:
+            raise ValueError(f"the tag {name[:40]!r} is too long (at most {_MOST['tag']} characters)")
 
 
 def is_lease(id: str) -> bool:
