@@ -8,6 +8,7 @@ import collections
 import copy
 import gc
 import pickle
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,20 +136,47 @@ def test_array_of_a_type_checks_each_item() -> None:
 
 
 def test_array_names_the_index_of_an_unsupported_item() -> None:
-    with pytest.raises(portcall.errors.ArgumentError, match=r"item 2: expected .*surrogate") as caught:
+    with pytest.raises(portcall.errors.ArgumentError, match=r"argument #0: item 2: expected .*surrogate") as caught:
         echo([1, 2, "\ud800"])
-    assert caught.value.position == 2
+    assert (caught.value.function, caught.value.position) == ("testing.echo", 0)
+    with pytest.raises(portcall.errors.ArgumentError, match=r"^item 1: expected .*surrogate"):
+        Array([1, "\ud800"])
 
 
-def test_argument_list_that_contains_itself_is_a_recursion_error() -> None:
+def test_argument_list_that_contains_itself_is_a_value_error() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(RecursionError):
-        echo(loop)
+    with pytest.raises(ValueError, match=r"testing\.echo\(\): argument #1: .* contains itself"):
+        echo(1, loop)
+    for make in (Array, portcall.List, lambda items: portcall.List().extend(items), lambda items: Map({1: items})):
+        with pytest.raises(ValueError, match=r"^a list or dict that contains itself"):
+            make(loop)
     ring: dict[str, Any] = {}
-    ring["self"] = [ring]
-    with pytest.raises(RecursionError):
+    ring["self"] = [ring, *range(20)]
+    with pytest.raises(ValueError, match="contains itself"):
         echo(ring)
+
+
+def test_argument_lists_that_are_shared_are_converted_once() -> None:
+    shared: Any = [1]
+    for level in range(60):  # without sharing 2**60 lists
+        shared = [shared, shared] if level % 2 else {"a": shared, "b": (shared, *range(9))}
+    for made in (echo(shared), echo([shared])[0], Array([shared])[0], portcall.List([shared, shared])[1]):
+        inside = made[0]
+        assert inside.same_as(made[1])
+        assert inside["a"].same_as(inside["b"][0])
+    nothing: list[Any] = []
+    both = portcall.List([nothing, nothing])
+    assert both[0].same_as(both[1])
+
+
+def test_argument_values_that_a_mapping_makes_are_not_confused() -> None:
+    class Fresh(dict[str, Any]):
+        def items(self) -> Any:
+            return [(f"key {k}", [k]) for k in range(100)]
+
+    made = echo([Fresh(), Fresh()])
+    assert made[0] == made[1] == {f"key {k}": [k] for k in range(100)}
 
 
 def test_argument_nested_beyond_the_limit_is_a_recursion_error() -> None:
@@ -419,3 +447,87 @@ def test_argument_list_changed_while_it_is_read_is_safe() -> None:
     received = echo(given)
     assert given == []
     assert [received[0], type(received[1]), received[2]] == [1, *names]
+
+
+# ---- Containers that contain themselves ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loops() -> Any:
+    """A List and a Dict that contain themselves and each other; cleared at the end, since references are counted."""
+    both, pairs = portcall.List([1]), portcall.Dict({"one": 1})
+    both.extend([both, Array([pairs])])
+    pairs["both"], pairs["self"] = both, pairs
+    yield both, pairs
+    both.clear()
+    pairs.clear()
+
+
+def test_repr_of_containers_that_contain_themselves_ends(loops: Any) -> None:
+    both, pairs = loops
+    assert repr(both) == "[1, [...], [{'one': 1, 'both': [...], 'self': {...}}]]"
+    assert repr(pairs) == "{'one': 1, 'both': [1, [...], [{...}]], 'self': {...}}"
+    assert repr([both[1], both]) == f"[{both!r}, {both!r}]"
+
+
+def test_repr_of_a_list_that_another_thread_prints_too_is_whole() -> None:
+    here, texts, shown = threading.get_ident(), [], []
+
+    class Item:
+        def __repr__(self) -> str:
+            if threading.get_ident() == here:
+                thread = threading.Thread(target=lambda: texts.append(repr(shown[0])))
+                thread.start()
+                thread.join()
+            return "item"
+
+    shown.append(portcall.List([Item()]))
+    assert (repr(shown[0]), texts) == ("[item]", ["[item]"])
+    shown.pop().clear()
+
+
+@pytest.mark.parametrize("root", [0, 1], ids=["List", "Dict"])
+def test_deepcopy_keeps_cycles(loops: Any, root: int) -> None:
+    made = copy.deepcopy(loops[root])
+    both, pairs = (made, made[2][0]) if root == 0 else (made["both"], made)
+    assert both[1].same_as(both)
+    assert both[2][0].same_as(pairs)
+    assert pairs["both"].same_as(both)
+    assert pairs["self"].same_as(pairs)
+    assert not both.same_as(loops[0])
+    both.clear()
+    pairs.clear()
+
+
+def test_walk_visits_what_contains_itself_once(loops: Any) -> None:
+    for root in loops:
+        for order in ("pre", "post"):
+            found = portcall.ir.walk(root, order=order)
+            assert sorted(type(obj).__name__ for obj in found) == ["Array", "Dict", "List"]
+
+
+def test_closure_in_its_own_list_is_printed_copied_and_walked() -> None:
+    own = portcall.List()
+
+    def closure() -> Any:
+        return own
+
+    own.append(closure)
+    function = own[0]
+    assert repr(own) == "[PackedFunc(closure)]"
+    assert copy.deepcopy(own)[0].same_as(function)
+    assert [found.same_as(wanted) for found, wanted in zip(portcall.ir.walk(own), (own, function), strict=True)]
+    own.clear()
+
+
+@pytest.mark.parametrize("view", ["__iter__", "keys", "values", "items"])
+@pytest.mark.parametrize("seen", [1, 2], ids=["half", "end"])
+@pytest.mark.parametrize("kind", [dict, portcall.Dict])
+def test_dict_that_grows_while_it_is_iterated_is_a_runtime_error(kind: Any, view: str, seen: int) -> None:
+    pairs = kind({1: 2, 3: 4})
+    looking = iter(getattr(pairs, view)())
+    for _ in range(seen):
+        next(looking)
+    pairs[5] = 6
+    with pytest.raises(RuntimeError):
+        next(looking)

@@ -8,10 +8,25 @@ Python's lists, tuples and mappings are accepted wherever these are, and travel 
 from __future__ import annotations
 
 import operator
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+import threading
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex, overload
 
 from portcall import _core
+
+_in_progress: set[tuple[int, int]] = set()  # (thread, address) of what is being written as text
+
+
+def text_once(value: _core.Object, text: Callable[[], str], again: str) -> str:
+    """Return ``text()``; or ``again`` if this is called for the same object while ``text`` runs: it holds itself."""
+    key = (threading.get_ident(), value.handle_value)
+    if key in _in_progress:
+        return again
+    _in_progress.add(key)
+    try:
+        return text()
+    finally:
+        _in_progress.discard(key)
 
 
 class Shape(tuple[int, ...]):
@@ -62,13 +77,14 @@ class Array(_core.Object, Sequence[Any]):
         return self
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        return text_once(self, lambda: repr(list(self)), "[...]")
 
 
 class _Items(ItemsView[Any, Any]):
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        parts = _core.map_parts(self._mapping, True)  # type: ignore[attr-defined]
-        return zip(parts[::2], parts[1::2], strict=True)
+        mapping: Map = self._mapping  # type: ignore[attr-defined]
+        parts = _core.map_parts(mapping, True)
+        return mapping._checked(zip(parts[::2], parts[1::2], strict=True))
 
 
 class Map(_core.Object, Mapping[Any, Any]):
@@ -83,7 +99,11 @@ class Map(_core.Object, Mapping[Any, Any]):
         return _core.map_size(self)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_core.map_parts(self, False))
+        return self._checked(iter(_core.map_parts(self, False)))
+
+    def _checked(self, parts: Iterator[Any]) -> Iterator[Any]:
+        """Return what a loop goes over; a Dict refuses to change meanwhile."""
+        return parts
 
     def __getitem__(self, key: Any) -> Any:
         missing = object()
@@ -107,7 +127,7 @@ class Map(_core.Object, Mapping[Any, Any]):
         return self
 
     def __repr__(self) -> str:
-        return repr(dict(self.items()))
+        return text_once(self, lambda: repr(dict(self.items())), "{...}")
 
 
 class List(Array, MutableSequence[Any]):
@@ -168,7 +188,7 @@ class List(Array, MutableSequence[Any]):
 
 
 class Dict(Map, MutableMapping[Any, Any]):
-    """A map that changes, in order of insertion. A loop goes over the pairs that are there when it starts."""
+    """A map that changes, in order of insertion. As of a dict, a loop over one whose size changes is a RuntimeError."""
 
     __slots__ = ()
 
@@ -181,6 +201,17 @@ class Dict(Map, MutableMapping[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         if not _core.erase_pair(self, key):
             raise KeyError(key)
+
+    def _checked(self, parts: Iterator[Any]) -> Iterator[Any]:
+        size = len(self)
+
+        def checked() -> Iterator[Any]:
+            for part in parts:
+                yield part
+                if len(self) != size:
+                    raise RuntimeError("a Dict changed its size during iteration; loop over list(…) of it")
+
+        return checked()
 
     def __copy__(self) -> Dict:
         return Dict(self)

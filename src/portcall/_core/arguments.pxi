@@ -11,15 +11,21 @@ cdef inline void set_cell(TVMFFIAny* cell, int32_t type_index) noexcept nogil:
     cell.v_int64 = 0
 
 
+cdef str place_of(Frame* frame, int i):
+    """Which argument it is, "f(): argument #0: ", or which item of a container; empty for a value."""
+    if frame == NULL:
+        return ""
+    name = (<PackedFunc>frame.func).name if frame.func != NULL else ""
+    return f"{name}(): argument #{i}: " if name else f"argument #{i}: " if frame.func != NULL else f"item {i}: "
+
+
 cdef object argument_error(Frame* frame, int i, expected, got, advice=""):
     """The error for argument ``i`` of a call, or for an item of a container; without a frame, for a value."""
+    text = f"{place_of(frame, i)}expected {expected}, got {got}{'; ' + advice if advice else ''}"
     if frame == NULL:
-        return errors.ArgumentError(f"expected {expected}, got {got}{'; ' + advice if advice else ''}",
-                                    expected=expected, got=got)
+        return errors.ArgumentError(text, expected=expected, got=got)
     name = (<PackedFunc>frame.func).name if frame.func != NULL else ""
-    where = f"{name}(): argument #{i}" if name else f"argument #{i}" if frame.func != NULL else f"item {i}"
-    return errors.ArgumentError(f"{where}: expected {expected}, got {got}{'; ' + advice if advice else ''}",
-                                function=name, position=i, expected=expected, got=got)
+    return errors.ArgumentError(text, function=name, position=i, expected=expected, got=got)
 
 
 cdef inline int borrow(Frame* frame, int i, Object obj) except -1:
@@ -154,9 +160,9 @@ cdef int set_other(Frame* frame, int i, arg) except -1:
     if kind == &PyFunction_Type or kind == &PyMethod_Type or kind == &PyCFunction_Type:
         return own(frame, i, function_handle(arg, PlainName(<PyObject*>arg)))
     if kind == &PyList_Type or kind == &PyTuple_Type:
-        return own(frame, i, make_array(arg))
+        return own(frame, i, container_of(arg, frame, i, make_array))
     if kind == &PyDict_Type:
-        return own(frame, i, make_map(arg))
+        return own(frame, i, container_of(arg, frame, i, make_map))
     if kind == &PyBytes_Type:
         return set_byte_string(frame, i, <bytes>arg)
     if numpy_integer != NULL:  # their item() takes fifteen times as long
@@ -241,9 +247,9 @@ cdef int set_rest(Frame* frame, int i, arg) except -1:
         item = python_scalar(arg)
         return set_argument(frame, i, <PyObject*>item)
     if isinstance(arg, (list, tuple)):
-        return own(frame, i, make_array(arg))
+        return own(frame, i, container_of(arg, frame, i, make_array))
     if isinstance(arg, Mapping):
-        return own(frame, i, make_map(arg))
+        return own(frame, i, container_of(arg, frame, i, make_map))
     if isinstance(arg, BaseException):
         return own(frame, i, make_error(arg))
     if isinstance(arg, c_void_p):

@@ -19,17 +19,63 @@ cdef void* make_shape(values) except NULL:
 cdef int enter_container() except -1:
     """Count how deep containers nest. Not Python's own limit: some versions allow more than a stack holds of this."""
     if container_depth >= kMaxNesting:
-        raise RecursionError(f"containers nest more than {kMaxNesting} deep, or contain themselves")
+        raise RecursionError(f"containers nest more than {kMaxNesting} deep")
     change_container_depth(1)
     return 0
 
 
-cdef Cells cells_of(items):
+ctypedef void* (*Maker)(object, MadeContainers*) except NULL
+
+
+cdef str kContainsItself = ("a list or dict that contains itself cannot be passed; a portcall.List or portcall.Dict "
+                            "that contains itself can")
+
+
+cdef void* argument_container(arg, Frame* frame, int i, Maker make) except NULL:
+    """What a container of Python travels as; errors name the argument that it is."""
+    cdef MadeContainers inside
+    try:
+        return make(arg, &inside)
+    except (ValueError, errors.ArgumentError) as error:
+        ours = error.args[:1] == (kContainsItself,) or (isinstance(error, errors.ArgumentError) and not error.function)
+        if frame.func == NULL or not ours:  # a value, or of what somebody called meanwhile
+            raise
+        text = f"{place_of(frame, i)}{error}"
+        if isinstance(error, errors.ArgumentError):
+            raise errors.ArgumentError(text, function=(<PackedFunc>frame.func).name, position=i,
+                                       expected=error.expected, got=error.got) from None
+        raise ValueError(text) from None
+
+
+cdef void* container_of(arg, Frame* frame, int i, Maker make) except NULL:
+    """The same for one that may be inside of another: it is made once, however often it occurs there."""
+    cdef int is_new = 0
+    cdef void** place
+    cdef void* handle
+    if frame.made == NULL:
+        return argument_container(arg, frame, i, make)
+    place = frame.made.Find(<PyObject*>arg, &is_new)
+    if not is_new:
+        if place[0] == NULL:
+            raise ValueError(kContainsItself)
+        core.object_inc_ref(place[0])
+        return place[0]
+    handle = make(arg, frame.made)
+    core.object_inc_ref(handle)
+    place[0] = handle
+    return handle
+
+
+cdef Cells cells_of(items, MadeContainers* made):
     """The cells of a container's items, which may be containers."""
+    cdef Cells cells = Cells.__new__(Cells, items, None, False)
     enter_container()
     try:
-        return Cells(items)
+        cells.frame.made = made
+        cells.write()
+        return cells
     finally:
+        cells.frame.made = NULL
         change_container_depth(-1)
 
 
@@ -45,13 +91,14 @@ cdef int fill(Frame* frame, PyObject** values, Py_ssize_t size) except -1:
     return 0
 
 
-cdef void* make_array(items) except NULL:
+cdef void* make_array(items, MadeContainers* made) except NULL:
     cdef StackFrame frame
     cdef PythonArguments held  # a list may change while its items are read
     cdef Cells cells
     cdef void* handle
     cdef Py_ssize_t size
     cdef tuple values
+    frame.made = made
     if type(items) is list and len(<list>items) <= kStackArgs:
         size = len(<list>items)
         for i in range(size):
@@ -66,18 +113,19 @@ cdef void* make_array(items) except NULL:
         if core.array_create(frame.cells, len(values), &handle) != 0:
             raise_raised(None)
         return handle
-    cells = cells_of(values)
+    cells = cells_of(values, made)
     if core.array_create(cells.frame.cells, cells.size, &handle) != 0:
         raise_raised(None)
     return handle
 
 
-cdef void* make_map(mapping) except NULL:
+cdef void* make_map(mapping, MadeContainers* made) except NULL:
     cdef StackFrame frame
     cdef Cells cells
     cdef void* handle
     cdef list pairs = []
     cdef tuple flat
+    frame.made = made
     for key, value in mapping.items():
         pairs.append(key)
         pairs.append(value)
@@ -87,7 +135,7 @@ cdef void* make_map(mapping) except NULL:
         if core.map_create(frame.cells, len(flat) // 2, &handle) != 0:
             raise_raised(None)
         return handle
-    cells = cells_of(flat)
+    cells = cells_of(flat, made)
     if core.map_create(cells.frame.cells, cells.size // 2, &handle) != 0:
         raise_raised(None)
     return handle
@@ -100,7 +148,7 @@ cdef class Cells:
     cdef int size
     cdef object values  # alive as long as the cells that borrow from them
 
-    def __cinit__(self, values, PackedFunc func=None):
+    def __cinit__(self, values, PackedFunc func=None, bint write=True):
         self.values = tuple(values)
         self.size = len(self.values)
         if func is not None:
@@ -110,8 +158,13 @@ cdef class Cells:
         self.frame.held = <void**>malloc(max(self.size, 1) * sizeof(void*))
         if self.frame.cells == NULL or self.frame.held == NULL:
             raise MemoryError
+        if write:
+            self.write()
+
+    cdef int write(self) except -1:
         for i in range(self.size):
             set_argument(&self.frame, i, <PyObject*>self.values[i])
+        return 0
 
     def __dealloc__(self):
         self.frame.Release()
@@ -143,7 +196,8 @@ def array_item(Object array not None, int64_t index):
 
 def fill_array(Object array not None, items):
     """Make an object of Python refer to a new Array."""
-    become(array, make_array(items))
+    cdef MadeContainers inside
+    become(array, make_array(items, &inside))
 
 
 def map_size(Object map_ not None):
@@ -180,12 +234,14 @@ def map_get(Object map_ not None, key, default):
 
 def fill_map(Object map_ not None, mapping):
     """The same for a Map."""
-    become(map_, make_map(mapping))
+    cdef MadeContainers inside
+    become(map_, make_map(mapping, &inside))
 
 
 def fill_list(Object list_ not None, items):
     """The same for a List."""
-    cdef Cells cells = cells_of(items)
+    cdef MadeContainers inside
+    cdef Cells cells = cells_of(items, &inside)
     cdef void* handle
     if core.list_create(cells.frame.cells, cells.size, &handle) != 0:
         raise_raised(None)
@@ -194,7 +250,8 @@ def fill_list(Object list_ not None, items):
 
 def fill_dict(Object dict_ not None, mapping):
     """The same for a Dict."""
-    cdef Cells cells = cells_of([part for pair in mapping.items() for part in pair])
+    cdef MadeContainers inside
+    cdef Cells cells = cells_of([part for pair in mapping.items() for part in pair], &inside)
     cdef void* handle
     if core.dict_create(cells.frame.cells, cells.size // 2, &handle) != 0:
         raise_raised(None)
@@ -203,14 +260,16 @@ def fill_dict(Object dict_ not None, mapping):
 
 def splice_list(Object list_ not None, int64_t start, int64_t count, items):
     """Put items in the place of ``count`` from ``start`` on."""
-    cdef Cells cells = cells_of(items)
+    cdef MadeContainers inside
+    cdef Cells cells = cells_of(items, &inside)
     made(list_)
     if core.array_splice(&list_.handle, start, count, cells.frame.cells, cells.size) != 0:
         raise_raised(None)
 
 
 def set_pair(Object dict_ not None, key, value):
-    cdef Cells cells = cells_of((key, value))
+    cdef MadeContainers inside
+    cdef Cells cells = cells_of((key, value), &inside)
     made(dict_)
     if core.map_set(&dict_.handle, cells.frame.cells, cells.frame.cells + 1) != 0:
         raise_raised(None)
@@ -218,7 +277,8 @@ def set_pair(Object dict_ not None, key, value):
 
 def erase_pair(Object dict_ not None, key):
     """Whether there was one."""
-    cdef Cells cells = cells_of((key,))
+    cdef MadeContainers inside
+    cdef Cells cells = cells_of((key,), &inside)
     cdef int erased = 0
     made(dict_)
     if core.map_erase(&dict_.handle, cells.frame.cells, &erased) != 0:

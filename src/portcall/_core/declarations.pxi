@@ -180,6 +180,7 @@ cdef extern from *:
     #include <unistd.h>
 
     #include <string>
+    #include <unordered_map>
 
     // NumPy's array as its C API documents it: the leading fields have been the same since 1.0.
     typedef struct {
@@ -273,6 +274,27 @@ cdef extern from *:
 
     #define PORTCALL_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+    // The containers inside of one argument, each with what was made of it: it is made once, however often it occurs.
+    class MadeContainers {
+     public:
+      ~MadeContainers() {
+        for (auto& [container, handle] : made_) {
+          if (handle) TVMFFI_RELEASE(handle);
+          Py_DECREF(container);
+        }
+      }
+      // The place for what is made of one, null so far; or of what was made of it, or is being made while that is null.
+      TVMFFIObjectHandle* Find(PyObject* container, int* is_new) {
+        auto [it, added] = made_.try_emplace(container, nullptr);
+        if (added) Py_INCREF(container);  // else another one could take its address
+        *is_new = added;
+        return &it->second;
+      }
+
+     private:
+      std::unordered_map<PyObject*, TVMFFIObjectHandle> made_;
+    };
+
     // One call: its cells, the objects that they own, and what else lives until it is over.
     struct Frame {
       TVMFFIAny* cells = nullptr;
@@ -284,6 +306,7 @@ cdef extern from *:
       Scratch* scratch = nullptr;    // a place for each argument, or null
       int num_scratch = 0;
       PyObject* copies = nullptr;    // a list of (original, scratch, only read) tensors, or null
+      MadeContainers* made = nullptr;  // of the argument that the cells are inside of; null if they are arguments
       int32_t device_type = 0, device_id = 0;  // the device whose current stream is another package's until the end
 
       ~Frame() { Release(); }
@@ -410,7 +433,11 @@ cdef extern from *:
         char* copy
         size_t nbytes
 
+    cppclass MadeContainers:
+        void** Find(PyObject*, int*) except +
+
     cppclass Frame:
+        MadeContainers* made
         Scratch* scratch
         int num_scratch
         TVMFFIAny* cells

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from portcall import _core
-from portcall._container import Array, Map
+from portcall._container import Array, Map, text_once
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -35,6 +35,11 @@ class _Line:
     def _format_nested(self, value: Any, levels: int) -> str:
         name = "" if isinstance(value, (Array, Map)) else type(value).__name__
         start, end = "[]" if isinstance(value, Array) else "{}" if isinstance(value, Map) else "()"
+        return text_once(
+            value, lambda: self._format_children(value, levels, name, start, end), f"{name}{start}...{end}"
+        )
+
+    def _format_children(self, value: Any, levels: int, name: str, start: str, end: str) -> str:
         children = [] if levels == 0 else children_of(value)
         if levels == 0 and (name or len(value)):
             return f"{name}{start}...{end}"
