@@ -338,7 +338,7 @@ def test_kernel_refuses_tensors_of_another_device(fake_device: portcall.Module) 
 
 
 def test_kernel_on_the_host_refuses_device_tensors(native: portcall.Module) -> None:
-    with pytest.raises(ValueError, match="expected a tensor in the host's memory, got one on ext_dev:0"):
+    with pytest.raises(ValueError, match=r"^fill\(\): argument #0: expected a tensor in the host's memory, got one on"):
         native["fill"](portcall.empty(3, device=EXT), 1.0)
 
 

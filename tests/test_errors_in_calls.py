@@ -12,6 +12,7 @@ import threading
 import traceback
 from typing import Any
 
+import numpy as np
 import pytest
 
 import portcall
@@ -356,6 +357,17 @@ def test_argument_error_of_the_binding_has_the_same_facts(native: portcall.Modul
     assert str(error).startswith(
         "add(): argument #1: expected a number, str, bytes, tensor, function or container, got"
     )
+
+
+def test_tensor_of_another_type_is_an_argument_error(native: portcall.Module) -> None:
+    single, double = np.zeros(3, "float32"), np.zeros(3)
+    for arguments, position in (((double, single), 0), ((single, double), 1)):
+        with pytest.raises(errors.ArgumentError) as caught:
+            native["add_one"](*arguments)
+        error = caught.value
+        assert (error.function, error.position) == ("add_one", position)
+        assert (error.expected, error.got) == ("a tensor of float32", "float64")
+        assert str(error).startswith(f"add_one(): argument #{position}: ")
 
 
 def test_argument_error_pickles_with_its_facts() -> None:

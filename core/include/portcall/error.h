@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "object.h"
 
@@ -67,6 +68,26 @@ class Error : public std::exception {
   ObjectRef ref_;
   mutable std::string what_;
 };
+
+namespace detail {
+// A tensor is not what was asked of it. Where it is an argument, the call says which one (see function.h).
+class TensorError : public Error {
+ public:
+  TensorError(const char* kind, const void* tensor, std::string expected, std::string got)
+      : Error(kind, "expected " + expected + ", got " + got),
+        tensor_(tensor),
+        expected_(std::move(expected)),
+        got_(std::move(got)) {}
+
+  const void* tensor() const noexcept { return tensor_; }
+  const std::string& expected() const noexcept { return expected_; }
+  const std::string& got() const noexcept { return got_; }
+
+ private:
+  const void* tensor_;
+  std::string expected_, got_;
+};
+}  // namespace detail
 
 // Throws what the callee left in this thread's slot. A callee that failed without saying why is an error all the same.
 [[noreturn]] inline void ThrowRaised() {

@@ -33,13 +33,48 @@ struct FunctionObj final : Object {
 constexpr const char* kArgumentErrorTag = "portcall.ArgumentError";
 
 namespace detail {
+// "f(): argument #0: ", as far as it is known.
+inline std::string ArgumentPlace(const char* function, int position) {
+  std::string place = function && *function ? std::string(function) + "(): " : std::string();
+  return position >= 0 ? place + "argument #" + std::to_string(position) + ": " : place;
+}
+
 [[noreturn]] inline void ThrowArgumentError(const char* function, int position, const std::string& expected,
                                             const std::string& got) {
-  std::string where = function && *function ? std::string(function) + "(): " : std::string();
-  std::string what = position >= 0 ? "argument #" + std::to_string(position) + ": " : std::string();
   throw Error(
-      "TypeError", where + what + "expected " + expected + ", got " + got, {}, nullptr,
+      "TypeError", ArgumentPlace(function, position) + "expected " + expected + ", got " + got, {}, nullptr,
       Array<Any>{Any(kArgumentErrorTag), Any(function ? function : ""), Any(position), Any(expected), Any(got)});
+}
+
+// As RaiseCurrentException, in a call: of a tensor that is not what the function takes it says which argument it is.
+[[gnu::noinline, gnu::cold]] inline int RaiseCurrentException(const char* function, const TVMFFIAny* args,
+                                                              int32_t num_args) noexcept {
+  try {
+    throw;
+  } catch (const TensorError& error) {
+    return Guard([&] {
+      int position = 0;
+      while (position < num_args && TryDLTensor(args[position]) != error.tensor()) ++position;
+      if (position == num_args) position = -1;  // another tensor
+      if (position >= 0 && error.kind() == "TypeError") {
+        ThrowArgumentError(function, position, error.expected(), error.got());
+      }
+      throw Error(error.kind(), ArgumentPlace(function, position).append(error.message()));
+    });
+  } catch (...) {
+    return RaiseCurrentException();
+  }
+}
+
+// As Guard, for the body of a function.
+template <typename Body>
+int GuardCall(const char* function, const TVMFFIAny* args, int32_t num_args, Body&& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (...) {
+    return RaiseCurrentException(function, args, num_args);
+  }
 }
 
 [[noreturn]] inline void ThrowCountError(const char* function, int expected, int got) {
@@ -132,7 +167,7 @@ struct ClosureHead {
   // One for all callables, which takes less room than one for each, and an indirect call.
   static int CallAny(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     auto* closure = static_cast<ClosureHead*>(self);
-    return Guard([&] {
+    return GuardCall(closure->name.c_str(), args, num_args, [&] {
       RetValue rv;
       closure->run(closure, Args(args, num_args, closure->name.c_str()), &rv);
       *result = rv.release();
@@ -155,7 +190,7 @@ template <typename F> struct Closure : ClosureHead {
   }
   static int Call(void* self, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
     auto* closure = static_cast<Closure*>(self);
-    return Guard([&] {
+    return GuardCall(closure->name.c_str(), args, num_args, [&] {
       RetValue rv;
       closure->body(Args(args, num_args, closure->name.c_str()), &rv);
       *result = rv.release();
@@ -411,7 +446,7 @@ template <typename Name> class Registration : public Registry {
   const decltype(portcall_text_##name) __tvm_ffi__signature_##name = portcall_text_##name;                            \
   __attribute__((visibility("default"))) int __tvm_ffi_##name(void*, const TVMFFIAny* args, int32_t num_args,         \
                                                               TVMFFIAny* result) {                                    \
-    return ::portcall::Guard([&] {                                                                                    \
+    return ::portcall::detail::GuardCall(#name, args, num_args, [&] {                                                 \
       static auto body = ::portcall::detail::Unpack(portcall_body_##name());                                          \
       ::portcall::RetValue rv;                                                                                        \
       body(::portcall::Args(args, num_args, #name), &rv);                                                             \

@@ -99,16 +99,19 @@ template <typename Derived> class TensorAccess {
   void* raw_data() const { return static_cast<char*>(dl().data) + dl().byte_offset; }
   // The elements, checked: the tensor is of this type, compact and in the host's memory.
   template <typename T> T* data() const {
-    PORTCALL_CHECK(dtype() == DataTypeOf<T>(), TypeError)
-        << "expected a tensor of " << ToString(DataTypeOf<T>()) << ", got " << ToString(dtype());
-    PORTCALL_CHECK(device().device_type == kDLCPU, ValueError)
-        << "expected a tensor in the host's memory, got one on " << ToString(device());
-    PORTCALL_CHECK(is_contiguous(), ValueError) << "expected a compact tensor, got strides";
+    if (dtype() != DataTypeOf<T>() || device().device_type != kDLCPU || !is_contiguous()) Refuse(DataTypeOf<T>());
     return static_cast<T*>(raw_data());
   }
 
  private:
   const DLTensor& dl() const { return *static_cast<const Derived*>(this)->dl_tensor(); }
+  [[noreturn, gnu::noinline, gnu::cold]] void Refuse(DLDataType wanted) const {
+    if (dtype() != wanted) throw TensorError("TypeError", &dl(), "a tensor of " + ToString(wanted), ToString(dtype()));
+    if (device().device_type != kDLCPU) {
+      throw TensorError("ValueError", &dl(), "a tensor in the host's memory", "one on " + ToString(device()));
+    }
+    throw TensorError("ValueError", &dl(), "a compact tensor", "strides");
+  }
 };
 }  // namespace detail
 
