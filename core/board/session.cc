@@ -29,7 +29,7 @@ constexpr const char* kOffered[] = {
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
     "portcall.Event*",
-    "portcall.rpc.ModuleGetSource",
+    "portcall.rpc.Module*",
     "portcall.graph.*",
     "vm.builtin.make_tuple",
     "vm.builtin.make_shape",

@@ -9,6 +9,11 @@ namespace {
 PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleGetSource").set_body_typed([](Module module, std::string format) {
   return Registry::Get("ffi.ModuleInspectSource")(module, format).cast<Bytes>();
 });
+PORTCALL_REGISTER_GLOBAL("portcall.rpc.ModuleFunctionNames").set_body_typed([](Module module) {
+  std::string all;  // a zero after each: any client can read it, whatever values it knows
+  for (const std::string& name : module.FunctionNames()) all.append(name).push_back('\0');
+  return Bytes(all);
+});
 PORTCALL_REGISTER_GLOBAL("tvm.rpc.server.ModuleGetFunction")
     .set_body_typed([](Module module, std::string name, bool query_imports) {
       return module.GetFunction(name, query_imports);

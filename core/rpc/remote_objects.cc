@@ -78,6 +78,17 @@ class RpcModule : public ModuleNode {
     Bytes source = ServerFunction("portcall.rpc.ModuleGetSource")(AsModule(), format);
     return std::string(source.view());
   }
+  std::vector<std::string> FunctionNames() override {  // empty, too, where the server cannot say
+    Posting none(nullptr);
+    std::vector<std::string> names;
+    PackedFunc list = handle_->value() ? FindServerFunction("portcall.rpc.ModuleFunctionNames") : PackedFunc();
+    if (!list.defined()) return names;
+    Bytes all = list(AsModule());
+    for (std::string_view rest = all.view(); !rest.empty(); rest.remove_prefix(names.back().size() + 1)) {
+      names.emplace_back(rest.substr(0, rest.find('\0')));
+    }
+    return names;
+  }
   bool Import(const Module& other) override {
     Posting none(nullptr);
     ServerFunction("tvm.rpc.server.ImportModule")(AsModule(), other);
@@ -96,16 +107,20 @@ class RpcModule : public ModuleNode {
   // This module under another reference: what a node is asked to do comes without one.
   Module AsModule() const { return Module(std::make_unique<RpcModule>(handle_)); }
 
-  // A function of the server, looked up once.
-  PackedFunc ServerFunction(const std::string& name) {
+  // A function of the server, looked up once; none where the server has none.
+  PackedFunc FindServerFunction(const std::string& name) {
     std::lock_guard<std::mutex> lock(mutex_);
     PackedFunc& func = server_functions_[name];
-    if (!func.defined()) {
-      uint64_t function = handle_->session()->GetFunction(name);
-      PORTCALL_CHECK(function, FunctionNotFoundError)
-          << "the server has no function '" << name << "', which this needs; TVM servers lack those of portcall";
+    if (func.defined()) return func;
+    if (uint64_t function = handle_->session()->GetFunction(name)) {
       func = MakeFunction(std::make_shared<OwnedHandle>(handle_->session(), function), name);
     }
+    return func;
+  }
+  PackedFunc ServerFunction(const std::string& name) {
+    PackedFunc func = FindServerFunction(name);
+    PORTCALL_CHECK(func.defined(), FunctionNotFoundError)
+        << "the server has no function '" << name << "', which this needs; TVM servers lack those of portcall";
     return func;
   }
 

@@ -32,7 +32,11 @@ _FEW, _MANY = 8, 100  # names of functions that are shown
 
 
 class Module(_core.Module):
-    """A set of functions. ``module["name"]`` is one of them, and keeps the module alive."""
+    """A set of functions. ``module.name`` and ``module["name"]`` are one of them, which keeps the module alive.
+
+    Attributes and methods of modules come first: a function ``kind`` is ``module["kind"]``. So is one whose name begins
+    with an underscore.
+    """
 
     __slots__ = ()
 
@@ -51,6 +55,24 @@ class Module(_core.Module):
 
     def __getitem__(self, name: str) -> PackedFunc:
         return self.get_function(name)
+
+    def __getattr__(self, name: str) -> PackedFunc:
+        if name.startswith("_"):  # Python and notebooks ask for many, and a server should not be asked for each
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        try:
+            return self.get_function(name)
+        except errors.FunctionNotFoundError as error:
+            raise AttributeError(str(error), name=name, obj=self) from None
+
+    def __dir__(self) -> list[str]:
+        names = self._ipython_key_completions_()
+        return sorted({*object.__dir__(self), *(n for n in names if n.isidentifier() and not n.startswith("_"))})
+
+    def _ipython_key_completions_(self) -> list[str]:
+        try:
+            return self.list_function_names()
+        except errors.RPCError:  # a module of a session that is over: people type its name all the same
+            return []
 
     def get_function(self, name: str, query_imports: bool = False) -> PackedFunc:
         """Return a function of this module or, if asked for, of the modules that it imports.
@@ -94,9 +116,14 @@ class Module(_core.Module):
         return self.get_function(self.entry_name)(*args)
 
     @property
-    def type_key(self) -> str:
+    def kind(self) -> str:
         """The kind of module: ``library``, ``cuda``, …"""
         return str(get_global_func("ffi.ModuleGetKind")(self))
+
+    @property
+    def type_key(self) -> str:
+        """The same, by its older name."""
+        return self.kind
 
     @property
     def entry_name(self) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,6 +246,18 @@ def test_server_start_error_says_why() -> None:
         Server(host="0.0.0.0")
     with pytest.raises(TypeError, match="no_such_option"):
         Server(no_such_option=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("host", {"port": 9090}), ("port", "9090"), ("key", b"k"), ("imports", "mine.py"), ("token", None)],
+)
+def test_server_refuses_an_option_of_another_type(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{name} .* got {type(value).__name__}; options go by name"):
+        Server(**{name: value})
+    if name == "host":
+        with pytest.raises(TypeError, match="go by name"):
+            Server(value)
 
 
 def test_server_ends_with_its_program() -> None:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 from portcall import DataType, Module, errors, get_global_func, toolchain
 from portcall._folders import working_folder
@@ -231,9 +231,12 @@ def _library(
     lib: Module | StrPath | Iterable[StrPath], folder: Path, target: str | None, options: Sequence[str]
 ) -> Path:
     """Return the file of a shared library, linked in ``folder`` unless it exists."""
-    if isinstance(lib, Module):
+    if isinstance(lib, (str, os.PathLike)):
+        paths = [Path(lib)]
+    elif isinstance(lib, Module):
         return _file_of(lib)
-    paths = [Path(lib)] if isinstance(lib, (str, os.PathLike)) else [Path(each) for each in lib]
+    else:
+        paths = [Path(each) for each in cast("Iterable[StrPath]", lib)]
     if len(paths) == 1 and paths[0].suffix in (".so", ".wasm"):
         return paths[0]
     return toolchain.create_shared(paths, folder / "kernels.so", target, options)

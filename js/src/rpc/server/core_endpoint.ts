@@ -53,7 +53,7 @@ function raiseServed(error: unknown): never {
 const OFFERED = [
   "tvm.rpc.server.*",
   "portcall.Event*",
-  "portcall.rpc.ModuleGetSource",
+  "portcall.rpc.Module*",
   "portcall.graph.*",
   "testing.*",
   "ffi.Array*",

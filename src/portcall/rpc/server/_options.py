@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ BASE_PATTERNS = (
     "portcall.rpc.call_with_names",
     "portcall.rpc.machine",
     "portcall.Event*",
-    "portcall.rpc.ModuleGetSource",
+    "portcall.rpc.Module*",
     "portcall.graph.*",
     "vm.builtin.make_tuple",  # values of machines: made, and read, by clients
     "vm.builtin.make_shape",
@@ -42,6 +43,8 @@ BASE_PATTERNS = (
 )
 
 
+_PLAIN: dict[str, Any] = {"str": str, "LogStyle": str, "bool": bool, "int": int, "float": (int, float)}
+_PATHS = ("unix", "tls_certificate", "tls_key", "tls_ca", "work_dir")
 _MOST_BYTES = (1 << 63) - 1
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
@@ -121,6 +124,8 @@ class ServerOptions:
     gate: int = -1
 
     def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):
+            _check_type(each.name, str(each.type), getattr(self, each.name))
         check_token(self.token)
         if self.key != "".join(self.key.split()):
             raise ValueError(f"the key {self.key!r} contains whitespace, which the protocol cannot carry")
@@ -188,6 +193,27 @@ def is_python_function(name: str) -> bool:
     """Return whether ``name`` is ``package.module:function``, and no file."""
     module, colon, function = name.partition(":")
     return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _check_type(name: str, kind: str, value: Any) -> None:
+    """Refuse a value that an option of that annotation cannot have.
+
+    Raises:
+        TypeError: the message says how options are given.
+    """
+    is_path = isinstance(value, os.PathLike)
+    if kind in _PLAIN:
+        fits = isinstance(value, _PLAIN[kind]) or (is_path and name in _PATHS)
+    else:
+        fits = not isinstance(value, (str, bytes, Mapping)) and isinstance(value, Iterable)
+    if not fits:
+        wanted = {"float": "a number", "int": "an int", "bool": "a bool"}.get(
+            kind, "a list" if "tuple" in kind else "a str"
+        )
+        raise TypeError(
+            f"{name} of a server is {wanted}, got {type(value).__name__}; options go by name: "
+            "Server(host=..., port=...), or Server(**options)"
+        )
 
 
 def _absolute(name: str | os.PathLike[str]) -> str:
