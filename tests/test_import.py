@@ -7,13 +7,17 @@ import functools
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import portcall
 from portcall._module import GRAPH_KINDS
+from portcall.extras import EXTRAS, install_command
 
 LAZY = ("bench", "board", "compile", "graph", "inspect", "ir", "rpc", "testing", "toolchain", "vm")
 
@@ -174,6 +178,9 @@ assert portcall.get_global_func("testing.echo")(3) == 3
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
+        ("show", "portcall.ir.show"),
+        ("structural_equal", "portcall.ir.structural_equal"),
+        ("rpc.connect_tracker", "portcall.rpc.connect_farm"),
         ("graph_executor", "portcall.graph.create"),
         ("nd", "portcall.tensor"),
         ("contrib", "portcall.toolchain.create_shared"),
@@ -182,8 +189,71 @@ assert portcall.get_global_func("testing.echo")(3) == 3
     ],
 )
 def test_getattr_of_a_tvm_name_proposes_ours(name: str, ours: str) -> None:
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}' .*{ours}") as caught:
-        getattr(portcall, name)
-    assert caught.value.name == name
+    package, _, last = name.rpartition(".")
+    with pytest.raises(AttributeError, match=rf"no attribute '{last}'; .*{ours}") as caught:
+        getattr(importlib.import_module(f"portcall.{package}".rstrip(".")), last)
+    assert caught.value.name == last
     for named in re.findall(r"portcall((?:\.[a-z_]\w*)+)", str(caught.value), re.IGNORECASE):
         functools.reduce(getattr, named[1:].split("."), portcall)  # what it names is there
+
+
+# ---- Installations that lack something -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("core", "what"),
+    [("", "missing"), ("_core.cpython-39-other.so", "_core.cpython-39-other.so"), ("_core.abi3.so", "loaded: ")],
+    ids=["none", "of another Python", "damaged"],
+)
+def test_import_without_its_core_says_what_is_broken(tmp_path: Path, core: str, what: str) -> None:
+    package = Path(portcall.__file__).parent
+    shutil.copytree(package, tmp_path / "portcall", ignore=shutil.ignore_patterns("_core*.so", "__pycache__", "lib"))
+    if core:
+        (tmp_path / "portcall" / core).write_bytes(b"")
+    code = "import sys\nsys.path.insert(0, sys.argv[1])\nimport portcall"
+    done = subprocess.run([sys.executable, "-S", "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("ImportError: the compiled core of portcall")
+    assert what in last
+    assert "pip install --force-reinstall portcall" in last
+
+
+# What of the requirements in pyproject.toml is for those who work on portcall.
+DEVELOPMENT = {"test", "peers", "bench", "js", "docs", "coverage", "lint"}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of Python 3.11")
+def test_extras_are_those_of_pyproject() -> None:
+    tomllib = importlib.import_module("tomllib")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    listed = project["optional-dependencies"]
+    assert set(EXTRAS) == set(listed) - DEVELOPMENT
+    for name, extra in EXTRAS.items():
+        wanted = [Requirement(line) for line in listed[name]]
+        there = {line.name for line in wanted if line.marker is None or line.marker.evaluate()}
+        assert (extra.name, set(extra.packages.values())) == (name, there)
+
+
+def test_missing_package_is_installed_by_its_extra() -> None:
+    assert install_command("aiohttp.web") == "pip install 'portcall[farm]'"
+    assert install_command("tvm.relax") == "pip install 'portcall[compile]'"
+    assert install_command("torch") == "pip install torch"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [("portcall.farm", "serve", "farm"), ("portcall.compile", "from_onnx", "compile")],
+)
+def test_module_of_an_extra_names_it(module: str, name: str, extra: str) -> None:
+    code = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys({list(EXTRAS[extra].packages)}))
+try:
+    importlib.import_module("{module}").{name}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    missing, _, text = run(code).partition(" ")
+    assert missing in EXTRAS[extra].packages
+    assert f"pip install 'portcall[{extra}]'" in text

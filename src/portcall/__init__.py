@@ -2,7 +2,7 @@
 """Call a function written in one language from any other, on this machine or on a device across a wire::
 
     lib = portcall.load_module("kernels.so")      # compiled by any tvm-ffi or TVM compiler, by cc, by zig
-    lib["add_one"](x, y)                          # x, y: anything that speaks DLPack
+    lib.add_one(x, y)                             # x, y: anything that speaks DLPack
 
 Subpackages (``portcall.rpc``, ``portcall.graph``, ``portcall.ir``, …) and NumPy load on first use.
 """
@@ -11,6 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from portcall import _installation as _installation  # it says what is wrong where the rest cannot be loaded
+
+# isort: split
 from portcall import _core, errors
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import In, Object, PackedFunc, __version__
@@ -128,11 +131,19 @@ for _kind in GRAPH_KINDS:  # modules with a graph, which compilers embed in libr
     register_func(f"ffi.Module.load_from_bytes.{_kind}", _later("portcall.graph._factory", "from_bytes"), override=True)
 del _kind
 
-# Names of TVM's package that this one does not have, and what to write instead.
+# Names that users of TVM and tvm-ffi try and this package does not have, and what to write instead.
 _COMPILER = (
     "models are compiled by portcall.compile.from_onnx(path), or with TVM, whose libraries portcall.load_module loads"
 )
 _OF_TVM = {
+    "show": "portcall.ir.show(obj) prints an object, print(module) the functions of a module",
+    **{name: f"portcall.ir.{name}(…)" for name in ("structural_equal", "structural_hash")},
+    "get_first_structural_mismatch": "portcall.ir.first_mismatch(left, right)",
+    "connect_tracker": "portcall.rpc.connect_farm(address)",
+    **dict.fromkeys(("metal", "vulkan", "rocm", "hexagon"), "portcall.device('vulkan:0') is a device of another kind"),
+    "cpp": "portcall.toolchain.create_shared(sources, output) compiles C++",
+    **dict.fromkeys(("init_ffi_api", "init_object"), "portcall.get_global_func(name) is one function of the registry"),
+    "Function": "its class is portcall.PackedFunc",
     **dict.fromkeys(("graph_executor", "graph_runtime"), "portcall.graph.create(json, lib, device) makes an executor"),
     "debug_executor": "portcall.graph.create_debug(json, lib, device) makes one",
     **dict.fromkeys(("nd", "ndarray"), "portcall.tensor(array), portcall.empty(shape, dtype) and portcall.Tensor"),
@@ -154,7 +165,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_SUBPACKAGES[name])
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    hint = f" as TVM has; {_OF_TVM[name]}" if name in _OF_TVM else ""
+    hint = f"; {_OF_TVM[name]}" if name in _OF_TVM else ""
     raise AttributeError(f"module 'portcall' has no attribute {name!r}{hint}", name=name)
 
 

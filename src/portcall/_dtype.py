@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from portcall import _core, errors
+from portcall.extras import EXTRAS
 
 if TYPE_CHECKING:
     import numpy
@@ -66,7 +67,8 @@ class DataType(_core.DataType):
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError(f"NumPy needs the package ml_dtypes for {self}: pip install ml_dtypes") from None
+            command = EXTRAS["dtypes"].command
+            raise TypeError(f"NumPy needs the package ml_dtypes for {self}: {command}") from None
         scalar: type | None = getattr(ml_dtypes, str(self), None)
         if scalar is None:
             raise TypeError(f"neither NumPy nor ml_dtypes has elements of type {self}")

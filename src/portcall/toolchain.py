@@ -37,6 +37,7 @@ from typing import Literal
 from portcall._archive import members_of, open_archive
 from portcall._folders import folder_beside
 from portcall.errors import CompileError
+from portcall.extras import EXTRAS
 
 __all__ = [
     "Compiler",
@@ -67,7 +68,7 @@ ENVIRONMENT_FLAGS: dict[Language, str] = {"c": "CFLAGS", "c++": "CXXFLAGS"}
 ZIG_COMMAND: dict[Language, str] = {"c": "cc", "c++": "c++"}
 STANDARD: dict[Language, str] = {"c": "-std=gnu11", "c++": "-std=c++17"}
 STEP_LIMIT = 1200.0  # seconds; zig's first build of a C++ library takes minutes on a small board
-INSTALL_HINT = "install one (Debian: apt install g++) or the ziglang package (pip install 'portcall[zig]')"
+INSTALL_HINT = f"install one (Debian: apt install g++) or the ziglang package ({EXTRAS['zig'].command})"
 
 
 @dataclass(frozen=True)
@@ -379,7 +380,7 @@ def zig_compiler(language: Language, target: str) -> Compiler:
     if not zig_is_installed():
         if target:
             raise CompileError(
-                f"compiling for '{target}' needs the ziglang package: pip install 'portcall[zig]' (this machine is "
+                f"compiling for '{target}' needs the ziglang package: {EXTRAS['zig'].command} (this machine is "
                 f"{this_machine()})"
             )
         raise CompileError(f"no {language} compiler found; {INSTALL_HINT}")

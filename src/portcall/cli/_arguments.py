@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from portcall.extras import EXTRAS
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -151,7 +153,8 @@ def element_type(name: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(name)
     except TypeError as error:
-        hint = "; pip install 'portcall[dtypes]' adds the small floats" if name.startswith(("bfloat", "float")) else ""
+        small = name.startswith(("bfloat", "float"))
+        hint = f"; {EXTRAS['dtypes'].command} adds the small floats" if small else ""
         raise ValueError(f"unknown element type '{name}': use float32, int8, bool …{hint}") from error
     if dtype.name != name or dtype.itemsize == 0 or dtype.kind in "OSUMm":
         raise ValueError(f"element type '{name}' is not supported in tensors: use float32, int8, bool …")

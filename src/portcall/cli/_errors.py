@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from portcall import errors
+from portcall.extras import install_command
 
 OK, USER_ERROR, USAGE, DEVICE, TIMEOUT, CRASH, UNTRUSTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
@@ -153,7 +154,7 @@ TABLE: tuple[tuple[type[BaseException], int, str, str], ...] = (
     (errors.RPCError, DEVICE, "the server or the network went away", "portcall doctor {peer}"),
     (errors.PortcallError, USER_ERROR, "", ""),
     (TimeoutError, TIMEOUT, "the work takes longer, or waits for something", "raise --timeout"),
-    (ModuleNotFoundError, USER_ERROR, "a Python package is not installed", "pip install {name}"),
+    (ModuleNotFoundError, USER_ERROR, "a Python package is not installed", "{install}"),
     (MemoryError, USER_ERROR, "the arguments do not fit into memory", "use smaller shapes"),
     (OSError, USER_ERROR, "", ""),
     (ValueError, USER_ERROR, "", ""),
@@ -187,7 +188,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
 
 def facts(error: BaseException) -> dict[str, str]:
     peer = getattr(error, "peer", "")
-    return {"peer": peer, "host": peer.rpartition(":")[0].strip("[]"), "name": getattr(error, "name", "") or "it"}
+    install = install_command(getattr(error, "name", "") or "it")
+    return {"peer": peer, "host": peer.rpartition(":")[0].strip("[]"), "install": install}
 
 
 def explain_refused_connection(peer: str) -> tuple[str, str]:

@@ -97,10 +97,8 @@ def refuse_options(ctx: click.Context) -> None:
 
 def run_farm(ctx: click.Context, given: dict[str, Any]) -> None:
     """Serve until a signal."""
-    try:
-        from portcall import farm
-    except ModuleNotFoundError as error:
-        raise CommandError(f"a farm needs the package {error.name}", "", "pip install 'portcall[farm]'") from error
+    from portcall import farm
+
     options = make_options(given)
     warning = time_warning(options.tls_certificate)
 

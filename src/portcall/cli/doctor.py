@@ -22,6 +22,7 @@ from portcall.cli._devices import cuda_compiler, find_devices, reasons
 from portcall.cli._output import print_facts, print_json, print_line
 from portcall.cli._remote import open_session, session_options, uses_farm
 from portcall.errors import CompileError, PortcallError
+from portcall.extras import EXTRAS, Extra
 from portcall.toolchain import Compiler, compilers, library_path
 
 if TYPE_CHECKING:
@@ -33,17 +34,8 @@ portcall doctor
 portcall doctor --json
 portcall doctor rasp                  a server, by its name or address: does it work, and how fast?
 """
-# Package: what it is for. They are looked up, never imported.
-PACKAGES = {
-    "numpy": "arrays",
-    "ml_dtypes": "bfloat16 and the small floats",
-    "ziglang": "compiling for other machines",
-    "apache-tvm-ffi": "libraries that link libtvm_ffi.so",
-    "apache-tvm": "compiling models",
-    "onnx": "compiling ONNX models",
-    "onnxruntime": "checking what was compiled",
-    "torch": "tensors to share",
-}
+# Package: what it is for; those of extras have their own lines. They are looked up, never imported.
+PACKAGES = {"numpy": "arrays", "onnxruntime": "checking what was compiled", "torch": "tensors to share"}
 THREAD_VARIABLES = ("PORTCALL_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -144,7 +136,7 @@ def examine_this_machine(json_to: str | None) -> None:
         "cpus_allowed": len(os.sched_getaffinity(0)),
         **{name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
     }
-    advice = [*suggestions(versions, found, broken), *([no_nvrtc] if no_nvrtc else [])]
+    advice = [*suggestions(found, broken), *([no_nvrtc] if no_nvrtc else [])]
     if json_to is not None:
         report = {
             "python": platform.python_version(),
@@ -153,6 +145,16 @@ def examine_this_machine(json_to: str | None) -> None:
             "portcall": portcall.__version__,
             "core": str(library_path()),
             "packages": versions,
+            "extras": [
+                {
+                    "name": extra.name,
+                    "purpose": extra.purpose,
+                    "packages": list(extra.packages.values()),
+                    "installed": extra.is_installed(),
+                    "install": extra.command,
+                }
+                for extra in EXTRAS.values()
+            ],
             "compilers": [{**vars(compiler), "version": compiler.version()} for compiler in found],
             "devices": [device.to_dict() for device in devices],
             "missing_devices": absent,
@@ -166,7 +168,8 @@ def examine_this_machine(json_to: str | None) -> None:
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("system", platform.platform()),
         ("portcall", f"{portcall.__version__} ({library_path()})"),
-        *((name, f"{version or 'not installed'} ({PACKAGES[name]})") for name, version in versions.items()),
+        *((name, f"{versions[name] or 'not installed'} ({purpose})") for name, purpose in PACKAGES.items()),
+        *((f"extra {extra.name}", extra_text(extra, versions)) for extra in EXTRAS.values()),
         *((f"{compiler.language} compiler", compiler_text(compiler)) for compiler in found),
         *((device.name, str(device)) for device in devices),
         *([("nvrtc", f"{nvrtc} (compiles modules with CUDA source)")] if nvrtc else []),
@@ -181,11 +184,17 @@ def examine_this_machine(json_to: str | None) -> None:
 
 
 def installed() -> Iterator[tuple[str, str]]:
-    for name in PACKAGES:
+    for name in (*PACKAGES, *(package for extra in EXTRAS.values() for package in extra.packages.values())):
         try:
             yield name, metadata.version(name)
         except metadata.PackageNotFoundError:
             yield name, ""
+
+
+def extra_text(extra: Extra, versions: dict[str, str]) -> str:
+    found = ", ".join(f"{name} {versions[name]}" for name in extra.packages.values() if versions[name])
+    state = f"installed ({extra.purpose})" if extra.is_installed() else f"for {extra.purpose}: {extra.command}"
+    return f"{state}{'; ' if found else ''}{found}"
 
 
 def find_compilers() -> tuple[tuple[Compiler, ...], str]:
@@ -200,12 +209,11 @@ def compiler_text(compiler: Compiler) -> str:
     return f"{compiler.version()} ({' '.join(compiler.command)}, {compiler.origin})"
 
 
-def suggestions(versions: dict[str, str], found: tuple[Compiler, ...], broken: str) -> Iterator[str]:
+def suggestions(found: tuple[Compiler, ...], broken: str) -> Iterator[str]:
     if broken:
         yield broken
     elif not any(compiler.language == "c++" for compiler in found):
-        yield "no C++ compiler: apt install g++, or pip install 'portcall[zig]'"
-    if not versions["ziglang"]:
-        yield "to compile for other machines (aarch64, riscv64, WebAssembly): pip install 'portcall[zig]'"
-    if not versions["ml_dtypes"]:
-        yield "for bfloat16 and the small floats: pip install 'portcall[dtypes]'"
+        yield f"no C++ compiler: apt install g++, or {EXTRAS['zig'].command}"
+    for extra in (EXTRAS["zig"], EXTRAS["dtypes"]):  # the others serve who knows that they need them
+        if not extra.is_installed():
+            yield f"for {extra.purpose}: {extra.command}"

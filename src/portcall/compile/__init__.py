@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from portcall.extras import needed
+
 if TYPE_CHECKING:
     from portcall.compile._cache import cached as cached
     from portcall.compile._compile import CompiledModel as CompiledModel
@@ -45,14 +47,8 @@ _NAMES = {
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'portcall.compile' has no attribute {name!r}", name=name)
-    try:
-        module = importlib.import_module(_NAMES[name])
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi", "onnx"):
-            raise
-        text = f"compiling models needs the package {error.name!r}: pip install 'portcall[compile]'"
-        raise ModuleNotFoundError(text, name=error.name) from error
-    return getattr(module, name)
+    with needed("compile", "compiling models"):
+        return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from portcall.extras import needed
+
 _HOMES = {
     "FarmOptions": "portcall.farm._server",
     "serve": "portcall.farm._run",
@@ -21,5 +23,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        with needed("farm", "running a farm"):
+            return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'portcall.farm' has no attribute {name!r}")

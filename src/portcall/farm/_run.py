@@ -12,6 +12,7 @@ from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from portcall.extras import needed
 from portcall.farm._access import Access
 from portcall.farm._log import FarmLog
 from portcall.farm._server import FarmOptions, Server
@@ -23,7 +24,8 @@ _TLS_BUFFER = 32 << 10  # bytes of each connection; asyncio's own are 256 KiB, a
 async def start(options: FarmOptions, log: FarmLog) -> tuple[Address, Access | None, Callable[[], Awaitable[None]]]:
     """Start a farm, or one process of it; return its address, its tokens where it decides, and what ends it."""
     if options.shared:
-        from portcall.farm._member import Member
+        with needed("farm", "a farm on Redis"):
+            from portcall.farm._member import Member
 
         member = Member(options, log)
         return member.address, await member.start(), member.stop

@@ -3,10 +3,12 @@
 
     with portcall.rpc.connect("board.local", 9090, key="rasp") as remote:
         remote.upload("kernels.so")
-        remote.load_module("kernels.so")["add_one"](x, y)
+        remote.load_module("kernels.so").add_one(x, y)
 
 A server is a command, ``portcall serve``, or an object, ``portcall.rpc.Server``.
 """
+
+from typing import Any
 
 from portcall.rpc._local import LocalSession as LocalSession
 from portcall.rpc._popen import PopenSession as PopenSession
@@ -37,3 +39,17 @@ from portcall.rpc.server._server import serve as serve
 from portcall.rpc.wire._address import parse_address as parse_address
 from portcall.rpc.wire._tls import TLSOptions as TLSOptions
 from portcall.rpc.wire._tls import time_problem as time_problem
+
+# Names of TVM's package, and what to write instead.
+_OF_TVM = {
+    "connect_tracker": "portcall farm is the tracker: portcall.rpc.connect_farm(address).request(key) is a session",
+    "TrackerSession": "its class is portcall.rpc.Farm",
+    "RPCSession": "its class is portcall.rpc.Session",
+    "tracker": "portcall farm is the tracker",
+    "proxy": "portcall farm is the proxy, too",
+}
+
+
+def __getattr__(name: str) -> Any:
+    hint = f"; {_OF_TVM[name]}" if name in _OF_TVM else ""
+    raise AttributeError(f"module 'portcall.rpc' has no attribute {name!r}{hint}", name=name)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from portcall.extras import EXTRAS
+
 MOST_BYTES = 16 << 20  # that one piece unpacks to
 _WINDOW_LOG = 24  # of what is read: 16 MiB, all that a piece can refer back to
 _OWN = sys.version_info >= (3, 14)
@@ -58,5 +60,6 @@ def decompress(packed: bytes, size: int) -> bytes:
 
 def _library() -> Any:
     if not is_available():
-        raise ModuleNotFoundError("zstd needs the package zstandard: pip install 'portcall[zstd]'", name=_PACKAGE)
+        command = EXTRAS["zstd"].command
+        raise ModuleNotFoundError(f"zstd needs the package zstandard: {command}", name=_PACKAGE)
     return importlib.import_module(_PACKAGE)
