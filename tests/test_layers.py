@@ -17,9 +17,9 @@ CORE = ROOT / "core"
 # Every module of the package, from the bottom up: (folder, its lines from the bottom up). Modules of one line do not
 # import each other. `portcall` itself is the last line but one: it only names what others define.
 HOUSE = [
-    ("", "_folders errors _html _input _signature _timing", "_archive _plugins", "toolchain"),
+    ("", "_folders errors _html _input _signature _timing extras", "_archive _plugins", "toolchain"),
     ("bench", "_units", "_result", "_conditions", "__init__"),
-    ("", "_core", "_dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
+    ("", "_core", "_installation _dtype _container _function", "_future _device _arraylike", "_stream _tensor _module"),
     (
         "ir",
         "_operations _printing _passes",
@@ -46,6 +46,7 @@ HOUSE = [
         "_quantized",
         "_checks",
         "_model",
+        "_labels",
         "_reading _tiles _constants _resize _operators _importer",
         "_simplify",
         "_products _branches",

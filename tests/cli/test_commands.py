@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from portcall import graph, opencl, toolchain
+from portcall import extras, graph, opencl, toolchain
 from portcall.cli import _progress
+from portcall.cli._output import counted
+from portcall.extras import EXTRAS
 
 Invoke = Callable[..., Result]
 InvokeJson = Callable[..., dict[str, Any]]
@@ -79,6 +81,49 @@ def test_doctor_shows_versions_compilers_devices_and_threads(invoke: Invoke, inv
     assert ("cuda" in answer["missing_devices"]) != ("cuda:0" in devices)
     assert {compiler["language"] for compiler in answer["compilers"]} == {"c", "c++"}
     assert answer["packages"]["numpy"]
+    assert {extra["name"]: extra["purpose"] for extra in answer["extras"]} == {
+        name: extra.purpose for name, extra in EXTRAS.items()
+    }
+
+
+def test_numbered_names_of_kernels_are_counted() -> None:
+    names = ["add", "add1", "add10", "fused_matmul_3", "mean", "x" * 100]
+    assert counted(names) == ["add x 3", "fused_matmul", "mean", "x" * 59 + "…"]
+
+
+@pytest.mark.usefixtures("opencl_plugin")
+@pytest.mark.parametrize("there", [True, False])
+def test_doctor_lists_the_extras(
+    invoke: Invoke, invoke_json: InvokeJson, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setattr(extras, "is_there", lambda module: there)
+    assert {extra["installed"] for extra in invoke_json("doctor")["extras"]} == {there}
+    lines = invoke("doctor").output.splitlines()
+    for name, extra in EXTRAS.items():
+        line = next(line for line in lines if line.startswith(f"extra {name} "))
+        assert extra.purpose in line
+        assert (extra.command in line) == (not there)
+
+
+@pytest.mark.parametrize(
+    ("absent", "extra", "words"),
+    [
+        ("aiohttp", "farm", ("farm", "--port", "0")),
+        ("redis", "farm", ("farm", "--port", "0", "--store", "redis://127.0.0.1:1/0")),
+        ("onnx", "compile", ("inspect", "model.onnx")),
+        ("tvm", "compile", ("run", "model.onnx")),
+    ],
+)
+def test_command_that_lacks_a_package_names_its_extra(
+    shell: Shell, tmp_path: Path, absent: str, extra: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules['{absent}'] = None\n")
+    done = shell(*words, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert EXTRAS[extra].command in next(line for line in lines if line.startswith("error: "))
+    assert EXTRAS[extra].command in next(line for line in lines if line.startswith("  next: "))
 
 
 @pytest.mark.usefixtures("opencl_plugin")

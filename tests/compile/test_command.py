@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
+from onnx import helper, numpy_helper
 
 from compile.test_models import branches, random
+from portcall.cli import cli
+from portcall.compile import from_onnx
 
 pytestmark = pytest.mark.peers
 
@@ -100,3 +104,57 @@ def test_compile_help_loads_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.rpartition("\n\n")[2].split()}
     assert not loaded & {"tvm", "onnx", "numpy"}
+
+
+# ---- Names of the model ----------------------------------------------------------------------------------------------
+
+
+def named_model() -> Any:
+    """Two branches with one kernel, and a chain whose kernel has a long name; nodes of the chain have none."""
+    arrays = {"w0": random(8, 8, seed=0), "w1": random(8, 8, seed=1), "b": random(8)}
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    nodes = []
+    for k in range(2):
+        nodes.append(helper.make_node("MatMul", ["x", f"w{k}"], [f"m{k}"], f"/side{k}/MatMul"))
+        nodes.append(helper.make_node("Relu", [f"m{k}"], [f"r{k}"], f"/side{k}/Relu"))
+    nodes.append(helper.make_node("Concat", ["r0", "r1"], ["a0"], "/joined", axis=0))
+    nodes += [helper.make_node("Mul" if k % 2 else "Add", [f"a{k}", "b"], [f"a{k + 1}"]) for k in range(24)]
+    nodes.append(helper.make_node("Softmax", ["a24"], ["y"], "/head/Softmax"))
+    x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [8, 8]), ("y", [16, 8])))
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_nodes_of_a_compiled_model_are_called_as_those_of_onnx() -> None:
+    made = from_onnx(named_model())
+    nodes = [node for node in made.graph.nodes if node.function not in ("", "__nop")]
+    told = [label for node in nodes for label in node.origin]
+    assert sorted(told) == sorted(f"{node.op_type} {node.name or node.output[0]}" for node in named_model().graph.node)
+    for node in nodes:
+        assert node.origin
+        assert node.name in ("y", node.origin[0].partition(" ")[2])
+    makers = {entry: node.name for node in made.graph.nodes for entry in node.outputs}
+    for k in range(2):  # each side has its own weights, although both have one kernel
+        (side,) = (node for node in nodes if f"MatMul /side{k}/MatMul" in node.origin)
+        assert f"Relu /side{k}/Relu" in side.origin
+        given = [made.params[name] for entry in side.inputs if (name := makers[entry]) in made.params]
+        np.testing.assert_array_equal(np.unique(given[0][given[0] != 0]), np.unique(random(8, 8, seed=k)))
+
+
+def test_inspect_and_profile_name_nodes_and_operators_of_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    onnx.save(named_model(), tmp_path / "m.onnx")
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "m.onnx")]).stdout
+    table = shown.partition("kernel ")[2].partition("functions ")[0]
+    assert "/side1/MatMul" in table
+    assert "MatMul + Relu" in table
+    assert "Add x 12 + Mul x 12" in table
+    assert "fused" not in table
+    assert "0 views" not in shown
+    assert "0 copies" not in shown
+    assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= 120
+    nodes = portcall("inspect", tmp_path / "m.onnx")["nodes"]
+    assert any(node["origin"][:1] == ["MatMul /side0/MatMul"] and node["function"] for node in nodes)
+    words = ["bench", str(tmp_path / "m.onnx"), "--fill", "random", "--profile", "--number", "1", "--repeat", "1"]
+    profile = CliRunner().invoke(cli, words).stdout.partition("call by call")[2]
+    assert "MatMul + Relu: /side0/MatMul, /side1/MatMul" in profile.replace("/side1/MatMul, /side0", "/side0")

@@ -67,6 +67,12 @@ class Spy:
         return timed
 
 
+def test_benchmark_names_its_device_argument(mlp_module: graph.GraphModule) -> None:
+    for given in ({"device": CPU}, {"x": array(4, 16)}):
+        with pytest.raises(TypeError, match="dev="):
+            mlp_module.benchmark(**given)
+
+
 def test_benchmark_checks_its_arguments(mlp_module: graph.GraphModule) -> None:
     usual = {"number": 5, "repeat": 5, "min_repeat_ms": 0, "limit_zero_time_iterations": 100,
              "cooldown_interval_ms": 0, "repeats_to_cooldown": 1}  # fmt: skip

@@ -49,6 +49,7 @@ def test_inspect_vm_shows_functions_and_instructions(models: Compiled) -> None:
     assert facts["listing"].strip() == models.listing("loop").strip()
     shown = CliRunner().invoke(cli, ["inspect", str(models.path("user")), "--strict"])
     assert "demo.scale" in shown.stdout
+    assert shown.stdout.startswith("executable")  # with its functions and their types, before the library
     assert shown.exit_code != 0
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from portcall.cli._output import LISTED, console, listed, print_facts, print_lin
 from portcall.errors import GraphError
 
 if TYPE_CHECKING:
-    from portcall.graph import Graph, MemoryReport, ParamInfo, Plan
+    from portcall.graph import Graph, MemoryReport, Node, ParamInfo, Plan
     from portcall.inspect import LibraryReport
 
 BUILT_IN = ("__nop", "__copy")
@@ -37,6 +37,7 @@ class ModelFile:
         kind: one of KINDS.
         params: what is known of parameters, by name; None if nothing is.
         problems: what is wrong with it, each a sentence.
+        origins: what nodes compute of the model that was compiled, by name.
     """
 
     path: str
@@ -44,6 +45,7 @@ class ModelFile:
     plan: Plan
     params: Mapping[str, ParamInfo] | None
     problems: list[str] = field(default_factory=list)
+    origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -69,9 +71,19 @@ class ModelFile:
         """Say whether other modules in the library, of which nothing is read, may have kernels."""
         return any(module.kind != "_lib" for module in library.modules)
 
+    def calls(self) -> list[Node]:
+        return [node for node in self.graph.nodes if node.function and node.function not in BUILT_IN]
+
     def kernels(self) -> Counter[str]:
         """Return how often each kernel is called."""
-        return Counter(node.function for node in self.graph.nodes if node.function and node.function not in BUILT_IN)
+        return Counter(node.function for node in self.calls())
+
+    def words(self) -> Counter[str]:
+        """Return how often each kernel is called, by the operators of the model that was compiled."""
+        return Counter(words_of(node.function, self.origin_of(node)) for node in self.calls())
+
+    def origin_of(self, node: Node) -> Sequence[str]:
+        return self.origins.get(node.name, ())
 
     def inputs(self) -> Iterator[tuple[str, Any]]:
         for number in self.graph.inputs:
@@ -113,30 +125,39 @@ class ModelFile:
     def facts(self, everything: bool) -> Iterator[tuple[str, str]]:
         kernels, graph = self.kernels(), self.graph
         views, copies = (sum(node.function == name for node in graph.nodes) for name in BUILT_IN)
-        counts = f"{len(graph.nodes)} nodes: {len(graph.inputs)} inputs and parameters, {sum(kernels.values())} calls"
-        counts += f" of {len(kernels)} kernels, {views} views, {copies} copies between devices"
+        calls = f"{number_of(sum(kernels.values()), 'call')} of {number_of(len(kernels), 'kernel')}"
+        counts = [
+            number_of(len(graph.inputs), "input or parameter", "inputs and parameters"),
+            calls if kernels else "",
+            number_of(views, "view") if views else "",
+            number_of(copies, "copy between devices", "copies between devices") if copies else "",
+        ]
+        nodes = f"{number_of(len(graph.nodes), 'node')}: {', '.join(filter(None, counts))}"
         yield (
             "model",
             f"{self.path} ({format_size(os.path.getsize(self.path))}), {KINDS[self.kind]}",
         )
-        yield "nodes", counts
+        yield "nodes", nodes
         params = self.params or {}
         inputs = [f"{name}  {value}" for name, value in self.inputs() if name not in params]
         yield "inputs", listed(inputs, everything) or "none"
         yield "outputs", listed([f"{name}  {value}" for name, value in self.outputs()], everything) or "none"
         nbytes = sum(info.nbytes for info in params.values())
         told = "unknown, counted as inputs: pass --params FILE"
-        yield "parameters", told if self.params is None else f"{len(params)}, {format_size(nbytes)}"
+        yield (
+            "parameters",
+            told if self.params is None else f"{len(params)}, {format_size(nbytes)}" if params else "none",
+        )
         yield (
             "kernels",
-            listed([f"{name}  x {count}" for name, count in kernels.most_common()], everything) or "none",
+            listed([f"{name}  x {count}" for name, count in self.words().most_common()], everything) or "none",
         )
         report = self.memory()
         for number, device in enumerate(report.devices):
             total = device.parameters + device.inputs + device.arena
             parts = (("parameters", device.parameters), ("inputs", device.inputs), ("activations", device.arena))
             text = f"{device.device}: {format_size(total)} = "
-            text += " + ".join(f"{name} {format_size(nbytes)}" for name, nbytes in parts)
+            text += " + ".join(f"{name} {format_size(nbytes)}" for name, nbytes in parts if nbytes or not total)
             text += f"\n  activations: {format_size(device.unshared)} if none shared memory"
             where = f", at '{device.peak_node}'" if device.peak_node else ""
             yield "memory" if number == 0 else "", f"{text}, {format_size(device.peak)} live at one time{where}"
@@ -155,7 +176,7 @@ class ModelFile:
             yield (
                 str(number),
                 node.name,
-                kind if node.function else f"({kind})",
+                words_of(kind, self.origin_of(node)) if node.function else f"({kind})",
                 reads,
                 gives,
                 ", ".join(places) + where,
@@ -176,6 +197,7 @@ class ModelFile:
                 {
                     "name": node.name,
                     "function": node.function,
+                    "origin": list(self.origin_of(node)),
                     "inputs": list(node.inputs),
                     "outputs": [value_facts("", graph.values[entry]) | {"entry": entry} for entry in node.outputs],
                 }
@@ -184,6 +206,21 @@ class ModelFile:
             "memory": self.memory().to_dict(),
             "problems": self.problems,
         }
+
+
+def origins_of(graph: Graph) -> dict[str, Sequence[str]]:
+    """Return what nodes compute of the model that was compiled, by name; plans do not say it."""
+    return {node.name: node.origin for node in graph.nodes if node.origin}
+
+
+def words_of(function: str, origin: Sequence[str]) -> str:
+    """Return a kernel in words: the operators that it computes, such as ``Conv + Relu``, or else its name."""
+    operators = Counter(each.partition(" ")[0] for each in origin)
+    return " + ".join(f"{name} x {count}" if count > 1 else name for name, count in operators.items()) or function
+
+
+def number_of(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def open_model_file(path: str, params: str | None) -> ModelFile | None:
@@ -204,16 +241,18 @@ def open_model_file(path: str, params: str | None) -> ModelFile | None:
         kind = graph.file_kind(path)
         if kind == "bundle":
             bundle = graph.read_bundle(path)
-            planned, known = bundle.plan, {**bundle.params, **given}
+            written, planned, known = bundle.graph, bundle.plan, {**bundle.params, **given}
         elif kind == "library":
             embedded = graph.read_embedded(path)
             if embedded is None:
                 return None
-            planned, known = graph.plan(embedded.graph), {**embedded.params, **given}
+            written, known = embedded.graph, {**embedded.params, **given}
+            planned = graph.plan(written)
         else:
-            planned, known = graph.plan(graph.Graph.from_json(Path(path).read_bytes())), dict(given)
+            written, known = graph.Graph.from_json(Path(path).read_bytes()), dict(given)
+            planned = graph.plan(written)
     told = known if params or kind != "graph" else None
-    return ModelFile(path, kind, planned, told, [str(warning.message) for warning in caught])
+    return ModelFile(path, kind, planned, told, [str(warning.message) for warning in caught], origins_of(written))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 120
 # Libraries may export thousands of functions, and graphs have as many nodes; with --all every one is listed.
 LISTED = 40
+# Names of kernels that a compiler made of the operators in them: what numbers them, and how much of one is shown.
+NUMBERED, LONG = re.compile(r"_?\d+$"), 60
 
 
 def console() -> Console:
@@ -65,6 +69,13 @@ def listed(lines: Sequence[str], everything: bool) -> str:
     if everything or len(lines) <= LISTED:
         return "\n".join(lines)
     return "\n".join((*lines[:LISTED], f"… and {len(lines) - LISTED} more (--all lists them)"))
+
+
+def counted(names: Iterable[str]) -> list[str]:
+    """Return names that a compiler numbered, as ``add x 3`` for add, add1 and add2, and long ones in part."""
+    stems = Counter(NUMBERED.sub("", name) for name in names)
+    short = ((stem if len(stem) <= LONG else f"{stem[: LONG - 1]}…", count) for stem, count in stems.items())
+    return [f"{stem} x {count}" if count > 1 else stem for stem, count in short]
 
 
 def print_line(text: str, label: str = "", colour: str = "") -> None:

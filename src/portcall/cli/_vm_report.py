@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from portcall.bench import format_size
-from portcall.cli._output import listed, print_facts, print_line
+from portcall.cli._output import counted, listed, print_facts, print_line
 
 if TYPE_CHECKING:
     from portcall.inspect import LibraryReport
@@ -35,7 +35,6 @@ class ExecutableReport:
         return [f"it calls the function '{name}', which must be registered first" for name in self.missing]
 
     def show(self, everything: bool) -> None:
-        print_line("")
         print_facts(self.facts(everything))
         for problem in self.problems:
             print_line(problem, "problem", "yellow")
@@ -51,7 +50,7 @@ class ExecutableReport:
         yield "functions", listed([str(each) for each in info.signatures.values()], everything) or "none"
         count = sum(f.instructions for f in called)
         yield "instructions", f"{count:,}{'' if everything or not count else ' (--all lists them)'}"
-        yield "kernels", listed(self.kernels, everything) or "none"
+        yield "kernels", listed(self.kernels if everything else counted(self.kernels), everything) or "none"
         yield "calls", listed(self.others, everything) or "nothing else"
         tensors = [constant for constant in info.constants if constant.type == "tensor"]
         size = format_size(sum(constant.nbytes for constant in tensors))

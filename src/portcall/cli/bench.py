@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,12 +28,13 @@ from portcall.cli._call import (
 from portcall.cli._command import Command
 from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.cli._errors import UNTRUSTED
+from portcall.cli._graph_report import origins_of, words_of
 from portcall.cli._model import model_options, open_model
 from portcall.cli._onnx import compiled, shape_option, target_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from portcall.graph import KernelProfile, Profile
     from portcall.vm import Profile as CallProfile
@@ -51,7 +52,7 @@ portcall bench resnet50.onnx --fill random
 portcall bench bundle.so --input data=@x.npy --end-to-end --rpc board.local:9090 --key rasp
 """
 SCHEMA = 1
-TOP = 20  # kernels that a profile shows
+TOP, FEW_NODES = 20, 3  # kernels that a profile shows, and names of their nodes
 PROFILE_COLUMNS = ("time", "share", "calls", "kernel")
 OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 
@@ -109,7 +110,7 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
         print_line(str(counts))
         print_line(str(result))
         if timed.profile and given["profile"]:
-            show_profile(timed.profile)
+            show_profile(timed.profile, timed.origins)
         if given["trace"]:
             print_line(f"trace of one run: {given['trace']}, for ui.perfetto.dev")
         place.show()
@@ -127,6 +128,7 @@ class Timed:
         text: in words.
         facts: for JSON.
         profile: of a model, where it was asked for.
+        origins: what nodes compute of the model that was compiled, by name.
     """
 
     text: str
@@ -135,6 +137,7 @@ class Timed:
     result: BenchmarkResult
     counts: Counts
     profile: Profile | CallProfile | None = None
+    origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
@@ -170,7 +173,7 @@ def bench_function(ctx: click.Context, given: dict[str, Any]) -> Timed:
 
 def bench_model(ctx: click.Context, given: dict[str, Any]) -> Timed:
     with open_model(ctx, given) as model:
-        from portcall.graph import GraphModuleDebug
+        from portcall.graph import GraphModuleDebug, file_kind, read_bundle
 
         end_to_end = given["end_to_end"]
         inputs: dict[str, Any] = {name: each.array for name, each in model.inputs.items()} if end_to_end else {}
@@ -188,7 +191,10 @@ def bench_model(ctx: click.Context, given: dict[str, Any]) -> Timed:
         if profile and given["trace"]:
             profile.save_trace(given["trace"])
     facts = {**model.to_dict(), "end_to_end": end_to_end, "trace": given["trace"]}
-    return Timed(f"{model}{', end to end,' if end_to_end else ''}", facts, model.place, result, counts, profile)
+    text = f"{model}{', end to end,' if end_to_end else ''}"
+    is_bundle = file_kind(given["file"]) == "bundle"
+    origins = origins_of(read_bundle(given["file"]).graph) if is_bundle else {}
+    return Timed(text, facts, model.place, result, counts, profile, origins)
 
 
 def measure_well(measure: Measure, place: Place, given: dict[str, Any]) -> tuple[BenchmarkResult, Counts]:
@@ -203,11 +209,11 @@ def measure_well(measure: Measure, place: Place, given: dict[str, Any]) -> tuple
     return result, counts
 
 
-def show_profile(profile: Profile | CallProfile) -> None:
+def show_profile(profile: Profile | CallProfile, origins: Mapping[str, Sequence[str]]) -> None:
     """Print where the time of a run went: the kernels that took most of it."""
     kernels: Sequence[KernelProfile | ProfileRow] = profile.rows if hasattr(profile, "rows") else profile.by_kernel()
     rows = [
-        (format_duration(each.time), f"{each.share:.1%}", f"{calls_of(each):,}", name_of(each))
+        (format_duration(each.time), f"{each.share:.1%}", f"{calls_of(each):,}", name_of(each, origins))
         for each in kernels[:TOP]
     ]
     print_line(f"\none run, call by call: {format_duration(profile.total)}")
@@ -222,8 +228,15 @@ def calls_of(row: KernelProfile | ProfileRow) -> int:
     return row.calls if hasattr(row, "calls") else len(row.nodes)
 
 
-def name_of(row: KernelProfile | ProfileRow) -> str:
-    return row.name if hasattr(row, "name") else row.function
+def name_of(row: KernelProfile | ProfileRow, origins: Mapping[str, Sequence[str]]) -> str:
+    """Return a kernel's name; of one that was compiled of a model its operators, and the nodes that call it."""
+    if hasattr(row, "name"):
+        return row.name
+    names = [node.name for node in row.nodes]
+    if names[0] not in origins:
+        return row.function
+    more = f" and {len(names) - FEW_NODES} more" if len(names) > FEW_NODES else ""
+    return f"{words_of(row.function, origins[names[0]])}: {', '.join(names[:FEW_NODES])}{more}"
 
 
 def environment() -> dict[str, object]:

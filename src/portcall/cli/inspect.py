@@ -14,7 +14,7 @@ from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import KINDS, open_model_file
 from portcall.cli._onnx import compiled, shape_option
-from portcall.cli._output import console, listed, print_facts, print_json, print_line
+from portcall.cli._output import console, counted, listed, print_facts, print_json, print_line
 from portcall.cli._params_report import KINDS as TENSORS
 from portcall.cli._params_report import open_tensors_file
 from portcall.cli._vm_report import open_executable
@@ -95,12 +95,12 @@ def command(
     else:
         if model:
             model.show(everything, svg)
-        if model and report:
-            print_line("")
-        if report:
-            show(report, everything)
         if executable:
             executable.show(everything)
+        if report and (model or executable):
+            print_line("")
+        if report:
+            show(report, everything, kernels=bool(model or executable))
     if strict and problems:
         ctx.exit(UNTRUSTED)
 
@@ -111,8 +111,8 @@ def refuse_options_of_models(why: str, kernels: str | None, params: str | None, 
             raise click.UsageError(f"{option} is for graphs and bundles, and {why}")
 
 
-def show(report: LibraryReport, everything: bool) -> None:
-    print_facts(facts(report, everything))
+def show(report: LibraryReport, everything: bool, kernels: bool) -> None:
+    print_facts(facts(report, everything, kernels))
     if report.modules:
         print_line("modules inside")
         console().print(module_tree(report, 0, {0}))
@@ -126,8 +126,11 @@ def show(report: LibraryReport, everything: bool) -> None:
         print_line("all that it needs is installed", "no problem", "green")
 
 
-def facts(report: LibraryReport, everything: bool) -> Iterator[tuple[str, str]]:
-    functions = [f"{name}{report.signatures.get(name, '')}" for name in report.functions]
+def facts(report: LibraryReport, everything: bool, kernels: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is shown of a library; ``kernels``: its functions are those that the compiler of a model named."""
+    typed = [f"{name}{report.signatures[name]}" for name in report.functions if name in report.signatures]
+    others = [name for name in report.functions if name not in report.signatures]
+    functions = [*typed, *(counted(others) if kernels and not everything else others)]
     yield "functions", listed(functions, everything) or "none"
     if report.entry:
         yield "entry", "yes: calling the module calls it"

@@ -25,6 +25,7 @@ from portcall.compile._emit import emit
 from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
+from portcall.compile._labels import Labels
 from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, load
 from portcall.compile._program import read_program
@@ -160,12 +161,13 @@ def from_onnx(
     with steps.step("simplify"):
         proto = simplify(proto)
     with steps.step("import"), as_model_error("import"):
-        module = import_model(proto, fixed)
+        labels = Labels(given)
+        module = import_model(proto, fixed, labels=labels)
     metadata = {
         "model": loaded.name, "sha256": loaded.digest, "target": target, "cpu": machine.cpu, "threads": threads,
         "winograd": winograd, "portcall": portcall.__version__, "tvm": tvm.__version__, "onnx": onnx.__version__,
     }  # fmt: skip
-    compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps)
+    compiled = compile_module(module, machine, [value.name for value in proto.graph.output], metadata, steps, labels)
     if not check:
         return compiled
     with steps.step("check"):
@@ -181,16 +183,24 @@ def check_options(winograd: str, threads: int) -> None:
 
 
 def compile_module(
-    module: Any, machine: Target, outputs: Sequence[str], metadata: Mapping[str, Any], steps: Steps
+    module: Any,
+    machine: Target,
+    outputs: Sequence[str],
+    metadata: Mapping[str, Any],
+    steps: Steps,
+    labels: Labels | None = None,
 ) -> CompiledModel:
     """Compile the function ``main`` of a module of Relax.
 
     Parameters:
         outputs: the names of its results.
         metadata: kept in the graph; ``target``, ``threads`` and ``winograd`` among it are the options.
+        labels: those of an imported model, for the nodes of the graph.
     """
     with steps.step("lower"), as_model_error("lower"):
-        program = read_program(lower(module, machine))
+        program = read_program(lower(module, machine, labels))
+        if labels:
+            labels.give(program)
     with steps.step("kernels"):
         rules = Rules(program, machine, metadata["winograd"], metadata["threads"] > 1)
         fold_layout_changes(program, rules.reading_of, rules.product_of)

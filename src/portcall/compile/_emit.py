@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portcall.compile._kernels import Kernel, Rules
+from portcall.compile._labels import labels_of
 from portcall.compile._program import Program, Value
-from portcall.graph import Entry, Graph, GraphBuilder
+from portcall.graph import ORIGIN, Entry, Graph, GraphBuilder
 
 Array = Any
 
@@ -51,12 +52,13 @@ class _Emitter:
                 continue
             kernel = self.rules.choose(call)
             inputs = [self._input(kernel, place, value) for place, value in enumerate(call.inputs)]
-            several = len(call.outputs) > 1
-            name = self._free(kernel.name) if several else own.get(call.outputs[0]) or self._free(kernel.name)
+            several, nodes = len(call.outputs) > 1, labels_of(call)
+            stem = nodes[0].partition(" ")[2] if nodes else kernel.name
+            name = self._free(stem) if several else own.get(call.outputs[0]) or self._free(stem)
             made = self.builder.call(
                 kernel.name, inputs, [value.shape for value in call.outputs] if several else call.outputs[0].shape,
                 [value.dtype for value in call.outputs] if several else call.outputs[0].dtype,
-                name=name, flatten_data=kernel.flat,
+                name=name, flatten_data=kernel.flat, attrs={ORIGIN: "\n".join(nodes)} if nodes else None,
             )  # fmt: skip
             for value, entry in zip(call.outputs, made if several else [made], strict=True):
                 self._entries[value] = entry

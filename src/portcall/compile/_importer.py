@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from onnx import helper
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from portcall.compile._labels import Labels
 from portcall.compile._program import is_constant
 from portcall.compile._rewriting import opset_of
 from portcall.errors import ModelError
@@ -26,17 +27,22 @@ Expr = Any
 _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
-def import_model(model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool = True) -> Any:
+def import_model(
+    model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool = True, labels: Labels | None = None
+) -> Any:
     """Return an ONNX model as a module of Relax, with its weights as constants.
 
     Parameters:
         own: import some operators as this module says, for graphs; their shapes are fixed.
+        labels: learn which variables hold values of the model.
 
     Raises:
         ModelError: an operator cannot be imported.
     """
     importer = _Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
     importer.own = _OWN if own else {}
+    importer.labels = labels
+    importer.results = iter([node.output[0] for node in model.graph.node])  # in the order in which they are converted
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
             return importer.from_onnx(model.graph, opset_of(model))
@@ -47,6 +53,8 @@ def import_model(model: Any, shapes: Mapping[str, Sequence[int]], *, own: bool =
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]]
+    labels: Labels | None
+    results: Iterator[str]
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
         """Do nothing: that was checked before, with the operators below."""
@@ -54,8 +62,13 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
         convert = self.own.get(op_name)
         try:
+            name = self.labels.mark(next(self.results, "")) if self.labels is not None else ""
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
-            return super()._convert_operator(op_name, inputs, attrs, opset) if made is None else self.bb.emit(made)
+            if made is not None:
+                return self.bb.emit(made, name)
+            made = super()._convert_operator(op_name, inputs, attrs, opset)
+            is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
+            return self.bb.emit(made, name) if name and is_tensor else made
         except Exception as error:
             name = attrs["tvm_custom"]["name"]
             reason = str(error).strip().rpartition("\n")[2] or type(error).__name__

@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from portcall.compile._constants import FoldWithNumPy
+from portcall.compile._labels import Labels
 from portcall.compile._products import is_product
 from portcall.compile._target import Target
 
@@ -21,7 +22,7 @@ _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 _BROADCAST, _OPAQUE = 1, 8  # of TVM's OpPatternKind: the largest that is one element by one, and what is never fused
 
 
-def lower(module: Any, target: Target) -> Any:
+def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
     """Return the module with a function for each step of the model, chains of element-wise operators fused.
 
     Batch normalizations are folded into convolutions before they are decomposed. Constants are folded with NumPy; what
@@ -43,7 +44,7 @@ def lower(module: Any, target: Target) -> Any:
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         KeepSmallProducts(),
-        transform.FuseOps(),
+        *(labels.around(transform.FuseOps()) if labels else [transform.FuseOps()]),
         transform.FuseTIR(),
         transform.RewriteDataflowReshape(),
         transform.ToNonDataflow(),

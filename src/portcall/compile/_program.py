@@ -47,6 +47,7 @@ class Call:
         nchw: the first input has the order NCHW, although the function says NHWC.
         shuffled: the input lies as it did before a shuffle of its channels into so many groups.
         order: the channels of its constants are to be taken in this order.
+        nodes: labels of the nodes of the model that it computes, where they are known.
     """
 
     function: str
@@ -57,6 +58,7 @@ class Call:
     nchw: bool = False
     shuffled: int = 0
     order: tuple[int, ...] = ()
+    nodes: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -344,7 +344,7 @@ class GraphModule:
 
     def benchmark(
         self,
-        dev: Device,
+        dev: Device | None = None,
         func_name: str = "run",
         repeat: int = 5,
         number: int = 5,
@@ -358,7 +358,7 @@ class GraphModule:
         """Time the graph where it runs, with the inputs that are given set before.
 
         Parameters:
-            dev: the device that is waited for.
+            dev: the device that is waited for; it must be given, and is not called ``device``, as an input may be.
             func_name: what is called, without arguments.
             repeat, number, min_repeat_ms, limit_zero_time_iterations, cooldown_interval_ms, repeats_to_cooldown: see
                 ``Module.time_evaluator``.
@@ -366,8 +366,11 @@ class GraphModule:
                 to it as well.
 
         Raises:
+            TypeError: there is no ``dev``.
             GraphError, RuntimeError: as ``run``.
         """
+        if dev is None:
+            raise TypeError("benchmark() needs the device that is waited for: benchmark(dev, …), or by name dev=")
         timed = self.module.time_evaluator(
             "run_from_inputs" if end_to_end else func_name, dev, number=number, repeat=repeat,
             min_repeat_ms=min_repeat_ms or 0, limit_zero_time_iterations=limit_zero_time_iterations,

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from portcall import DataType, errors
 
+ORIGIN = "onnx"  # the attribute of a node with lines: what it computes of the model that was compiled
 PLACEHOLDER = "null"
 CALL = "tvm_op"
 NOP = "__nop"
@@ -82,6 +83,11 @@ class Node:
     outputs: range
     attrs: Mapping[str, str] = field(default_factory=dict)
     control_deps: tuple[int, ...] = ()
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What it computes of the model that was compiled, such as ``Conv /stem/Conv``; empty if that is not known."""
+        return tuple(self.attrs.get(ORIGIN, "").splitlines())
 
     @property
     def function(self) -> str:

@@ -182,6 +182,8 @@ class VirtualMachine:
         """
         name = function or self.entry
         self[name]
+        if "device" in named and "device" not in (each.name for each in self.signature(name).parameters):
+            raise TypeError("benchmark() takes no device: a machine runs on its own, which vm.create was given")
         self.module["save_function"](name, _SAVED, False, *self._arguments(name, args, named))
         timed = self.module.time_evaluator(
             _SAVED, self.device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
