@@ -206,7 +206,7 @@ def test_demo_json_has_the_times(invoke_json: InvokeJson, tmp_path: Path) -> Non
     answer = invoke_json("demo", "--folder", tmp_path / "tour")
     assert len(answer["rows"]) == 3
     assert all(row["seconds"] > 0 for row in answer["rows"])
-    assert answer["refused"].startswith("TypeError: ")
+    assert answer["refused"].startswith("ArgumentError: ")
 
 
 def test_inspect_shows_signatures_first_and_details_when_asked(invoke: Invoke, tmp_path: Path) -> None:
