@@ -117,7 +117,8 @@ def named_model() -> Any:
     for k in range(2):
         nodes.append(helper.make_node("MatMul", ["x", f"w{k}"], [f"m{k}"], f"/side{k}/MatMul"))
         nodes.append(helper.make_node("Relu", [f"m{k}"], [f"r{k}"], f"/side{k}/Relu"))
-    nodes.append(helper.make_node("Concat", ["r0", "r1"], ["a0"], "/joined", axis=0))
+        nodes.append(helper.make_node("Softmax", [f"r{k}"], [f"s{k}"], f"/side{k}/Softmax"))
+    nodes.append(helper.make_node("Concat", ["s0", "s1"], ["a0"], "/joined", axis=0))
     nodes += [helper.make_node("Mul" if k % 2 else "Add", [f"a{k}", "b"], [f"a{k + 1}"]) for k in range(24)]
     nodes.append(helper.make_node("Softmax", ["a24"], ["y"], "/head/Softmax"))
     x, y = (helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [8, 8]), ("y", [16, 8])))
