@@ -142,10 +142,10 @@ class Agent {
     Descriptor socket;
     int64_t fence;
   };
-  struct Work {  // a hook that runs, and the commands that follow it
-    std::unique_ptr<Hook> hook;
+  struct Work {  // commands before or after a lease
     Order order;
     std::vector<std::string> next;
+    std::unique_ptr<Hook> hook;  // the one that runs
   };
 
   void Step() {
@@ -159,15 +159,16 @@ class Agent {
     }
     if (!orders_.asking()) next = std::min(next, after_);
     for (const Relay& relay : relays_) polled.push_back({relay.socket.get(), POLLIN, 0});
-    for (const Work& work : works_) {
-      polled.push_back({work.hook->fd(), POLLIN, 0});
-      next = std::min(next, work.hook->fd() < 0 ? Now() + kLook : work.hook->deadline());
+    OnHooks();
+    if (!works_.empty()) {
+      const Hook& hook = *works_.front().hook;
+      polled.push_back({hook.fd(), POLLIN, 0});
+      next = std::min(next, hook.fd() < 0 ? Now() + kLook : hook.deadline());
     }
     const int wait = static_cast<int>(std::max(0.0, next - Now()) * 1000) + 1;
     if (poll(polled.data(), polled.size(), wait) < 0 && errno != EINTR) throw SystemError("cannot wait");
     if (polled[0].revents) OnServer();
     OnRelays();
-    OnHooks();
     FarmAnswer answer;
     if (orders_.asking() && orders_.Receive(&answer)) OnOrders(answer);
     if (reports_.asking() && reports_.Receive(&answer)) OnReported(answer);
@@ -339,10 +340,11 @@ class Agent {
       for (const std::string* command : {&options_.check, &options_.prepare}) {
         if (!command->empty()) commands.push_back(*command);
       }
-      return StartHook(order, std::move(commands));
+      return works_.push_back({order, std::move(commands), nullptr});
     }
     if (order.what == "offer" || order.what == "admit") return done_.push_back(Admit(order));
     if (order.what != "end") return;
+    over_ = std::max(over_, order.fence);
     relays_.remove_if([&](const Relay& relay) { return relay.fence <= order.fence; });
     Tell(GateMessage(GateMessage::kEndLease, 0, order.fence));
   }
@@ -403,23 +405,32 @@ class Agent {
 
   // ---- Hooks ----
 
-  void StartHook(const Order& order, std::vector<std::string> commands) {
-    const Hook::Variables variables = {
-        {"PORTCALL_PLACE", options_.place}, {"PORTCALL_USER", order.user}, {"PORTCALL_LEASE_ID", order.lease}};
-    auto hook = std::make_unique<Hook>(commands.front(), options_.hook_limit, variables);
-    commands.erase(commands.begin());
-    works_.push_back({std::move(hook), order, std::move(commands)});
+  // Runs the commands of a place one after the other, and reports. An offer that is over by then gets no answer.
+  void OnHooks() {
+    while (!works_.empty()) {
+      Work& work = works_.front();
+      const bool clean = work.order.what == "clean", over = !clean && work.order.fence <= over_;
+      std::string why;
+      if (work.hook && !work.hook->Ended(&why)) return;
+      if (why.empty() && !over && !work.next.empty() && StartHook(&work, &why)) return;
+      if (clean) waiting_.push_back(Done("cleaned", work.order, "why", why));
+      else if (!over) waiting_.push_back(why.empty() ? Admit(work.order) : Done("declined", work.order, "why", why));
+      works_.pop_front();
+    }
   }
 
-  void OnHooks() {
-    for (auto next = works_.begin(); next != works_.end();) {
-      const auto work = next++;
-      std::string why;
-      if (!work->hook->Ended(&why)) continue;
-      if (why.empty() && !work->next.empty()) StartHook(work->order, std::move(work->next));
-      else if (work->order.what == "clean") waiting_.push_back(Done("cleaned", work->order, "why", why));
-      else waiting_.push_back(why.empty() ? Admit(work->order) : Done("declined", work->order, "why", why));
-      works_.erase(work);
+  // Starts the next command; false if it does not start, with the reason.
+  bool StartHook(Work* work, std::string* why) {
+    const Order& order = work->order;
+    const Hook::Variables variables = {
+        {"PORTCALL_PLACE", options_.place}, {"PORTCALL_USER", order.user}, {"PORTCALL_LEASE_ID", order.lease}};
+    try {
+      work->hook = std::make_unique<Hook>(work->next.front(), options_.hook_limit, variables);
+      work->next.erase(work->next.begin());
+      return true;
+    } catch (const Error& error) {
+      *why = error.message();
+      return false;
     }
   }
 
@@ -448,16 +459,14 @@ class Agent {
       waiting_.push_back(Object(
           {{"what", "\"closed\""}, {"fence", fence}, {"session", Quoted(session)}, {"why", Quoted(message.text)}}));
     } else if (message.kind == GateMessage::kLeaseEnded) {
-      if (!options_.clean.empty()) waiting_.push_back(Done("ended", order, "why", ""));
+      if (Patience() > 0) waiting_.push_back(Done("ended", order, "why", ""));
       for (; !leases_.empty() && leases_.begin()->first <= message.fence; leases_.erase(leases_.begin())) {
         order = leases_.begin()->second;
       }
       order.what = "clean";
       order.fence = message.fence;
-      const bool runs =
-          std::any_of(works_.begin(), works_.end(), [](const Work& w) { return w.order.what == "clean"; });
-      if (!options_.clean.empty() && message.fence > cleaned_) StartHook(order, {options_.clean});
-      else if (!runs) waiting_.push_back(Done("cleaned", order, "why", ""));
+      const bool runs = !options_.clean.empty() && message.fence > cleaned_;
+      works_.push_back({order, runs ? std::vector<std::string>{options_.clean} : std::vector<std::string>{}, nullptr});
       cleaned_ = std::max(cleaned_, message.fence);
     } else if (message.kind == GateMessage::kStop) {
       stopping_ = true;
@@ -474,9 +483,10 @@ class Agent {
   std::deque<std::string> waiting_;  // reports, of which the farm is being told the first ones
   size_t reporting_ = 0;
   std::list<Relay> relays_;
-  std::list<Work> works_;
+  std::list<Work> works_;  // of which the first one runs
   std::map<int64_t, Order> leases_;  // what the farm said of each lease that is here, by fence
-  int64_t cleaned_ = 0;              // the fence of the last lease after which the command was started
+  int64_t cleaned_ = 0;              // the fence of the last lease after which the command was to be started
+  int64_t over_ = 0;                 // the farm has ended the leases up to this fence
   const double begin_ = Now();
   double after_ = 0, pause_ = kFirstPause, asked_ = 0;
   std::string said_;  // the last trouble with the farm that was logged, and when

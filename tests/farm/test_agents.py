@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -141,3 +142,39 @@ def test_agent_declines_what_it_has_no_thread_for(fake: FakeFarm, monkeypatch: p
         monkeypatch.undo()
         fake.give({"do": "offer", "fence": 2, "key": "k:2"})
         assert fake.until(lambda: fake.done()[1:])[0]["what"] == "accepted"
+
+
+@pytest.mark.parametrize("clean", ["", "echo clean-$PORTCALL_LEASE_ID >> "])
+def test_agent_runs_the_hooks_of_its_place_one_after_the_other(fake: FakeFarm, tmp_path: Path, clean: str) -> None:
+    """An offer whose hook runs is over, since the farm lost the connection."""
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    os.mkfifo(gate)
+    prepare = f"echo prepare-$PORTCALL_LEASE_ID >> {log}; cat {gate}; echo prepared-$PORTCALL_LEASE_ID >> {log}"
+    first, second = (["prepare-1", "prepared-1", *["clean-1"] * bool(clean)], ["prepare-2", "prepared-2"])
+
+    def goes_on_after(lines: list[str]) -> None:
+        with gate.open("w"):  # once it is read
+            assert log.read_text().split() == lines
+
+    def reported(what: str, fence: int) -> bool:
+        return any((report["what"], report["fence"]) == (what, fence) for report in fake.done())
+
+    def offer(fence: int) -> dict[str, Any]:
+        return {"do": "offer", "fence": fence, "key": f"k:{fence}", "lease": str(fence), "user": "ann"}
+
+    with board(fake, prepare=prepare, relay=False, **({"clean": clean + str(log)} if clean else {})):
+        fake.give(offer(1))
+        fake.until(lambda: fake.count("next") >= 2)
+        fake.say(refusal(409, "register"))
+        fake.until(lambda: fake.count("register") >= 2)
+        asked = fake.count("next")
+        fake.give({"do": "end", "fence": 1})
+        fake.until(lambda: fake.count("next") > asked + 1)
+        goes_on_after(first[:1])
+        fake.until(lambda: reported("cleaned", 1))
+        assert log.read_text().split() == first
+        fake.give(offer(2))
+        goes_on_after([*first, *second[:1]])
+        fake.until(lambda: reported("accepted", 2))
+        assert log.read_text().split() == [*first, *second]
+        assert not reported("accepted", 1)

@@ -133,7 +133,9 @@ class Agent:
         self._log = log
         self._stopping = threading.Event()
         self._lock = threading.Lock()
+        self._hooks = threading.Lock()  # of who runs the hooks of this place now: one after the other
         self._fence = 0
+        self._over = 0  # the farm has ended the leases up to this fence
         self._sessions: dict[str, int] = {}  # fences
         self._waiting: dict[socket.socket, int] = {}  # relayed connections without a client, and their fences
         self._registered = ""
@@ -332,6 +334,7 @@ class Agent:
                 return None
             if order.do != "end":
                 return self._admit(order)
+            self._over = max(self._over, order.fence)
             for sock in [sock for sock, of in list(self._waiting.items()) if of <= order.fence]:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
@@ -365,14 +368,18 @@ class Agent:
         return f"only {free} bytes are free in {folder}" if free < LEAST_DISK else ""
 
     def _prepare(self, order: Order) -> None:
-        """Run what comes before a lease, and answer the offer."""
+        """Run what comes before a lease, and answer the offer, unless it is over by then."""
         why = ""
-        for hook in filter(None, (self._place.check, self._place.prepare)):
-            why = why or run_hook(hook, self._place.hook_limit, self._variables(order))
-        try:
-            report = {"what": "declined", "fence": order.fence, "why": why} if why else self._admit(order)
-        except (OSError, RPCError, ValueError, RuntimeError) as error:
-            report = {"what": "declined", "fence": order.fence, "why": str(error)}
+        with self._hooks:
+            for hook in filter(None, (self._place.check, self._place.prepare)):
+                if not why and order.fence > self._over:
+                    why = run_hook(hook, self._place.hook_limit, self._variables(order))
+            if order.fence <= self._over:
+                return
+            try:
+                report = {"what": "declined", "fence": order.fence, "why": why} if why else self._admit(order)
+            except (OSError, RPCError, ValueError, RuntimeError) as error:
+                report = {"what": "declined", "fence": order.fence, "why": str(error)}
         self._report(report)
 
     def _variables(self, order: Order) -> dict[str, str]:
@@ -421,10 +428,12 @@ class Agent:
             with self._lock:
                 report = self._note(message)
                 over = self._ended(message.fence) if isinstance(message, LeaseEnded) else None
-            if over is not None and report is not None and self._place.clean and report["fence"] > self._cleaned:
-                self._cleaned = report["fence"]
+            if over is not None and report is not None and self._place.patience:
                 self._report({"what": "ended", "fence": report["fence"]})
-                report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
+                with self._hooks:  # once nothing of before the lease runs any more
+                    if self._place.clean and report["fence"] > self._cleaned:
+                        self._cleaned = report["fence"]
+                        report["why"] = run_hook(self._place.clean, self._place.hook_limit, self._variables(over))
             if report is not None:
                 self._report(report)
         self._channel.close()
