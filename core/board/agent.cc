@@ -149,6 +149,7 @@ class Agent {
   };
 
   void Step() {
+    OnHooks();
     if (!orders_.asking() && Now() >= after_) Ask();
     if (registered() && !reports_.asking() && !waiting_.empty()) Report();
     std::vector<pollfd> polled = {{link_, POLLIN, 0}};
@@ -159,7 +160,6 @@ class Agent {
     }
     if (!orders_.asking()) next = std::min(next, after_);
     for (const Relay& relay : relays_) polled.push_back({relay.socket.get(), POLLIN, 0});
-    OnHooks();
     if (!works_.empty()) {
       const Hook& hook = *works_.front().hook;
       polled.push_back({hook.fd(), POLLIN, 0});
@@ -483,7 +483,7 @@ class Agent {
   std::deque<std::string> waiting_;  // reports, of which the farm is being told the first ones
   size_t reporting_ = 0;
   std::list<Relay> relays_;
-  std::list<Work> works_;  // of which the first one runs
+  std::list<Work> works_;            // of which the first one runs
   std::map<int64_t, Order> leases_;  // what the farm said of each lease that is here, by fence
   int64_t cleaned_ = 0;              // the fence of the last lease after which the command was to be started
   int64_t over_ = 0;                 // the farm has ended the leases up to this fence
