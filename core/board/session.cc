@@ -50,8 +50,8 @@ constexpr const char* kOffered[] = {
 // Asked for what is not linked in, where it is no library beside the core either.
 PORTCALL_REGISTER_GLOBAL("portcall.FindPlugin").set_body_typed([](std::string kind) {
   PORTCALL_CHECK(kind != "relax.VMExecutable", ModuleLoadError)
-      << "this server has no virtual machine for models of Relax; one that has it is made by "
-         "`portcall board build --with vm`, or use `portcall serve`";
+      << "this server cannot run models of Relax: `portcall board build --with vm` makes one that can, and "
+         "`portcall serve` can";
   return std::string();
 });
 
