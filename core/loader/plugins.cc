@@ -32,7 +32,7 @@ std::string FindInEnvironment(const std::string& kind) {
 std::string FindPlugin(const std::string& kind) {
   std::string path = FindInEnvironment(kind);
   for (const auto& [known, library] : kBesideCore) {
-    if (path.empty() && kind == known && !IsPartOfProgram()) path = BesideCore(library);
+    if (path.empty() && kind == known) path = BesideCore(library);
   }
   PackedFunc front_end = Registry::Get("portcall.FindPlugin");
   if (path.empty() && front_end.defined()) path = front_end(kind).cast<std::string>();

@@ -120,7 +120,15 @@ std::string OwnPath() {
   return info.dli_fname ? info.dli_fname : "";
 }
 
+// Whether the core is a part of the program: its names are then in the scope that every library looks into first.
+static bool IsPartOfProgram() {
+  constexpr uintptr_t kPage = 4096;        // the program's headers are in its first one
+  const void* own = OwnImage().dli_fbase;  // null in a static program
+  return !own || (getauxval(AT_PHDR) & -kPage) == reinterpret_cast<uintptr_t>(own);
+}
+
 std::string BesideCore(const char* library) {
+  if (IsPartOfProgram()) return {};
   std::string core = OwnPath();
   return core.substr(0, core.rfind('/') + 1) + library;
 }
@@ -137,12 +145,6 @@ std::string IrLibraryFor(const std::vector<std::string>& undefined) {
 }
 
 bool IsRuntimeSymbol(std::string_view name) { return name.substr(0, 3) == "TVM" || name.substr(0, 8) == "Portcall"; }
-
-bool IsPartOfProgram() {
-  constexpr uintptr_t kPage = 4096;        // the program's headers are in its first one
-  const void* own = OwnImage().dli_fbase;  // null in a static program
-  return !own || (getauxval(AT_PHDR) & -kPage) == reinterpret_cast<uintptr_t>(own);
-}
 
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library) {
   if (IsPartOfProgram()) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -19,10 +19,7 @@ bool IsRuntimeSymbol(std::string_view name);
 // Returns the handle of the generated library, which owns the mapping, or null with dlerror() set.
 void* OpenWithRuntime(const std::string& path, const std::string& ir_library);
 
-// Whether the core is a part of the program: its names are then in the scope that every library looks into first.
-bool IsPartOfProgram();
-
-// The path of a library in the core's folder.
+// The path of a library in the core's folder; "" where the core is a part of the program, which such a library cannot use.
 std::string BesideCore(const char* library);
 
 // The path of libportcall_ir, beside the core, when one of these symbols is not the core's own; else "".
