@@ -21,7 +21,7 @@ def test_board_leaves_nothing_behind_after_sessions_that_are_killed(monkeypatch:
 
 def test_board_without_the_vm_says_how_to_get_one() -> None:
     with serving("--expose", "portcall.FindPlugin", program="board") as server, rpc.connect(server.address) as remote:
-        with pytest.raises(errors.RemoteError, match="ModuleLoadError: .* --with vm"):
+        with pytest.raises(errors.RemoteError, match=r"ModuleLoadError: .* --with vm"):
             remote["portcall.FindPlugin"]("relax.VMExecutable")
         assert remote["portcall.FindPlugin"]("opencl") == ""
 
