@@ -18,7 +18,8 @@ import pytest
 
 from farm.redis_server import RedisServer, redis_server
 from farm.test_cli_farm import started
-from portcall.farm import _member
+from portcall.farm import _member, _redis
+from portcall.farm._hub import DeposedError, Hub
 from portcall.farm._member import Member
 from portcall.farm._model import Event, Place, rows_of
 from portcall.farm._port import FORWARDED, NONCE, proof_of
@@ -209,6 +210,62 @@ def test_lead_takes_over_from_itself_and_from_a_key_that_never_expires(url: str,
         assert not other.leader().mine
         raw.persist(PREFIX + "leader")
         assert other.lead()
+
+
+def test_history_of_one_lease_leaves_the_other_events_in_redis(url: str, raw: Any) -> None:
+    with leading(url) as store:
+        store.save(
+            {},
+            [Event(float(n), "other", lease=f"{n:016x}", user="ann", detail="é" * 50) for n in range(3000)],
+            1.0,
+            None,
+        )
+        before = raw.info("stats")["total_net_output_bytes"]
+        found = [store.history(lease=lease, limit=10) for lease in ("f" * 16, f"{7:016x}")]
+        assert raw.info("stats")["total_net_output_bytes"] - before < 20_000
+        assert [[event["number"] for event in events] for events in found] == [[], [8]]
+        assert [e["number"] for e in store.history(user="ann", before=2000, limit=2)] == [1998, 1999]
+        assert [e["number"] for e in store.history(user="ann", after=2997)] == [2998, 2999, 3000]
+
+
+def test_redis_that_does_not_answer_is_not_asked_for_each_waiting_request(
+    server: RedisServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    with leading(url) as store:
+        store._redis.connection_pool.connection_kwargs.update(socket_timeout=0.1, socket_connect_timeout=0.1)
+        store._redis.connection_pool.disconnect()
+        usual = store._redis.hget
+
+        def ask(*words: str) -> Any:
+            asked.append(words)
+            return usual(*words)
+
+        monkeypatch.setattr(store._redis, "hget", ask)
+        monkeypatch.setattr(_redis, "_QUIET", 1e9)
+        with server.silent():
+            for _ in range(3):
+                with pytest.raises(StoreError):
+                    store.fact("now", 0.0)
+        assert len(asked) == 1
+        store._quiet_until = 0.0
+        assert store.fact("now", 7.0) == 7.0
+
+
+def test_deposed_hub_asks_and_tells_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        hub, told = Hub(store), []  # type: ignore[var-annotated]
+        hub.watchers.append(told.append)
+        store._redis.flushall()
+        for _ in range(2):
+            with pytest.raises(DeposedError), hub.turn() as state:
+                state.register("p", ["k"])
+            monkeypatch.setattr(store, "_run", None)
+        assert told == []
+        hub.close()
+
+    with leading(url) as store:
+        asyncio.run(run())
 
 
 # ---- Processes ----

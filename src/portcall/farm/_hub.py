@@ -119,6 +119,8 @@ class Hub:
         if self._inside:
             yield self.state
             return
+        if self.deposed:  # to ask a store that does not answer once for each connection would take minutes
+            raise DeposedError(self.store_error)
         self._inside = True
         try:
             self._pass_time()
@@ -235,7 +237,10 @@ class Hub:
                 return  # the next turn tries again
 
     def _save(self) -> bool:
-        """Store what has changed, and tell the watchers; return whether it is stored. Leases go on where it is not."""
+        """Store what has changed, and tell the watchers; return whether it is stored.
+
+        Where it is not, leases go on all the same, unless the store is shared: then it has not happened.
+        """
         state, image = self.state, self._image
         events, image.events = image.events, []
         self._unsaved += events
@@ -247,6 +252,8 @@ class Hub:
                 self.log("store", f"cannot write '{self.store.path}': {error}")
             self.store_error = str(error) or type(error).__name__
             del self._unsaved[:-_MOST_UNSAVED]
+            if self.store.shared:
+                return False
         else:
             self.store_error = ""
             self._use_stored = state.now if use is not None else self._use_stored

@@ -36,6 +36,7 @@ _KEYS = tuple(_PREFIX + name for name in ("leader", "number", *_TABLES, "events"
 _MOST_EVENTS = 1_000_000
 _LOOKED_AT = 20_000  # events, by a question for some of them
 _TIMEOUT = 4.0  # a turn with 100,000 requests takes two seconds
+_QUIET = 1.0  # seconds after an answer that did not come in which all questions fail at once: many may wait
 LEADS_FOR = 3000  # milliseconds after its last sign of life for which a process counts as the leader
 _TAKES_OVER_FOR = 60_000  # milliseconds to read what is stored, before its first sign of life
 
@@ -104,6 +105,24 @@ end
 return 1
 """
 )
+# Arguments: the greatest and the smallest number of an event, how many to look at, how many to return; then what each
+# of them must have in its text. Thousands of events that nobody asked for would take a second to come and to be read.
+_FIND = """
+local found, last, left = {}, ARGV[1], tonumber(ARGV[3])
+while left > 0 do
+  local size = math.min(left, 1000)
+  local page = redis.call('XREVRANGE', KEYS[#KEYS], last, ARGV[2], 'COUNT', size)
+  for _, entry in ipairs(page) do
+    local fits = true
+    for n = 5, #ARGV do fits = fits and entry[2][2]:find(ARGV[n], 1, true) end
+    if fits then table.insert(found, entry) end
+    if #found >= tonumber(ARGV[4]) then return found end
+  end
+  if #page < size then break end
+  left, last = left - size, '(' .. page[#page][1]
+end
+return found
+"""
 
 
 @dataclass(frozen=True)
@@ -140,12 +159,13 @@ class RedisStore:
         self.secret = secrets.token_hex(16)
         self._name = f"{self.secret} {address}"  # two processes may have one address, one after the other
         self._term, self._turns = "", 0
+        self._quiet_until = 0.0
         try:
             self._redis: Any = redis.Redis.from_url(
                 url, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=_TIMEOUT,
                 socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0),
             )  # fmt: skip
-            self._scripts = {text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _SAVE)}
+            self._scripts = {text: self._redis.register_script(text) for text in (_LEAD, _BEAT, _RESIGN, _SAVE, _FIND)}
             found = self.fact("format", FORMAT)
         except (ValueError, TypeError):  # the text of which may have the password
             form = "redis://user:password@host:port/0, rediss://… or unix:///path, with %40 for @ and %2F for /"
@@ -162,9 +182,13 @@ class RedisStore:
         return self._try(self._scripts[script], keys=_KEYS, args=args)
 
     def _try(self, ask: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if time.monotonic() < self._quiet_until:
+            raise StoreError(f"cannot use '{self.path}': it did not answer a moment ago")
         try:
             return ask(*args, **more)
         except (redis.RedisError, OSError) as error:
+            if isinstance(error, (redis.TimeoutError, TimeoutError)):
+                self._quiet_until = time.monotonic() + _QUIET
             raise StoreError(f"cannot use '{self.path}': {error}") from None
 
     @property
@@ -255,18 +279,14 @@ class RedisStore:
     ) -> list[dict[str, Any]]:
         """Return the last events, the oldest first: of one place, lease or user, or before a number, where given."""
         wanted = {name: value for name, value in (("place", place), ("lease", lease), ("user", user)) if value}
-        found: list[dict[str, Any]] = []
-        end, left = f"({before}-0" if before else "+", _LOOKED_AT if wanted else limit
-        while left > 0 and len(found) < limit:
-            page = self._ask("xrevrange", _PREFIX + "events", max=end, min=f"{after + 1}-0", count=min(left, 1000))
-            for id, fields in page:
-                read, _ = read_rows([(id.partition("-")[0], fields.get("event", ""))], read_event)
-                found += [e for e in read.values() if all(e[name] == value for name, value in wanted.items())]
-            if len(page) < min(left, 1000):
-                break
-            left -= len(page)
-            end = f"({page[-1][0]}"
-        return found[:limit][::-1]
+        texts = [json.dumps({name: value})[1:-1] for name, value in wanted.items()]
+        end, most = f"({before}-0" if before else "+", _LOOKED_AT if wanted else limit
+        rows = self._try(self._scripts[_FIND], keys=_KEYS, args=(end, f"{after + 1}-0", most, limit, *texts))
+        found = []
+        for id, (_, text, *_) in rows:
+            read, _ = read_rows([(id.partition("-")[0], text)], read_event)
+            found += [e for e in read.values() if all(e[name] == value for name, value in wanted.items())]
+        return found[::-1]
 
     # ---- Tokens and single facts ----
 
