@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -142,4 +143,31 @@ def test_processes_of_other_versions_refuse_each_other_and_say_so(monkeypatch: p
             assert [kind for kind, _ in farm.said] == ["refused", "standby"]
             assert farm.guests == []
 
+    asyncio.run(run())
+
+
+def test_standby_tries_each_address_of_the_process_that_leads_and_says_where_none_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name often has an address of IPv6, too, where nobody listens."""
+    usual, addresses = socket.getaddrinfo, list[tuple[str, int]]()
+
+    def look_up(host: Any, *args: Any, **more: Any) -> Any:
+        if host != "lab1":
+            return usual(host, *args, **more)
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+    async def run() -> None:
+        async with running() as farm:
+            farm.standby._leader = Leader(f"lab1:{farm.leader.port}", SECRET)
+            assert await ask(farm.standby.port, b"GET / HTTP/1.1\r\n") == b""
+            assert [kind for kind, _ in farm.said] == ["standby"]
+            with socket.socket() as nobody:
+                nobody.bind(("127.0.0.1", 0))
+                addresses[:] = [nobody.getsockname(), ("127.0.0.1", farm.leader.port)]
+                assert await ask(farm.standby.port, b"GET / HTTP/1.1\r\n") == b"welcome"
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     asyncio.run(run())

@@ -49,10 +49,8 @@ class Standby(Port):
             if await self._first_byte(sock) == FORWARDED[:1]:
                 raise ConnectionAbortedError("it was passed on already")
             peer = f"{sock.getpeername()[0]} {socket.gethostname()}".encode()[:255]  # the name that it may have used
-            info = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-            out = socket.socket(info[0][0], socket.SOCK_STREAM)
-            out.setblocking(False)
-            await self._introduce(out, info[0][4], peer)
+            out = await self._reach(target)
+            await self._introduce(out, peer)
             if self._socket.fileno() < 0:
                 raise ConnectionAbortedError("another process leads by now")
             pair = Spliced(self._pipes, sock, out, lambda nbytes: None, lambda: self._pairs.discard(pair))
@@ -65,11 +63,36 @@ class Standby(Port):
                 if end is not None:
                     end.close()
 
-    async def _introduce(self, out: socket.socket, address: Any, peer: bytes) -> None:
-        """Connect to the process that leads, and prove that who says whose connection this is knows its secret."""
+    async def _reach(self, target: Address) -> socket.socket:
+        """Return a connection to the process that leads, by the first of its addresses that takes one.
+
+        Raises:
+            OSError: none does.
+        """
+        why: BaseException | None = None
+        try:
+            found = await self._loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            found, why = [], error
+        for family, _, _, _, address in found:
+            out = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                out.setblocking(False)
+                await asyncio.wait_for(self._loop.sock_connect(out, address), _CONNECT_TIMEOUT)
+                return out
+            except BaseException as error:
+                out.close()
+                if not isinstance(error, (OSError, asyncio.TimeoutError)):
+                    raise
+                why = error
+        reason = getattr(why, "strerror", None) or "it does not answer"
+        self._log("standby", f"cannot reach the process that leads, {target}: {reason}")
+        raise ConnectionError(reason)
+
+    async def _introduce(self, out: socket.socket, peer: bytes) -> None:
+        """Prove to the process that leads that who says whose connection this is knows its secret."""
 
         async def introduce() -> None:
-            await self._loop.sock_connect(out, address)
             await self._loop.sock_sendall(out, FORWARDED)
             nonce = await self._read(out, NONCE)
             secret = self._leader.secret.encode(errors="surrogateescape")
