@@ -113,3 +113,12 @@ def test_place_with_endless_lists_is_refused(farm: RunningFarm, field: str) -> N
         lab._channel.call("register", place="b", **fields)
     assert caught.value.reason == "invalid"
     assert not farm.state.places
+
+
+def test_reports_without_end_are_refused(farm: RunningFarm) -> None:
+    with client(farm) as lab:
+        agent = lab.command("register", place="b", keys=["k"])["agent"]
+        with pytest.raises(errors.FarmError) as caught:
+            lab.command("report", place="b", agent=agent, done=[{"what": "declined", "fence": 1}] * 10_000)
+        assert caught.value.reason == "invalid"
+        lab.command("report", place="b", agent=agent, done=[{"what": "declined", "fence": 1}] * 100)

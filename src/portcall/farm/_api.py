@@ -32,7 +32,7 @@ GONE = 5.0  # seconds for a waiting client to come back after its connection has
 END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
 _NAMED = 5  # places that a waiting client hears of
 _LAST_EVENTS = 10  # of a lease, among which is its end
-_MOST_TEXTS = {"keys": 100, "sessions": MOST_SESSIONS}
+_MOST_ITEMS = {"keys": 100, "sessions": MOST_SESSIONS, "done": 1000}
 NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
 _REPORTS = {
     "accepted": "",
@@ -656,14 +656,13 @@ def _list(command: Mapping[str, Any], name: str) -> list[Any]:
     value = command.get(name, [])
     if not isinstance(value, list):
         raise ValueError(f"the field {name!r} must be a list")
+    if len(value) > _MOST_ITEMS[name]:
+        raise ValueError(f"the field {name!r} has {len(value)} items (at most {_MOST_ITEMS[name]})")
     return value
 
 
 def _texts(command: Mapping[str, Any], name: str, one: str) -> list[str]:
-    texts = _list(command, name)
-    if len(texts) > _MOST_TEXTS[name]:
-        raise ValueError(f"the field {name!r} has {len(texts)} texts (at most {_MOST_TEXTS[name]})")
-    return [check_text(text, one) for text in texts]
+    return [check_text(text, one) for text in _list(command, name)]
 
 
 def _number(command: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
