@@ -43,7 +43,7 @@ HOUSE = [
     (
         "compile",
         "_target _math _writer _program _rewriting",
-        "_quantized",
+        "_quantized _recurrent",
         "_checks",
         "_model",
         "_labels",

@@ -12,6 +12,7 @@ from onnx.external_data_helper import uses_external_data
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from portcall.compile._quantized import OPERATORS
+from portcall.compile._recurrent import RECURRENT
 from portcall.compile._rewriting import ONNX_DOMAINS, inputs_behind, name_of, opset_of
 from portcall.errors import ModelError
 
@@ -143,7 +144,7 @@ def check_operators(model: Model, *, graph: bool = True) -> None:
 
 def supported() -> set[str]:
     """Return the operators that can be imported for a graph."""
-    return (set(onnx_frontend._get_convert_map()) | OPERATORS) - set(_NOT_IN_GRAPHS)
+    return (set(onnx_frontend._get_convert_map()) | OPERATORS | set(RECURRENT)) - set(_NOT_IN_GRAPHS)
 
 
 def _functions(model: Model) -> set[tuple[str, str]]:

@@ -210,21 +210,27 @@ def bind_shapes(model: Model, shapes: Mapping[str, Sequence[int]], *, fixed: boo
 
 
 def _likely(model: Model, names: Sequence[str]) -> dict[str, list[int]]:
-    """Return shapes that inputs may have: the first of some usual sizes for which shapes can be inferred."""
+    """Return shapes that inputs may have: batches of one, and else a usual size for which shapes can be inferred.
+
+    The first extent is the batch; what has the same name has the same extent.
+    """
+    said = {value.name: _said(value) or ["?"] for value in model.graph.input if value.name in names}
+    batches = {extents[0] for extents in said.values() if extents}
+    found: dict[str, list[int]] = {}
     for size in _USUAL:
+        found = {
+            name: [
+                extent if isinstance(extent, int) else 1 if not place or (extent != "?" and extent in batches) else size
+                for place, extent in enumerate(extents)
+            ]
+            for name, extents in said.items()
+        }
         tried = onnx.ModelProto()
         tried.CopyFrom(model)
-        found = {}
         for value in tried.graph.input:
-            if value.name not in names:
-                continue
-            extents = [
-                e if isinstance(e, int) else 1 if not place else size for place, e in enumerate(_said(value) or [1])
-            ]
-            found[value.name] = extents
-            value.type.tensor_type.shape.ClearField("dim")
-            for extent in extents:
-                value.type.tensor_type.shape.dim.add().dim_value = extent
+            dims = value.type.tensor_type.shape.dim
+            for dim, extent in zip(dims, found.get(value.name, ()), strict=False):
+                dim.dim_value = extent
         try:
             shape_inference.infer_shapes(tried, strict_mode=True, data_prop=True)
             break

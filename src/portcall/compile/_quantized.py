@@ -45,7 +45,7 @@ def is_quantized(model: Any) -> bool:
 
 
 def new_enough(model: Any) -> Any:
-    """Return a quantized model of an opset that has what it is rewritten with.
+    """Return a model of an opset that has what it is rewritten with.
 
     Raises:
         ModelError: onnx cannot convert it.
@@ -56,7 +56,7 @@ def new_enough(model: Any) -> Any:
     try:
         return version_converter.convert_version(model, _OLDEST)
     except Exception as error:  # of C++, without a class
-        text = f"a quantized model of opset {version} cannot be converted to {_OLDEST}: {error}"
+        text = f"the model of opset {version} cannot be converted to {_OLDEST}: {error}"
         raise ModelError(text, hint=f"export it for opset {_OLDEST} or later") from None
 
 

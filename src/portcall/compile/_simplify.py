@@ -21,6 +21,7 @@ from portcall.compile._checks import supported
 from portcall.compile._model import infer_shapes
 from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
+from portcall.compile._recurrent import RECURRENT, replace_recurrent
 from portcall.compile._resize import replace_resizes
 from portcall.compile._rewriting import ONNX_DOMAINS, Graph, attribute_of, opset_of
 from portcall.errors import ModelError
@@ -38,6 +39,8 @@ def simplify(model: Model) -> Model:
     model = decompose(model)
     if is_quantized(model):
         model = _with_integers(model)
+    if any(node.op_type in RECURRENT for node in model.graph.node):
+        model = new_enough(model)
     model = infer_shapes(model)
     for _ in range(_ROUNDS):
         changed = Graph(model)
@@ -49,6 +52,7 @@ def simplify(model: Model) -> Model:
         if not count:
             break
     changed = Graph(model)
+    replace_recurrent(changed)
     replace_resizes(changed)
     replace_shifts(changed)
     replace_remainders(changed)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LSTM, GRU and RNN beside onnxruntime: directions, states, lengths of sequences, functions, options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+import portcall
+from compile.reference import onnxruntime_outputs, outputs
+from compile.test_models import random
+from portcall.errors import ModelError
+
+pytestmark = pytest.mark.peers
+
+STEPS, BATCH, INPUTS, HIDDEN = 5, 2, 6, 8
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def layer(
+    kind: str, states: bool = True, lengths: bool = False, peepholes: bool = False, opset: int = 17, **words: Any
+) -> Any:
+    """A model with one layer; results and states are all results of it."""
+    both = 2 if words.get("direction") == "bidirectional" else 1
+    gates, by_batch = GATES[kind], words.get("layout", 0)
+    constants = {
+        "w": random(both, gates * HIDDEN, INPUTS), "r": random(both, gates * HIDDEN, HIDDEN),
+        "b": random(both, 2 * gates * HIDDEN),
+    }  # fmt: skip
+    inputs: dict[str, Any] = {"x": (TensorProto.FLOAT, [BATCH, STEPS, INPUTS] if by_batch else [STEPS, BATCH, INPUTS])}
+    names = ["x", "w", "r", "b", "", ""]
+    if lengths:
+        inputs["n"], names[4] = (TensorProto.INT32, [BATCH]), "n"
+    state = [BATCH, both, HIDDEN] if by_batch else [both, BATCH, HIDDEN]
+    if states:
+        inputs["h"], names[5] = (TensorProto.FLOAT, state), "h"
+    results = ["y", "y_h"]
+    if kind == "LSTM":
+        names += ["", ""]
+        results.append("y_c")
+        if states:
+            inputs["c"], names[6] = (TensorProto.FLOAT, state), "c"
+        if peepholes:
+            constants["p"], names[7] = random(both, 3 * HIDDEN), "p"
+    node = helper.make_node(kind, names, results, "layer", hidden_size=HIDDEN, **words)
+    graph = helper.make_graph(
+        [node], "layer", [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return shape_inference.infer_shapes(made)
+
+
+def feeds(model: Any) -> dict[str, Any]:
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    return {n: np.array([3, STEPS], "int32") if n == "n" else random(*shape) for n, shape in shapes.items()}
+
+
+def compare(model: Any, expected: Any = None) -> Any:
+    made, given = portcall.compile.from_onnx(model), feeds(model)
+    wanted = expected(given) if expected else onnxruntime_outputs(model, given)
+    for mine, theirs in zip(outputs(made, given), wanted, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine, theirs, atol=2e-6)
+    return made
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_directions_with_lengths_and_states(kind: str, direction: str) -> None:
+    compare(layer(kind, direction=direction))
+    compare(layer(kind, states=False, lengths=True, direction=direction))
+
+
+def test_options_of_lstm() -> None:
+    compare(layer("LSTM", peepholes=True, direction="bidirectional"))
+    compare(layer("LSTM", input_forget=1))
+    compare(layer("LSTM", clip=0.3))
+    functions = ["HardSigmoid", "Relu", "Tanh", "Sigmoid", "LeakyRelu", "Softsign"]
+    compare(layer("LSTM", direction="bidirectional", activations=functions, activation_alpha=[0.3, 0.05],
+                  activation_beta=[0.4]))  # fmt: skip
+
+
+def test_options_of_gru() -> None:
+    compare(layer("GRU", linear_before_reset=1, direction="bidirectional", lengths=True))
+    compare(layer("GRU", clip=0.3))
+    compare(layer("RNN", activations=["Relu"]))
+
+
+def test_sequences_of_no_steps() -> None:
+    model = layer("LSTM", lengths=True, direction="bidirectional")
+    given = {**feeds(model), "n": np.array([0, 2], "int32")}
+    made = portcall.compile.from_onnx(model)
+    for mine, theirs in zip(outputs(made, given), onnxruntime_outputs(model, given), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-6)
+
+
+@pytest.mark.parametrize("opset", [7, 11, 14])
+def test_older_opsets(opset: int) -> None:
+    compare(layer("LSTM", opset=opset, direction="bidirectional"))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_layout_by_batch(kind: str) -> None:
+    model = layer(kind, layout=1)  # which onnxruntime does not have
+    made = portcall.compile.from_onnx(model)
+    given = feeds(model)
+    expected = ReferenceEvaluator(model).run(None, given)
+    for mine, theirs in zip(outputs(made, given), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-6)
+
+
+def test_steps_share_their_kernels() -> None:
+    made = compare(layer("LSTM"))
+    calls = [node for node in made.graph.nodes if node.function and not node.function.startswith("__")]
+    assert sum(made.kernels.values()) < len(calls)
+    assert made.kernels.get("default", 0) <= 1  # the split
+
+
+def test_layers_that_are_refused_say_why() -> None:
+    with pytest.raises(ModelError, match="Frob"):
+        portcall.compile.from_onnx(layer("LSTM", activations=["Frob", "Tanh", "Tanh"]))
+    computed = layer("GRU")
+    computed.graph.initializer.pop(0)
+    computed.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 3 * HIDDEN, INPUTS]))
+    with pytest.raises(ModelError, match="W is computed"):
+        portcall.compile.from_onnx(computed)
