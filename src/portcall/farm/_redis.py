@@ -159,7 +159,7 @@ class RedisStore:
         self.secret = secrets.token_hex(16)
         self._name = f"{self.secret} {address}"  # two processes may have one address, one after the other
         self._term, self._turns = "", 0
-        self._quiet_until = 0.0
+        self._quiet_until, self._why = 0.0, ""
         try:
             self._redis: Any = redis.Redis.from_url(
                 url, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=_TIMEOUT,
@@ -183,13 +183,14 @@ class RedisStore:
 
     def _try(self, ask: Callable[..., Any], *args: Any, **more: Any) -> Any:
         if time.monotonic() < self._quiet_until:
-            raise StoreError(f"cannot use '{self.path}': it did not answer a moment ago")
+            raise StoreError(self._why)
         try:
             return ask(*args, **more)
         except (redis.RedisError, OSError) as error:
+            self._why = f"cannot use '{self.path}': {error}"
             if isinstance(error, (redis.TimeoutError, TimeoutError)):
                 self._quiet_until = time.monotonic() + _QUIET
-            raise StoreError(f"cannot use '{self.path}': {error}") from None
+            raise StoreError(self._why) from None
 
     @property
     def _number(self) -> str:
