@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import json
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -268,6 +270,27 @@ def test_deposed_hub_asks_and_tells_nobody(url: str, monkeypatch: pytest.MonkeyP
 
     with leading(url) as store:
         asyncio.run(run())
+
+
+def test_process_with_a_wrong_clock_takes_leases_over_as_they_are(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(store: RedisStore, request: bool) -> list[str]:
+        hub = Hub(store)
+        with hub.turn() as state:
+            if request:
+                state.register("p", ["k"])
+                state.request("k", "ann", ceiling=600, ttl=60)
+                state.accepted("p", 1)
+        hub.close()
+        return [lease.state for lease in hub.state.leases.values()]
+
+    with leading(url) as one:
+        assert asyncio.run(run(one, True)) == ["active"]
+        one.resign()
+    for wrong in (3600.0, -3600.0):
+        with leading(url) as two, monkeypatch.context() as patch:
+            patch.setattr(time, "time", functools.partial(float, time.time() + wrong))
+            assert asyncio.run(run(two, False)) == ["active"]
+            two.resign()
 
 
 # ---- Processes ----

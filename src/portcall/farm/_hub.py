@@ -75,7 +75,6 @@ class Hub:
         self.watchers: list[Callable[[list[Event]], None]] = []
         self.store_error = ""
         self.deposed = False
-        self.started = time.time()
         self._offset = 0.0
         self._image = Image(self.state)
         self._inside = self._telling = self._closed = False
@@ -87,7 +86,7 @@ class Hub:
 
     def _load(self) -> None:
         """Take over what was stored. Where it is of a later time, the clock was wrong then: all of it moves back."""
-        now = time.time()
+        self.started = now = self.store.clock()
         ahead = self.store.time() - now
         places, leases = self.store.load()
         if ahead > 0:

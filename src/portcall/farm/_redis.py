@@ -240,6 +240,11 @@ class RedisStore:
     def close(self) -> None:
         self._redis.close()
 
+    def clock(self) -> float:
+        """Return the time of Redis, by which all processes go: leases do not end early where another takes over."""
+        seconds, microseconds = self._ask("time")
+        return float(seconds + microseconds / 1e6)
+
     def load(self) -> tuple[list[Place], list[Lease]]:
         """Return the places, and the leases that have not ended."""
         return list(self._read("places", read_place).values()), list(self._read("leases", read_lease).values())
