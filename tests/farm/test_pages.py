@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlencode
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
 from portcall.farm._access import RIGHTS, ROLES
+from portcall.farm._constraints import Clause
 from portcall.farm._http import _MOST_LIVE
 
 
@@ -81,6 +83,25 @@ def test_farm_says_which_clause_no_place_meets(farm: RunningFarm, want: str, unm
     assert all(clause in why for clause in unmet)
     assert "'k'" not in why
     assert "'gpu'" not in why
+
+
+@pytest.mark.parametrize(("clauses", "looks"), [(2, 100), (64, 0)])
+def test_farm_does_not_look_long_for_what_requests_lack(
+    farm: RunningFarm, monkeypatch: pytest.MonkeyPatch, clauses: int, looks: int
+) -> None:
+    def fill() -> None:
+        with farm.server.hub.turn() as state:
+            for number in range(50):
+                state.register(f"b{number}", ["k"])
+            for number in range(3):
+                state.request("&".join([f"q{number}", *["cores>=9"] * (clauses - 1)]), "ann", ttl=99, hopeless=True)
+
+    farm.do(fill)
+    holds = Mock(side_effect=Clause.holds, autospec=True)
+    monkeypatch.setattr(Clause, "holds", lambda *words: holds(*words))
+    for _ in range(2):  # the second picture looks at nothing again
+        assert all("no place meets" in lease["why"] for lease in farm.do(farm.server.api.status)["waiting"])
+        assert holds.call_count == 3 * looks
 
 
 @pytest.mark.parametrize("name", [".", ".."])

@@ -544,10 +544,11 @@ class Api:
             return f"{lease.user} has {lease.most} leases already, which is the limit"
         line = state.queue.line(lease, state.places)
         if not line.places:
-            known = [(place.keys, place.tags) for place in state.places.values() if line.allows(place)]
-            named = " and ".join(f"'{clause}'" for clause in line.constraint.unmet(known))
-            named = named or f"all of {lease.want!r} at once"
-            return f"no {line.kind} meets {named}" if known else f"no {line.kind} has registered yet"
+            unmet = state.queue.unmet(line, state.places.values())
+            if unmet is None:
+                return f"no {line.kind} has registered yet"
+            named = " and ".join(f"'{clause}'" for clause in unmet) or f"all of {lease.want!r} at once"
+            return f"no {line.kind} meets {named}"
         taken = [state.places[id] for id in sorted(line.places) if not state.places[id].free]
         said = [self._why_not(place) for place in taken[:_NAMED]]
         more = f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""

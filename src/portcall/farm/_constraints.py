@@ -12,13 +12,14 @@ A name with other characters than letters, digits and ``_.:@/+-`` stands in doub
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from portcall.bench import parse_size
 
@@ -37,7 +38,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _MOST_CHARACTERS, _MOST_CLAUSES = 1000, 64
 
 
-class Clause(NamedTuple):
+@dataclass(frozen=True)
+class Clause:
     """One condition; ``compare`` is empty where only the presence of ``name`` counts."""
 
     name: str
@@ -45,13 +47,18 @@ class Clause(NamedTuple):
     value: str = ""
     negated: bool = False
 
+    @functools.cached_property
+    def number(self) -> float:
+        """What the value is as a number."""
+        return _number(self.value)
+
     def __str__(self) -> str:
         return f"{'!' if self.negated else ''}{self.name}{self.compare}{self.value}"
 
     def holds(self, keys: tuple[str, ...], tags: Mapping[str, Tag]) -> bool:
         """Return whether a place with these keys and tags meets this clause."""
         if self.compare:
-            return (self.name in tags and _compare(tags[self.name], self.compare, self.value)) is not self.negated
+            return (self.name in tags and _compare(tags[self.name], self)) is not self.negated
         return (self.name in keys or bool(tags.get(self.name, False))) is not self.negated
 
 
@@ -143,10 +150,16 @@ def _number(value: Tag) -> float:
     return math.nan
 
 
-def _compare(tag: Tag, compare: str, value: str) -> bool:
+@functools.lru_cache(1000)
+def _number_of_tag(text: str) -> float:
+    return _number(text)
+
+
+def _compare(tag: Tag, clause: Clause) -> bool:
+    compare, value = clause.compare, clause.value
     if isinstance(tag, bool):
         return _COMPARE[compare](str(tag).lower(), value.lower()) if compare in ("=", "!=") else False
-    left, right = _number(tag), _number(value)
+    left, right = _number_of_tag(tag) if isinstance(tag, str) else _number(tag), clause.number
     if math.isfinite(left) and math.isfinite(right):
         return _COMPARE[compare](left, right)
     return _COMPARE[compare](str(tag), value) if compare in ("=", "!=") else False

@@ -12,11 +12,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from portcall.farm._constraints import Clause
 from portcall.farm._model import CLASSES, MOST_PRIORITY, Lease, Place, Rules, fits
 
 _KEPT_LINES = 256  # without anybody in them
+_MOST_LOOKS = 2000  # at a clause and a place, to say what a request waits for
 Name = tuple[bool, str, tuple[str, ...]]  # of a line
 
 
@@ -29,6 +31,7 @@ class Line:
         self._leases: list[tuple[float, int, str, Lease]] = []
         self.waiting = 0  # those that are set aside, too
         self.places: set[str] = set()
+        self.unmet: tuple[int, list[Clause] | None] = (-1, None)
 
     def allows(self, place: Place) -> bool:
         """Return whether the tokens of these requests are for the place, whatever they ask for."""
@@ -105,7 +108,7 @@ class Queue:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self.use = Use(rules.half_life)
-        self._number = 0
+        self._number = self._changes = 0
         self.clear()
 
     def clear(self) -> None:
@@ -208,6 +211,17 @@ class Queue:
             self._rest(lease.line)
         return line
 
+    def unmet(self, line: Line, places: Collection[Place]) -> list[Clause] | None:
+        """Return the clauses of a line that none of these places meets; None where it allows none of them.
+
+        There may be none, also where looking would take long: nobody else is to wait for that.
+        """
+        if line.unmet[0] != self._changes:
+            known = [(place.keys, place.tags) for place in places if line.allows(place)]
+            few = len(known) * len(line.constraint.clauses) <= _MOST_LOOKS
+            line.unmet = self._changes, (line.constraint.unmet(known) if few else []) if known else None
+        return line.unmet[1]
+
     def _rest(self, name: Name) -> None:
         """Keep a line that nobody is in; where those are many, the one goes that has been so for longest."""
         self._idle[name] = None
@@ -229,6 +243,7 @@ class Queue:
             self._try_line(place, name, line)
 
     def remove_place(self, place: Place) -> None:
+        self._changes += 1
         for name in self._of_place.pop(place.id, ()):
             self._lines[name].places.discard(place.id)
 
