@@ -9,11 +9,13 @@ import json
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from farm.boards import client
 from farm.running import RunningFarm, running_farm
 from portcall.farm import _webhooks
 
@@ -165,3 +167,19 @@ def test_webhook_messages_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch)
         assert counted(farm) == {"sent": 0, "failed": 2}
         go_on.set()
         farm.until(lambda: counted(farm)["sent"] == 3)
+
+
+def test_webhook_hears_of_no_empty_keys_while_boards_come_back_after_a_start(tmp_path: Path) -> None:
+    told: list[dict[str, str]] = []
+    store = str(tmp_path / "farm.db")
+    with running_farm(store=store) as farm, client(farm) as lab:
+        for name in ("one", "two"):
+            lab.command("register", place=name, keys=[f"k-{name}"])
+    with running_farm(store=store, webhooks=("http://127.0.0.1:1/",)) as farm, client(farm) as lab:
+        webhooks: Any = farm.server._webhooks
+        webhooks._receivers[0].tell = told.append
+        lab.command("register", place="one", keys=["k-one"])
+        assert told == []
+        farm.pass_time(31)
+        farm.do(webhooks._find_empty_keys)
+        assert [(message["what"], message["key"]) for message in told] == [("key empty", "k-two")]

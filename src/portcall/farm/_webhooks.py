@@ -103,9 +103,11 @@ class Webhooks:
             self._find_empty_keys()
 
     def _find_empty_keys(self) -> None:
-        """Say which keys have no place any more that could be handed out."""
-        places = self._hub.state.places.values()
-        usable = {key for p in places if p.state != "offline" and p.health in USABLE and not p.drain for key in p.keys}
+        """Say which keys have no place any more that could be handed out. After a start, agents have time to come."""
+        hub = self._hub
+        places, expects = hub.state.places.values(), hub.now() < hub.started + hub.state.rules.lost_agent
+        here = [p for p in places if p.state != "offline" or (expects and p.since <= hub.started)]
+        usable = {key for p in here if p.health in USABLE and not p.drain for key in p.keys}
         empty = {key for place in places for key in place.keys} - usable
         for key in sorted(empty - self._empty):
             self._say("key empty", f"no place of '{key}' can be handed out", key=key)
@@ -128,6 +130,7 @@ class Webhooks:
         while True:
             await asyncio.sleep(LOOK)
             self.find_long_waits()
+            self._find_empty_keys()
 
     async def close(self) -> None:
         """Send nothing more."""
