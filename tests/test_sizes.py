@@ -32,7 +32,7 @@ BUDGET = {
     "src/portcall/bench": 350,
     "src/portcall/cli": 6_310,  # with what a farm says at its start, and one language for inputs
     "src/portcall/compile": 7_300,  # with a judge that is right on every processor, and names of ONNX nodes
-    "src/portcall/farm": 7_440,  # turns that are whole, keys of tokens, proofs, the page, ends of pairs and codes
+    "src/portcall/farm": 7_480,  # turns that are whole, keys of tokens, proofs, the page, ends of pairs and codes
     "src/portcall/graph": 4_850,
     "src/portcall/inspect": 1_700,  # reads WebAssembly and kernels of devices, too
     "src/portcall/ir": 1_950,
