@@ -35,9 +35,9 @@ PREFIX = "{portcall-farm}:"
 class RunningMember:
     """One process of a farm, in a thread of this one with an event loop of its own; ``said`` is its log."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, **options: Any) -> None:
         self.said: list[str] = []
-        self._options = FarmOptions(port=0, store=store)
+        self._options = FarmOptions(port=0, store=store, **options)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="farm")
         self._thread.start()
@@ -74,8 +74,8 @@ class RunningMember:
 
 
 @contextlib.contextmanager
-def running(store: str) -> Iterator[RunningMember]:
-    member = RunningMember(store)
+def running(store: str, **options: Any) -> Iterator[RunningMember]:
+    member = RunningMember(store, **options)
     try:
         yield member
     finally:
@@ -437,6 +437,13 @@ def test_members_go_on_after_redis_lost_everything(url: str, raw: Any) -> None:
             raw.flushall()
             comes_back(one.address, f"one-{round}")
             comes_back(two.address, f"two-{round}")
+
+
+def test_member_says_what_to_do_where_redis_lost_all_tokens(url: str, raw: Any) -> None:
+    with running(url, require_tokens=True) as member:
+        assert not any(text.startswith("tokens: ") for text in member.said)
+        raw.flushall()
+        member.until(lambda: any(text.startswith("tokens: ") for text in member.said))
 
 
 def test_member_steps_down_and_another_leads_at_once(url: str, raw: Any) -> None:

@@ -188,6 +188,10 @@ class Member:
             self.server = server
             self.store.beat()
             self._log("leading", f"this process, {self.store.address}, leads the farm")
+            if self._task is not None and server.access.required and not server.access.list():
+                self._log(
+                    "tokens", "the store has lost all tokens: stop all processes, then start one; it makes a token"
+                )
         else:
             self._stand_by(self.store.leader())
 
