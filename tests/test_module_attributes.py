@@ -31,7 +31,15 @@ def remote(c_libraries: dict[str, Path]) -> Iterator[rpc.Session]:
 def test_module_attribute_is_the_function(module: portcall.Module) -> None:
     assert module.double() == "double"
     assert isinstance(module.double, portcall.PackedFunc)
+    assert module.double is module.double
     assert hasattr(module, "doubled")
+    assert "double" in module
+    assert "halve" not in module
+    assert 3 not in module
+    with pytest.raises(TypeError):
+        iter(module)  # type: ignore[call-overload, unused-ignore]
+    with pytest.raises(AttributeError, match="do not change"):
+        module.double = None
 
 
 def test_module_attributes_of_its_own_come_first(module: portcall.Module) -> None:

@@ -30,7 +30,7 @@ BUDGET = {
     "src/portcall": 3_800,  # with events of devices, boards with Android or the VM, flags, what an installation lacks
     "src/portcall/_core": 3_190,
     "src/portcall/bench": 350,
-    "src/portcall/cli": 6_310,  # with what a farm says at its start, and one language for inputs
+    "src/portcall/cli": 6_340,  # with what a farm says at its start, and one language for inputs
     "src/portcall/compile": 7_600,  # with a judge that is right everywhere, names of nodes, recurrent layers
     "src/portcall/farm": 7_480,  # turns that are whole, keys of tokens, proofs, the page, ends of pairs and codes
     "src/portcall/graph": 4_850,

@@ -34,11 +34,11 @@ _FEW, _MANY = 8, 100  # names of functions that are shown
 class Module(_core.Module):
     """A set of functions. ``module.name`` and ``module["name"]`` are one of them, which keeps the module alive.
 
-    Attributes and methods of modules come first: a function ``kind`` is ``module["kind"]``. So is one whose name begins
-    with an underscore.
+    ``module.name`` is looked up once and kept. Attributes and methods of modules come first: a function ``kind`` is
+    ``module["kind"]``. So is one whose name begins with an underscore.
     """
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)  # of the functions that were asked for as attributes
 
     @staticmethod
     def from_functions(functions: Mapping[str, Callable[..., Any]]) -> Module:
@@ -60,9 +60,18 @@ class Module(_core.Module):
         if name.startswith("_"):  # Python and notebooks ask for many, and a server should not be asked for each
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         try:
-            return self.get_function(name)
+            found = self.__dict__[name] = self.get_function(name)
         except errors.FunctionNotFoundError as error:
             raise AttributeError(str(error), name=name, obj=self) from None
+        return found
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"the functions of a module do not change: cannot set {name!r}", name=name, obj=self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.implements_function(name)
+
+    __iter__: Any = None  # or Python would ask for functions named 0, 1 and so on
 
     def __dir__(self) -> list[str]:
         names = self._ipython_key_completions_()

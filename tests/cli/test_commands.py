@@ -161,6 +161,10 @@ def test_demo_leaves_what_the_first_snippet_of_the_readme_loads(shell: Shell, tm
         done = subprocess.run(f"{sys.executable} -m portcall {line}", shell=True, cwd=tmp_path / "portcall-demo",
                               capture_output=True, text=True)  # fmt: skip
         assert done.returncode == 0, (line, done.stderr)
+    source = tmp_path / "portcall-demo" / "kernels.cc"
+    source.write_text("// mine")
+    assert shell("demo").returncode == 1
+    assert source.read_text() == "// mine"
 
 
 def test_compile_passes_its_flags_on(invoke_json: InvokeJson, invoke: Invoke, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_remote_commands_never_print_tokens(invoke: Invoke, invoke_json: InvokeJ
         result = invoke("remote", *words)
         assert "board.local:9090" in result.stdout
         assert SECRET not in result.output
-    assert SECRET in invoke("remote", "show", "rasp", "--token").stdout
+    assert invoke("remote", "show", "rasp", "--token").stdout == f"{SECRET}\n"
     assert invoke_json("remote", "show", "rasp", "--token")["token"] == SECRET
     invoke_json("remote", "remove", "rasp")
     assert [each["name"] for each in invoke_json("remote", "list")["remotes"]] == ["lab"]

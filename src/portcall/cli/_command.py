@@ -234,7 +234,7 @@ def end_with_error(ctx: click.Context, error: BaseException, debug: bool) -> NoR
 
 
 def normalize_json_option(args: Sequence[str]) -> Iterator[str]:
-    """Give each ``--json`` its value: the next word if that is a ``.json`` file, else ``-`` for stdout.
+    """Give each ``--json`` its value: the next word if that is a ``.json`` file or ``-``, else ``-`` for stdout.
 
     So that in ``bench --json kernels.so f`` the library is not taken for a file to write.
     """
@@ -245,7 +245,7 @@ def normalize_json_option(args: Sequence[str]) -> Iterator[str]:
             yield from words
         elif word == "--json":
             following = next(words, None)
-            if following is not None and following.endswith(".json"):
+            if following is not None and (following == "-" or following.endswith(".json")):
                 yield f"--json={following}"
                 continue
             yield "--json=-"

@@ -55,7 +55,10 @@ def read_constants(ctx: click.Context, param: click.Parameter, texts: Sequence[s
         name, equals, value = text.partition("=")
         if not equals:
             raise click.BadParameter(f"'{text}' is not of the form NAME=VALUE", ctx, param)
-        found[name] = read_input(name, value, "", None, np.random.default_rng(0))
+        try:
+            found[name] = read_input(name, value, "", None, np.random.default_rng(0))
+        except (CommandError, OSError) as error:
+            raise click.BadParameter(message_of(error), ctx, param) from error
     return found
 
 

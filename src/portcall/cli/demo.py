@@ -55,6 +55,8 @@ def command(json_to: str | None, folder: str, rpc: bool) -> None:
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     source = place / "kernels.cc"
+    if source.exists() and source.read_bytes() != SOURCE.read_bytes():
+        raise CommandError(f"'{source}' is there, and is not the demo's", "", "portcall demo --folder OTHER")
     source.write_bytes(SOURCE.read_bytes())
     start = time.perf_counter()
     with StatusLine() as status, status.expect(compiling([str(source)]), 0):

@@ -32,7 +32,7 @@ portcall remote list --json
 """
 SHOW = """
 portcall remote show rasp
-portcall remote show rasp --token       prints the token, too
+portcall remote show rasp --token > token       the token alone
 """
 REMOVE = """
 portcall remote remove rasp
@@ -82,15 +82,23 @@ def list_all(json_to: str | None) -> None:
 
 @click.command("show", cls=Command, examples=SHOW)
 @click.argument("name")
-@click.option("--token", "with_token", is_flag=True, help="Print the token, too: it lets anyone use the server.")
+@click.option(
+    "--token", "with_token", is_flag=True, help="Print the token alone, for a file: it lets anyone use the server."
+)
 def show(json_to: str | None, name: str, with_token: bool) -> None:
     """The token is printed only with --token."""
     remote = find(name)
     if json_to is not None:
         print_json(remote.to_dict(name, with_token), json_to)
         return
+    if with_token:
+        if not remote.token:
+            step = f"portcall remote add {name} {remote.address} --token-file FILE"
+            raise CommandError(f"no token is kept for '{name}'", "", step)
+        click.echo(remote.token)
+        return
     facts = remote.to_dict(name, with_token)
-    facts["token"] = facts["token"] if with_token else ("kept; --token prints it" if remote.token else "")
+    facts["token"] = "kept; --token prints it" if remote.token else ""
     print_facts((key.replace("_", " "), str(value)) for key, value in facts.items() if value)
 
 

@@ -19,6 +19,7 @@ from portcall.errors import ModelError
 Model = Any
 _FEW = 8
 _OLDEST_IR = 3  # whose models say their opsets
+_DECIDE = "fix the inputs that decide it"
 _EXPORT_AGAIN = "copy or export it again"
 # Operators that are imported, of which a graph cannot be made; the Relax VM can have some.
 _DEPENDS = "the shape of its result depends on values"
@@ -138,7 +139,7 @@ def check_operators(model: Model, *, graph: bool = True) -> None:
         count = f"{len(problems)} node{'s' * (len(problems) > 1)}"
         raise ModelError(
             f"{count} of the model cannot be compiled:\n  " + "\n  ".join(_few(problems)), problems=problems,
-            hint="export the model with other operators",
+            hint=_DECIDE if all(_DECIDE in text for text in problems) else "export the model with other operators",
         )  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
         name = name_of(node, number)
         if graph and node.op_type == "If" and (behind := inputs_behind(model, node.input[0])):
             values = " ".join(f"--constant {name}=VALUE" for name in behind)
-            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {values} would decide it"
+            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {_DECIDE}: portcall compile {values}"
         elif graph and node.op_type in _NOT_IN_GRAPHS:
             yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
         elif node.op_type == "Dropout" and _trains(node, model):

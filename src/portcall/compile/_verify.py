@@ -21,9 +21,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from portcall.compile._model import bind_shapes, inputs_of, load
+from portcall.compile._model import bind_shapes, infer_shapes, inputs_of, load
 from portcall.compile._quantized import is_quantized
-from portcall.compile._simplify import decompose
+from portcall.compile._rewriting import Graph, attribute_of
+from portcall.compile._simplify import decompose, fold_constants
 from portcall.compile._target import Target
 from portcall.errors import ModelError, WrongResultsError
 from portcall.graph import GraphModule, GraphModuleDebug
@@ -40,7 +41,7 @@ _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _KNOWN_IR = 10  # onnxruntime refuses versions that are newer than itself, of which it needs nothing
 _SOURCE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.\w+:\d+ .*?\) ")  # where in its own code
 _INTEGERS = 2  # below which inputs of integers are, where nothing says more: masks, and indices of most things
-_PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
+_PASSED_ON = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand")
 # Products of bytes: where each has the zero point of its first operand, its second operand, and that one's zero point.
 _PRODUCTS = {"MatMulInteger": (2, 1, 3), "QLinearConv": (2, 3, 5), "QLinearMatMul": (2, 3, 5), "QGemm": (2, 3, 5)}
 _SIGN = 128  # by how much a byte without a sign is larger than the same byte with one
@@ -117,7 +118,10 @@ def verify(
     theirs = {value.name for value in inputs_of(proto)}
     others = sorted((theirs - {*(inputs or {})}) ^ ({*shapes} - {*(inputs or {})}))
     if others or executor.get_num_outputs() != len(proto.graph.output):
-        what = f"the input '{others[0]}' is in one of them only" if others else "their numbers of results differ"
+        if others and others[0] in theirs:  # it was made a constant
+            text = f"the bundle has no input '{others[0]}', which the model has"
+            raise ModelError(text, hint=f"give the value that it was compiled with: --input {others[0]}=VALUE")
+        what = f"the input '{others[0]}' is in the bundle only" if others else "their numbers of results differ"
         raise ModelError(f"the bundle was compiled from another model: {what}")
     for name, array in (inputs or {}).items():
         if name not in theirs:
@@ -213,33 +217,41 @@ def relative_error(got: Array, expected: Array) -> float:
 
 
 def integer_limits(model: Any) -> dict[str, int]:
-    """Return below what the integers of inputs are, where a table, a Clip or a OneHot that they reach says so."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    constants |= {
-        node.output[0]: a.t for node in model.graph.node if node.op_type == "Constant" for a in node.attribute if a.t
-    }
-    origin = {value.name: value.name for value in inputs_of(model)}
+    """Return below what the integers of inputs are, where what they reach says so: a table, Clip, OneHot, or Equal.
+
+    Equal stands for a OneHot that is written out: what is compared with is the range of the values.
+    """
+    origin = {value.name: value.name for value in inputs_of(model) if _has_integers(value)}
+    if not origin:
+        return {}
+    graph = Graph(infer_shapes(model))
+    fold_constants(graph)
+    constants = graph.constants
     found: dict[str, int] = {}
 
-    def limit(node: Any, name: str) -> int | None:
-        if node.op_type == "Gather" and name == node.input[1] and node.input[0] in constants:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-            extents = [int(extent) for extent in constants[node.input[0]].dims]
-            return extents[int(axis)]
+    def limit(node: Any, name: str) -> float | None:
+        others = [constants[other] for other in node.input if other != name and other in constants]
+        if node.op_type == "Gather" and name == node.input[1] and others:
+            return int(others[0].shape[attribute_of(node, "axis", 0)])
+        if node.op_type == "Equal" and others and others[0].size:
+            return float(others[0].max()) + 1
         bound = {"OneHot": 1, "Clip": 2}.get(node.op_type, 0)
-        if bound and name == node.input[0] and node.input[bound:][:1] and node.input[bound] in constants:
-            last = float(numpy_helper.to_array(constants[node.input[bound]]).reshape(-1)[0])
-            return int(last) + int(node.op_type == "Clip") if np.isfinite(last) else None
+        if bound and name == node.input[0] and [*node.input, "", ""][bound] in constants:
+            return float(constants[node.input[bound]].reshape(-1)[0]) + float(node.op_type == "Clip")
         return None
 
-    for node in model.graph.node:
+    for node in graph.nodes:
         for name in {name for name in node.input if name in origin}:
             known = limit(node, name)
-            if known is not None:
-                found[origin[name]] = max(1, min(known, found.get(origin[name], known)))
+            if known is not None and np.isfinite(known):
+                found[origin[name]] = max(1, min(int(known), found.get(origin[name], int(known))))
             if node.op_type in _PASSED_ON and name == node.input[0]:
                 origin[node.output[0]] = origin[name]
     return found
+
+
+def _has_integers(value: Any) -> bool:
+    return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).kind in "iu"
 
 
 def _allowed(expected: Array, tolerance: float) -> float:
@@ -299,6 +311,9 @@ def _import_onnxruntime() -> Any:
     os.environ[_TELEMETRY] = "1"
     try:
         return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        text = "comparing with an ONNX model needs onnxruntime: pip install onnxruntime"
+        raise ModuleNotFoundError(text, name=error.name) from error
     finally:
         if before is None:
             del os.environ[_TELEMETRY]
