@@ -15,6 +15,7 @@ and models for the target wasm32, and run them here.
 
   --import FILE        a module whose export "functions" has functions by name; may be given more than once
   --address ADDRESS    where to listen: host:port or unix:/path [127.0.0.1:9090]
+  --insecure           listen at an address for other machines without a token
   --proxy URL          join a proxy instead of listening: ws://host:port/ws or host:port
   --key KEY            the key that clients give
   --session-timeout S  seconds that a session may last
@@ -25,7 +26,7 @@ and models for the target wasm32, and run them here.
 The environment variable PORTCALL_TOKEN has the token that clients must prove to know.
 
 Examples:
-  portcall serve --import functions.mjs --address 0.0.0.0:9090 --key rasp
+  PORTCALL_TOKEN=$(cat token) portcall serve --import functions.mjs --address 0.0.0.0:9090 --key rasp
   portcall serve --import functions.mjs --proxy ws://lab:9190/ws --key node
 
 functions.mjs:
@@ -57,6 +58,7 @@ function parse(args: string[]) {
         import: { type: "string", multiple: true, default: [] },
         address: { type: "string", default: "127.0.0.1:9090" },
         proxy: { type: "string" },
+        insecure: { type: "boolean", default: false },
         key: { type: "string", default: "" },
         "session-timeout": { type: "string", default: "0" },
         "memory-limit": { type: "string", default: String(2 ** 30) },
@@ -67,6 +69,17 @@ function parse(args: string[]) {
   } catch (error) {
     throw new UsageError((error as Error).message);
   }
+}
+
+/** Tell whether only this machine can connect to an address. */
+function isLocal(address: string): boolean {
+  return /^(unix:|localhost:|127\.|\[::1\]:)/.test(address);
+}
+
+function numberOf(option: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() === "" || !Number.isFinite(value)) throw new UsageError(`${option} takes a number, not '${text}'`);
+  return value;
 }
 
 function describe(state: JoinState): string {
@@ -85,6 +98,12 @@ function describe(state: JoinState): string {
 }
 
 async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> {
+  if (values.proxy === undefined && !isLocal(values.address) && !process.env.PORTCALL_TOKEN && !values.insecure) {
+    throw new UsageError(
+      `'${values.address}' is for other machines, and anybody there could use this server: ` +
+        "set PORTCALL_TOKEN, or say --insecure",
+    );
+  }
   const report = (event: string, text: string, facts: object = {}) => {
     console.log(values.json ? JSON.stringify({ event, ...facts }) : text);
   };
@@ -93,8 +112,8 @@ async function serve(values: ReturnType<typeof parse>["values"]): Promise<void> 
     ...(core ? { core } : {}),
     functions: await importFunctions(values.import),
     key: values.key,
-    sessionTimeout: Number(values["session-timeout"]),
-    memoryLimit: Number(values["memory-limit"]),
+    sessionTimeout: numberOf("--session-timeout", values["session-timeout"]),
+    memoryLimit: numberOf("--memory-limit", values["memory-limit"]),
   };
   if (values.proxy !== undefined) {
     const onState = ({ state, ...facts }: JoinState) => {
