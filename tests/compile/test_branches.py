@@ -121,6 +121,16 @@ def test_constants_have_the_type_of_their_input(tmp_path: Path) -> None:
         assert word in result.stderr
 
 
+def test_run_takes_constants(tmp_path: Path) -> None:
+    onnx.save(by_rate(cheap=False), tmp_path / "m.onnx")
+    for rate, expected in ((16000, 3.0), (8000, 2.0)):  # 2 * relu(x) + x, and 9 times negated in all
+        words = ["run", str(tmp_path / "m.onnx"), "--constant", f"sr={rate}", "--input", "x=ones", "--save"]
+        result = CliRunner().invoke(cli, [*words, str(tmp_path / "y.npz")])
+        assert result.exit_code == 0, result.stderr
+        with np.load(tmp_path / "y.npz") as saved:
+            np.testing.assert_array_equal(saved["y"], np.full((2, 8), expected))
+
+
 def test_extents_of_minus_one_are_not_known() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])]
     given = model(nodes, {"x": (TensorProto.FLOAT, [-1, 3, -1, -1])}, {"w": random(4, 3, 3, 3)})

@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import click
 
 from portcall.bench import format_duration
 from portcall.cli._command import Decorated
 from portcall.cli._errors import CommandError, message_of
+from portcall.cli._inputs import read_input
 from portcall.cli._output import echo_error
 from portcall.cli._progress import StatusLine
 from portcall.errors import ModelError
@@ -31,13 +33,35 @@ def read_shapes(ctx: click.Context, param: click.Parameter, texts: Sequence[str]
     return found
 
 
-def shape_option(function: Decorated) -> Decorated:
-    """Add the option that fixes the shapes of an ONNX model's inputs."""
-    option = click.option(
+def read_constants(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``NAME=3`` and ``NAME=@file.npy``; a callback of click."""
+    if not texts:
+        return {}
+    import numpy as np
+
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"'{text}' is not of the form NAME=VALUE", ctx, param)
+        try:
+            found[name] = read_input(name, value, "", None, np.random.default_rng(0))
+        except (CommandError, OSError) as error:
+            raise click.BadParameter(message_of(error), ctx, param) from error
+    return found
+
+
+def fix_options(function: Decorated) -> Decorated:
+    """Add the options that fix shapes of an ONNX model's inputs, and whole inputs."""
+    shape = click.option(
         "--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224", callback=read_shapes,
         help="The shape of an input of an ONNX model, where that does not fix it.",
     )  # fmt: skip
-    return option(function)
+    constant = click.option(
+        "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=read_constants,
+        help="An input of an ONNX model that never changes, such as sr=16000. Can be repeated.",
+    )  # fmt: skip
+    return shape(constant(function))
 
 
 def target_option(function: Decorated) -> Decorated:
@@ -49,17 +73,17 @@ def target_option(function: Decorated) -> Decorated:
     return option(function)
 
 
-def compiled(path: str, shapes: dict[str, tuple[int, ...]], target: str = "native") -> str:
+def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], target: str = "native") -> str:
     """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
     if not path.endswith(SUFFIX):
-        if shapes or target != "native":
-            option = "--shape" if shapes else "--target"
+        given = {"--shape": bool(shapes), "--constant": bool(constants), "--target": target != "native"}
+        for option in (option for option, there in given.items() if there):
             raise click.UsageError(f"{option} is for ONNX models, which '{path}' is not")
         return path
     from portcall import compile
 
     with steps(path) as step:
-        return str(compile.cached(path, target, shapes=shapes, runtime="auto", progress=step))
+        return str(compile.cached(path, target, shapes=shapes, constants=constants, runtime="auto", progress=step))
 
 
 @contextlib.contextmanager

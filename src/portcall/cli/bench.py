@@ -30,7 +30,7 @@ from portcall.cli._counts import TRIES, Counts, Measure, choose, too_short
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import origins_of, words_of
 from portcall.cli._model import model_options, open_model
-from portcall.cli._onnx import compiled, shape_option, target_option
+from portcall.cli._onnx import compiled, fix_options, target_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ OF_THE_NUMBERS = ("short", "unstable")  # codes of findings
 @click.command("bench", cls=Command, examples=EXAMPLES)
 @call_options
 @model_options
-@shape_option
+@fix_options
 @target_option
 @click.option("--number", type=click.IntRange(min=1), help="Calls in a repeat; chosen where it is not given.")
 @click.option("--repeat", type=click.IntRange(min=1), help="Repeats, one result each; chosen where it is not given.")
@@ -83,7 +83,10 @@ def command(ctx: click.Context, /, json_to: str | None, strict: bool, **given: A
 
     A profile and a trace are of one run of the model, after the others, with each node's device waited for.
     """
-    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"], given["target"])
+    given["named"], given["file"] = (
+        given["file"],
+        compiled(given["file"], given["shapes"], given["constants"], given["target"]),
+    )
     timed = (bench_model if is_model(given) else bench_function)(ctx, given)
     result, counts, place = timed.result, timed.counts, timed.place
     findings = check_conditions(result, max(result.min * counts.number, given["min_repeat_ms"] * 1e-3))

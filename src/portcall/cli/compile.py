@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,7 @@ from portcall.bench import format_duration, format_size
 from portcall.cli._call import check_exists
 from portcall.cli._command import Command
 from portcall.cli._errors import DEVICE, CommandError, message_of
-from portcall.cli._inputs import read_input
-from portcall.cli._onnx import SUFFIX, shape_option, steps
+from portcall.cli._onnx import SUFFIX, fix_options, steps
 from portcall.cli._output import print_json, print_line
 from portcall.cli._progress import StatusLine, compiling
 from portcall.cli._remote import open_session
@@ -44,24 +42,6 @@ ALGORITHMS = ("auto", "off", "f2", "f4")
 RUNTIMES = ("auto", "graph", "vm")
 
 
-def read_constants(ctx: click.Context, param: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``NAME=3`` and ``NAME=@file.npy``; a callback of click."""
-    if not texts:
-        return {}
-    import numpy as np
-
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"'{text}' is not of the form NAME=VALUE", ctx, param)
-        try:
-            found[name] = read_input(name, value, "", None, np.random.default_rng(0))
-        except (CommandError, OSError) as error:
-            raise click.BadParameter(message_of(error), ctx, param) from error
-    return found
-
-
 @click.command("compile", cls=Command, examples=EXAMPLES)
 @click.argument("files", type=click.Path(), nargs=-1, required=True, metavar="MODEL|SOURCES...")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="The file to write; by default NAME.so.")
@@ -69,9 +49,7 @@ def read_constants(ctx: click.Context, param: click.Parameter, texts: Sequence[s
               help="The machine to compile for, such as aarch64-linux-gnu, or native:haswell.")  # fmt: skip
 @click.option("--for", "server", metavar="REMOTE|HOST:PORT|TRIPLE",
               help="Compile for the machine of this server, which is asked for it; or for a target.")  # fmt: skip
-@shape_option
-@click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=read_constants,
-              help="An input of an ONNX model that never changes, such as sr=16000. Can be repeated.")  # fmt: skip
+@fix_options
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1),
               help="1: kernels of one thread; more: kernels that share their work among threads.")  # fmt: skip
 @click.option("--runtime", default="auto", show_default=True, type=click.Choice(RUNTIMES),

@@ -13,7 +13,7 @@ from portcall.bench import format_size
 from portcall.cli._command import Command
 from portcall.cli._errors import UNTRUSTED
 from portcall.cli._graph_report import KINDS, open_model_file
-from portcall.cli._onnx import compiled, shape_option
+from portcall.cli._onnx import compiled, fix_options
 from portcall.cli._output import console, counted, listed, print_facts, print_json, print_line
 from portcall.cli._params_report import KINDS as TENSORS
 from portcall.cli._params_report import open_tensors_file
@@ -55,20 +55,20 @@ DEPTH = 32  # of modules that import each other
 @click.argument("kernels", type=click.Path(), required=False, metavar="[LIBRARY]")
 @click.option("--params", type=click.Path(), metavar="FILE", help="A graph's parameters, to tell them from inputs.")
 @click.option("--svg", type=click.Path(dir_okay=False), help="Write a picture of the graph.")
-@shape_option
+@fix_options
 @click.option("--all", "everything", is_flag=True, help="List everything, however much there is.")
 @click.option("--strict", is_flag=True, help="Exit with 6 when the library will not load or run here.")
 @click.pass_context
 def command(
     ctx: click.Context, file: str, kernels: str | None, params: str | None, svg: str | None, everything: bool,
-    strict: bool, shapes: dict[str, tuple[int, ...]], json_to: str | None,
+    strict: bool, shapes: dict[str, tuple[int, ...]], constants: dict[str, object], json_to: str | None,
 ) -> None:  # fmt: skip
     """Reads ELF files of any machine. For this machine it also looks for what the library needs: other libraries,
     symbols and their versions. Of a graph (JSON), a bundle, or a library with a graph inside it shows nodes, kernels,
     and where the memory goes; of an executable of TVM's Relax VM functions and instructions; of a file of parameters
     (.params, .npz) its tensors.
     """
-    file = compiled(file, shapes)
+    file = compiled(file, shapes, constants)
     tensors = open_tensors_file(file)
     if tensors is not None:
         refuse_options_of_models(f"'{file}' is {TENSORS[tensors.kind]}", kernels, params, svg)

@@ -29,7 +29,7 @@ from portcall.cli._call import (
 from portcall.cli._command import Command
 from portcall.cli._errors import USER_ERROR, CommandError
 from portcall.cli._model import Arrays, model_options, nans, open_model
-from portcall.cli._onnx import compiled, shape_option, target_option
+from portcall.cli._onnx import compiled, fix_options, target_option
 from portcall.cli._output import console, print_json, print_line, print_warning, table
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ SHOWN = 4
 @click.command("run", cls=Command, examples=EXAMPLES)
 @call_options
 @model_options
-@shape_option
+@fix_options
 @target_option
 @click.option("--save", "--output", type=click.Path(dir_okay=False), help="Write the outputs to a .npz file.")
 @click.option("--check", type=click.Path(), help="Compare with a reference: .npz by name, or .npy for one output.")
@@ -75,7 +75,10 @@ def command(ctx: click.Context, /, json_to: str | None, **given: Any) -> None:
     compiled into a cache first. Its inputs are NAME=SPEC: NAME=@x.npy, NAME=random, NAME=3, NAME=int64:3 and the
     like. Its outputs have names of their own.
     """
-    given["named"], given["file"] = given["file"], compiled(given["file"], given["shapes"], given["target"])
+    given["named"], given["file"] = (
+        given["file"],
+        compiled(given["file"], given["shapes"], given["constants"], given["target"]),
+    )
     done = (run_model if is_model(given) else run_function)(ctx, given)
     if given["save"]:
         save(done.arrays, given["save"])

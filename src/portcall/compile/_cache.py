@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
@@ -36,6 +37,7 @@ def cached(
     target: str = "native",
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, Any] | None = None,
     threads: int = 1,
     runtime: Runtime = "graph",
     progress: Progress | None = None,
@@ -46,12 +48,20 @@ def cached(
     and PermissionError where others can write to the cache.
     """
     extents = {name: list(shape) for name, shape in sorted((shapes or {}).items())}
-    options: dict[str, Any] = {"shapes": extents, "threads": threads, "runtime": runtime, "target": target}
+    values = {name: str(np.asarray(array).tolist()) for name, array in sorted((constants or {}).items())}
+    options: dict[str, Any] = {
+        "shapes": extents,
+        "constants": values,
+        "threads": threads,
+        "runtime": runtime,
+        "target": target,
+    }
     suffix = "wasm" if target == WASM else "so"
     place = cache_folder("models") / f"{Path(model).stem}-{_key(model, options)[:24]}.{suffix}"
     if not place.is_file():
         compiler = importlib.import_module("portcall.compile._vm")  # loaded where it is needed: it is large
-        made = compiler.compile_onnx(model, target, runtime=runtime, shapes=shapes, threads=threads, progress=progress)
+        given = {"shapes": shapes, "constants": constants, "threads": threads}
+        made = compiler.compile_onnx(model, target, runtime=runtime, progress=progress, **given)
         remove_abandoned(".", place.parent)  # files of other models that a killed process was writing
         made.save(place)
     return place

@@ -161,7 +161,7 @@ def _flaws(model: Model, graph: bool) -> Iterator[str]:
         name = name_of(node, number)
         if graph and node.op_type == "If" and (behind := inputs_behind(model, node.input[0])):
             values = " ".join(f"--constant {name}=VALUE" for name in behind)
-            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {_DECIDE}: portcall compile {values}"
+            yield f"{name}: If: {_NOT_IN_GRAPHS['If']}; {_DECIDE}: {values}"
         elif graph and node.op_type in _NOT_IN_GRAPHS:
             yield f"{name}: {node.op_type}: {_NOT_IN_GRAPHS[node.op_type]}"
         elif node.op_type == "Dropout" and _trains(node, model):
