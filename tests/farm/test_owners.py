@@ -17,6 +17,7 @@ from farm.boards import board, client, place_command
 from farm.reading import drop_privileges, family, found_by_others
 from farm.running import RunningFarm, running_farm
 from portcall import errors, rpc
+from portcall.farm import _api
 from portcall.farm._model import Place
 
 
@@ -204,6 +205,20 @@ def serve(farm: RunningFarm, place: str, key: str, **tags: Any) -> rpc.FarmChann
         done = {"what": "accepted", "fence": order["fence"]}
         channel.call("report", place=place, agent=secret, done=[done])
     return channel
+
+
+def test_users_serve_so_many_places_with_so_many_facts(farm: RunningFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_api, "_MOST_PLACES", 2)
+    shown = token(farm, "lab", "agent"), token(farm, "other", "agent")
+    with agent(farm, shown[0]) as lab, agent(farm, shown[1]) as other:
+        for place in ("a", "b", "b"):
+            lab.call("register", place=place, keys=["k"], instance=place)
+        with pytest.raises(errors.FarmError, match="2 places already"):
+            lab.call("register", place="c", keys=["k"])
+        with pytest.raises(errors.FarmError, match="at most 8192"):
+            other.call("register", place="c", keys=["k"], tags={f"t{number}": "x" * 400 for number in range(21)})
+        other.call("register", place="c", keys=["k"])
+    assert set(farm.state.places) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("restart", [False, True])

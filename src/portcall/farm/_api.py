@@ -21,7 +21,7 @@ from portcall.farm._model import CLASSES, Effect, Lease, Place, Refused
 from portcall.farm._page import age
 from portcall.farm._state import MOST_SESSIONS, State, hash_secret
 from portcall.farm._store import StoreError
-from portcall.farm._texts import check_number, check_tags, check_text, is_lease, readable
+from portcall.farm._texts import check_facts, check_number, check_text, is_lease, readable
 
 HOLD = 20.0  # seconds that an answer is held back at most
 LOOK = 5.0  # seconds after which a waiting client hears its place in the queue
@@ -32,6 +32,7 @@ GONE = 5.0  # seconds for a waiting client to come back after its connection has
 END_PATIENCE = 10.0  # seconds for an agent to end the sessions of a lease, before its end is answered
 _NAMED = 5  # places that a waiting client hears of
 _LAST_EVENTS = 10  # of a lease, among which is its end
+_MOST_PLACES = 2000  # of one user
 _MOST_ITEMS = {"keys": 100, "sessions": MOST_SESSIONS, "done": 1000}
 NOT_STORED = "the farm cannot write its store, and has changed nothing: ask again later"
 _REPORTS = {
@@ -345,7 +346,7 @@ class Api:
         if not keys:
             raise ValueError("a place needs at least one key")
         _check_keys(caller, keys, whole=True)
-        check_tags(tags)
+        check_facts(keys, tags)
         what: dict[str, Any] = {
             "host": _text(command, "host", ""), "port": int(_number(command, "port", 0, 0, 65535)),
             "fence": int(_number(command, "fence", 0, 0, 1e15)), "sessions": _texts(command, "sessions", "session"),
@@ -381,6 +382,8 @@ class Api:
         if place is not None and place.owner and place.owner != caller.user:
             text = f"the place {place.id!r} is served by {place.owner}: give this one a name of its own (--place)"
             raise ApiError(f"{text}; an admin may say: portcall farm hand-over {place.id} {caller.user}", "taken", 409)
+        if place is None and sum(p.owner == caller.user for p in self.hub.state.places.values()) >= _MOST_PLACES:
+            raise ApiError(f"{caller.user} serves {_MOST_PLACES} places already: retire some", "invalid")
         return caller.user
 
     def _hand_over(self, command: Mapping[str, Any], caller: Token) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A text has no control characters, and no halves of surrogate pairs, which JSON c
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _USUAL = 200  # characters
@@ -15,6 +16,7 @@ _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LEASE = re.compile("[0-9a-f]{16}")
 _MOST_INTEGER = 1 << 63
 _MOST_DEPTH = 32
+_MOST_FACTS = 8192  # characters of the keys and tags of a place
 _MOST_TAGS = 100
 
 
@@ -78,21 +80,26 @@ def check_value(value: Any, name: str) -> None:
             raise ValueError(f"the field {name!r} has the number {str(item)[:40]} (must be within -2^63 and 2^63)")
 
 
-def check_tags(tags: Any) -> None:
-    """Check the tags of a place.
+def check_facts(keys: Sequence[str], tags: Any) -> None:
+    """Check the tags of a place, and that they and its keys are no more than each picture of the farm may have.
 
     Raises:
-        ValueError: they cannot be kept; the message names the one that is wrong.
+        ValueError: they cannot be kept; the message names what is wrong.
     """
     if not isinstance(tags, dict) or len(tags) > _MOST_TAGS:
         raise ValueError(f"the tags of a place must be an object of at most {_MOST_TAGS} values")
+    size = sum(map(len, keys))
     for name, value in tags.items():
         check_text(name, "tag")
         if not isinstance(value, (str, int, float, bool)):
             raise ValueError(f"invalid tag {name[:40]!r} (must be a text, a number, true or false)")
         check_value(value, f"tag {name[:40]}")
-        if len(str(value)) + len(name) > _MOST["tag"]:
+        length = len(str(value)) + len(name)
+        if length > _MOST["tag"]:
             raise ValueError(f"the tag {name[:40]!r} is too long (at most {_MOST['tag']} characters)")
+        size += length
+    if size > _MOST_FACTS:
+        raise ValueError(f"the keys and tags of a place have {size} characters (at most {_MOST_FACTS})")
 
 
 def is_lease(id: str) -> bool:
