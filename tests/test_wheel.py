@@ -21,7 +21,7 @@ WHEEL_LIMIT = 2_100_000
 CORE_LIMIT = 600_000
 GRAPH_LIMIT = 140_000
 VM_LIMIT = 130_000
-OPENCL_LIMIT = CUDA_LIMIT = 100_000
+OPENCL_LIMIT = CUDA_LIMIT = 105_000
 BINARIES = Path(sys.executable).parent
 
 pytestmark = pytest.mark.timeout(600)

@@ -164,7 +164,7 @@ def test_run_remote_does_not_upload_a_library_for_another_machine(
     assert what == f"error: {there[1]} cannot load '{library}', so it was not uploaded"
     machine = this_machine()
     assert cause.startswith("likely cause: ")
-    assert f"target='{machine.target}'" in cause
+    assert f"--target {machine.target}" in cause
     assert next_step == f"next: portcall inspect {library}, or --no-check to upload it anyway"
     assert invoke_json(command, library, "f", *there, code=1)["error"]["kind"] == "ModuleLoadError"
     unchecked = invoke(command, library, "f", "--no-check", *there)

@@ -167,7 +167,7 @@ def test_upload_refuses_a_library_for_another_machine(
     library = make("k.so", PLAIN, target=target)
     here = this_machine()
     assert f" {made_for} and that machine is {here}: " in refused(remote, library)
-    assert f"target='{here.target}'" in refused(remote, library.read_bytes(), "other.so")
+    assert f"--target {here.target}" in refused(remote, library.read_bytes(), "other.so")
 
 
 def test_upload_names_a_missing_symbol_first(remote: rpc.Session, make: Make) -> None:
@@ -203,7 +203,7 @@ def test_upload_reports_an_older_libc_on_the_server(remote: rpc.Session, make: M
     here = this_machine()
     assert " it needs GLIBC_9." in said
     assert f" of libc.so.6 and that machine has glibc {here.libc_version}: compile it with " in said
-    assert f"target='{here.target}.{here.libc_version}'" in said
+    assert f"--target {here.target}.{here.libc_version}" in said
 
 
 def test_upload_refuses_objects_and_archives_for_another_machine(

@@ -358,8 +358,8 @@ template <typename T = Any> class List : public Array<T> {
 namespace detail {
 // A key for messages: text in quotes, a number, or what it is.
 inline std::string DescribeKey(const TVMFFIAny& key) {
-  if (std::optional<std::string_view> text = TryString(key)) return "'" + std::string(*text) + "'";
-  return "the key (" + DescribeValue(key) + ")";
+  if (std::optional<std::string_view> text = TryString(key)) return std::string("'").append(*text).append("'");
+  return std::string("the key (").append(DescribeValue(key)).append(")");
 }
 
 // How the items of a typed container are checked, and what one that fails is.
