@@ -77,7 +77,8 @@ def compiled(path: str, shapes: dict[str, Any], constants: dict[str, Any], targe
     """Return a file to run: an ONNX model compiled, from the cache or now; any other file as it is."""
     if not path.endswith(SUFFIX):
         given = {"--shape": bool(shapes), "--constant": bool(constants), "--target": target != "native"}
-        for option in (option for option, there in given.items() if there):
+        option = next((option for option, there in given.items() if there), "")
+        if option:
             raise click.UsageError(f"{option} is for ONNX models, which '{path}' is not")
         return path
     from portcall import compile

@@ -97,7 +97,7 @@ def show(json_to: str | None, name: str, with_token: bool) -> None:
             raise CommandError(f"no token is kept for '{name}'", "", step)
         click.echo(remote.token)
         return
-    facts = remote.to_dict(name, with_token)
+    facts = remote.to_dict(name)
     facts["token"] = "kept; --token prints it" if remote.token else ""
     print_facts((key.replace("_", " "), str(value)) for key, value in facts.items() if value)
 

@@ -69,10 +69,11 @@ class Labels:
         """Give the calls of a lowered program their labels."""
         place = 0
         for call in program.calls:
-            names = [name for name, _ in self._calls[place:]]
-            if not call.function or call.function not in names:
+            later = range(place, len(self._calls)) if call.function else ()
+            here = next((k for k in later if self._calls[k][0] == call.function), None)
+            if here is None:
                 continue  # a view, or made later
-            place += names.index(call.function)
+            place = here
             found = {self._labels[step] for step in self._calls[place][1]}
             call.nodes = [self._marked[label] for label in sorted(label for label in found if label is not None)]
             place += 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -102,6 +103,7 @@ def KeepSmallProducts() -> Any:
     def run(module: Any, context: Any) -> Any:
         makers: dict[Any, Any] = {}  # the function that makes what follows a product, by its variable
         small: set[Any] = set()
+        is_product_of = functools.cache(lambda name: is_product(module[name]))  # equal steps share their function
         for binding in (binding for block in module["main"].body.blocks for binding in block.bindings):
             call, variable = binding.value, binding.var
             if not isinstance(call, relax.Call) or call.op != _CALL_TIR:
@@ -109,7 +111,7 @@ def KeepSmallProducts() -> Any:
             name, following = call.args[0], [part for part in call.args[1] if part in makers]
             small.update(makers[part] for part in following if _size(part) < _size(variable))
             one_by_one = int(module[name].attrs.get("op_pattern", _OPAQUE)) <= _BROADCAST
-            if following if one_by_one else is_product(module[name]):
+            if following if one_by_one else is_product_of(name):
                 makers[variable] = name
         for name in small:
             module.update_func(name, module[name].with_attr("op_pattern", _OPAQUE))

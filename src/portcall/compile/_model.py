@@ -232,9 +232,9 @@ def _likely(model: Model, names: Sequence[str]) -> dict[str, list[int]]:
             for dim, extent in zip(dims, found.get(value.name, ()), strict=False):
                 dim.dim_value = extent
         try:
-            shape_inference.infer_shapes(tried, strict_mode=True, data_prop=True)
+            infer_shapes(tried)
             break
-        except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        except ModelError:
             continue
     return found
 

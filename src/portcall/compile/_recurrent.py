@@ -48,15 +48,17 @@ class _Direction:
 
     Attributes:
         inputs: for each step, the product with W and the biases that are added to it: [batch, gates * hidden].
-        weights: R as [hidden, gates * hidden].
-        rest: of a GRU, the bias that is added to the product with R, of the last gate.
+        weights: R as [hidden, gates * hidden]; of a GRU without the last gate.
+        last: of a GRU, R of the last gate.
+        rest: of a GRU, the bias that is added to the product with that; empty if it is added to the inputs.
         peepholes: of an LSTM, for the gates i, o, f; empty if there are none.
     """
 
     inputs: Sequence[str]
-    weights: Any
-    rest: Any
-    peepholes: Sequence[Any]
+    weights: str
+    last: str
+    rest: str
+    peepholes: Sequence[str]
     functions: Sequence[tuple[str, dict[str, float]]]
     hidden: str
     cell: str
@@ -70,6 +72,7 @@ class _Layer:
         self.where = f"node '{node.name}'" if node.name else f"a node {node.op_type}"
         self.gates = RECURRENT[node.op_type]
         self.nodes: list[Any] = []
+        self.kept: dict[Any, str] = {}
         self.words = [*node.input, *[""] * (8 - len(node.input))]
         x, shape = node.input[0], graph.shape(node.input[0])
         if shape is None:
@@ -99,7 +102,12 @@ class _Layer:
         return name
 
     def stored(self, array: Any, dtype: str = "") -> str:
-        return self.graph.constant(f"{self.kind}/constant", np.asarray(array, dtype or self.dtype))
+        """Return the name of a constant, of which there is one however many steps read it."""
+        made = np.asarray(array, dtype or self.dtype)
+        key = (made.dtype.str, made.shape, made.tobytes())
+        if key not in self.kept:
+            self.kept[key] = self.graph.constant(f"{self.kind}/constant", made)
+        return self.kept[key]
 
     def shaped(self, name: str, *shape: int) -> str:
         return self.add("Reshape", name, self.stored(shape, "int64"))
@@ -122,11 +130,12 @@ class _Layer:
         zeros = np.zeros(2 * self.gates * self.size, self.dtype)
         biases = self.constant(3, "B")[k] if self.words[3] else zeros
         of_w, of_r = np.split(biases, 2)
-        rest: Any = None
-        if self.kind == "GRU" and attribute_of(self.node, "linear_before_reset", 0):
-            kept = of_r.copy()
-            kept[2 * self.size :] = 0
-            rest, of_r = of_r[2 * self.size :], kept
+        weights, last, rest = r.T, "", ""
+        if self.kind == "GRU":
+            weights, last = r.T[:, : 2 * self.size], self.stored(r.T[:, 2 * self.size :])
+            if attribute_of(self.node, "linear_before_reset", 0):
+                rest = self.stored(of_r[2 * self.size :])
+                of_r = np.concatenate([of_r[: 2 * self.size], np.zeros(self.size, of_r.dtype)])
         product = self.add("MatMul", x, self.stored(w.T))
         summed = self.add("Add", product, self.stored(of_w + of_r))
         inputs = [summed]
@@ -136,9 +145,10 @@ class _Layer:
             self.nodes.append(helper.make_node("Split", [summed, sizes], inputs, axis=0))
         inputs = [self.shaped(name, self.batch, self.gates * self.size) for name in inputs]
         holes = np.split(self.constant(7, "P")[k], 3) if self.kind == "LSTM" and self.words[7] else []
+        peepholes = [self.stored(hole) for hole in holes]
         hidden = self.state(5, k, by_batch)
         cell = self.state(6, k, by_batch) if self.kind == "LSTM" else ""
-        return _Direction(inputs, r.T, rest, holes, self.functions(k), hidden, cell)
+        return _Direction(inputs, self.stored(weights), last, rest, peepholes, self.functions(k), hidden, cell)
 
     def functions(self, k: int) -> list[tuple[str, dict[str, float]]]:
         """Return the functions of a direction with their parameters; ONNX lists those of all directions in a row."""
@@ -186,40 +196,33 @@ class _Layer:
         return self.shaped(longer, self.batch, 1)
 
     def lstm(self, d: _Direction, x: str, hidden: str, cell: str) -> tuple[str, str]:
-        i, o, f, c = self.parts(self.add("Add", self.product(hidden, d.weights), x))
+        i, o, f, c = self.parts(self.add("Add", self.add("MatMul", hidden, d.weights), x))
         inner, of_cell, of_result = d.functions
         if d.peepholes:
-            i, f = self.add("Add", i, self.hole(d, 0, cell)), self.add("Add", f, self.hole(d, 2, cell))
+            i, f = (self.add("Add", gate, self.add("Mul", cell, d.peepholes[k])) for gate, k in ((i, 0), (f, 2)))
         i = self.apply(inner, i)
         forget = attribute_of(self.node, "input_forget", 0)
         f = self.add("Sub", self.stored(1), i) if forget else self.apply(inner, f)
         made = self.add("Add", self.add("Mul", f, cell), self.add("Mul", i, self.apply(of_cell, c)))
         if d.peepholes:
-            o = self.add("Add", o, self.hole(d, 1, made))
+            o = self.add("Add", o, self.add("Mul", made, d.peepholes[1]))
         return self.add("Mul", self.apply(inner, o), self.apply(of_result, made, clipped=False)), made
 
     def gru(self, d: _Direction, x: str, hidden: str, _cell: str) -> tuple[str, str]:
-        gates, last = d.weights[:, : 2 * self.size], d.weights[:, 2 * self.size :]
         inner, outer = d.functions
         of_x = self.parts(x)
-        of_h = self.parts(self.product(hidden, gates), 2)
+        of_h = self.parts(self.add("MatMul", hidden, d.weights), 2)
         z, r = (self.apply(inner, self.add("Add", a, b)) for a, b in zip(of_h, of_x[:2], strict=True))
-        if d.rest is not None:
-            summed = self.add("Mul", r, self.add("Add", self.product(hidden, last), self.stored(d.rest)))
+        if d.rest:
+            summed = self.add("Mul", r, self.add("Add", self.add("MatMul", hidden, d.last), d.rest))
         else:
-            summed = self.product(self.add("Mul", r, hidden), last)
+            summed = self.add("MatMul", self.add("Mul", r, hidden), d.last)
         new = self.apply(outer, self.add("Add", summed, of_x[2]))
         kept = self.add("Mul", z, hidden)
         return self.add("Add", self.add("Mul", self.add("Sub", self.stored(1), z), new), kept), ""
 
     def rnn(self, d: _Direction, x: str, hidden: str, _cell: str) -> tuple[str, str]:
-        return self.apply(d.functions[0], self.add("Add", self.product(hidden, d.weights), x)), ""
-
-    def product(self, hidden: str, weights: Any) -> str:
-        return self.add("MatMul", hidden, self.stored(weights))
-
-    def hole(self, d: _Direction, gate: int, cell: str) -> str:
-        return self.add("Mul", cell, self.stored(d.peepholes[gate]))
+        return self.apply(d.functions[0], self.add("Add", self.add("MatMul", hidden, d.weights), x)), ""
 
     def parts(self, name: str, count: int = 0) -> list[str]:
         """Return the gates in a row of them."""

@@ -86,23 +86,21 @@ def decompose(model: Model) -> Model:
     if not wanted:
         return model
     try:
-        typed = _with_types_of_weights(infer_shapes(model))
+        typed = infer_shapes(model)
+        _add_types_of_weights(typed)
         return inliner.inline_selected_functions(typed, sorted(wanted), inline_schema_functions=True)
     except RuntimeError as error:  # a value without a type
         raise ModelError(f"{', '.join(name for _, name in sorted(wanted))} cannot be decomposed: {error}") from None
 
 
-def _with_types_of_weights(model: Model) -> Model:
-    """Return a model that lists the types of its weights, too: what a function consists of may depend on them."""
-    typed = onnx.ModelProto()
-    typed.CopyFrom(model)
-    known = {value.name for value in (*typed.graph.input, *typed.graph.value_info, *typed.graph.output)}
-    typed.graph.value_info.extend(
+def _add_types_of_weights(model: Model) -> None:
+    """Let a model list the types of its weights, too: what a function consists of may depend on them."""
+    known = {value.name for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    model.graph.value_info.extend(
         helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in typed.graph.initializer
+        for tensor in model.graph.initializer
         if tensor.name not in known
     )
-    return typed
 
 
 def _is_imported_wrongly(node: Any) -> bool:

@@ -61,8 +61,7 @@ class Target:
         """Whether this machine, with its system and processor, runs what is compiled for the target."""
         if self.name == "native":
             return True
-        here = platform.machine().lower()
-        if self.triple not in ("", _MACHINES.get(_ALIASES.get(here, here), ("",))[0]):
+        if self.triple not in ("", _MACHINES.get(_kind_of(platform.machine()), ("",))[0]):
             return False
         native = tvm.target.Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
         needed = {str(each) for each in codegen.llvm_get_cpu_features(self.tvm)}
@@ -92,7 +91,7 @@ def find_target(name: str) -> Target:
     """
     where, _, cpu = name.partition(":")
     machine = platform.machine() if where == "native" else where.partition("-")[0]
-    machine = _ALIASES.get(machine.lower(), machine.lower())
+    machine = _kind_of(machine)
     if machine not in _MACHINES:
         known = ", ".join(triple for triple, _, _ in _MACHINES.values())
         raise ValueError(f"unknown target '{name}'; known are native, {known}, each with or without :CPU after it")
@@ -108,6 +107,11 @@ def find_target(name: str) -> Target:
     made = tvm.target.Target(keys)
     lanes, registers = _vectors(machine, made)
     return Target(name, machine, "" if native else where, cpu, lanes, registers, _l2(native), made)
+
+
+def _kind_of(machine: str) -> str:
+    """Return the name by which a kind of processor is known here."""
+    return _ALIASES.get(machine.lower(), machine.lower())
 
 
 def _vectors(machine: str, target: Any) -> tuple[int, int]:

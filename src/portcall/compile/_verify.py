@@ -9,7 +9,6 @@ The difference begins at the first node that is not one of them.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 from collections import defaultdict
@@ -27,6 +26,7 @@ from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import decompose, fold_constants
 from portcall.compile._target import Target
 from portcall.errors import ModelError, WrongResultsError
+from portcall.extras import install_command, is_there
 from portcall.graph import GraphModule, GraphModuleDebug
 
 Array = Any
@@ -147,7 +147,7 @@ def checked(model: Any) -> float:
 
 def why_unchecked(target: Target) -> str:
     """Return why a model for a target cannot be compared with onnxruntime here; empty if it can."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not is_there("onnxruntime"):
         return "onnxruntime is not installed"
     return "" if target.runs_here else f"this machine does not run {target.name}"
 
@@ -312,7 +312,7 @@ def _import_onnxruntime() -> Any:
     try:
         return importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
-        text = "comparing with an ONNX model needs onnxruntime: pip install onnxruntime"
+        text = f"comparing with an ONNX model needs onnxruntime: {install_command('onnxruntime')}"
         raise ModuleNotFoundError(text, name=error.name) from error
     finally:
         if before is None:
