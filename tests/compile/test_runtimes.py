@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,16 +21,9 @@ from compile.reference import make
 from portcall import compile, errors
 from portcall.cli import cli
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("vm_pools")]
 WEIGHT = np.arange(12, dtype="float32").reshape(4, 3)
 Extents = list[Any]
-
-
-@pytest.fixture(autouse=True)
-def _pools_are_cleared() -> Iterator[None]:
-    yield
-    gc.collect()  # tracebacks hold results
-    portcall.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 def model(op: str, shape: Extents, result: Extents, kind: int = TensorProto.FLOAT, weight: bool = False) -> Any:

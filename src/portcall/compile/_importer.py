@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from portcall.compile._labels import Labels
@@ -66,7 +66,11 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             made = convert(self.bb, list(inputs), attrs) if convert is not None else None
             if made is not None:
                 return self.bb.emit(made, name)
+            if op_name in _INDEXED:
+                inputs = _within(self.bb, list(inputs), op_name, attrs)
             made = super()._convert_operator(op_name, inputs, attrs, opset)
+            if op_name == "Gather":
+                made = self.bb.normalize(_checked_take(made))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
         except Exception as error:
@@ -74,6 +78,31 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
             text = f"{f'node {name!r}' if name else 'a node'}: {op_name}: TVM cannot import it: {reason}"
             raise ModelError(text, problems=[text]) from error
+
+
+def _checked_take(made: Expr) -> Expr:
+    """Return a Gather whose index may be too large: NaN, or for integers the last element, instead of a crash."""
+    if not isinstance(made, relax.Call) or getattr(made.op, "name", "") != "relax.take":
+        return made
+    data, indices = made.args
+    return relax.op.take(data, indices, made.attrs.axis, "nan" if data.ty.dtype.dtype in _FLOATS else "clip")
+
+
+def _within(bb: Any, inputs: list[Any], name: str, attrs: dict[str, Any]) -> list[Any]:
+    """Return the inputs of a node whose second one has places in the first, which are made to lie within it."""
+    data, indices = inputs[:2]
+    shape = list(data.ty.shape)
+    if is_constant(indices) or not all(isinstance(extent, int | tirx.IntImm) for extent in shape):
+        return inputs
+    dtype = indices.ty.dtype.dtype
+    extents = np.array([int(extent) for extent in shape])
+    if name.endswith("ND"):
+        first = int(attrs.get("batch_dims", 0))
+        extents = extents[first : first + int(indices.ty.shape[-1])]
+    else:
+        extents = extents[int(attrs.get("axis", 0))]
+    least = bb.emit(relax.op.maximum(indices, relax.const(-extents, dtype)))
+    return [data, bb.emit(relax.op.minimum(least, relax.const(extents - 1, dtype))), *inputs[2:]]
 
 
 def _array(inputs: list[Any], place: int) -> Array | None:
@@ -186,6 +215,9 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
     return relax.op.astype(inputs[0], str(dtype))
 
 
+# What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
+_INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
+_FLOATS = {"float16", "float32", "float64"}
 _OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "ConvInteger": _convolution,
     "MatMulInteger": _product,
