@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -42,9 +42,9 @@ MODELS = {
 
 @pytest.mark.parametrize("runtime", ["graph", "vm"])
 @pytest.mark.parametrize("name", MODELS)
-def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: str) -> None:
+def test_index_out_of_range_stays_inside_of_the_table(name: str, runtime: Literal["graph", "vm"]) -> None:
     proto = MODELS[name]
-    made = portcall.compile.compile_onnx(proto, runtime=runtime).load()
+    made: Any = portcall.compile.compile_onnx(proto, runtime=runtime).load()
 
     def run(indices: Any) -> Any:
         if runtime == "vm":
