@@ -47,7 +47,7 @@ HOUSE = [
         "_checks",
         "_model",
         "_labels",
-        "_reading _tiles _constants _resize _operators _importer",
+        "_reading _tiles _constants _resize _operators _contrib _importer",
         "_simplify",
         "_products _branches",
         "_registers _rows _elementwise _chain _default _lower",

@@ -35,7 +35,10 @@ _TRIPLES: dict[str, tuple[str, tuple[int, ...], int]] = {
 }
 _PRODUCTS = ("QLinearConv", "QLinearMatMul", "QGemm")
 OPERATORS = frozenset((*_TRIPLES, *_PRODUCTS, "QLinearConcat", "ConvInteger"))
-_QUANTIZED = OPERATORS | {"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "DynamicQuantizeLinear"}
+_QUANTIZED = OPERATORS | {
+    "QuantizeLinear", "DequantizeLinear", "MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeLSTM",
+    "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention",
+}  # fmt: skip
 _OLDEST = 13  # the opset in which the operators that are written here mean what they mean today
 _BYTES = ("int8", "uint8")
 
@@ -44,20 +47,20 @@ def is_quantized(model: Any) -> bool:
     return any(node.op_type in _QUANTIZED for node in model.graph.node)
 
 
-def new_enough(model: Any) -> Any:
+def new_enough(model: Any, least: int = _OLDEST) -> Any:
     """Return a model of an opset that has what it is rewritten with.
 
     Raises:
         ModelError: onnx cannot convert it.
     """
     version = opset_of(model)
-    if version >= _OLDEST:
+    if version >= least:
         return model
     try:
-        return version_converter.convert_version(model, _OLDEST)
+        return version_converter.convert_version(model, least)
     except Exception as error:  # of C++, without a class
-        text = f"the model of opset {version} cannot be converted to {_OLDEST}: {error}"
-        raise ModelError(text, hint=f"export it for opset {_OLDEST} or later") from None
+        text = f"the model of opset {version} cannot be converted to {least}: {error}"
+        raise ModelError(text, hint=f"export it for opset {least} or later") from None
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,14 @@ class Graph:
         dims = value.type.tensor_type.shape.dim
         return tuple(d.dim_value for d in dims) if all(d.WhichOneof("value") == "dim_value" for d in dims) else None
 
+    def rank(self, name: str) -> int | None:
+        """Return how many axes a value has, if it is known."""
+        if name in self.constants:
+            return int(self.constants[name].ndim)
+        value = self._inferred.get(name)
+        known = value is not None and value.type.tensor_type.HasField("shape")
+        return len(value.type.tensor_type.shape.dim) if value is not None and known else None
+
     def dtype(self, name: str) -> str:
         """Return the type of a value by NumPy's name; empty if it is not known."""
         if name in self.constants:
@@ -72,6 +80,17 @@ class Graph:
         name = self.name(stem)
         self.constants[name] = array
         return name
+
+    def take_constants(self) -> None:
+        """Make constants of the nodes Constant that hold tensors."""
+        kept = []
+        for node in self.nodes:
+            value = attribute_of(node, "value", None) if node.op_type == "Constant" else None
+            if value is None or node.output[0] in self.outputs:
+                kept.append(node)
+            else:
+                self.constants[node.output[0]] = numpy_helper.to_array(value)
+        self.nodes = kept
 
     def drop_unused(self) -> None:
         """Remove nodes whose results nobody reads."""
@@ -107,6 +126,62 @@ class Graph:
         made = helper.make_model(graph, opset_imports=list(self._model.opset_import))
         made.ir_version = self._model.ir_version
         return made
+
+
+class Nodes:
+    """Nodes that take the place of one.
+
+    Attributes:
+        node: the one.
+        nodes: what was written.
+    """
+
+    def __init__(self, graph: Graph, node: Any) -> None:
+        self.graph, self.node = graph, node
+        self.nodes: list[Any] = []
+
+    def add(self, op: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+        """Write a node with one result, and return its name."""
+        name = out or self.graph.name(f"{self.node.output[0] or self.node.op_type}/{op}")
+        self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
+        return name
+
+    def several(self, op: str, inputs: Iterable[str], count: int, **attributes: Any) -> list[str]:
+        """Write a node with some results, and return their names."""
+        names = [self.graph.name(f"{self.node.output[0] or self.node.op_type}/{op}") for _ in range(count)]
+        self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
+        return names
+
+    def stored(self, array: Any, dtype: str = "float32") -> str:
+        """Return the name of a new constant."""
+        return self.graph.constant(f"{self.node.op_type}/constant", np.asarray(array, dtype))
+
+    def input(self, place: int) -> str:
+        """Return what the node reads; empty if it has no such input."""
+        return self.node.input[place] if place < len(self.node.input) else ""
+
+    def output(self, place: int) -> str:
+        return self.node.output[place] if place < len(self.node.output) else ""
+
+    def constant(self, place: int, word: str) -> Array:
+        """Return an input that must be constant.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.input(place) not in self.graph.constants:
+            raise ValueError(f"its {word} must be constant")
+        return self.graph.constants[self.input(place)]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return attribute_of(self.node, name, default)
+
+    def reduced(self, op: str, x: str, axes: Iterable[int], out: str = "", keepdims: int = 1) -> str:
+        """Write a reduction, whose axes are an attribute in older opsets, and an input in newer ones."""
+        newer = self.graph.opset.get("ai.onnx", 1) >= (13 if op == "ReduceSum" else 18)
+        if newer:
+            return self.add(op, x, self.stored(list(axes), "int64"), out=out, keepdims=keepdims)
+        return self.add(op, x, out=out, axes=list(axes), keepdims=keepdims)
 
 
 def _all_inputs(node: Any) -> Iterable[str]:

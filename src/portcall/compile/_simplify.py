@@ -18,6 +18,7 @@ from onnx import helper, inliner
 from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._checks import supported
+from portcall.compile._contrib import replace_contrib
 from portcall.compile._model import infer_shapes
 from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
@@ -75,6 +76,7 @@ def decompose(model: Model) -> Model:
     """Replace calls of functions, and operators that are not supported and consist of others."""
     if model.functions:
         model = inliner.inline_local_functions(model)
+    model = replace_contrib(model)
     known = supported()
     wanted = {
         (node.domain, node.op_type)
