@@ -201,14 +201,14 @@ def compiled(real: Real, inputs: Mapping[str, Any], bundle: Path) -> Facts:
         output, errors = process.communicate(timeout=LONGEST_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        output, errors = "", f"error: not compiled in {LONGEST_SECONDS} seconds"
         process.communicate()
+        output, errors = "", f"not compiled in {LONGEST_SECONDS} seconds"
     used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all that ended: main gives each model a process
     facts: Facts = {"seconds": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss * 1024}
+    answer = json.loads(output) if output else {}
     if process.returncode:
-        told = [text for text in errors.splitlines() if text.startswith("error: ")]
-        return {**facts, "refused": (told or errors.splitlines()[-1:] or ["nothing was said"])[-1][:300]}
-    answer = json.loads(output)
+        why = answer["error"]["message"] if answer else errors.strip().rpartition("\n")[2]
+        return {**facts, "refused": why.removeprefix(f"{file_of(real)}: ")[:400]}
     return {**facts, "runs as": answer.get("runtime", "graph"), "reason": answer.get("reason", "")}
 
 
@@ -276,7 +276,7 @@ def table(record: Mapping[str, Facts]) -> str:
     text = f"{len(right)} of {len(known)} compile and are right"
     if ratios:
         text += f"; the median ratio is {np.median(ratios):.2f}, the largest {max(ratios):.2f}"
-    refused = [f"* {name}: {found['refused'].removeprefix('error: ')}" for name, found in known.items() if
+    refused = [f"* {name}: {found['refused']}" for name, found in known.items() if
                "refused" in found]  # fmt: skip
     return "\n".join([f"{text}.", "", *rows, *(["", "Refused:", "", *refused] if refused else [])])
 
