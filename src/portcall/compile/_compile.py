@@ -22,7 +22,13 @@ from portcall.compile import _verify
 from portcall.compile._branches import inline_branches
 from portcall.compile._checks import check_operators
 from portcall.compile._emit import emit
-from portcall.compile._fusion import fold_layout_changes, fold_shuffles, join_concatenations, join_local_sums
+from portcall.compile._fusion import (
+    fold_copies,
+    fold_layout_changes,
+    fold_shuffles,
+    join_concatenations,
+    join_local_sums,
+)
 from portcall.compile._importer import import_model
 from portcall.compile._kernels import Rules, no_kernel
 from portcall.compile._labels import Labels
@@ -203,6 +209,7 @@ def compile_module(
             labels.give(program)
     with steps.step("kernels"):
         rules = Rules(program, machine, metadata["winograd"], metadata["threads"] > 1)
+        fold_copies(program, rules.reading_of)
         fold_layout_changes(program, rules.reading_of, rules.product_of)
         fold_shuffles(program, rules.reading_of, rules.product_of)
         join_local_sums(program, rules.reading_of)

@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from portcall.compile._padding import padded
 from portcall.compile._products import Product, Window
 from portcall.compile._registers import Block, Pixels, Result, Sums, for_results
 from portcall.compile._target import Target
@@ -69,7 +70,7 @@ def choose_tile(window: Window, target: Target, variant: Variant) -> Tile:
     """
     pixels = window.n * window.oh * window.ow if window.pointwise and not variant.nchw else window.ow
     rows, vectors = best_tile(
-        pixels, window.o // window.groups, target, few_channels=few_channels(window.group_channels)
+        pixels, window.o // window.groups, target, few_channels=few_channels(window.group_channels) and not window.wide
     )
     nbytes = window.weights_nbytes
     return Tile(rows, vectors, nbytes > target.l2_nbytes // 4, nbytes >= target.l2_nbytes)
@@ -88,12 +89,10 @@ class _Job:
     tile: Tile
     variant: Variant
     columns: Columns
+    window: Window
+    data: Buffer
     buffers: Mapping[str, Buffer]
     result: Result
-
-    @property
-    def window(self) -> Window:
-        return self.product.window
 
     @property
     def steps(self) -> int:
@@ -106,7 +105,7 @@ class _Job:
     def x(self, n: Index, row: Index, column: Index, channel: Index) -> Expr:
         """Return an element of the input; the channel is counted as if there were no shuffle."""
         window, shuffled = self.window, self.variant.shuffled
-        data = self.buffers[self.product.reading.names[self.product.data]]
+        data = self.data
         if self.variant.nchw:
             return data[((n * window.c + channel) * window.h + row) * window.w + column]
         if shuffled:
@@ -124,7 +123,12 @@ def write_convolution(
         buffers: the function's parameters, flat, by name; the weights packed as ``weights_of`` says.
     """
     columns, window = weights_of(product.window, tile, target).columns, product.window
-    job = _Job(w, product, tile, variant, columns, buffers, result)
+    data = buffers[product.reading.names[product.data]]
+    if window.c == 1:
+        variant = replace(variant, nchw=False)
+    if window.wide:
+        window, data = padded(w, window, data, target.lanes, nchw=variant.nchw)
+    job = _Job(w, product, tile, variant, columns, window, data, buffers, result)
     few_blocks = w.parallel and columns.all_vectors // tile.vectors < _MANY_BLOCKS
     for_results(
         w, window, columns, tile.rows, job.steps, lambda group, block, pixels: _tile(job, group, block, pixels),
@@ -152,6 +156,9 @@ def _sum_pointwise(job: _Job, group: Index, block: Block, pixels: Pixels, sums: 
 
 def _sum_window(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sums) -> None:
     w, window, ow = job.w, job.window, pixels.ow
+    if window.wide:
+        _sum_wide(job, group, block, pixels, sums)
+        return
     first, last = window.rows_inside(pixels.oh)
     few = few_channels(window.group_channels)
     channels = w.unrolled if few else w.loop
@@ -168,6 +175,20 @@ def _sum_window(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sum
                 channel = group * window.group_channels + k
                 sums.add(lambda t, left=left, channel=channel: job.x(  # type: ignore[misc]
                     pixels.n, row, left + t * window.sw, channel), job.weights, step, range(begin, end))  # fmt: skip
+
+
+def _sum_wide(job: _Job, group: Index, block: Block, pixels: Pixels, sums: Sums) -> None:
+    """Sum up with a loop over columns; where they lie in a row with their channels, over both at once."""
+    w, window, channels = job.w, job.window, job.window.group_channels
+    in_a_row = window.dw == window.groups == 1 and job.variant == Variant()
+    first, last = window.rows_inside(pixels.oh)
+    columns, inner = (1, window.kw * channels) if in_a_row else (window.kw, channels)
+    with w.loop(last - first, begin=first) as ky, w.loop(columns) as kx, w.loop(inner) as k:
+        row = pixels.oh * window.sh + ky * window.dh - window.top
+        step = (ky * window.kw + kx) * channels + k
+        _prefetch(job, block, step, pixels.oh + pixels.ow)
+        sums.add(lambda t: job.x(pixels.n, row, (pixels.ow + t) * window.sw + kx * window.dw, group * channels + k),
+                 job.weights, step)  # fmt: skip
 
 
 def _prefetch(job: _Job, block: Block, step: Index, tile_number: Index) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes over a program that make movements of data part of the kernels around them.
 
+* ``fold_copies``: functions that copy their input, such as transposes of axes of one element, become views.
 * ``fold_layout_changes``: convolutions over few channels read the model's NCHW input as it is.
 * ``fold_shuffles``: a shuffle of channels between grouped convolutions becomes an order of constants and indices.
 * ``join_local_sums``: sums over a few neighbours become part of the element-wise function that reads them.
@@ -9,25 +10,35 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
+
+from tvm import ir, sym, tirx
 
 from portcall.compile._chain import is_local_sum
 from portcall.compile._products import Product
 from portcall.compile._program import Call, Program, Value
-from portcall.compile._reading import NotThisKindError, Reading, shape_of
+from portcall.compile._reading import NotThisKindError, Reading, flat_index, shape_of
 from portcall.compile._tiles import few_channels
+from portcall.compile._writer import Buffer, Expr, Index
 
-_TO_NHWC = (0, 2, 3, 1)
 ReadingOf = Callable[[str], "Reading | None"]
 ProductOf = Callable[[Call], "Product | None"]
+
+
+def fold_copies(program: Program, reading_of: ReadingOf) -> None:
+    for call in program.calls:
+        reading = reading_of(call.function)
+        if reading is not None and _moves(reading, functools.partial(flat_index, reading.result)):
+            call.function = ""
 
 
 def fold_layout_changes(program: Program, reading_of: ReadingOf, product_of: ProductOf) -> None:
     users = program.users()
     for call in program.calls:
         reading = reading_of(call.function)
-        if reading is None or call.outputs[0] in program.outputs or _permutation(reading) != _TO_NHWC:
+        if reading is None or call.outputs[0] in program.outputs or not _is_from_nchw(reading):
             continue
         readers = users[call.outputs[0]]
         products = [product_of(user) for user in readers]
@@ -45,18 +56,36 @@ def fold_layout_changes(program: Program, reading_of: ReadingOf, product_of: Pro
     program.drop_unused()
 
 
-def _permutation(reading: Reading) -> tuple[int, ...] | None:
-    """Return the axes of the input in the order of the result's, of a function that is a transpose."""
-    if len(reading.stages) != 1 or reading.reductions or len(reading.inputs) != 1:
-        return None
-    stage = reading.stages[0]
-    load = stage.value
-    if type(load).__name__ != "TensorLoad" or [str(index) for index in stage.indices] != list(stage.axes):
-        return None
-    source = [str(index) for index in load.indices]
-    if sorted(source) != sorted(stage.axes):
-        return None
-    return tuple(source.index(axis) for axis in stage.axes)
+def _is_from_nchw(reading: Reading) -> bool:
+    """Tell whether a function makes a picture NHWC of one NCHW."""
+    shape = shape_of(reading.result)
+    if len(shape) != 4:
+        return False
+    _, h, w, c = shape
+    return _moves(reading, lambda at: ((at[0] * c + at[3]) * h + at[1]) * w + at[2])
+
+
+def _moves(reading: Reading, source: Callable[[list[Index]], Index]) -> bool:
+    """Tell whether a function only moves elements, each from the place of its input, in a row, that ``source`` says."""
+    if reading.reductions or len(reading.inputs) != 1 or reading.inputs[0].dtype != reading.result.dtype:
+        return False
+    analyzer, places = sym.Analyzer(), [tirx.Var(f"i{axis}", "int64") for axis in range(len(reading.result.shape))]
+    for place, extent in zip(places, shape_of(reading.result), strict=True):
+        analyzer.bind(place, ir.Range(0, extent))
+    found: list[Index] = []
+
+    def load(buffer: Buffer, at: list[Index]) -> Expr | None:
+        if not reading.is_input(buffer):
+            return None
+        found.append(flat_index(buffer, at))
+        return buffer[tuple(at)]
+
+    try:
+        value = reading.value_at(reading.result, places, load, lambda condition: analyzer.can_prove(condition) or None)
+    except NotThisKindError:
+        return False
+    moved = type(value).__name__ == "TensorLoad" and len(found) == 1
+    return moved and bool(analyzer.can_prove_equal(found[0], source(list(places))))
 
 
 def fold_shuffles(program: Program, reading_of: ReadingOf, product_of: ProductOf) -> None:

@@ -14,6 +14,7 @@ from portcall.compile._reading import NotThisKindError, Reading, Stage, flat_ind
 from portcall.compile._writer import Buffer, Expr, Index, at_least, at_most, floordiv, floormod
 
 _LOWEST = float(np.finfo("float32").min)  # which TVM pads with where -inf would be right
+_WIDE = 11  # columns of a window that get code of their own
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class Window:
         return self.c // self.groups
 
     @property
+    def wide(self) -> bool:
+        """Whether the columns of the window are a loop; then no column may lie outside of the picture."""
+        return self.kw > _WIDE
+
+    @property
+    def span(self) -> int:
+        """The columns of the picture that are read, padding included."""
+        return (self.ow - 1) * self.sw + (self.kw - 1) * self.dw + 1
+
+    @property
     def flops(self) -> int:
         return 2 * self.n * self.oh * self.ow * self.o * self.kh * self.kw * self.group_channels
 
@@ -68,8 +79,10 @@ class Window:
         """Return, for each column of the window, the outputs of a tile whose input lies inside of the picture."""
         found = []
         for column in range(self.kw):
-            inside = [k for k in range(rows) if 0 <= (begin + k) * self.sw + column * self.dw - self.left < self.w]
-            found.append((inside[0], inside[-1] + 1) if inside else (0, 0))
+            first = -((column * self.dw - self.left) // self.sw) - begin  # rounded up
+            last = (self.w - 1 - column * self.dw + self.left) // self.sw - begin
+            inside = max(first, 0), min(last + 1, rows)
+            found.append(inside if inside[0] < inside[1] else (0, 0))
         return tuple(found)
 
     def rows_inside(self, oh: Index) -> tuple[Index, Index]:

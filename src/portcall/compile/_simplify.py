@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 
 from portcall.compile._checks import supported
 from portcall.compile._contrib import replace_contrib
+from portcall.compile._heights import add_heights
 from portcall.compile._model import infer_shapes
 from portcall.compile._operators import replace_remainders, replace_shifts
 from portcall.compile._quantized import is_quantized, new_enough, replace_quantized
@@ -57,6 +58,9 @@ def simplify(model: Model) -> Model:
     replace_resizes(changed)
     replace_shifts(changed)
     replace_remainders(changed)
+    model = infer_shapes(changed.model())
+    changed = Graph(model)
+    add_heights(changed)
     model = infer_shapes(changed.model())
     changed = Graph(model)
     fold_scales(changed)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from tvm import tirx
 
+from portcall.compile._padding import padded
 from portcall.compile._products import Place, Product, Window, behind_padding, epilogue
 from portcall.compile._reading import NotThisKindError, Reading, Stage, shape_of
 from portcall.compile._registers import Result, for_tiles
@@ -23,7 +24,6 @@ from portcall.compile._tiles import Segment, segments, split_evenly
 from portcall.compile._writer import Buffer, Expr, Index, Writer
 
 Kind = Literal["multiply", "add", "max"]
-_WIDE = 11  # columns of a window whose code is not written out for each
 _PIXELS = (7, 8)
 _TYPES = ("float32", "int32", "int8", "uint8")
 
@@ -112,23 +112,21 @@ class _Job:
     data: Buffer
     weights: Buffer | None
     result: Result
+    window: Window
 
 
 def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mapping[str, Buffer], result: Result) -> None:
-    """Write the code.
-
-    Raises:
-        NotThisKindError: the window is wide and stands over the border.
-    """
+    """Write the code."""
     window = what.window
     lanes = min(target.lanes * 4 // np.dtype(what.dtype).itemsize, window.o)
     names = what.reading.names
     weights = None if what.weights is None else buffers[names[what.weights]]
-    job = _Job(w, what, buffers, buffers[names[what.data]], weights, result)
+    data = buffers[names[what.data]]
+    if window.wide:
+        window, data = padded(w, window, data, lanes, what.start)
+    job = _Job(w, what, buffers, data, weights, result, window)
     pixels = _PIXELS[0] if window.ow % _PIXELS[0] == 0 else _PIXELS[1]
     parts = segments(split_evenly(window.ow, pixels), window.taps)
-    if window.kw > _WIDE and any(part.taps != ((0, part.rows),) * window.kw for part in parts):
-        raise NotThisKindError("a wide window over the border")
     with w.outer(window.n) as n, w.outer(window.oh) as oh:
 
         def tile(ow: Index, segment: Segment) -> None:
@@ -141,14 +139,14 @@ def write_by_channel(w: Writer, what: ByChannel, target: Target, buffers: Mappin
 
 
 def _tile(job: _Job, segment: Segment, n: Index, oh: Index, ow: Index, channel: Index, lanes: int) -> None:
-    w, window = job.w, job.what.window
+    w, window = job.w, job.window
     found, start = w.registers(segment.rows, lanes, dtype=job.what.dtype), tirx.const(job.what.start, job.what.dtype)
     with w.unrolled(segment.rows) as t, w.vector(lanes) as lane:
         w.store(found, (t, lane), start)
     first, last = window.rows_inside(oh)
     with w.loop(last - first, begin=first) as ky:
         row = n * window.h + oh * window.sh + ky * window.dh - window.top
-        if window.kw > _WIDE:
+        if window.wide:
             with w.loop(window.kw) as kx:
                 _tap(job, found, row, ky, kx, ow, (0, segment.rows), channel, lanes)
         else:
@@ -167,7 +165,7 @@ def _tap(
     lanes: int,
 ) -> None:  # fmt: skip
     """Take one element of the window of each pixel."""
-    w, window = job.w, job.what.window
+    w, window = job.w, job.window
     with w.unrolled(inside[1] - inside[0]) as t, w.vector(lanes) as lane:
         column = (ow + t + inside[0]) * window.sw + kx * window.dw - window.left
         x = tirx.Cast(job.what.dtype, job.data[(row * window.w + column) * window.c + channel + lane])
