@@ -39,9 +39,14 @@ def import_model(
     Raises:
         ModelError: an operator cannot be imported.
     """
-    importer = _Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
+    importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
     importer.own = _OWN if own else {}
     importer.labels = labels
+    return run_importer(importer, model)
+
+
+def run_importer(importer: Importer, model: Any) -> Any:
+    """Return an ONNX model as a module of Relax."""
     importer.results = iter([node.output[0] for node in model.graph.node])  # in the order in which they are converted
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # where it prints what it cannot convert, and raises, too
@@ -51,9 +56,9 @@ def import_model(
         raise
 
 
-class _Importer(ONNXGraphImporter):  # type: ignore[misc]
-    own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]]
-    labels: Labels | None
+class Importer(ONNXGraphImporter):  # type: ignore[misc]
+    own: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {}
+    labels: Labels | None = None
     results: Iterator[str]
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
@@ -70,7 +75,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
                 inputs = _within(self.bb, list(inputs), op_name, attrs)
             made = super()._convert_operator(op_name, inputs, attrs, opset)
             if op_name == "Gather":
-                made = self.bb.normalize(_checked_take(made))
+                made = self.bb.normalize(checked_take(made))
             is_tensor = isinstance(made, relax.Call) and isinstance(made.ty, relax.TensorType)
             return self.bb.emit(made, name) if name and is_tensor else made
         except Exception as error:
@@ -80,7 +85,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             raise ModelError(text, problems=[text]) from error
 
 
-def _checked_take(made: Expr) -> Expr:
+def checked_take(made: Expr) -> Expr:
     """Return a Gather whose index may be too large: NaN, or for integers the last element, instead of a crash."""
     if not isinstance(made, relax.Call) or getattr(made.op, "name", "") != "relax.take":
         return made

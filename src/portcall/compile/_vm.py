@@ -23,7 +23,7 @@ from portcall.compile import _verify
 from portcall.compile._branches import inline_branches
 from portcall.compile._checks import InvalidModelError, check_operators
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
-from portcall.compile._importer import import_model
+from portcall.compile._dynamic import import_dynamic
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
 from portcall.compile._simplify import decompose
 from portcall.compile._target import find_target
@@ -172,7 +172,7 @@ def for_vm(
             proto = decompose(inline_branches(given))
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
-            module = import_model(proto, {}, own=False)
+            module = import_dynamic(proto)
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
     made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's importer of ONNX for shapes that are not fixed: what computes a shape is evaluated while the model is imported.
+
+Each value then has a shape of the inputs' extents. Where that cannot be, as behind NonZero, it has extents of its own,
+which are read when the model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+from tvm import relax, tirx
+
+from portcall.compile._importer import Importer, checked_take, run_importer
+from portcall.compile._program import is_constant
+from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
+
+Expr = Any
+_COPY = "vm.builtin.copy"  # which returns its argument
+_RESHAPE = "vm.builtin.reshape"
+_MOST_KNOWN = 4096  # elements of a constant that is looked at
+_BEYOND = 1 << 24  # an end of a slice that means all of it
+# Operators of operands that have the same extents, or one.
+_BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Or", "Pow",
+                 "Sub", "Where")  # fmt: skip
+
+
+def import_dynamic(model: Any) -> Any:
+    """Return an ONNX model, whose shapes need not be fixed, as a module of Relax.
+
+    Raises:
+        ModelError: an operator cannot be imported.
+    """
+    return run_importer(_Dynamic({}, "float32", False, False), model)
+
+
+class _Dynamic(Importer):
+    def from_onnx(self, graph: Any, opset: int) -> Any:
+        self._shapes = Shapes(opset)
+        self._known: dict[Any, Known] = {}
+        self._names = 0
+        return super().from_onnx(graph, opset)
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> Any:
+        known = [None if each is None else self._known_of(each) for each in inputs]
+        found = self._evaluated(op_name, inputs, known, attrs)
+        if found is not None:
+            values = [self._expression(each) for each in found]
+            return values[0] if len(values) == 1 else relax.Tuple(values)
+        convert = _CONVERTERS.get(op_name)
+        result: Any = None if convert is None else convert(self, list(inputs), known, attrs)
+        if result is None:
+            result = super()._convert_operator(op_name, self._prepared(op_name, inputs, known, attrs), attrs, opset)
+        if isinstance(result, relax.Call):
+            result = self.bb.emit(result)
+        return self._with_extents(result)
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def _known_of(self, e: Expr) -> Known | None:
+        if is_constant(e):
+            array = e.value.numpy()
+            return known_array(array) if array.size <= _MOST_KNOWN and array.dtype.kind in "biuf" else None
+        return self._known.get(e) if isinstance(e, relax.Var) else None
+
+    def _evaluated(
+        self, op: str, inputs: Sequence[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]
+    ) -> list[Known] | None:
+        if op in ("Shape", "Size"):
+            shape = shape_of(inputs[0])
+            if shape is None:
+                return None
+            if op == "Shape":
+                return [known_shape(shape[attrs.get("start", 0) : attrs.get("end")])]
+            return self._shapes.evaluate("ReduceProd", [known_shape(shape)], {"keepdims": 0})
+        if not inputs or any(each is not None and k is None for each, k in zip(inputs, known, strict=True)):
+            return None
+        if all(k is None or k.is_constant for k in known) and op not in ("Cast", "Concat", "Gather", "Unsqueeze"):
+            return self._computed(op, known, attrs)
+        return self._shapes.evaluate(op, known, attrs)
+
+    def _computed(self, op: str, known: Sequence[Known | None], attrs: Mapping[str, Any]) -> list[Known] | None:
+        """Return the small results of a node whose inputs are constants."""
+        shape = known[0].constant().tolist() if known[0] is not None and op == "ConstantOfShape" else []
+        if op == "ConstantOfShape" and np.prod(shape) <= _MOST_KNOWN:
+            value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, "float32")
+            return [known_array(np.full(shape, value.reshape(-1)[0], value.dtype))]
+        return self._shapes.evaluate(op, known, attrs)
+
+    def _expression(self, known: Known) -> Expr:
+        """Return a tensor of values that are known."""
+        if known.is_constant:
+            return relax.const(known.constant(), known.dtype)
+        extents = known.extents()
+        if extents is None:  # terms with a factor: they are only read by what is known
+            numerators = [getattr(each, "expr", None) for each in known.values.flat]
+            scales = [float(getattr(each, "scale", each)) for each in known.values.flat]
+            extents = [1 if each is None else each for each in numerators]
+            made = self._tensor(extents, known.values.shape, known.dtype)
+            factor = relax.const(np.array(scales, known.dtype).reshape(known.values.shape))
+            made = self.bb.emit(relax.op.multiply(made, factor))
+        else:
+            made = self._tensor(extents, known.values.shape, known.dtype)
+        self._known[made] = known
+        return made
+
+    def _tensor(self, extents: Sequence[Any], shape: Sequence[int], dtype: str) -> Expr:
+        made = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(extents))))
+        if tuple(shape) != (len(extents),):
+            made = self.bb.emit(relax.op.reshape(made, list(shape)))
+        return made if dtype == "int64" else self.bb.emit(relax.op.astype(made, dtype))
+
+    # ---- what is imported --------------------------------------------------------------------------------------------
+
+    def _prepared(self, op: str, inputs: Any, known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Any:
+        """Return the inputs for TVM's converter: operands that fit."""
+        made = type(inputs)(inputs)
+        if op in _BROADCASTING:
+            made[:] = self._aligned(list(inputs))
+        if op == "Concat":
+            made[:] = self._aligned(list(inputs), int(attrs.get("axis", 0)))
+        return made
+
+    def _aligned(self, operands: list[Expr], but: int | None = None) -> list[Expr]:
+        """Let extents of operands that cannot be compared be the same: that is seen to when the model runs."""
+        shapes = [None if each is None else shape_of(each) for each in operands]
+        if any(shape is None for shape in shapes):
+            return operands
+        rank = max(len(shape or ()) for shape in shapes)
+        free = -1 if but is None else (rank - 1 - but) % rank
+        common: list[Any] = [1] * rank
+        for shape in shapes:
+            for axis, extent in enumerate(reversed(shape or ())):
+                if _rank_of(extent) > _rank_of(common[axis]):
+                    common[axis] = extent
+        for place, shape in enumerate(shapes):
+            wanted = [
+                extent if self._fits(extent, common[axis], axis, but, free) else common[axis]
+                for axis, extent in enumerate(reversed(shape or ()))
+            ][::-1]
+            if not all(map(_is, wanted, shape or ())):
+                operands[place] = self._cast(operands[place], wanted)
+        return operands
+
+    def _fits(self, extent: Any, common: Any, axis: int, but: int | None, free: int) -> bool:
+        return axis == free or (but is None and _is(extent, 1)) or self._same(extent, common)
+
+    def _same(self, a: Any, b: Any) -> bool:
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return self._shapes.equal(a, b)
+
+    def _cast(self, e: Expr, shape: Sequence[Any]) -> Expr:
+        """Return a tensor as one of another shape, which it has: that is checked when the model runs.
+
+        A call hides what shape it had: a pass of TVM's does not end where an extent is said to be min(extent, 512).
+        """
+        if shape_of(e) is not None:
+            kind = relax.TensorType(dtype=e.ty.dtype, ndim=e.ty.ndim)
+            e = self.bb.emit(relax.op.call_pure_packed(_COPY, e, ty_args=kind))
+        return self.bb.match_cast(e, relax.TensorType(list(shape), e.ty.dtype))
+
+    def _with_extents(self, made: Expr) -> Expr:
+        """Give a tensor whose rank alone is known a shape: of extents that are read when the model runs."""
+        kind = made.ty
+        if isinstance(kind, relax.TensorType) and shape_of(made) is None and kind.ndim > 0:
+            return self._cast(made, self._fresh(kind.ndim))
+        return made
+
+    def _fresh(self, count: int) -> list[Any]:
+        self._names += 1
+        return [tirx.Var(f"extent_{self._names}_{axis}", "int64") for axis in range(count)]
+
+    # ---- converters --------------------------------------------------------------------------------------------------
+
+    def _reshape(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data, target = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
+        if data is None or target is None:
+            return None
+        shape, exact = reshaped(data, target, bool(attrs.get("allowzero", 0)))
+        if exact:
+            return relax.op.reshape(inputs[0], shape)
+        kind = relax.TensorType(shape, inputs[0].ty.dtype)  # a pass of TVM's cannot do the arithmetic of such a shape
+        return relax.op.call_pure_packed(_RESHAPE, inputs[0], relax.ShapeExpr(shape), ty_args=kind)
+
+    def _flatten(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data = shape_of(inputs[0])
+        if data is None:
+            return None
+        axis = int(attrs.get("axis", 1))
+        axis += len(data) if axis < 0 else 0
+        sizes = [self._shapes.evaluate("ReduceProd", [known_shape(part)], {"keepdims": 0})
+                 for part in (data[:axis], data[axis:])]  # fmt: skip
+        extents = [None if each is None else extent_of(each[0].values[()]) for each in sizes]
+        return None if None in extents else relax.op.reshape(inputs[0], extents)
+
+    def _squeeze(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data = shape_of(inputs[0])
+        axes = attrs.get("axes") if len(inputs) < 2 else None if known[1] is None else known[1].constant().tolist()
+        if data is None or axes is None:
+            return None
+        left = [extent for axis, extent in enumerate(data) if axis not in {int(a) % len(data) for a in axes}]
+        wanted = [1 if axis in {int(a) % len(data) for a in axes} else extent for axis, extent in enumerate(data)]
+        same = all(map(self._same, wanted, data))
+        return relax.op.reshape(inputs[0] if same else self._cast(inputs[0], wanted), left)
+
+    def _expand(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data, target = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
+        if data is None or target is None:
+            return None
+        rank = max(len(data), len(target))
+        data, target = [1] * (rank - len(data)) + data, [1] * (rank - len(target)) + target
+        wanted = [a if _is(b, 1) else b for a, b in zip(data, target, strict=True)]
+        fitting = [a if _is(a, 1) else b for a, b in zip(data, wanted, strict=True)]
+        source = inputs[0]
+        if not all(map(self._same, data, fitting)):
+            source = self._cast(source, fitting[rank - len(shape_of(source) or ()) :])
+        return relax.op.broadcast_to(source, relax.ShapeExpr(wanted))
+
+    def _slice(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data = shape_of(inputs[0])
+        if data is None or any(k is None for k, e in zip(known[1:], inputs[1:], strict=True) if e is not None):
+            return None
+        if len(inputs) < 3:
+            return None
+        starts, ends, axes, steps = (k.extents() if k is not None else None for k in [*known[1:], None, None][:4])
+        if starts is None or ends is None:
+            return None
+        axes = list(range(len(starts))) if axes is None else [int(axis) % len(data) for axis in axes]
+        steps = [1] * len(axes) if steps is None else steps
+        if any(not isinstance(step, int) or step < 1 for step in steps):
+            return None
+        begin, end = [], []
+        for axis, start, stop in zip(axes, starts, ends, strict=True):
+            bounds = [self._place(each, data[axis]) for each in (start, stop)]
+            if None in bounds:
+                return None
+            begin.append(bounds[0])
+            end.append(bounds[1])
+        return relax.op.strided_slice(inputs[0], axes, begin, end, steps, assume_inbound=True)
+
+    def _place(self, place: Any, extent: Any) -> Any:
+        """Return where a place of a slice is between 0 and the extent; None if that is not known."""
+        shapes, element, most = self._shapes, as_element(place), as_element(extent)
+        if shapes.compared("Less", element, 0):
+            element = shapes.plus(element, most)
+        if not isinstance(element, Term) and element >= _BEYOND:
+            return extent
+        low = shapes.extreme("Max", element, 0)
+        found = None if low is None else shapes.extreme("Min", low, most)
+        return None if found is None else extent_of(found)
+
+    def _constant_of_shape(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Any:
+        target = None if known[0] is None else known[0].extents()
+        if target is None:
+            return None
+        value = numpy_helper.to_array(attrs["value"]) if "value" in attrs else np.zeros(1, "float32")
+        return relax.op.full(relax.ShapeExpr(target), relax.const(value.reshape(-1)[0], str(value.dtype)))
+
+    def _range(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        extents = [None if each is None else each.extents() for each in known]
+        if any(each is None for each in extents):
+            return None
+        dtype = known[0].dtype if known[0] is not None else "int64"
+        made = relax.op.arange(*(_int64(each[0]) for each in extents if each is not None), dtype="int64")
+        return made if dtype == "int64" else relax.op.astype(self.bb.emit(made), dtype)
+
+    def _resize(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return a Resize of a picture; its size is computed here, also from factors."""
+        data = shape_of(inputs[0])
+        _, _, scales, sizes = [*known, None, None, None][:4]
+        if data is None or len(data) != 4 or "axes" in attrs or all(isinstance(each, int) for each in data):
+            return None
+        if attrs.get("coordinate_transformation_mode") == b"tf_crop_and_resize":
+            return None
+        extents = sizes.extents() if sizes is not None and sizes.values.size else None
+        if extents is None and scales is not None and scales.values.size:
+            made = [self._shapes.times(as_element(a), b) for a, b in zip(data, scales.values, strict=True)]
+            extents = [None if each is None else extent_of(self._shapes.whole(each)) for each in made]
+        if extents is None or any(each is None for each in extents):
+            return None
+        mode = attrs.get("mode", b"nearest").decode()
+        return relax.op.image.resize2d(
+            inputs[0], relax.ShapeExpr(extents[2:]), [0.0] * 4, "NCHW",
+            {"nearest": "nearest_neighbor"}.get(mode, mode),
+            attrs.get("coordinate_transformation_mode", b"half_pixel").decode(),
+            attrs.get("nearest_mode", b"round_prefer_floor").decode(), attrs.get("cubic_coeff_a", -0.75),
+            attrs.get("exclude_outside", 0), attrs.get("extrapolation_value", 0.0),
+        )  # fmt: skip
+
+    def _tile(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        data, times = shape_of(inputs[0]), None if known[1] is None else known[1].extents()
+        if data is None or times is None or len(times) != len(data):
+            return None
+        apart = [extent for each in data for extent in (1, each)]
+        wanted = [extent for pair in zip(times, data, strict=True) for extent in pair]
+        whole = [a * b for a, b in zip(times, data, strict=True)]
+        made = self.bb.emit(relax.op.reshape(inputs[0], apart))
+        made = self.bb.emit(relax.op.broadcast_to(made, relax.ShapeExpr(wanted)))
+        return relax.op.reshape(made, whole)
+
+    def _gather(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return a Gather; negative indices count from the end."""
+        data, indices = shape_of(inputs[0]), inputs[1]
+        dtype = str(indices.ty.dtype)
+        if data is None or dtype not in ("int32", "int64"):
+            return None
+        axis = int(attrs.get("axis", 0)) % len(data)
+        if is_constant(indices) and not (indices.value.numpy() < 0).any():
+            return checked_take(self.bb.normalize(relax.op.take(inputs[0], indices, axis)))
+        extent = self._expression(known_shape([data[axis]]))
+        extent = extent if dtype == "int64" else self.bb.emit(relax.op.astype(extent, dtype))
+        negative = self.bb.emit(relax.op.less(indices, relax.const(0, dtype)))
+        extent = extent if indices.ty.ndim else self.bb.emit(relax.op.reshape(extent, []))
+        moved = self.bb.emit(relax.op.add(indices, extent))
+        places = self.bb.emit(relax.op.where(negative, moved, indices))
+        return checked_take(self.bb.normalize(relax.op.take(inputs[0], places, axis)))
+
+    def _cast_to(self, inputs: list[Expr], known: Sequence[Known | None], attrs: Mapping[str, Any]) -> Expr | None:
+        """Return integers as other numbers; TVM's converter is for what does not fit."""
+        dtype = str(helper.tensor_dtype_to_np_dtype(attrs["to"]))
+        simple = str(inputs[0].ty.dtype)[0] in "iub" and dtype[0] == "f"
+        return relax.op.astype(inputs[0], dtype) if simple else None
+
+
+def shape_of(e: Expr) -> list[Any] | None:
+    """Return the extents of a tensor, as numbers and expressions; None if they are not known."""
+    shape = getattr(e.ty, "shape", None)
+    if not isinstance(e.ty, relax.TensorType) or not isinstance(shape, relax.ShapeExpr):
+        return None
+    return [int(each.value) if isinstance(each, tirx.IntImm) else each for each in shape.values]
+
+
+def _is(a: Any, b: Any) -> bool:
+    """Tell whether two extents are the same expression or number."""
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+def _rank_of(extent: Any) -> int:
+    """Return how much an extent says of what it is broadcast with: a number most, and 1 nothing."""
+    return (3 if extent != 1 else 0) if isinstance(extent, int) else 2 if isinstance(extent, tirx.Var) else 1
+
+
+def _int64(value: Any) -> Any:
+    return tirx.const(value, "int64") if isinstance(value, int) else value
+
+
+_CONVERTERS: Mapping[str, Callable[..., Expr | None]] = {
+    "Cast": _Dynamic._cast_to, "ConstantOfShape": _Dynamic._constant_of_shape, "Expand": _Dynamic._expand,
+    "Flatten": _Dynamic._flatten, "Gather": _Dynamic._gather, "Range": _Dynamic._range, "Reshape": _Dynamic._reshape,
+    "Resize": _Dynamic._resize, "Slice": _Dynamic._slice, "Squeeze": _Dynamic._squeeze, "Tile": _Dynamic._tile,
+}  # fmt: skip

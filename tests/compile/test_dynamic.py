@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose shapes are not fixed, as exporters write them: what computes shapes is evaluated at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from compile.reference import largest_error, make
+from portcall import compile, errors
+from portcall.compile._verify import reference
+
+pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("vm_pools")]
+TOLERANCE = 1e-5
+Node = helper.make_node
+Pattern = tuple[list[Any], dict[str, Any], list[str], dict[str, Any]]
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def integers(*values: int) -> Any:
+    return np.array(values, "int64")
+
+
+def extent(x: str, axis: int, name: str) -> list[Any]:
+    """Shape -> Gather -> Unsqueeze, as torch writes one extent."""
+    return [
+        Node("Shape", [x], [f"{name}_shape"]),
+        Node("Gather", [f"{name}_shape", f"axis{axis}"], [f"{name}_number"], axis=0),
+        Node("Unsqueeze", [f"{name}_number", "first"], [name]),
+    ]
+
+
+COMMON = {"first": integers(0), **{f"axis{k}": np.array(k, "int64") for k in range(4)}}
+
+
+def heads() -> Pattern:
+    """Attention as torch exports it: [batch, sequence, 16] to heads, their products, and back."""
+    nodes = [*extent("x", 0, "b"), *extent("x", 1, "s"), Node("Concat", ["b", "s", "two", "eight"], ["split"], axis=0)]
+    for name in "qkv":
+        nodes += [
+            Node("MatMul", ["x", f"w{name}"], [f"{name}0"]),
+            Node("Reshape", [f"{name}0", "split"], [f"{name}1"]),
+            Node("Transpose", [f"{name}1"], [name], perm=[0, 2, 3, 1] if name == "k" else [0, 2, 1, 3]),
+        ]
+    nodes += [
+        Node("MatMul", ["q", "k"], ["scores"]), Node("Softmax", ["scores"], ["shares"], axis=-1),
+        Node("MatMul", ["shares", "v"], ["mixed"]), Node("Transpose", ["mixed"], ["rows"], perm=[0, 2, 1, 3]),
+        Node("Concat", ["b", "s", "minus"], ["merge"], axis=0), Node("Reshape", ["rows", "merge"], ["whole"]),
+        Node("Add", ["whole", "x"], ["y"]),
+    ]  # fmt: skip
+    weights = {f"w{name}": random(16, 16, seed=k) for k, name in enumerate("qkv")}
+    numbers = {"two": integers(2), "eight": integers(8), "minus": integers(-1)}
+    return nodes, {"x": ["batch", "sequence", 16]}, ["y"], {**COMMON, **weights, **numbers}
+
+
+def positions() -> Pattern:
+    """A table of positions, sliced to the sequence; and another one, gathered by Range."""
+    nodes = [
+        *extent("x", 1, "s"), Node("Slice", ["table", "first", "s", "one"], ["part"]),
+        Node("Add", ["x", "part"], ["a"]),
+        Node("Squeeze", ["s", "first"], ["end"]), Node("Range", ["axis0", "end", "axis1"], ["places"]),
+        Node("Gather", ["rows", "places"], ["found"]), Node("Add", ["a", "found"], ["y"]),
+    ]  # fmt: skip
+    weights = {"table": random(1, 32, 6), "rows": random(32, 6, seed=1), "one": integers(1)}
+    return nodes, {"x": ["batch", "sequence", 6]}, ["y"], {**COMMON, **weights}
+
+
+def expanded() -> Pattern:
+    """Expand as torch writes it: to a shape in which -1 stands for what is there, chosen by Where."""
+    nodes = [
+        *extent("x", 0, "b"), Node("Concat", ["b", "minus", "three"], ["wanted"], axis=0),
+        Node("ConstantOfShape", ["rank"], ["ones"], value=helper.make_tensor("v", 7, [1], [1])),
+        Node("Mul", ["ones", "minus"], ["left"]), Node("Equal", ["wanted", "left"], ["same"]),
+        Node("Where", ["same", "ones", "wanted"], ["shape"]), Node("Expand", ["token", "shape"], ["tokens"]),
+        Node("Concat", ["tokens", "x"], ["y"], axis=1),
+    ]  # fmt: skip
+    weights = {"token": random(1, 1, 3), "minus": integers(-1), "three": integers(3), "rank": integers(3)}
+    return nodes, {"x": ["batch", "n", 3]}, ["y"], {**COMMON, **weights}
+
+
+def resized() -> Pattern:
+    """A picture that is made twice as large, by a size that is computed, and put beside another one, as in a U-Net."""
+    nodes = [
+        Node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), Node("Relu", ["c"], ["r"]),
+        Node("MaxPool", ["r"], ["small"], kernel_shape=[2, 2], strides=[2, 2]),
+        Node("Shape", ["r"], ["shape"]), Node("Slice", ["shape", "two", "four"], ["size"]),
+        Node("Shape", ["small"], ["shape1"]), Node("Slice", ["shape1", "first", "two"], ["front"]),
+        Node("Concat", ["front", "size"], ["sizes"], axis=0),
+        Node("Resize", ["small", "", "", "sizes"], ["large"], mode="nearest", nearest_mode="floor",
+             coordinate_transformation_mode="asymmetric"),
+        Node("Concat", ["large", "r"], ["y"], axis=1),
+    ]  # fmt: skip
+    weights = {"w": random(4, 3, 3, 3), "two": integers(2), "four": integers(4)}
+    return nodes, {"x": ["batch", 3, "height", "width"]}, ["y"], {**COMMON, **weights}
+
+
+def by_floats() -> Pattern:
+    """Sizes by way of floats, as older exporters compute them: Cast, Mul, Floor, Cast."""
+    nodes = [
+        Node("Shape", ["x"], ["shape"]), Node("Cast", ["shape"], ["floats"], to=1),
+        Node("Mul", ["floats", "factors"], ["scaled"]), Node("Floor", ["scaled"], ["whole"]),
+        Node("Cast", ["whole"], ["sizes"], to=7),
+        Node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="half_pixel"),
+    ]  # fmt: skip
+    return nodes, {"x": ["batch", 2, "height", "width"]}, ["y"], {"factors": np.array([1, 1, 1.5, 2], "float32")}
+
+
+def padded() -> Pattern:
+    """Padding as torch computes it, and windows that are counted by division."""
+    nodes = [
+        Node("ConstantOfShape", ["four"], ["zeros"], value=helper.make_tensor("v", 7, [1], [0])),
+        Node("Concat", ["pads", "zeros"], ["all"], axis=0), Node("Reshape", ["all", "rows"], ["pairs"]),
+        Node("Slice", ["pairs", "last", "before", "first", "last"], ["reversed"]),
+        Node("Transpose", ["reversed"], ["columns"], perm=[1, 0]), Node("Reshape", ["columns", "last"], ["given"]),
+        Node("Pad", ["x", "given"], ["p"]), *extent("p", 0, "b"), *extent("p", 2, "w"),
+        Node("Div", ["w", "two"], ["half"]), Node("Concat", ["b", "half", "last"], ["shape"], axis=0),
+        Node("Reshape", ["p", "shape"], ["y"]),
+    ]  # fmt: skip
+    numbers = {"pads": integers(1, 1), "rows": integers(-1, 2), "last": integers(-1), "two": integers(2),
+               "before": integers(-(2**63)), "four": integers(4)}  # fmt: skip
+    return nodes, {"x": ["batch", 3, "width"]}, ["y"], {**COMMON, **numbers}
+
+
+def flattened() -> Pattern:
+    """Windows and a classifier, of any number of pictures."""
+    nodes = [
+        Node("Conv", ["x", "w", "bias"], ["c"], strides=[2, 2]), Node("Relu", ["c"], ["r"]),
+        Node("GlobalAveragePool", ["r"], ["g"]), *extent("g", 0, "b"),
+        Node("Concat", ["b", "minus"], ["shape"], axis=0), Node("Reshape", ["g", "shape"], ["rows"]),
+        Node("Gemm", ["rows", "m", "n"], ["y"], transB=1),
+    ]  # fmt: skip
+    weights = {"w": random(8, 3, 3, 3), "bias": random(8), "m": random(5, 8), "n": random(5), "minus": integers(-1)}
+    return nodes, {"x": ["batch", 3, 15, 15]}, ["y"], {**COMMON, **weights}
+
+
+PATTERNS: Mapping[Callable[[], Pattern], Sequence[tuple[int, ...]]] = {
+    heads: [(1, 5, 16), (3, 19, 16)], positions: [(1, 3, 6), (2, 32, 6)], expanded: [(1, 2, 3), (5, 4, 3)],
+    resized: [(1, 3, 6, 4), (2, 3, 10, 18)], by_floats: [(1, 2, 4, 6), (2, 2, 6, 5)],
+    padded: [(1, 3, 6), (2, 3, 20)], flattened: [(1, 3, 15, 15), (7, 3, 15, 15)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_shapes_are_computed_for_all_sizes(pattern: Callable[[], Pattern]) -> None:
+    nodes, inputs, results, weights = pattern()
+    model = make(nodes, inputs, results, weights)
+    machine = compile.for_vm(model).load()
+    for shape in PATTERNS[pattern]:
+        x = random(*shape)
+        (expected,) = reference(model, {"x": x}).values()
+        assert largest_error(machine(x).numpy(), expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_computes_shapes_leaves_a_graph(pattern: Callable[[], Pattern]) -> None:
+    nodes, inputs, results, weights = pattern()
+    model, shape = make(nodes, inputs, results, weights), PATTERNS[pattern][0]
+    x = random(*shape)
+    executor = compile.from_onnx(model, shapes={"x": shape}).load()
+    executor.run(x=x)
+    (expected,) = reference(model, {"x": x}).values()
+    assert largest_error(executor.get_output(0).numpy(), expected) <= TOLERANCE
+
+
+def test_more_positions_than_the_table_has_are_an_error() -> None:
+    nodes, inputs, results, weights = positions()
+    machine = compile.for_vm(make(nodes, inputs, results, weights), check=False).load()
+    with pytest.raises((RuntimeError, ValueError, errors.PortcallError)):
+        machine(random(1, 33, 6))
