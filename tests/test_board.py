@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from portcall import board, toolchain
-from portcall.cli import cli
+from portcall.cli import _progress, cli
 from portcall.errors import CompileError
 from portcall.inspect import this_machine
 
@@ -63,6 +63,16 @@ def test_build_command_is_for_this_machine_and_counts_files(
     assert json.loads(made.stdout)["target"] == this_machine().target
     files = len(commands) - 1
     assert counts == [(done, files) for done in range(files + 1)]
+
+
+def test_build_command_says_when_it_links(
+    commands: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE", 0)
+    made = CliRunner().invoke(cli, ["board", "build", "-o", str(tmp_path / "server")])
+    compiling, linking = made.stderr.splitlines()
+    assert (compiling.split()[0], linking.split()[0]) == ("compiling", "linking")
+    assert len(commands) > 2
 
 
 def test_build_server_with_kernels_for_musl_is_static(commands: list[tuple[str, ...]], tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from portcall.bench import format_size
@@ -38,8 +40,16 @@ def build(target: str | None, output: str, linked: tuple[str, ...], ndk: str | N
 
     target = target or this_machine().target
     files = [path for path in linked if path != "vm"]
-    with StatusLine() as status, status.count(f"compiling the server for {target}", "files") as advance:
-        made = board.build_server(target, output, files, ndk, progress=advance, vm="vm" in linked)
+    slow = "" if ndk else "; the first time zig compiles its C++ library for that, which takes minutes"
+    with StatusLine() as status, contextlib.ExitStack() as stages:
+        advance = stages.enter_context(status.count(f"compiling the server for {target}", "files"))
+
+        def progress(done: int, of: int) -> None:
+            advance(done, of)
+            if done == of:
+                stages.enter_context(status.expect(f"linking the server for {target}{slow}", 0))
+
+        made = board.build_server(target, output, files, ndk, progress=progress, vm="vm" in linked)
     facts = {"path": str(made), "target": target, "nbytes": made.stat().st_size}
     if json_to is not None:
         print_json(facts, json_to)
