@@ -7,7 +7,7 @@
     ├── ArgumentError (TypeError)                         .function .position .expected .got
     ├── ModuleLoadError (OSError)                         .path .problems a library cannot be loaded
     ├── DeviceError (RuntimeError)                        .device         a device is missing or refused
-    ├── CompileError (RuntimeError)                       .command .output   the compiler failed, or is missing
+    ├── CompileError (RuntimeError)                       .command .output .compiler_works   of a compiler
     ├── ModelError (ValueError)                           .problems .hint a model cannot be compiled
     ├── GraphError (ValueError)                           .path .node     a graph, or a plan made of one, is wrong
     ├── InternalError (RuntimeError)                                      our bug, please report it
@@ -37,6 +37,7 @@ kind, or as the very exception object that Python code raised.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 __all__ = [
@@ -148,18 +149,27 @@ class DeviceError(PortcallError, RuntimeError):
         self.device = device
 
 
+_LACKS_PARTS = re.compile(
+    r"cannot execute|unable to execute|cannot find (\S*crt\w*\.o|-l(stdc\+\+|gcc|gcc_s|c|m)(?!\w)|.?ld\b)|"
+    r"while loading shared libraries"
+)
+
+
 class CompileError(PortcallError, RuntimeError):
     """A compiler failed, or none was found.
 
     Attributes:
         command: the command that failed; empty when no compiler was found.
         output: everything that the compiler wrote, unshortened.
+        compiler_works: whether it is a source or an option that is wrong; otherwise the compiler is missing, does not
+            start, does not end, or lacks a part of itself.
     """
 
     def __init__(self, message: str, *, command: Sequence[str] = (), output: str = "") -> None:
         super().__init__(message)
         self.command = tuple(command)
         self.output = output
+        self.compiler_works = bool(output) and not _LACKS_PARTS.search(output)
 
 
 class ModelError(PortcallError, ValueError):

@@ -109,6 +109,26 @@ def test_explain_reports_call_timeouts_by_option_name(
     assert not FOR_PYTHON.search(" ".join(error.values())), error
 
 
+@pytest.mark.parametrize(
+    ("output", "works"),
+    [
+        ("k.c:1:21: error: 'x' undeclared", True),
+        ("/usr/bin/ld: k.o: in function `f':\nk.c:(.text+0x9): undefined reference to `g'", True),
+        ("cc1: error: unrecognized command-line option '-fooo'", True),
+        ("/usr/bin/ld: cannot find -lmine: No such file or directory", True),
+        ("", False),
+        ("g++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory", False),
+        ("/usr/bin/ld: cannot find crti.o: No such file or directory", False),
+        ("/usr/bin/ld: cannot find -lstdc++: No such file or directory", False),
+        ("collect2: fatal error: cannot find 'ld'", False),
+    ],
+)
+def test_explain_proposes_doctor_only_for_compilers_that_do_not_work(output: str, works: bool) -> None:
+    error = errors.CompileError("failed", output=output)
+    assert error.compiler_works == works
+    assert ("doctor" in explain(error).next_step) == (not works)
+
+
 def test_explain_never_proposes_the_command_that_failed() -> None:
     lost = errors.SessionBrokenError("lost", peer="board:9090")
     assert explain(lost, "run").next_step == "portcall doctor board:9090"

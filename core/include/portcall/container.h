@@ -266,6 +266,8 @@ std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& o
 }
 namespace detail {
 inline ErrorText& operator<<(ErrorText& out, const Shape& shape) { return out << ToString(shape); }
+// What TensorView::shape returns.
+inline ErrorText& operator<<(ErrorText& out, const std::vector<int64_t>& shape) { return out << Shape(shape); }
 }  // namespace detail
 
 template <typename T = Any> class Array : public ObjectRef {

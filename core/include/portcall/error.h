@@ -166,7 +166,8 @@ class ErrorText {
     } else if constexpr (std::is_pointer_v<T>) {
       return AppendAddress(reinterpret_cast<uintptr_t>(value));
     } else {
-      std::enable_if_t<!std::is_void_v<T>, std::ostringstream> out;  // include <sstream> for these
+      // For any other type: include <sstream>, and write an operator<< of std::ostream if it has none.
+      std::enable_if_t<!std::is_void_v<T>, std::ostringstream> out;
       out << value;
       return Append(std::string_view(out.str()));
     }

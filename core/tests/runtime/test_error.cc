@@ -36,9 +36,10 @@ TEST("the text of an error takes text, numbers, addresses, values of the core, a
     PORTCALL_THROW(ValueError) << DLDevice{kDLCPU, 0} << ' ' << String("abc") << std::string("def") << nothing << ' '
                                << -1 << ' ' << uint64_t{1} << 63 << ' ' << int8_t{-3} << ' ' << true << ' ' << 0.1
                                << ' ' << 1e300 << ' ' << DataTypeOf<float>() << ' ' << Shape{2, 3} << ' '
-                               << reinterpret_cast<void*>(0x1f) << ' ' << kDLCUDA << ' ' << Point{1, 2};
+                               << std::vector<int64_t>{4} << ' ' << reinterpret_cast<void*>(0x1f) << ' ' << kDLCUDA
+                               << ' ' << Point{1, 2};
   });
-  CHECK_EQ(text, "ValueError: cpu:0 abcdef(null) -1 163 -3 1 0.1 1e+300 float32 (2, 3) 0x1f 2 1|2");
+  CHECK_EQ(text, "ValueError: cpu:0 abcdef(null) -1 163 -3 1 0.1 1e+300 float32 (2, 3) (4,) 0x1f 2 1|2");
 }
 
 TEST("a raised error is taken once, and the slot is empty afterwards") {

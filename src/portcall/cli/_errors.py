@@ -178,6 +178,8 @@ def explain(error: BaseException, command: str = "") -> Explanation:
             else:
                 known = FARM_REASONS if isinstance(error, errors.FarmError) else REASONS
                 cause, next_step = known.get(reason, (cause, next_step))
+            if getattr(error, "compiler_works", False):
+                next_step = ""
             if isinstance(error, OSError) and error.errno in FULL:
                 next_step = "free some space, or write it elsewhere; df -h shows what is free"
             if command == "doctor" and next_step.startswith(("portcall doctor", "raise --timeout")):
