@@ -197,9 +197,9 @@ def asked(channel: rpc.FarmChannel, want: str = "k & other", secret: str = "s" *
     return channel.call("request", want=want, secret=secret, hold=0, hopeless=True)
 
 
-def serve(farm: RunningFarm, place: str, key: str, **tags: Any) -> rpc.FarmChannel:
+def serve(farm: RunningFarm, place: str, key: str, limited: tuple[str, ...] = (), **tags: Any) -> rpc.FarmChannel:
     """Register a place that accepts its first offer."""
-    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token(farm, "boss"))
+    channel = rpc.FarmChannel(f"{farm.host}:{farm.port}", token(farm, "boss", keys=limited))
     secret = channel.call("register", place=place, keys=[key], tags=tags)["agent"]
     for order in channel.call("next", place=place, agent=secret, hold=0.01)["orders"]:
         done = {"what": "accepted", "fence": order["fence"]}
@@ -243,6 +243,17 @@ def test_token_for_a_key_gets_no_place_that_has_it_as_a_tag_only(tmp_path: Path,
             assert farm.state.places["tagged"].free
         stack.enter_context(contextlib.closing(serve(farm, "mine", "k2", k=True, other=True)))
         assert asked(ann, "k & other", "k & other".ljust(32))["place"] == "mine"
+
+
+def test_board_whose_token_is_for_a_key_gets_no_request_for_another_by_a_tag(farm: RunningFarm) -> None:
+    with contextlib.ExitStack() as stack:
+        ann = stack.enter_context(agent(farm, token(farm, "ann", "user")))
+        stack.enter_context(contextlib.closing(serve(farm, "tagged", "other", ("other",), k=True)))
+        for want in ("k", "k & arch!=arm"):
+            assert asked(ann, want, want.ljust(32))["state"] == "queued"
+        stack.enter_context(contextlib.closing(serve(farm, "free", "third", k=True)))
+        assert asked(ann, "k", "k".ljust(32))["place"] == "free"
+        assert farm.state.places["tagged"].limited
 
 
 def test_token_gets_nothing_that_was_asked_for_with_one_for_other_keys(farm: RunningFarm) -> None:

@@ -51,6 +51,18 @@ def test_constraint_holds_for_keys_and_tags(text: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "holds"),
+    [("gpu", False), ("gpu & !flaky", False), ("rasp4 & gpu", True), ("gpu=mali", True), ("!flaky", True)],
+)
+def test_constraint_holds_for_a_limited_place_by_a_key_not_by_tags_alone(text: str, holds: bool) -> None:
+    constraint = parse_constraint(text)
+    assert constraint.holds(("rasp4",), BOARD)
+    assert constraint.holds(("rasp4",), BOARD, limited=True) is holds
+    assert not constraint.missing(("rasp4",), BOARD, limited=True) is holds
+    assert bool(constraint.unmet([(("rasp4",), BOARD, True)])) is not holds
+
+
+@pytest.mark.parametrize(
     "text", ["", "&", "a &", "a & & b", "a b", "a >= ", "=3", "a=b=c", '"a', "x" * 2000, "&".join("x" * 65)]
 )
 def test_parse_constraint_refuses_malformed_text(text: str) -> None:

@@ -350,7 +350,7 @@ class Api:
         what: dict[str, Any] = {
             "host": _text(command, "host", ""), "port": int(_number(command, "port", 0, 0, 65535)),
             "fence": int(_number(command, "fence", 0, 0, 1e15)), "sessions": _texts(command, "sessions", "session"),
-            "patience": _number(command, "patience", 0, 0, 86400),
+            "patience": _number(command, "patience", 0, 0, 86400), "limited": bool(caller.keys),
         }  # fmt: skip
         known, instance = self.hub.state.places.get(id), _text(command, "instance", "")
         if known is not None and known.peer == "TVM":

@@ -3,7 +3,8 @@
 
 Clauses are joined by ``&`` (``?`` reads the same, so that ``rasp4?ram>=4GiB`` works where only a key is expected):
 
-    name            the place has this key, or a tag of this name that is neither false nor empty
+    name            the place has this key, or a tag of this name that is neither false nor empty; of a place whose
+                    agent may serve certain keys only, one of the names must be a key
     !name           it has not
     name=value      also != < <= > >=; sizes have units (4GiB); only numbers have an order
 
@@ -69,19 +70,34 @@ class Constraint:
     text: str
     clauses: tuple[Clause, ...]
 
-    def holds(self, keys: tuple[str, ...], tags: Mapping[str, Tag]) -> bool:
-        """Return whether a place with these keys and tags matches."""
-        return all(clause.holds(keys, tags) for clause in self.clauses)
+    @functools.cached_property
+    def _names(self) -> list[Clause]:
+        """The clauses that are names which the place must have."""
+        return [clause for clause in self.clauses if not clause.compare and not clause.negated]
 
-    def missing(self, keys: tuple[str, ...], tags: Mapping[str, Tag]) -> list[Clause]:
+    def holds(self, keys: tuple[str, ...], tags: Mapping[str, Tag], limited: bool = False) -> bool:
+        """Return whether a place with these keys and tags matches.
+
+        Parameters:
+            limited: its agent may serve certain keys only, and must not get requests for others by its tags.
+        """
+        return all(clause.holds(keys, tags) for clause in self.clauses) and not self._by_tags(keys, limited)
+
+    def missing(self, keys: tuple[str, ...], tags: Mapping[str, Tag], limited: bool = False) -> list[Clause]:
         """Return the clauses that such a place does not meet."""
-        return [clause for clause in self.clauses if not clause.holds(keys, tags)]
+        lacking = [clause for clause in self.clauses if not clause.holds(keys, tags)]
+        return lacking or (self._names if self._by_tags(keys, limited) else [])
 
-    def unmet(self, places: Iterable[tuple[tuple[str, ...], Mapping[str, Tag]]]) -> list[Clause]:
-        """Return the clauses that none of these places meets, each of which is keys and tags."""
+    def _by_tags(self, keys: tuple[str, ...], limited: bool) -> bool:
+        """Whether such a place meets names by its tags alone that it must not."""
+        return limited and bool(self._names) and not any(clause.name in keys for clause in self._names)
+
+    def unmet(self, places: Iterable[tuple[tuple[str, ...], Mapping[str, Tag], bool]]) -> list[Clause]:
+        """Return the clauses that none of these places meets, each of which is keys, tags and whether it is limited."""
         left = list(self.clauses)
-        for keys, tags in places:
-            left = [clause for clause in left if not clause.holds(keys, tags)]
+        for facts in places:
+            lacking = self.missing(*facts)
+            left = [clause for clause in left if clause in lacking]
             if not left:
                 break
         return left

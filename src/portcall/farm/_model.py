@@ -140,6 +140,7 @@ class Place(Stored):
         peer: who serves it.
         keys: the names that it is asked for by.
         tags: facts and labels.
+        limited: the token of its agent is for certain keys.
         host, port: where clients connect directly; port 0: only through the farm.
         match_key: of a TVM server, what its next client must present; empty when that is used up.
         state, since, cause: what it does, since when, and why.
@@ -164,6 +165,7 @@ class Place(Stored):
     peer: Peer = "portcall"
     keys: tuple[str, ...] = ()
     tags: dict[str, Tag] = field(default_factory=dict)
+    limited: bool = False
     host: str = ""
     port: int = 0
     match_key: str = ""
@@ -192,6 +194,11 @@ class Place(Stored):
     def ends_sessions_of(self, fence: int) -> bool:
         """Return whether its agent has not said yet that the sessions of the lease with this fence are over."""
         return self.peer == "portcall" and self.state == "cleaning" and self.quiet < fence == self.fence
+
+    @property
+    def facts(self) -> tuple[tuple[str, ...], dict[str, Tag], bool]:
+        """What requests are held against."""
+        return self.keys, self.tags, self.limited
 
     @property
     def free(self) -> bool:

@@ -217,7 +217,7 @@ class Queue:
         There may be none, also where looking would take long: nobody else is to wait for that.
         """
         if line.unmet[0] != self._changes:
-            known = [(place.keys, place.tags) for place in places if line.allows(place)]
+            known = [place.facts for place in places if line.allows(place)]
             few = len(known) * len(line.constraint.clauses) <= _MOST_LOOKS
             line.unmet = self._changes, (line.constraint.unmet(known) if few else []) if known else None
         return line.unmet[1]
@@ -232,7 +232,7 @@ class Queue:
                 self._of_place[place].discard(name)
 
     def _try_line(self, place: Place, name: Name, line: Line) -> None:
-        if line.allows(place) and line.constraint.holds(place.keys, place.tags):
+        if line.allows(place) and line.constraint.holds(*place.facts):
             line.places.add(place.id)
             self._of_place.setdefault(place.id, set()).add(name)
 

@@ -118,6 +118,7 @@ class State(Records):
         fence: int = 0,
         sessions: Sequence[str] = (),
         patience: float = 0,
+        limited: bool = False,
     ) -> Place:
         """Take in a place, or one that comes back; ``fence`` and ``sessions`` are what its agent knows of.
 
@@ -132,12 +133,13 @@ class State(Records):
         if place is None:
             place = self.places[id] = Place(id, peer)
             self.note("place registered", place=id, detail=", ".join(keys))
-        known = (place.keys, place.tags)
+        known = place.facts
         place.peer, place.keys, place.tags = peer, tuple(keys), {**(tags or {}), "place": id}
+        place.limited = limited
         place.patience = patience
         place.host, place.port, place.match_key = host, port, match_key
         place.fence = max(place.fence, fence)
-        if known != (place.keys, place.tags):
+        if known != place.facts:
             self.queue.add_place(place)
         self.changed[place] = None
         if place.state == "offered" or (place.state == "leased" and place.fence > fence):
@@ -385,11 +387,11 @@ class State(Records):
         """Say why no known place could match, and which come nearest."""
         line = self.queue.line(lease, self.places)
         constraint, known = line.constraint, (p for p in self.places.values() if p.health != "retired")
-        near = sorted((len(constraint.missing(p.keys, p.tags)), p.id) for p in known if line.allows(p))
+        near = sorted((len(constraint.missing(*p.facts)), p.id) for p in known if line.allows(p))
         said = []
         for _, id in near[:_NAMED]:
             place = self.places[id]
-            lacks = " and ".join(f"'{clause}'" for clause in constraint.missing(place.keys, place.tags))
+            lacks = " and ".join(f"'{clause}'" for clause in constraint.missing(*place.facts))
             said.append(f"{id} (keys {', '.join(place.keys)}) does not meet {lacks}")
         return f"no {line.kind} could ever match {lease.want!r}; " + ("; ".join(said) or "none is registered")
 
