@@ -111,13 +111,17 @@ class Walker {
   PointerMap seen_;
 };
 
-// An object with these parts in the place of its own.
+// An object with these parts in the place of its own. A class of Python checks what the core cannot: what is in
+// containers, say.
 Any Remake(const Type& type, const Any* parts, size_t n) {
+  static const TVMFFITypeAttrColumn* const checks = AttributeColumn("__portcall_check__");
   if (type.form == Form::kItems || type.form == Form::kPairs) return MakeContainer(type.index, parts, n);
   TVMFFIObjectHandle handle = nullptr;
   const auto* cells = reinterpret_cast<const TVMFFIAny*>(parts);
   Check(PortcallObjectCreate(type.index, cells, static_cast<int32_t>(n), &handle));
-  return ObjectRef::Steal(handle);
+  ObjectRef made = ObjectRef::Steal(handle);
+  if (PackedFunc check = FindHook(type.index, checks); check.defined()) check(made);
+  return made;
 }
 
 class Rewriter {
@@ -175,16 +179,14 @@ class Rewriter {
     Frame frame = std::move(frames_.back());
     frames_.pop_back();
     Any result(frame.obj);
-    if (frame.changed) {
-      result = Remake(*frame.type, parts_.data() + frame.first_part, parts_.size() - frame.first_part);
-    }
-    if (IsInstance(frame.type->index, type_index_)) {
-      try {
-        result = Change(change_, result);
-      } catch (const Error& error) {
-        AddNote(error, frame.obj, frames_, &types_);
-        throw;
+    try {
+      if (frame.changed) {
+        result = Remake(*frame.type, parts_.data() + frame.first_part, parts_.size() - frame.first_part);
       }
+      if (IsInstance(frame.type->index, type_index_)) result = Change(change_, result);
+    } catch (const Error& error) {
+      AddNote(error, frame.obj, frames_, &types_);
+      throw;
     }
     parts_.resize(frame.first_part);
     if (frame.shared) {

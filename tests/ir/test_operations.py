@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -306,3 +307,63 @@ def test_save_json_floats_are_exact() -> None:
 def test_rewrite_refuses_other_values_as_types() -> None:
     with pytest.raises(TypeError, match="type is a registered class or its key, got <function"):
         portcall.ir.rewrite([1], lambda _: None, lambda value: value)  # type: ignore[arg-type]
+
+
+@portcall.register_object("test.graphs.Typed", frozen=False)
+class Typed(portcall.Object):
+    items: list[Node]
+    names: portcall.List[str] = portcall.field(default_factory=portcall.List)
+    table: portcall.Dict[str, int] = portcall.field(default_factory=portcall.Dict)
+    mode: Literal["one", "two"] = "one"
+
+
+def test_rewrite_and_map_children_check_what_they_put_into_fields() -> None:
+    typed = Typed([Node(1)])
+    for put_in in ("text", [Node(1)]):
+        with pytest.raises(TypeError, match=r"test\.graphs\.Typed\.items") as caught:
+            ir.rewrite([typed], lambda _, put_in=put_in: put_in, Node)
+        assert any("test.graphs.Typed" in note and "[0]" in note for note in caught.value.__notes__)
+    with pytest.raises(TypeError, match=r"test\.graphs\.Typed\.mode"):
+        ir.map_children(typed, lambda value: "three" if value == "one" else None)
+    other = ir.rewrite(typed, lambda _: Wide(1, items=[]), Node)
+    assert isinstance(other.items[0], Wide)
+    assert ir.map_children(typed, lambda value: "two" if value == "one" else None).mode == "two"
+
+
+def test_items_that_are_put_into_a_field_are_checked_when_another_object_gets_them() -> None:
+    changes: list[Any] = [lambda typed: typed.names.append(1), lambda typed: typed.table.update(a="text")]
+    for change in changes:
+        typed = Typed([Node(1)])
+        change(typed)
+        with pytest.raises(TypeError, match=r"Typed\.(names|table)"):
+            typed.replace(mode="two")
+        with pytest.raises(TypeError, match=r"Typed\.(names|table)"):
+            ir.rewrite(typed, lambda _: Node(2), Node)
+        with pytest.raises(TypeError):
+            typed.names, typed.table = typed.names, typed.table
+
+
+def test_structural_equal_of_a_variable_that_is_also_free_is_that_of_tvm_ffi() -> None:
+    """A variable is matched where the walk first meets it: where it is defined, or free."""
+    from tvm_ffi import Object, dataclasses, structural_equal
+
+    def define(key: str, kind: str, fields: dict[str, Any], **settings: str) -> Any:
+        body = {"__annotations__": fields, **{k: dataclasses.field(structural_eq=v) for k, v in settings.items()}}
+        return dataclasses.py_class(f"test.tvm_ffi.{key}", structural_eq=kind)(type(key, (Object,), body))
+
+    their_var = define("Var", "var", {"name": str}, name="ignore")
+    their_lambda = define("Lambda", "tree", {"params": list, "body": Object}, params="def")
+    their_node = define("Node", "tree", {"left": Object, "right": Object})
+
+    def compare(equal: Any, var: Any, function: Any, pair: Any) -> list[bool]:
+        x, y = var("x"), var("y")
+        fx, fy = function([x], x), function([y], y)
+        return [
+            equal(pair(*left), pair(*right))
+            for left, right in [((fx, x), (fy, y)), ((x, fx), (y, fy)), ((fx, x), (fy, x)), ((x, fx), (x, fy))]
+        ]
+
+    for free in (False, True):
+        ours = compare(functools.partial(ir.structural_equal, map_free_variables=free), Var, Lambda, Node)
+        equal = functools.partial(structural_equal, map_free_vars=free)
+        assert ours == compare(equal, their_var, their_lambda, their_node) == [True, free, False, False]

@@ -22,9 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from portcall import _core
-from portcall._container import Array, Map
+from portcall._container import Array, Dict, List, Map
 from portcall._core import Object, PackedFunc
+from portcall._function import convert
 from portcall._module import Module
+from portcall._signature import schema_text, signature_of_method
 from portcall._tensor import Tensor
 from portcall.ir import _enum, _printing, _values
 from portcall.ir._annotations import (
@@ -62,6 +64,7 @@ _KW_ONLY, _DEFINES, _OPTIONAL, _IDENTITY = (
 
 # Attributes of types, as libraries on tvm-ffi's headers write them: a constructor; and one that all their types have.
 _INIT, _FINAL = "__ffi_init__", "__ffi_type_final__"
+_CHECK = "__portcall_check__"  # called with objects that C++ made of parts of another one's, when Python replaces some
 _HOOKS = (
     "__s_equal__", "__s_hash__", "__s_visit__", "__data_to_json__", "__data_from_json__", "__ffi_repr__", "__ffi_eq__",
     "__ffi_hash__", "__ffi_compare__", "__ffi_convert__",
@@ -278,9 +281,14 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
         body["__portcall_own__"] = True
     if doc and not body.get("__doc__"):
         body["__doc__"] = doc
-    for name, text, flags, function in methods:
+    init = _constructor(key, index)
+    any_arguments = _ANY_POSITIONAL
+    for name, text, metadata, flags, function in methods:
+        signature = signature_of_method(metadata, not flags & _STATIC)
         if name != _INIT:
-            body.setdefault(name, _method(key, name, text, flags, function))
+            body.setdefault(name, _method(key, name, text, flags, function, signature))
+        elif signature is not None:
+            any_arguments = signature.replace(return_annotation=inspect.Signature.empty)
     body["__portcall_shown__"] = tuple(access.__name__ for access, flags, *_ in described if not flags & _NOT_SHOWN)
     if scope is not None:
         _register_hooks(cls, index)
@@ -295,9 +303,8 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
     if not any(base is not Object and issubclass(base, Object) for base in cls.__bases__):
         for function in _COMMON:
             body.setdefault(function.__name__, function)
-    init = _constructor(key, index)
     if "__init__" not in body:
-        body.setdefault("__signature__", _signature(described, positional) if init is None else _ANY_POSITIONAL)
+        body.setdefault("__signature__", _signature(described, positional) if init is None else any_arguments)
     made = _rebuild_class(cls, body)
     hints = dict(getattr(made, "__portcall_hints__", {}))
     if scope is not None:
@@ -306,6 +313,8 @@ def _make_class(cls: Any, key: str, index: int, scope: Mapping[str, Any] | None 
     for name, access in accesses.items():
         access.check = check_of(hints.get(name), f"{key}.{name}")
     checks = {i: access.check for i, access in enumerate(accesses.values()) if access.check is not None}
+    made.__portcall_checked__ = tuple(access for access in accesses.values() if access.check is not None)
+    _core.set_type_attribute(index, _CHECK, _check_fields if checks else None)
     post_init = hasattr(made, "__post_init__")
     _core.register_reflected(made, index, names, positional, settable, checks or None, post_init, init)
     if issubclass(made, _enum.Enum):
@@ -330,6 +339,12 @@ def _add_methods(cls: Any, added: Mapping[str, Any]) -> Any:
     return cls
 
 
+@convert
+def _check_fields(obj: Any) -> None:
+    for access in type(obj).__portcall_checked__:
+        access.check(access.__get__(obj))
+
+
 def _register_hooks(cls: Any, index: int) -> None:
     """Let the methods of a class with the names of hooks be those of its type."""
     for name in _HOOKS:
@@ -352,7 +367,9 @@ def _rebuild_class(cls: Any, body: dict[str, Any]) -> Any:
     return made
 
 
-def _method(key: str, name: str, doc: str, flags: int, function: PackedFunc) -> Any:
+def _method(
+    key: str, name: str, doc: str, flags: int, function: PackedFunc, signature: inspect.Signature | None
+) -> Any:
     if flags & _STATIC:
         return staticmethod(function)
 
@@ -360,6 +377,8 @@ def _method(key: str, name: str, doc: str, flags: int, function: PackedFunc) -> 
         return function(self, *args)
 
     method.__name__, method.__qualname__, method.__doc__ = name, f"{key}.{name}", doc
+    if signature is not None:
+        method.__signature__ = signature  # type: ignore[attr-defined]
     return method
 
 
@@ -403,7 +422,7 @@ def _signature(described: list[Any], positional: tuple[int, ...]) -> inspect.Sig
         shown: Any = inspect.Parameter.empty
         if flags & _HAS_DEFAULT:
             shown = ... if flags & _FACTORY else default
-        annotation = json.loads(schema or "{}").get("type", inspect.Parameter.empty)
+        annotation = json.loads(schema or "{}").get("type") or schema_text(schema) or inspect.Parameter.empty
         parameters.append(inspect.Parameter(access.__name__, kind, default=shown, annotation=annotation))
     # A field with a default may stand before one without: the core does not mind, a Signature does.
     return inspect.Signature(parameters, __validate_parameters__=False)
@@ -449,7 +468,10 @@ def replace(self: Object, /, **changes: Any) -> Any:
     """
     cls: Any = type(self)
     if cls.__portcall_copy__ is None:
-        return _core.create_object(cls, {name: getattr(self, name) for name in fields(self)}, changes)
+        values = {name: getattr(self, name) for name in fields(self)}
+        # What is in these may have changed since they were checked.
+        changeable = {name: value for name, value in values.items() if isinstance(value, (List, Dict))}
+        return _core.create_object(cls, values, changeable | changes)
     copy = cls.__portcall_copy__(self)
     _core.change_fields(cls, copy, changes)
     return copy
