@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,31 @@ def test_signature_hides_names_with_control_characters(library: Path, tmp_path: 
     assert list(inspect_library(tmp_path / "odd.so").globals) == ["signed.typed"]
 
 
+def test_signature_travels_as_plain_values() -> None:
+    def func(a: int, /, b: tuple[int, ...] = (1,), *c: int, d: float | None = None, **e: str) -> None: ...
+
+    plain = json.loads(json.dumps(_signature.to_plain(inspect.signature(func))))
+    assert str(_signature.from_plain(plain)).replace("'", "") == (
+        "(a: int, /, b: tuple[int, ...] = Ellipsis, *c: int, d: float | None = None, **e: str) -> None"
+    )
+
+
 def test_signature_of_the_tvm_ffi_headers() -> None:
     assert _signature.shown(TVM_FFI) == "(Tensor, float) -> Array<int>"
 
 
-def test_inspect_signature_of_the_tvm_ffi_headers(tmp_path: Path) -> None:
+def test_signature_of_the_tvm_ffi_headers_since_0_1_15() -> None:
+    def named(result: object, *params: object) -> dict[str, object]:
+        return {"type": "ffi.Function", "named_args": {"return": [result], "params": list(params)}}
+
+    int_, text = {"type": "int"}, {"type": "ffi.String"}
+    schema = named(int_, {"type": "Optional", "args": [text]}, {**named(text, int_), "type": "std::function"})
+    metadata = json.dumps({"type_schema": json.dumps(schema)})
+    assert _signature.shown(metadata) == "(Optional<String>, std::function<String(int)>) -> int"
+    assert _signature.shown(json.dumps({"type_schema": json.dumps({"type": "ffi.Function"})})) == ""
+
+
+def test_inspect_signature_of_the_tvm_ffi_headers(tmp_path: Path, register: Callable[..., portcall.PackedFunc]) -> None:
     """By hand, as their macros write it: a function beside the function returns the JSON."""
     quoted = TVM_FFI.replace("\\", "\\\\").replace('"', '\\"')
     (tmp_path / "k.c").write_text(f"""
@@ -131,10 +152,29 @@ def test_inspect_signature_of_the_tvm_ffi_headers(tmp_path: Path) -> None:
 int __tvm_ffi_f(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
   return TVMFFIGetTypeInfo(0) == 0;
 }}
+static int seven(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = 7;
+  return 0;
+}}
+int __tvm_ffi_unnamed(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
+  result->type_index = kTVMFFIFunction;
+  return TVMFFIFunctionCreate(0, seven, 0, (TVMFFIObjectHandle*)&result->v_obj);
+}}
 int __tvm_ffi__metadata_f(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
   const char* text = "{quoted}";
   TVMFFIByteArray bytes = {{text, strlen(text)}};
   return TVMFFIStringFromByteArray(&bytes, result);
+}}
+int __tvm_ffi_register(void* self, const TVMFFIAny* args, int32_t n, TVMFFIAny* result) {{
+  const char *name = "signed.described", *text = "{quoted}";
+  TVMFFIMethodInfo info = {{{{name, strlen(name)}}, {{0, 0}}, {{text, strlen(text)}}, 0, args[0]}};
+  return TVMFFIFunctionSetGlobalFromMethodInfo(&info, 1);
 }}""")
     lib: Any = portcall.load_module(toolchain.create_shared(tmp_path / "k.c", tmp_path / "k.so"))
     assert str(inspect.signature(lib["f"])) == "(arg0: 'Tensor', arg1: 'float', /) -> 'Array<int>'"
+    register("signed.described", len)
+    lib["register"](lib["unnamed"]())
+    described = portcall.get_global_func("signed.described")
+    assert (described.name, described()) == ("signed.described", 7)
+    assert inspect.signature(described) == inspect.signature(lib["f"])

@@ -271,11 +271,27 @@ int TVMFFIFunctionSetGlobal(const TVMFFIByteArray* name, TVMFFIObjectHandle func
   });
 }
 
+// The same function, with the name and the signature that a library tells of it.
+static PackedFunc Described(const PackedFunc& func, const TVMFFIMethodInfo& info) {
+  PortcallFunctionInfo known;
+  PortcallFunctionGetInfo(func.get(), &known);
+  if (info.metadata.size == 0 || *known.name) return func;
+  const std::string text = std::string(ToView(info.name)).append(1, '\0').append(ToView(info.metadata));
+  TVMFFIObjectHandle handle = nullptr;
+  auto release = [](void* self) { Release(static_cast<TVMFFIObject*>(self)); };
+  const int32_t flags = known.flags | kPortcallFunctionSigned;
+  auto* call = static_cast<FunctionObj*>(func.get())->cell.safe_call;
+  Check(PortcallFunctionCreate(func.get(), call, release, flags, text.c_str(), &handle));
+  Retain(func.get());
+  return ObjectRef::Steal<PackedFunc>(handle);
+}
+
 int TVMFFIFunctionSetGlobalFromMethodInfo(const TVMFFIMethodInfo* info, int allow_override) {
   return Guard([&] {
     PORTCALL_CHECK(info->method.type_index == kTVMFFIFunction, TypeError)
         << "the method '" << ToView(info->name) << "' is not a function";
-    GlobalTable::Get().Set(ToView(info->name), ObjectRef::Borrow<PackedFunc>(info->method.v_obj), allow_override != 0);
+    auto func = ObjectRef::Borrow<PackedFunc>(info->method.v_obj);
+    GlobalTable::Get().Set(ToView(info->name), Described(func, *info), allow_override != 0);
   });
 }
 

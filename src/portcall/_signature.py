@@ -65,9 +65,58 @@ def signature_of(func: Any, python: Callable[..., Any] | None, text: str) -> ins
     parts = parts_of(text)
     if parts is None:
         raise AttributeError(f"{func!r} carries no signature", name="__signature__", obj=func)
+    return _signature(*parts)
+
+
+def signature_of_method(metadata: str, own: bool) -> inspect.Signature | None:
+    """Return the signature of a method by its metadata of tvm-ffi's headers; None when they do not say it.
+
+    Parameters:
+        own: whether the first argument is the object that it is called on.
+    """
+    parts = parts_of(metadata)
+    return None if parts is None else _signature(*parts, own=own)
+
+
+def _signature(types: list[str], result: str, own: bool = False) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_ONLY
-    parameters = [inspect.Parameter(f"arg{i}", kind, annotation=type_) for i, type_ in enumerate(parts[0])]
-    return inspect.Signature(parameters, return_annotation=parts[1])
+    names = ["self"] if own else []
+    names += [f"arg{i}" for i in range(len(types) - len(names))]
+    parameters = [inspect.Parameter(name, kind, annotation=type_) for name, type_ in zip(names, types, strict=True)]
+    return inspect.Signature(parameters, return_annotation=result)
+
+
+def to_plain(signature: inspect.Signature) -> list[Any]:
+    """Return a signature as what travels: annotations as text, and of defaults those that are values."""
+    plain: list[Any] = [_annotation_text(signature.return_annotation)]
+    for parameter in signature.parameters.values():
+        optional = parameter.default is not inspect.Parameter.empty
+        is_value = optional and isinstance(parameter.default, (type(None), bool, int, float, str))
+        default = parameter.default if is_value else None
+        text = _annotation_text(parameter.annotation)
+        plain.append([parameter.name, int(parameter.kind), text, optional, is_value, default])
+    return plain
+
+
+def from_plain(plain: Any) -> inspect.Signature:
+    """Return the signature of what ``to_plain`` returned, maybe in another process; another default is ``...``.
+
+    Raises:
+        ValueError, TypeError: these are not such lists.
+    """
+    result, *rest = plain
+    parameters = []
+    for name, kind, annotation, optional, is_value, default in rest:
+        shown = inspect.Parameter.empty if not optional else default if is_value else ...
+        annotation = inspect.Parameter.empty if annotation is None else annotation
+        parameters.append(inspect.Parameter(name, inspect._ParameterKind(kind), default=shown, annotation=annotation))
+    return inspect.Signature(parameters, return_annotation=inspect.Signature.empty if result is None else result)
+
+
+def _annotation_text(annotation: Any) -> str | None:
+    if annotation is inspect.Signature.empty:
+        return None
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 def _split(text: str) -> Iterator[str]:
@@ -86,16 +135,32 @@ def _readable(text: str) -> str:
     return text.strip()
 
 
+def schema_text(metadata: str) -> str:
+    """Return the type of a field by its metadata of tvm-ffi's headers; empty when they do not say it."""
+    try:
+        return _schema_text(json.loads(json.loads(metadata)["type_schema"]))
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 def _of_schema(text: str) -> tuple[list[str], str] | None:
     try:
-        schema = json.loads(json.loads(text)["type_schema"])
-        result, *parameters = map(_schema_text, schema["args"])
+        return _parts_of_schema(json.loads(json.loads(text)["type_schema"]))
     except (ValueError, KeyError, TypeError):
         return None
-    return parameters, result
+
+
+def _parts_of_schema(schema: Any) -> tuple[list[str], str]:
+    """Return the parts of a function's type: since 0.1.15 by names, before in one list, the result first."""
+    named = schema.get("named_args")
+    result, *parameters = [*named["return"], *named["params"]] if named else schema["args"]
+    return list(map(_schema_text, parameters)), _schema_text(result)
 
 
 def _schema_text(schema: Any) -> str:
     name = str(schema["type"]).removeprefix("ffi.")
+    if "named_args" in schema:
+        parameters, result = _parts_of_schema(schema)
+        return f"{name}<{result}({', '.join(parameters)})>"
     inside = ", ".join(map(_schema_text, schema.get("args") or ()))
     return f"{name}<{inside}>" if inside else name

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ def test_object_class_of_tvm_ffi_types() -> None:
         shape()
     with pytest.raises(TypeError, match=r"portcall_test.Shape.sides: "):
         shape("four")
+
+
+def test_inspect_signature_reads_the_metadata_of_tvm_ffi(library: portcall.Module) -> None:
+    shape: Any = portcall.ir.object_class("portcall_test.Shape")
+    texts = [str(inspect.signature(each)).replace("'", "") for each in (library["make_point"], shape.twice, shape)]
+    assert texts[0].startswith("(arg0: ")
+    assert texts[1] == "(self: portcall_test.Shape, arg0: int, /) -> int"
+    assert texts[2].startswith(
+        "(sides: int, area: float = 0.5, closed: bool = True, label: String = plain, extents: Array<int>"
+    )
+    assert str(inspect.signature(shape(3).twice)).replace("'", "") == "(arg0: int, /) -> int"
 
 
 def test_object_class_of_tvm_ffi_types_have_bases() -> None:

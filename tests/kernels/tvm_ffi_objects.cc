@@ -2,6 +2,7 @@
 // Object subclasses on the apache-tvm-ffi headers, and a function that reads any described object. Their type
 // indices are allocated by constructors of the library, so the runtime is called while dlopen is still at work.
 
+#define TVM_FFI_DLL_EXPORT_INCLUDE_METADATA 1
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/memory.h>

@@ -125,6 +125,7 @@ cdef extern from "portcall/c_api.h" nogil:
     ctypedef struct TVMFFIMethodInfo:
         TVMFFIByteArray name
         TVMFFIByteArray doc
+        TVMFFIByteArray metadata
         int64_t flags
         TVMFFIAny method
 

@@ -203,7 +203,7 @@ def type_index_of(str type_key):
 
 def describe_type(int32_t type_index):
     """What is known of a type: (key, keys of its ancestors, doc, whether it can be made, kind of comparison, fields,
-    methods). A field is (FieldAccess, flags, JSON, declared type, default); a method (name, doc, flags, function)."""
+    methods). A field is (FieldAccess, flags, JSON, declared type, default); a method (name, doc, JSON, flags, function)."""
     cdef const TVMFFITypeInfo* info = core.get_type_info(type_index)
     cdef const TVMFFITypeInfo* owner
     cdef const TVMFFIFieldInfo* field
@@ -231,8 +231,8 @@ def describe_type(int32_t type_index):
             fields.append((access, field.flags, text_of(field.metadata), field.field_static_type_index, default))
     for i in range(info.num_methods):
         cell = info.methods[i].method
-        methods.append((text_of(info.methods[i].name), text_of(info.methods[i].doc), info.methods[i].flags,
-                        borrowed_value(&cell)))
+        methods.append((text_of(info.methods[i].name), text_of(info.methods[i].doc), text_of(info.methods[i].metadata),
+                        info.methods[i].flags, borrowed_value(&cell)))
     ancestors = [text_of(info.type_ancestors[depth].type_key) for depth in range(info.type_depth)]
     has_creator = info.metadata != NULL and info.metadata.creator != NULL
     kind = info.metadata.structural_eq_hash_kind if info.metadata != NULL else 0
