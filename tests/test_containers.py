@@ -521,6 +521,30 @@ def test_closure_in_its_own_list_is_printed_copied_and_walked() -> None:
 
 
 @pytest.mark.parametrize("view", ["__iter__", "keys", "values", "items"])
+@pytest.mark.parametrize(("seen", "gone"), [(1, 3), (1, 1), (2, 1), (2, 3)])
+def test_dict_that_gets_another_key_for_one_while_it_is_iterated_is_a_runtime_error(
+    view: str, seen: int, gone: int
+) -> None:
+    pairs = portcall.Dict({1: 2, 3: 4})
+    looking = iter(getattr(pairs, view)())
+    for _ in range(seen):
+        next(looking)
+    del pairs[gone]
+    pairs[5] = 6
+    with pytest.raises(RuntimeError):
+        list(looking)
+
+
+@pytest.mark.parametrize("view", ["__iter__", "keys", "values", "items"])
+def test_dict_whose_values_change_is_iterated(view: str) -> None:
+    pairs = portcall.Dict({float("nan"): 1, "a text that is long enough": 2, (1, 2): 3})
+    for _ in getattr(pairs, view)():
+        for key in list(pairs):
+            pairs[key] = 4
+    assert list(pairs.values()) == [4, 4, 4]
+
+
+@pytest.mark.parametrize("view", ["__iter__", "keys", "values", "items"])
 @pytest.mark.parametrize("seen", [1, 2], ids=["half", "end"])
 @pytest.mark.parametrize("kind", [dict, portcall.Dict])
 def test_dict_that_grows_while_it_is_iterated_is_a_runtime_error(kind: Any, view: str, seen: int) -> None:

@@ -7,6 +7,7 @@ Python's lists, tuples and mappings are accepted wherever these are, and travel 
 
 from __future__ import annotations
 
+import itertools
 import operator
 import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
@@ -188,7 +189,7 @@ class List(Array, MutableSequence[Any]):
 
 
 class Dict(Map, MutableMapping[Any, Any]):
-    """A map that changes, in order of insertion. As of a dict, a loop over one whose size changes is a RuntimeError."""
+    """A map that changes, in order of insertion. A loop over one whose keys change is a RuntimeError."""
 
     __slots__ = ()
 
@@ -203,13 +204,15 @@ class Dict(Map, MutableMapping[Any, Any]):
             raise KeyError(key)
 
     def _checked(self, parts: Iterator[Any]) -> Iterator[Any]:
-        size = len(self)
+        keys = _core.map_keys(self)
 
         def checked() -> Iterator[Any]:
-            for part in parts:
-                yield part
-                if len(self) != size:
-                    raise RuntimeError("a Dict changed its size during iteration; loop over list(…) of it")
+            for at in itertools.count():
+                if not _core.has_keys(self, keys, at):
+                    raise RuntimeError("the keys of a Dict changed during iteration; loop over list(…) of it")
+                if at == len(keys):
+                    return
+                yield next(parts)
 
         return checked()
 

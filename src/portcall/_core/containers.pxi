@@ -204,11 +204,11 @@ def map_size(Object map_ not None):
     return core.map_size(made(map_))
 
 
-def map_parts(Object map_ not None, bint with_values):
-    """The keys in order of insertion, as they are now, or keys and values in turn."""
+cdef void* copied_parts(Object map_, int64_t each) except NULL:
+    """A new Array of the keys in order of insertion, or of keys and values in turn (``each`` is 2)."""
     cdef void* handle = made(map_)
     cdef const TVMFFIAny* pair = NULL
-    cdef int64_t each = 2 if with_values else 1, size = core.map_size(handle), k
+    cdef int64_t size = core.map_size(handle), k
     cdef TVMFFIAny* parts = <TVMFFIAny*>malloc((size * each + 1) * sizeof(TVMFFIAny))
     cdef void* array
     cdef int failed
@@ -221,7 +221,36 @@ def map_parts(Object map_ not None, bint with_values):
     free(parts)
     if failed:
         raise_raised(None)
-    return array_items(<Object>wrap(classes[kTVMFFIArray], array))
+    return array
+
+
+def map_parts(Object map_ not None, bint with_values):
+    """The keys in order of insertion, as they are now, or keys and values in turn."""
+    return array_items(<Object>wrap(classes[kTVMFFIArray], copied_parts(map_, 2 if with_values else 1)))
+
+
+def map_keys(Object map_ not None):
+    """The keys as they are now, as an Array."""
+    return wrap(classes[kTVMFFIArray], copied_parts(map_, 1))
+
+
+def has_keys(Object map_ not None, Object keys not None, int64_t at):
+    """Whether there are as many keys as before, and still the one at a place; at the end, whether they are the same."""
+    cdef void* handle = made(map_)
+    cdef const TVMFFISeqCell* cell = <TVMFFISeqCell*>(<char*>made(keys) + 24)
+    cdef const TVMFFIAny* before = <const TVMFFIAny*>cell.data
+    cdef const TVMFFIAny* pair = NULL
+    if core.map_size(handle) != cell.size:
+        return False
+    if at < cell.size:
+        if core.map_find(handle, &before[at], &pair) != 0:
+            raise_raised(None)
+        return pair != NULL
+    for at in range(cell.size):
+        pair = core.map_next(handle, pair)
+        if pair.type_index != before[at].type_index or pair.v_int64 != before[at].v_int64:
+            return False
+    return True
 
 
 def map_get(Object map_ not None, key, default):
