@@ -117,7 +117,7 @@ void Requests::RunNow(Lock& lock, CallbackCall call, bool* busy) {
   auto fail = [&](const Error& error) {
     answer.clear();
     Sequence values;
-    std::string text(error.what());
+    std::string text = TextOf(error);
     values.push_back(WireValue::Text(text));
     values.push_back(WireValue::Text(error.backtrace().substr(0, kMaxTraceback)));
     writer.Begin(Code::kException, call.number);

@@ -2,6 +2,7 @@
 #include "rpc/codec.h"
 
 #include "portcall/container.h"
+#include "portcall/function.h"
 
 namespace portcall::rpc {
 namespace {
@@ -12,6 +13,18 @@ constexpr int32_t kMaxValues = 1 << 20;  // a value takes more room here than on
 }  // namespace
 
 void ThrowProtocolError(const std::string& what) { throw Error("RemoteProtocolError", what); }
+
+std::string TextOf(const Error& error) {
+  auto* extra = static_cast<TVMFFIObject*>(static_cast<ErrorObj*>(error.ref().get())->cell.extra_context);
+  if (extra && extra->type_index == kTVMFFIArray) {
+    auto facts = ObjectRef::Borrow<Array<Any>>(extra);
+    const Any tag = facts.empty() ? Any() : facts[0];
+    if (auto text = TryString(tag.cell()); text && *text == kArgumentErrorTag) {
+      return "ArgumentError: " + std::string(error.message());
+    }
+  }
+  return error.what();
+}
 
 uint64_t WireTensor::NumBytes() const {
   uint64_t bits = uint64_t{dtype.bits} * dtype.lanes;

@@ -65,6 +65,9 @@ constexpr uint64_t kClientHandles = uint64_t{1} << 63;  // and what lies above: 
 // The peer broke the protocol.
 [[noreturn]] void ThrowProtocolError(const std::string& what);
 
+// "ValueError: boom", for the other end to raise the same. A TypeError about an argument has a class of its own there.
+std::string TextOf(const Error& error);
+
 // A tensor of the server: `data` is its handle of the memory.
 struct WireTensor {
   uint64_t data = 0;

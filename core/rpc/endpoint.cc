@@ -563,7 +563,7 @@ void Endpoint::Exception(const Error& error) {
     all.erase(std::remove_if(all.begin(), all.end(), same), all.end());
   }
   Sequence values;
-  std::string text(error.what());
+  std::string text = options_.tracebacks ? TextOf(error) : error.what();
   values.push_back(WireValue::Text(text));
   if (options_.tracebacks) values.push_back(WireValue::Text(error.backtrace().substr(0, kMaxTraceback)));
   Write(Code::kException, values);

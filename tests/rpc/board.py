@@ -35,6 +35,7 @@ DIFFERENCES = {
         "test_remote_generator_",
         "test_two_remote_generators_",
         "test_remote_function_takes_keyword_arguments",
+        "test_inspect_signature_of_a_remote_function",
         "test_session_call_needs_memory_for_large_bytes_",
         "test_tcp_nodelay_and_keepalive_are_set_at_both_ends",
         "test_programs_are_the_same_",

@@ -353,6 +353,25 @@ def test_remote_error_accepts_the_name_of_any_built_in_exception(kind: str) -> N
         assert (type(copied), str(copied), copied.kind, copied.peer) == (type(made), str(made), kind, "a peer")
 
 
+@pytest.mark.parametrize("kind", sorted(errors.__all__))
+def test_remote_error_is_also_the_error_that_a_call_here_raises(kind: str) -> None:
+    cls = getattr(errors, kind)
+    made = remote_error(f"{kind}: what it says", "a peer")
+    bases = (errors.RPCError, errors.RemoteError, errors.RemoteCrashError)
+    assert isinstance(made, cls) == (not issubclass(cls, errors.RPCError) or cls in bases)
+    assert str(pickle.loads(pickle.dumps(made))) == str(made)
+
+
+def test_arguments_that_are_refused_raise_the_same_class_on_both_sides(ours: rpc.Session) -> None:
+    for func in (portcall.get_global_func("testing.test_raise_error"), ours["testing.test_raise_error"]):
+        with pytest.raises(errors.ArgumentError, match="test_raise_error"):
+            func(1, 2)
+    for argument in (object(), [1, {"a": object()}]):
+        with pytest.raises(errors.ArgumentError, match="'object'") as raised:
+            ours["testing.echo"](argument)
+        assert (raised.value.position, raised.value.got) == (0, "object")
+
+
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit", "GeneratorExit"])
 def test_remote_error_of_system_exit_does_not_exit(ours: rpc.Session, kind: str) -> None:
     with pytest.raises(errors.RPCError) as raised:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,14 @@ def test_remote_function_takes_keyword_arguments(remote: rpc.Session) -> None:
         stats([1], missing=1)
     with pytest.raises(errors.RemoteError):
         remote["testing.echo"](value=1)
+
+
+def test_inspect_signature_of_a_remote_function(remote: rpc.Session) -> None:
+    assert str(inspect.signature(remote["demo.stats"])) == "(rows, limit=None, *, scale=1)"
+    assert not hasattr(remote["testing.echo"], "__signature__")
+    ended = remote["demo.sweep"]
+    remote.close()
+    assert not hasattr(ended, "__signature__")
 
 
 def test_packed_func_of_python_takes_keyword_arguments() -> None:

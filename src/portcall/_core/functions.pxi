@@ -48,6 +48,8 @@ cdef class PackedFunc(Object):
         core.function_get_info(made(self), &info)
         python = <object>self.self_ if <void*>self.call == <void*>call_python else None
         text = (<bytes>(info.name + strlen(info.name) + 1)) if info.flags & kPortcallFunctionSigned else b""
+        if python is None and not text and (found := later["remote_signature"](self)) is not None:
+            return found
         from portcall._signature import signature_of  # here: few programs ask, and it loads a lot
         return signature_of(self, python, text.decode(errors="replace"))
 

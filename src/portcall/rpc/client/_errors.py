@@ -38,9 +38,12 @@ def _class_of(kind: str) -> type[errors.RemoteError]:
 
 
 def _registered(kind: str) -> type[Exception] | None:
-    """Return the user's class of that name; those of portcall have facts that a text does not give."""
-    cls: type[Exception] | None = _core.registered_error_class(kind)
-    return None if cls is None or issubclass(cls, errors.PortcallError) else cls
+    """Return the class of that name: the user's, or one of portcall's that a call here raises, too, without its facts.
+
+    What a server says of sessions is of those that it has itself.
+    """
+    cls: Any = _core.registered_error_class(kind) or (getattr(errors, kind) if kind in errors.__all__ else None)
+    return None if cls is None or issubclass(cls, errors.RPCError) else cls
 
 
 @cache

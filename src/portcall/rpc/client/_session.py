@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import os
 import threading
@@ -21,6 +22,7 @@ from portcall._function import get_global_func, not_found
 from portcall._html import facts_as_html
 from portcall._input import open_input
 from portcall._module import Module
+from portcall._signature import from_plain
 from portcall._tensor import array_like, tensor_over_array
 from portcall.inspect._machine import Machine
 from portcall.rpc.client import _library_check
@@ -557,6 +559,18 @@ def remote_caller(func: PackedFunc) -> PackedFunc | None:
         raise errors.ArgumentError(f"{session.name} takes positional arguments only", function=func.name,
                                    expected="positional arguments", got="keywords")  # fmt: skip
     return caller
+
+
+def remote_signature(func: PackedFunc) -> inspect.Signature | None:
+    """Ask the server for a function's signature; None where it says none, and for functions of this process."""
+    root: Module | None = get_global_func("portcall.rpc.FunctionSession")(func)
+    if root is not None:
+        # A session that is over has no signatures: who asks for an attribute gets no other error.
+        with contextlib.suppress(errors.RPCError, TypeError, ValueError):
+            ask = session_of(root)._find_own("portcall.rpc.function_signature")
+            plain = ask(func) if ask is not None else None
+            return None if plain is None else from_plain(plain)
+    return None
 
 
 find_sessions_by(session_of)

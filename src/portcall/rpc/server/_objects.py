@@ -7,6 +7,7 @@ For portcall clients, all ``portcall.rpc.``:
     object_field(object, name)     object_item(object, key)     object_call(object, method, ...)
     object_next(iterator, most) -> [whether that was all, items]     object_close(iterator)
     call_with_names(function, names, ...)     the last arguments have these names
+    function_signature(function) -> its signature, as lists; None when it has none
 
 Rule: only what a description or a registered class lists can be reached: no name that begins with an underscore.
 """
@@ -23,6 +24,7 @@ from portcall import _core
 from portcall._container import Array, Dict, List, Map, Shape
 from portcall._core import Object, PackedFunc
 from portcall._function import register_func
+from portcall._signature import to_plain
 
 NO_LENGTH, ITERATOR = -1, -2
 _SEQUENCES = (Array, List, Shape)
@@ -80,6 +82,13 @@ def call_with_names(func: PackedFunc, names: Sequence[str], *args: Any) -> Any:
     return func(*args[:count], **dict(zip(map(str, names), args[count:], strict=True)))
 
 
+def function_signature(func: PackedFunc) -> list[Any] | None:
+    try:
+        return to_plain(inspect.signature(func))
+    except (TypeError, ValueError):  # it says nothing of its parameters
+        return None
+
+
 # ---- Iterators ----
 
 _failed: list[tuple[Any, BaseException]] = []  # iterators that raised after items which went out first
@@ -130,7 +139,10 @@ def _size_of(item: object) -> int:
     return 16
 
 
-_FUNCTIONS = (object_describe, object_field, object_item, object_call, object_next, object_close, call_with_names)
+_FUNCTIONS = (
+    object_describe, object_field, object_item, object_call, object_next, object_close, call_with_names,
+    function_signature,
+)  # fmt: skip
 
 
 def register_object_functions() -> None:

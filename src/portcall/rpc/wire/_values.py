@@ -44,8 +44,15 @@ def to_value(value: Any, save: int, position: int = -1) -> bytes | None:
             return None
         name = getattr(value, "type_key", type(value).__name__)
         place = f"argument #{position}" if position >= 0 else "the result of a callback"
-        raise errors.ArgumentError(f"{place}: {name} cannot be sent by value: {error}", position=position,
-                                   expected="an object that can be saved", got=name) from None  # fmt: skip
+        why = f"{name} cannot be sent by value: {error}"
+        if unknown := walk(value, "ffi.OpaquePyObject"):  # objects of Python, which only this process knows
+            name = type(unknown[0]).__name__
+            why = (
+                f"a Python object of type '{name}' cannot be sent to another process; send numbers, text, bytes, "
+                "arrays, lists, dicts, functions or objects of registered classes"
+            )
+        raise errors.ArgumentError(f"{place}: {why}", position=position, expected="an object that can be saved",
+                                   got=name) from None  # fmt: skip
 
 
 def from_value(data: bytes) -> Any:
