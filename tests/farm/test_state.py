@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -58,8 +59,9 @@ def test_constraint_holds_for_a_limited_place_by_a_key_not_by_tags_alone(text: s
     constraint = parse_constraint(text)
     assert constraint.holds(("rasp4",), BOARD)
     assert constraint.holds(("rasp4",), BOARD, limited=True) is holds
-    assert not constraint.missing(("rasp4",), BOARD, limited=True) is holds
-    assert bool(constraint.unmet([(("rasp4",), BOARD, True)])) is not holds
+    assert constraint.missing(("rasp4",), BOARD, limited=True) is not holds
+    facts: Any = ("rasp4",), BOARD, True
+    assert bool(constraint.unmet([facts])) is not holds
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,11 @@ cdef inline bint is_compact(const DLTensor* tensor) noexcept nogil:
     return True
 
 
+cdef inline bint fits_compiled_code(const DLTensor* dl) noexcept nogil:
+    return is_compact(dl) and (dl.device.device_type != kDLCPU
+                               or (<uintptr_t>dl.data + dl.byte_offset) % kAlignment == 0)
+
+
 cdef int set_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -1:
     """Pass a tensor. Compiled code gets one that is compact, aligned and writable, if need be a copy."""
     cdef const DLTensor* dl = tensor.dl()
@@ -26,8 +31,7 @@ cdef int set_tensor(Frame* frame, int i, Tensor tensor, bint only_read) except -
         if not only_read and core.tensor_get_flags(tensor.handle) & DLPACK_FLAG_BITMASK_READ_ONLY:
             raise argument_error(frame, i, "a writable tensor, because compiled code may write to it", "a read-only one",
                                  "pass portcall.In(a) if it is only read, or a copy")
-        fits = is_compact(dl) and (dl.device.device_type != kDLCPU
-                                   or (<uintptr_t>dl.data + dl.byte_offset) % kAlignment == 0)
+        fits = fits_compiled_code(dl)
     if fits:
         return borrow(frame, i, tensor)
     return hold(frame, i, scratch_of(frame, i, tensor, only_read))
@@ -37,6 +41,15 @@ cdef int set_made_tensor(Frame* frame, int i, Tensor tensor, bint only_read) exc
     """The same for a tensor that only this call refers to."""
     set_tensor(frame, i, tensor, only_read)
     return hold(frame, i, tensor) if frame.cells[i].v_ptr == tensor.handle else 0
+
+
+cdef int own_tensor(Frame* frame, int i, void* handle) except -1:
+    """The same for a tensor that no object of Python refers to yet: none is made for one that fits."""
+    if not frame.flags & kPortcallFunctionLibrary or (
+            fits_compiled_code(<const DLTensor*>(<char*>handle + 24))
+            and not core.tensor_get_flags(handle) & DLPACK_FLAG_BITMASK_READ_ONLY):
+        return own(frame, i, handle)
+    return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
 
 
 cdef int set_aligned_copy(Frame* frame, int i, PyObject* arg) except -1:

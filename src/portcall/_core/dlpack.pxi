@@ -67,9 +67,7 @@ cdef int set_exchanged(Frame* frame, int i, arg, Exchange exchange) except -1:
             return set_made_tensor(frame, i, from_dlpack(arg), False)
     if core.tensor_from_dlpack_versioned(managed, 0, 0, &handle) != 0:
         raise_raised(None)
-    if frame.flags & kPortcallFunctionLibrary:
-        return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
-    return own(frame, i, handle)
+    return own_tensor(frame, i, handle)
 
 
 cdef bint share_stream(Frame* frame, Exchange exchange, DLDevice device):
@@ -103,9 +101,7 @@ cdef int set_borrowed(Frame* frame, int i, arg, DLTensor* dl) except -1:
     if core.tensor_from_memory(dl, 0, <void*>arg, release_python, &handle) != 0:
         raise_raised(None)
     Py_INCREF(arg)
-    if frame.flags & kPortcallFunctionLibrary:
-        return set_made_tensor(frame, i, <Tensor>wrap(classes[kTVMFFITensor], handle), False)
-    return own(frame, i, handle)
+    return own_tensor(frame, i, handle)
 
 
 cdef void delete_capsule(object capsule) noexcept:
