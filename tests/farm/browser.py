@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -23,6 +24,10 @@ _OPTIONS = (
     "--headless=new --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
     "--disable-sync --no-first-run --disable-dev-shm-usage --remote-debugging-port=0"
 )
+
+
+class LeftPageError(Exception):
+    """The page that was asked has gone meanwhile: another one is loaded."""
 
 
 class Browser:
@@ -64,6 +69,8 @@ class Browser:
         while True:
             said = await self._socket.receive_json()
             if said.get("id") == number:
+                if "navigated" in said.get("error", {}).get("message", ""):
+                    raise LeftPageError(method)
                 assert "error" not in said, said
                 return said["result"]
             if said.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
@@ -91,11 +98,13 @@ class Browser:
 
     def until(self, expression: str) -> Any:
         """Wait until an expression is true in the page, whatever page that is by then."""
-        end = time.monotonic() + 60
-        while not (value := self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()")):
+        end, tried = time.monotonic() + 60, f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()"
+        while True:
+            with contextlib.suppress(LeftPageError):
+                if value := self.evaluate(tried):
+                    return value
             assert time.monotonic() < end, f"{expression} never came; the page says: {self.text()}"
             self._do(asyncio.sleep(0.02))
-        return value
 
     def text(self) -> str:
         return str(self.evaluate("document.body.innerText"))

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from farm.redis_server import redis_server
 from portcall import farm
-from portcall.cli.farm import command
+from portcall.cli import cli
 from portcall.farm import FarmOptions
 from portcall.farm._redis import RedisStore
 from portcall.farm._shown import host_of, shown_store
@@ -100,5 +100,5 @@ def test_farm_takes_its_store_from_the_environment_and_passes_it_to_nobody(monke
 
     monkeypatch.setattr(farm, "serve", serve)
     monkeypatch.setenv("PORTCALL_FARM_STORE", "redis://:hidden@db:6379/0")
-    assert CliRunner().invoke(command, []).exit_code == 0
+    assert CliRunner().invoke(cli, ["farm"]).exit_code == 0
     assert seen == ["redis://:hidden@db:6379/0", False]
