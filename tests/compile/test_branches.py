@@ -74,6 +74,15 @@ def test_branches_that_cost_little_are_both_computed() -> None:
         compare(by_rate(), {"x": random(2, 8), "sr": np.array(rate)}, {})
 
 
+def test_a_branch_may_be_as_long_as_the_rest_of_the_model() -> None:
+    given = by_rate(cheap=False)
+    after = [helper.make_node("Neg", [f"m{k}" if k else "y"], [f"m{k + 1}"]) for k in range(9)]
+    given.graph.node.extend(after)
+    given.graph.output[0].name = "m9"
+    for rate in (16000, 8000):
+        compare(given, {"x": random(2, 8), "sr": np.array(rate)}, {})
+
+
 def test_what_would_decide_is_named() -> None:
     with pytest.raises(ModelError, match="--constant sr=VALUE"):
         portcall.compile.from_onnx(by_rate(cheap=False))

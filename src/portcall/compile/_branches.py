@@ -13,7 +13,7 @@ from portcall.compile._rewriting import Graph, attribute_of
 from portcall.compile._simplify import fold_constants
 
 Model = Any
-_CHEAP = 8  # nodes of a branch that may be computed in vain
+_CHEAP = 8  # nodes of a branch that may be computed in vain, however small the rest of the model is
 _ROUNDS = 64  # branches in branches
 
 
@@ -21,7 +21,7 @@ def inline_branches(model: Model) -> Model:
     """Return the model without the Ifs that are not needed.
 
     A condition is known if it depends on constants and fixed shapes alone. Where it is not, both branches are computed,
-    if they have few nodes and results of the same shapes, and one is chosen.
+    if none has more nodes than the rest of the model, or few, and their results have the same shapes; one is chosen.
     """
     for _ in range(_ROUNDS):
         if not any(node.op_type == "If" for node in model.graph.node):
@@ -58,7 +58,10 @@ def _both(graph: Graph, node: Any) -> list[Any] | None:
     """Return the nodes of both branches and the choice; None if that is not possible, or costs much."""
     branches = [attribute_of(node, name, None) for name in ("then_branch", "else_branch")]
     nodes_of = [each for branch in branches for each in branch.node]
-    if any(len(branch.node) > _CHEAP for branch in branches) or any(each.op_type == "If" for each in nodes_of):
+    most = max(_CHEAP, sum(each.op_type != "If" for each in graph.nodes))
+    if any(sum(each.op_type != "Constant" for each in branch.node) > most for branch in branches) or any(
+        each.op_type == "If" for each in nodes_of
+    ):
         return None
     constants = dict(graph.constants)
     (first, yes), (second, no) = (_copied(graph, branch) for branch in branches)
