@@ -53,7 +53,7 @@ HOUSE = [
         "_registers _padding _rows _elementwise _chain _default _lower",
         "_convolution _window _winograd _matmul _integers _fusion",
         "_kernels _verify",
-        "_emit",
+        "_emit _chunks",
         "_compile",
         "_vm _relax",
         "_cache",

@@ -128,6 +128,32 @@ def padded() -> Pattern:
     return nodes, {"x": ["batch", 3, "width"]}, ["y"], {**COMMON, **numbers}
 
 
+def pointwise() -> Pattern:
+    """A block of a mobile network, for pictures of any size."""
+    nodes = [
+        Node("Conv", ["x", "w1", "b1"], ["wide"]), Node("HardSwish", ["wide"], ["a"]),
+        Node("Conv", ["a", "w2"], ["d"], group=16, pads=[1, 1, 1, 1]), Node("Relu", ["d"], ["r"]),
+        Node("GlobalAveragePool", ["r"], ["g"]), Node("Conv", ["g", "w3"], ["h"]), Node("Sigmoid", ["h"], ["gate"]),
+        Node("Mul", ["r", "gate"], ["m"]), Node("Conv", ["m", "w4"], ["n"]), Node("Add", ["n", "x"], ["y"]),
+    ]  # fmt: skip
+    weights = {"w1": random(16, 8, 1, 1), "b1": random(16), "w2": random(16, 1, 3, 3), "w3": random(16, 16, 1, 1),
+               "w4": random(8, 16, 1, 1)}  # fmt: skip
+    return nodes, {"x": ["batch", 8, "height", "width"]}, ["y"], weights
+
+
+def normalized() -> Pattern:
+    """Rows of any number: a product, GELU with its Erf, LayerNormalization of what it gives, Softmax."""
+    nodes = [
+        Node("MatMul", ["x", "w"], ["p"]), Node("Add", ["p", "bias"], ["q"]), Node("Div", ["q", "root"], ["e"]),
+        Node("Erf", ["e"], ["f"]), Node("Add", ["f", "one"], ["g"]), Node("Mul", ["q", "g"], ["h"]),
+        Node("Mul", ["h", "half"], ["i"]), Node("LayerNormalization", ["i", "scale", "shift"], ["n"]),
+        Node("Softmax", ["n"], ["y"], axis=-1),
+    ]  # fmt: skip
+    weights = {"w": random(24, 40), "bias": random(40), "scale": random(40), "shift": random(40),
+               "root": np.float32([1.4142135]), "one": np.float32([1]), "half": np.float32([0.5])}  # fmt: skip
+    return nodes, {"x": ["batch", "sequence", 24]}, ["y"], weights
+
+
 def flattened() -> Pattern:
     """Windows and a classifier, of any number of pictures."""
     nodes = [
@@ -143,6 +169,7 @@ def flattened() -> Pattern:
 PATTERNS: Mapping[Callable[[], Pattern], Sequence[tuple[int, ...]]] = {
     heads: [(1, 5, 16), (3, 19, 16)], positions: [(1, 3, 6), (2, 32, 6)], expanded: [(1, 2, 3), (5, 4, 3)],
     resized: [(1, 3, 6, 4), (2, 3, 10, 18)], by_floats: [(1, 2, 4, 6), (2, 2, 6, 5)],
+    pointwise: [(1, 8, 3, 5), (2, 8, 9, 7)], normalized: [(1, 5, 24), (3, 51, 24)],  # more than one chunk of 64
     padded: [(1, 3, 6), (2, 3, 20)], flattened: [(1, 3, 15, 15), (7, 3, 15, 15)],
 }  # fmt: skip
 
@@ -174,3 +201,11 @@ def test_more_positions_than_the_table_has_are_an_error() -> None:
     machine = compile.for_vm(make(nodes, inputs, results, weights), check=False).load()
     with pytest.raises((RuntimeError, ValueError, errors.PortcallError)):
         machine(random(1, 33, 6))
+
+
+@pytest.mark.parametrize("pattern", [flattened, normalized])
+def test_rules_write_the_kernels_of_any_number_of_rows(pattern: Callable[[], Pattern]) -> None:
+    nodes, inputs, results, weights = pattern()
+    made = compile.for_vm(make(nodes, inputs, results, weights), check=False)
+    assert made.kernels.get("matrix product") == 1
+    assert "default" not in made.kernels

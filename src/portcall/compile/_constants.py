@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from portcall.compile._program import is_constant
@@ -56,6 +56,8 @@ def _fold(call: Any) -> Array | None:
         axes = call.attrs.axes
         return np.transpose(first, None if axes is None else [int(axis) for axis in axes])
     if name in ("relax.reshape", "relax.broadcast_to") and isinstance(call.args[1], relax.ShapeExpr):
+        if not all(isinstance(extent, tirx.IntImm) for extent in call.args[1].values):
+            return None
         shape = [int(extent) for extent in call.args[1].values]
         return first.reshape(shape) if name == "relax.reshape" else np.broadcast_to(first, shape)
     if name == "relax.expand_dims":

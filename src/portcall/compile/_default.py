@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
+from portcall.compile._reading import walk
 from portcall.compile._target import Target
 
 
@@ -23,6 +24,45 @@ def schedule(function: Any, target: Target, parallel: bool) -> Any:
     for block in made.get_child_blocks(made.get_sblock("root")):
         _vectorize(made, block, target.lanes, parallel)
     return made.mod["main"].with_attr("tirx.noalias", True)
+
+
+def schedule_open(function: Any, target: Target) -> Any:
+    """Return a function whose extents are not known, with its sums over the result's last axis.
+
+    What is summed up is read in the order in which it lies, and LLVM makes vectors of the innermost loop.
+    """
+    try:
+        made = s_tir.Schedule(function)
+        blocks = made.get_child_blocks(made.get_sblock("root"))
+    except Exception:  # it is not made of stages: it stays as it is
+        return function
+    for block in blocks[:-1]:
+        if _is_spatial(made, block):
+            _try(made.compute_inline, block)
+    for block in made.get_child_blocks(made.get_sblock("root")):
+        loops = list(made.get_loops(block))
+        kinds = [int(axis.iter_type) for axis in made.get(block).iter_vars]
+        if len(kinds) == len(loops) and 0 < (last := kinds.count(0)) < len(kinds) and 2 not in kinds[:last]:
+            stage = made.get(block)
+            if _lies_along(stage.body, stage.iter_vars[last - 1].var):
+                _try(lambda block, loops=loops, last=last: _sum_rows(made, block, loops, last), block)
+    return made.mod["main"].with_attr("tirx.noalias", True)
+
+
+def _sum_rows(made: Any, block: Any, loops: list[Any], last: int) -> None:
+    """Put the loop over the last axis of the result inside of those over what is summed up."""
+    made.decompose_reduction(block, loops[last - 1])
+    made.reorder(*loops[last:], loops[last - 1])
+
+
+def _lies_along(store: Any, axis: Any) -> bool:
+    """Tell whether a stage reads, beside its own result, a tensor whose last axis is this one."""
+    if type(store).__name__ != "BufferStore":
+        return False
+    loads = (part for part in walk(store.value) if type(part).__name__ == "TensorLoad")
+    return any(
+        not load.source.same_as(store.buffer) and load.indices and load.indices[-1].same_as(axis) for load in loads
+    )
 
 
 def _is_spatial(made: Any, block: Any) -> bool:

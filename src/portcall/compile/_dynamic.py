@@ -14,7 +14,7 @@ import numpy as np
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
 
-from portcall.compile._importer import Importer, checked_take, run_importer
+from portcall.compile._importer import OWN, Importer, checked_take, run_importer
 from portcall.compile._program import is_constant
 from portcall.compile._shapes import Known, Shapes, Term, as_element, extent_of, known_array, known_shape, reshaped
 
@@ -24,8 +24,8 @@ _RESHAPE = "vm.builtin.reshape"
 _MOST_KNOWN = 4096  # elements of a constant that is looked at
 _BEYOND = 1 << 24  # an end of a slice that means all of it
 # Operators of operands that have the same extents, or one.
-_BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Or", "Pow",
-                 "Sub", "Where")  # fmt: skip
+_BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul",
+                 "Or", "Pow", "Sub", "Where")  # fmt: skip
 
 
 def import_dynamic(model: Any) -> Any:
@@ -34,7 +34,9 @@ def import_dynamic(model: Any) -> Any:
     Raises:
         ModelError: an operator cannot be imported.
     """
-    return run_importer(_Dynamic({}, "float32", False, False), model)
+    importer = _Dynamic({}, "float32", False, False)
+    importer.own = {name: OWN[name] for name in ("Max", "Min")}
+    return run_importer(importer, model)
 
 
 class _Dynamic(Importer):

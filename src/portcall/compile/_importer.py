@@ -40,7 +40,7 @@ def import_model(
         ModelError: an operator cannot be imported.
     """
     importer = Importer({name: list(shape) for name, shape in shapes.items()}, "float32", False, False)
-    importer.own = _OWN if own else {}
+    importer.own = OWN if own else {}
     importer.labels = labels
     return run_importer(importer, model)
 
@@ -223,7 +223,7 @@ def _cast(bb: Any, inputs: list[Any], attrs: dict[str, Any]) -> Expr | None:
 # What reads or writes where its second input says; TVM's functions for them do not look whether that is inside.
 _INDEXED = {"GatherElements", "GatherND", "ScatterElements", "ScatterND"}
 _FLOATS = {"float16", "float32", "float64"}
-_OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
+OWN: Mapping[str, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     "ConvInteger": _convolution,
     "MatMulInteger": _product,
     "Max": _largest,

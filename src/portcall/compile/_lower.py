@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from portcall.compile._constants import FoldWithNumPy
 from portcall.compile._labels import Labels
 from portcall.compile._products import is_product
+from portcall.compile._program import is_constant
 from portcall.compile._target import Target
 
 _DATA, _WEIGHTS = "NHWC", "HWIO"  # which make the channels, the vector axis, lie in a row
@@ -31,7 +32,7 @@ def lower(module: Any, target: Target, labels: Labels | None = None) -> Any:
     """
     transform = relax.transform
     fold = [FoldWithNumPy(), transform.FoldConstant()]
-    layout = [ConvertLayout(), transform.Normalize(), *fold] if _has_convolution(module) else []
+    layout = [ConvertLayout(), transform.Normalize(), *fold, PointwiseProducts()] if _has_convolution(module) else []
     passes = [
         transform.CanonicalizeBindings(),
         transform.FoldBatchnormToConv2D(),
@@ -91,6 +92,34 @@ class _Layout(PyExprMutator):  # type: ignore[misc]
             data, weights, *numbers, int(call.attrs.groups), _DATA, _WEIGHTS, out_dtype=call.attrs.out_dtype
         )
         return relax.op.permute_dims(self.builder_.emit(made), [0, 3, 1, 2])
+
+
+def PointwiseProducts() -> Any:
+    """Return a pass that writes 1x1 convolutions of pictures of unknown sizes as products of rows of pixels."""
+
+    def run(module: Any, context: Any) -> Any:
+        module.update_func(module.get_global_var("main"), _Pointwise(module).visit_expr(module["main"]))
+        return module
+
+    return tvm.transform.module_pass(run, opt_level=0, name="PointwiseProducts")
+
+
+@mutator
+class _Pointwise(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        if call.op != _CONVOLUTION or (call.attrs.data_layout, call.attrs.kernel_layout) != (_DATA, _WEIGHTS):
+            return call
+        data, weights = call.args
+        numbers = [int(n) for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups)]
+        shape, kernel = list(data.ty.shape), list(weights.ty.shape)
+        fixed = all(isinstance(extent, tirx.IntImm) for extent in shape)
+        if fixed or any(int(n) != 1 for n in (*numbers, *kernel[:2])) or any(int(n) for n in call.attrs.padding):
+            return call
+        if not is_constant(weights):
+            return call
+        matrix = weights.value.numpy().reshape([int(extent) for extent in kernel[2:]])
+        return relax.op.matmul(data, relax.const(matrix))
 
 
 def KeepSmallProducts() -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that a graph cannot hold, for TVM's Relax VM: dynamic shapes, and shapes that depend on values.
 
-Kernels are TVM's own, of one thread and without schedules: a graph is faster where there is one.
+Kernels are the rules' where extents in front are all that is not known, and else TVM's own, all of one thread.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from portcall.bench import format_size
 from portcall.compile import _verify
 from portcall.compile._branches import inline_branches
 from portcall.compile._checks import InvalidModelError, check_operators
+from portcall.compile._chunks import use_rules
 from portcall.compile._compile import CompiledModel, Progress, Steps, StrPath, Winograd, as_model_error, from_onnx
 from portcall.compile._dynamic import import_dynamic
+from portcall.compile._lower import lower
 from portcall.compile._model import bind_shapes, fix_inputs, inputs_of, load, type_text
 from portcall.compile._simplify import decompose
-from portcall.compile._target import find_target
+from portcall.compile._target import Target, find_target
 from portcall.errors import ModelError, WrongResultsError
 from portcall.vm import VirtualMachine, create
 
@@ -47,6 +49,7 @@ class CompiledExecutable:
         steps: what was done, and the seconds that it took.
         reason: why it is not a graph; empty where the VM was asked for.
         unchecked: why it was not compared with onnxruntime; empty if it was.
+        kernels: how many kernels each rule wrote; "default" are TVM's own. Empty if all are.
     """
 
     name: str
@@ -57,6 +60,7 @@ class CompiledExecutable:
     steps: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     unchecked: str = "it was not asked for"
+    kernels: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<CompiledExecutable {self.name}: {format_size(sum(map(len, self.parts.values())))}, {self.target}>"
@@ -159,6 +163,7 @@ def for_vm(
     machine = find_target(target)
     steps = Steps(progress)
     given = None
+    kernels: Mapping[str, int] = {}
     if isinstance(model, tvm.IRModule):
         name, module, inputs = "model", model, {}
     else:
@@ -173,14 +178,27 @@ def for_vm(
             check_operators(proto, graph=False)
         with steps.step("import"), as_model_error("import"):
             module = import_dynamic(proto)
+    if given is not None:
+        with steps.step("kernels"):
+            module, kernels = _with_kernels(module, machine)
     with steps.step("compile"), as_model_error("compile"):
         parts = _parts(tvm.compile(module, target=machine.tvm))
-    made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds)
+    made = CompiledExecutable(name, inputs, target, machine.triple, parts, steps.seconds, kernels=kernels)
     if not check or given is None:
         return made
     with steps.step("check"):
         return _verify.check(made, machine, lambda made: verify_executable(
             made.load(), given, tolerance=_verify.checked(given)))  # fmt: skip
+
+
+def _with_kernels(module: Any, machine: Target) -> tuple[Any, Mapping[str, int]]:
+    """Return an imported module with kernels of the rules; as it is where it cannot be lowered."""
+    try:
+        return use_rules(lower(module, machine), machine, "auto")
+    except MemoryError:
+        raise
+    except Exception:  # of TVM, which has many classes of them: it compiles the module as it does without us
+        return relax.transform.DeadCodeElimination()(module), {}
 
 
 def verify_executable(
