@@ -150,7 +150,7 @@ def normalized() -> Pattern:
         Node("Softmax", ["n"], ["y"], axis=-1),
     ]  # fmt: skip
     weights = {"w": random(24, 40), "bias": random(40), "scale": random(40), "shift": random(40),
-               "root": np.float32([1.4142135]), "one": np.float32([1]), "half": np.float32([0.5])}  # fmt: skip
+               "root": np.array([1.4142135], "float32"), "one": np.ones(1, "float32"), "half": np.full(1, 0.5, "float32")}  # fmt: skip
     return nodes, {"x": ["batch", "sequence", 24]}, ["y"], weights
 
 
